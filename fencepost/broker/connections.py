@@ -302,7 +302,7 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def connections_possible() -> int:
+def half_of_descriptors() -> int:
     """Half of the descriptors that this process may open; the other half is for the files of the logs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -351,7 +351,7 @@ class Connections:
     answers: MemoryPool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.limit = min(self.settings.max_connections or CONNECTIONS_MAX, connections_possible())
+        self.limit = min(self.settings.max_connections or CONNECTIONS_MAX, half_of_descriptors())
         self.requests = MemoryPool(self.settings.queued_max_request_bytes, pressed=self.pressed)
         self.answers = MemoryPool(self.settings.queued_max_response_bytes, pressed=self.pressed)
 

@@ -45,9 +45,10 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
+from itertools import islice
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import attrs
@@ -87,6 +88,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.upkeep import Upkeep
+from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.journal import Journal, StaleLeader
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.open_transactions import OpenTransaction
@@ -109,7 +111,8 @@ class SyncPolicy(Enum):
     ALL = "all"  # the sync, for every batch
 
 
-MANIFEST_INTERVAL_MS: Final = 200  # readers without a broker lag at most this far
+MANIFEST_INTERVAL_MS: Final = 200  # readers without a broker lag this far, and more with many partitions
+MANIFESTS_MAX: Final = 200  # written at a time, in about 20 ms: requests come in between
 
 Watch = Callable[[Input, Outcome], None]
 """Observes each step: the input that the node took, and the outcome."""
@@ -136,9 +139,11 @@ class Journals(Protocol):
 
     def set_aside(self, partition: TopicPartition) -> str | None: ...
 
-    def witness(self, partitions: Iterable[TopicPartition]) -> None: ...
+    def finish_deleting(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(
+        self, led: Mapping[TopicPartition, tuple[ManifestState, Sequence[ProducerSnapshot]]]
+    ) -> None: ...
 
     def abandon(self) -> None: ...
 
@@ -221,7 +226,7 @@ class Host:
     carries_own: bool = True  # False: requests of the node to itself leave by the outbox, too
     held: dict[TopicPartition, Held] = attrs.Factory(dict[TopicPartition, Held])
     unsynced: set[TopicPartition] = attrs.Factory(set[TopicPartition])
-    changed: set[TopicPartition] = attrs.Factory(set[TopicPartition])
+    changed: dict[TopicPartition, None] = attrs.Factory(dict[TopicPartition, None])  # in order
     written: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     troubles: list[Trouble] = attrs.Factory(list[Trouble])
     contains_failures: bool = False  # a server does; in tests and simulations an exception ends the run
@@ -248,6 +253,7 @@ class Host:
             for key in self.directory.partitions():
                 if key.topic in self.node.cluster.removed:
                     self.directory.delete(key)  # a kill hit between the TopicRemoved record and this
+            self.directory.finish_deleting()
         self.inbox.append(Started(node_id=self.node_id))
 
     @property
@@ -258,17 +264,18 @@ class Host:
         """Close the journals that this node leads, so that the next start can skip reading them. Raises
         StorageError when a disk fails.
         """
+        led: dict[TopicPartition, tuple[ManifestState, Sequence[ProducerSnapshot]]] = {}
         for key in sorted(self.held):
             log, (journal, _) = self.node.logs.get(key), self.held[key]
-            if log is None or not self._still_writes(key):
-                continue
             # A host that stops in mid-step has state for appends that were never written. A snapshot of that
             # state would make the next leader take their retries for duplicates, and the records are lost.
-            if log.partition.log_end_offset != journal.log_end_offset:
-                journal.close()
-            else:
-                journal.close(manifest_of(log.partition), partition.snapshot(log.partition))
-        self.directory.close()
+            if (
+                log is not None
+                and self._still_writes(key)
+                and log.partition.log_end_offset == journal.log_end_offset
+            ):
+                led[key] = (manifest_of(log.partition), partition.snapshot(log.partition))
+        self.directory.close(led)
 
     # --- the loop
 
@@ -499,7 +506,7 @@ class Host:
             self._drop_appends(key)
             self.inbox.appendleft(ResignLeader(partition=key))
             return
-        self.changed.add(key)
+        self.changed[key] = None
         self.written[key] = end = append.header.next_offset
         if self.policy is not SyncPolicy.NONE and (key in self.unsynced or _waits(self.policy, append)):
             self.unsynced.add(key)
@@ -512,7 +519,7 @@ class Host:
         if self._still_writes(key):
             try:
                 batch_start, error = self.held[key].journal.move_log_start(order.offset), NO_ERROR
-                self.changed.add(key)
+                self.changed[key] = None
                 self.upkeep.outdated.add(key)
             except StorageError as problem:
                 self.lose(key, problem)
@@ -611,8 +618,6 @@ class Host:
             self.troubles.append(Trouble.of(journal.dropped))
             journal.dropped = None
         self.upkeep.forget(key)
-        if not may_use_snapshot(key):
-            journal.verify()  # a coordinator decides by every record, so none is taken on trust
         is_restart = assign.was_leader and journal.is_fresh
         journal.lead(assign.leader_epoch)
         if self.policy is not SyncPolicy.NONE:
@@ -631,39 +636,44 @@ class Host:
         # `batches` is lazy: the node reads the log within this step, before anything else writes to it.
         self._take(order, now)
         self.written[key] = journal.log_end_offset
-        self.changed.add(key)
+        self.changed[key] = None
 
     def _remove(self, removed: Remove, now: int) -> None:
         key = removed.partition
         self.upkeep.forget(key)
         self.held.pop(key, None)
-        self.changed.discard(key)
+        self.changed.pop(key, None)
         self.unsynced.discard(key)
         if self.directory.has(key):
             self.directory.delete(key)
+        # Once for all partitions of a topic, and before the next record of the metadata is written.
+        if not (self.to_do and isinstance(self.to_do[0], Remove)):
+            self.directory.finish_deleting()
 
-    def write_manifests(self) -> None:
-        """Write the manifest of each changed log, for readers without a broker.
+    def write_manifests(self, most: int = MANIFESTS_MAX) -> bool:
+        """Write the manifests of changed logs, for readers without a broker; the first `most` of them.
+        Returns whether more are waiting.
 
-        A manifest is a hint, so a failed write costs nothing but its age: the next round tries again. A log
-        whose file was removed is given up.
+        A manifest is a hint, so a failed write costs nothing but its age: the next round tries again. But a
+        log file that someone removed under the broker is noticed here, and the log is given up.
         """
-        changed, self.changed = self.changed, set()
-        try:
-            self.directory.witness(changed)
-        except StorageError as problem:
-            self.troubles.append(Trouble.of(f"{problem}; the next round tries again"))
-        for key in changed:
+        failed: list[TopicPartition] = []
+        for key in list(islice(self.changed, most)):
+            del self.changed[key]
             log = self.node.logs.get(key)
-            if log is not None and self._still_writes(key):
-                try:
-                    self.held[key].journal.write_manifest(manifest_of(log.partition))
-                except DamagedLog as problem:
-                    self.lose(key, problem)
-                except StorageError as problem:
-                    self.changed.add(key)
-                    trouble = f"{key}: {problem}; until that succeeds, readers of the files see older records"
-                    self.troubles.append(Trouble.of(trouble))
+            if log is None or not self._still_writes(key):
+                continue
+            try:
+                self.held[key].journal.write_manifest(manifest_of(log.partition))
+            except DamagedLog as problem:
+                self.lose(key, problem)
+            except StorageError as problem:
+                failed.append(key)
+                trouble = f"{key}: {problem}; until that succeeds, readers of the files see older records"
+                self.troubles.append(Trouble.of(trouble))
+        is_more_waiting = bool(self.changed) and not failed
+        self.changed.update(dict.fromkeys(failed))
+        return is_more_waiting
 
     _performs: ClassVar[dict[type[Append | Effect], Callable[[Host, Any, int], None]]] = {
         Append: _write,

@@ -59,6 +59,7 @@ from fencepost.broker.connections import (
     Connection,
     Connections,
     SpareDescriptor,
+    half_of_descriptors,
     monotonic_ms,
     raise_descriptor_limit,
 )
@@ -412,8 +413,7 @@ class Server:
         while True:
             now = now_ms()
             if self._manifest_due_ms is not None and self._manifest_due_ms <= now:
-                self._manifest_due_ms = None
-                self.host.write_manifests()
+                self._manifest_due_ms = now if self.host.write_manifests() else None
             self.turn()
             self._alarm_at_ms = self._next_alarm_ms(now)
             with trio.move_on_after(max(0, self._alarm_at_ms - now_ms()) / 1000):
@@ -512,7 +512,7 @@ def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket]]:
     with _listen(settings) as listener:
         port = listener.getsockname()[1]
         storage = MemoryStorage() if settings.directory is None else DiskStorage(Path(settings.directory))
-        directory = DataDirectory.open(storage, settings=settings.journal)
+        directory = DataDirectory.open(storage, settings=settings.journal, open_files=half_of_descriptors())
         try:
             node = Node(
                 attrs.evolve(settings.node, host=settings.host, port=port, cluster_id=directory.cluster_id)

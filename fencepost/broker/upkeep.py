@@ -23,7 +23,7 @@ class OfLogs(Protocol):
     """The part of a host that the upkeep needs."""
 
     node: Node
-    changed: set[TopicPartition]
+    changed: dict[TopicPartition, None]
 
     def writable_journal(self, key: TopicPartition) -> Journal | None:
         """The journal of a partition, if this host still writes to it."""
@@ -107,7 +107,7 @@ class Upkeep:
             journal = self.host.writable_journal(key)
             try:
                 if journal is not None and journal.remove_deleted():
-                    self.host.changed.add(key)
+                    self.host.changed[key] = None
             except StorageError as problem:
                 self.host.lose(key, problem)
 
@@ -122,7 +122,7 @@ class Upkeep:
             cleaning.finish()
         except StorageError as problem:
             self.host.lose(key, problem)
-        self.host.changed.add(key)
+        self.host.changed[key] = None
 
     def failed(self, cleaning: Cleaning, problem: StorageError) -> None:
         """The work failed before it changed anything: the log is served as before."""

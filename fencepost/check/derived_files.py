@@ -10,6 +10,7 @@ because reading the log would take too long. How exact each must be:
     manifest.json        a lower bound while a broker runs or after it died, exact after an orderly stop at
                          rest; its last stable offset is always what a scan up to its high watermark gives
     checkpoint.json      an entry counts only for a log file of exactly its size, and then it is true
+    clean-shutdown.json  exact
 
 The formats are read here from scratch, not through the journal's classes, which wrote them.
 """
@@ -51,6 +52,7 @@ _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 MANIFEST: Final = "manifest.json"
 LOG_START: Final = "log-start-offset.json"
 CHECKPOINT: Final = "checkpoint.json"
+CLEAN_FILE: Final = "clean-shutdown.json"
 OFFSETS: Final = ("log_start_offset", "last_stable_offset", "high_watermark")
 LISTS: Final = {
     "open_transactions": ("first_offset", "producer_id"),
@@ -108,6 +110,8 @@ class DerivedFiles:
 
     storage: StorageReader
     log: ScannedLog
+    closed: Object | None
+    """What the mark of a clean shutdown says of the last segment."""
     findings: Findings
 
     def check(self) -> None:
@@ -127,6 +131,7 @@ class DerivedFiles:
         if manifest is not None:
             self._check_manifest(manifest)
         self._check_checkpoint()
+        self._check_closed()
         self._check_log_start(manifest)
 
     def _check_strays(self) -> None:
@@ -354,8 +359,22 @@ class DerivedFiles:
         for entry in cast("list[Object]", content["segments"]):
             segment = known.get(entry["base_offset"])
             if segment is not None and segment.batches and entry["bytes"] == segment.size:
-                facts = {**_facts(segment), "leader_epoch": segment.batches[-1].header.leader_epoch}
-                self._compare_facts(place, segment, entry, facts, TRUSTED)
+                self._compare_facts(place, segment, entry, _facts_with_epoch(segment), TRUSTED)
+
+    def _check_closed(self) -> None:
+        """Nothing was written since the stop, so the mark says what is there."""
+        if self.closed is None:
+            return
+        place = Place(CLEAN_FILE)
+        if not _is_list_of([self.closed], (*LISTS["segments"], "leader_epoch")):
+            self.findings.problem(place, f"its entry of {self.log.directory} is malformed", REREAD)
+        elif not self.log.segments or self.log.segments[-1].base_offset != self.closed["base_offset"]:
+            what = f"it says that {self.log.directory} ends with the segment {self.closed['base_offset']}"
+            self.findings.problem(place, what, LOST)
+        else:
+            segment = self.log.segments[-1]
+            facts = _facts_with_epoch(segment) if segment.batches else _facts(segment)
+            self._compare_facts(place, segment, self.closed, facts, TRUSTED)
 
     def _check_log_start(self, manifest: Object | None) -> None:
         """The offset from which records are readable; the manifest is written after it."""
@@ -411,6 +430,10 @@ def _is_list_of(value: Any, fields: tuple[str, ...]) -> bool:
         isinstance(entry, dict) and all(isinstance(cast("Object", entry).get(name), int) for name in fields)
         for entry in entries
     )
+
+
+def _facts_with_epoch(segment: ScannedSegment) -> dict[str, int]:
+    return {**_facts(segment), "leader_epoch": segment.batches[-1].header.leader_epoch}
 
 
 def _facts(segment: ScannedSegment) -> dict[str, int]:

@@ -16,16 +16,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.check.derived_files import DerivedFiles, sealed_object
+from crc32c import crc32c
+
+from fencepost.check.derived_files import CLEAN_FILE, DerivedFiles, Object, sealed_object
 from fencepost.check.findings import Findings, Place
 from fencepost.check.records import Internals
-from fencepost.check.scan import ScannedLog, scan_log
+from fencepost.check.scan import LOG_SUFFIX, ScannedLog, scan_log
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.data_directory import check_data_directory, partitions_in
-from fencepost.journal.storage import StorageReader
+from fencepost.journal.storage import StorageReader, parse_directory_name
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 
-CLEAN_FILE: Final = "clean-shutdown.json"
+CATALOGUE: Final = "catalogue.txt"
 ASIDE: Final = "~"  # in the name of a directory that a broker or a repair set aside, and of no partition's
 SET_ASIDE: Final = "no broker reads them; remove the directory when no one needs them any more"
 
@@ -41,6 +43,7 @@ def check_logs(storage: StorageReader) -> Findings:
     findings = Findings()
     internals = Internals(findings)
     closed = _closed(storage, findings)
+    vanished = vanished_logs(storage)
     whole: list[ScannedLog] = []
     for partition in sorted(partitions_in(storage), key=_reading_order):
         log = scan_log(
@@ -51,13 +54,18 @@ def check_logs(storage: StorageReader) -> Findings:
             findings=findings,
         )
         if log.is_whole:
-            DerivedFiles(storage, log, findings).check()
+            DerivedFiles(storage, log, closed.get(log.directory), findings).check()
             whole.append(log)
         for segment in log.segments:
             segment.batches.clear()  # the other checks ask only for what they left behind
     for name in storage.directories():
         if ASIDE in name:
             findings.note(Place(name), "files that were set aside", SET_ASIDE)
+    for name in vanished:
+        partition = parse_directory_name(name)
+        if partition is not None and (not internals.cluster.is_known or partition in internals.cluster):
+            what = f"its files are gone, and {CATALOGUE} says that they exist"
+            findings.problem(Place(name), what, "its records are lost, and the broker does not lead it")
     _check_against_metadata(whole, internals, findings)
     _check_transactions(storage, whole, internals, findings)
     findings.transactional_ids = len(internals.histories)
@@ -68,17 +76,37 @@ def _reading_order(partition: TopicPartition) -> tuple[bool, bool, TopicPartitio
     return (partition.topic != CLUSTER_METADATA_TOPIC, partition.topic not in INTERNAL_TOPICS, partition)
 
 
-def _closed(storage: StorageReader, findings: Findings) -> frozenset[str]:
-    """The partitions that were closed in order; none after a broker died."""
+def _closed(storage: StorageReader, findings: Findings) -> dict[str, Object]:
+    """The directories of partitions that were closed in order, with their last segments; none after a broker
+    died.
+    """
     data = storage.read_file(CLEAN_FILE)
     if data is None:
-        return frozenset()
+        return {}
     try:
         content = sealed_object(data, CLEAN_FILE)
-        return frozenset(str(name) for name in content["partitions"])
-    except (ValueError, KeyError, TypeError) as problem:  # then nothing counts as closed
+    except ValueError as problem:  # then nothing counts as closed
         findings.problem(Place(CLEAN_FILE), str(problem), "the next start reads the end of every log")
-        return frozenset()
+        return {}
+    return {name: entry for name, entry in content.items() if isinstance(entry, dict)}
+
+
+def vanished_logs(storage: StorageReader) -> list[str]:
+    """The directories without a log that the catalogue lists: as written in this boot of the machine, or as
+    synced.
+    """
+    words: dict[str, str] = {}
+    for line in (storage.read_file(CATALOGUE) or b"").decode("ascii", "replace").splitlines():
+        text, _, checksum = line.rpartition(" ")
+        name, _, word = text.partition(" ")
+        if checksum == str(crc32c(f"{CATALOGUE} {text}".encode())):
+            words[name] = word
+    listed = [name for name, word in words.items() if word and word in ("synced", storage.boot_id)]
+    return sorted(name for name in listed if not any(map(_is_log, storage.files(name))))
+
+
+def _is_log(name: str) -> bool:
+    return name.endswith(LOG_SUFFIX)
 
 
 def _check_against_metadata(logs: list[ScannedLog], internals: Internals, findings: Findings) -> None:

@@ -9,8 +9,8 @@ opened since. A partition's directory that was there and is gone is damage, not 
 #     <data directory>/
 #         .lock                  held with flock while a broker runs
 #         meta.json              format and cluster id; says that the directory is Fencepost's
-#         clean-shutdown.json    the mark: partitions whose files need no check; absent while a broker runs
-#         partitions.json        the witness: partitions that have a directory; at most as old as a manifest
+#         catalogue.txt          which partitions have a log (catalogue.py)
+#         clean-shutdown.json    the mark: how logs were closed that need no check; absent while a broker runs
 #         <topic>-<partition>/   one journal each (journal.py)
 #         .deleted/              a partition whose deletion a crash interrupted
 #
@@ -21,22 +21,34 @@ opened since. A partition's directory that was there and is gone is damage, not 
 # Kafka has the same mark (.kafka_cleanshutdown, CleanShutdownFileHandler), for the whole directory. This one
 # names partitions: when one disk write failed, only that partition is recovered from its bytes.
 #
-# A new partition gets its directory with its first batch, so a directory that is absent may be right. The
-# witness tells the difference, as a manifest does for one log: it lists each directory, and whether its name
-# was synced. Until the machine restarts, unsynced names count as well.
+# A stop must not take long with 10,000 partitions. A log that nobody wrote to is not touched. The others are
+# synced by several threads, one sync for each. All else is in the mark, a single file: for each log its last
+# segment, with the checksums of its indexes. After a loss of power an index that was not synced differs from
+# its checksum, and is built again. Kafka has one file for all partitions of a directory for the same reason
+# (recovery-point-offset-checkpoint).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Final
 
-from fencepost.journal.indexes import CorruptIndex
+from fencepost.journal.catalogue import Catalogue
+from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot
 from fencepost.journal.journal import Journal, JournalSettings
-from fencepost.journal.manifest import decode_json, encode_json
+from fencepost.journal.manifest import (
+    CLEAN_FILE,
+    ManifestState,
+    SyncedSegment,
+    decode_clean_mark,
+    decode_json,
+    encode_clean_mark,
+    encode_json,
+)
+from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.storage import (
     TEMPORARY_SUFFIX,
-    DamagedLog,
     NotADataDirectory,
     Storage,
     StorageReader,
@@ -47,32 +59,39 @@ from fencepost.protocol.terms import TopicPartition
 
 META_FILE: Final = "meta.json"
 META_VERSION: Final = 1
-CLEAN_FILE: Final = "clean-shutdown.json"
-CLEAN_VERSION: Final = 1
-WITNESS_FILE: Final = "partitions.json"
-WITNESS_VERSION: Final = 1
 DELETED_DIRECTORY: Final = ".deleted"  # not the name of a partition's directory
 DEFAULT_CLUSTER_ID: Final = "fencepost"
+OPEN_FILES_DEFAULT: Final = 500  # below the usual limit of 1,024 file descriptors
 # What a directory may hold before the first start: of a new file system, and of a start that was interrupted.
 _EXPECTED: Final = frozenset({"lost+found", META_FILE + TEMPORARY_SUFFIX})
+
+
+State = tuple[ManifestState, Sequence[ProducerSnapshot]]
+"""What the leader of a log knows at its end."""
 
 
 class DataDirectory:
     """The journals of one broker. A journal is opened at its first use and stays open."""
 
     def __init__(
-        self, storage: Storage, *, settings: JournalSettings, cluster_id: str, clean: set[str]
+        self,
+        storage: Storage,
+        *,
+        settings: JournalSettings,
+        cluster_id: str,
+        catalogue: Catalogue,
+        clean: dict[str, SyncedSegment],
+        open_files: OpenFiles,
     ) -> None:
         self.cluster_id = cluster_id
         self._storage = storage
         self._settings = settings
-        self._clean = clean  # partitions that were closed in order and not opened since
+        self._catalogue = catalogue
+        self._clean = clean  # the last segments of logs that were closed in order and not opened since
+        self._open_files = open_files
         self._journals: dict[TopicPartition, Journal] = {}
         # Listed once: a start asks for every partition, and each listing is as long as there are partitions.
         self._names = set(storage.directories())
-        self._witnessed = _read_witness(storage)  # by name, whether it was synced
-        self._missing = self._witnessed.keys() - self._names
-        self._is_witness_old = False
 
     @classmethod
     def open(
@@ -81,8 +100,10 @@ class DataDirectory:
         *,
         settings: JournalSettings | None = None,
         cluster_id: str = DEFAULT_CLUSTER_ID,
+        open_files: int = OPEN_FILES_DEFAULT,
     ) -> DataDirectory:
-        """Lock the directory and read its mark; a new directory gets `cluster_id`.
+        """Lock the directory and read its mark; a new directory gets `cluster_id`. At most `open_files` log
+        files are open at a time.
 
         DirectoryInUse when another broker has locked it, NotADataDirectory when it holds something else.
         """
@@ -94,42 +115,54 @@ class DataDirectory:
             if found is None:
                 content = encode_json({"format": META_VERSION, "cluster_id": cluster_id}, place=META_FILE)
                 storage.replace(META_FILE, content, durable=True)
-            clean = _take_mark(storage)
+            clean = _read_mark(storage)
+            # Before the mark goes, which says that these logs were synced.
+            catalogue = Catalogue(storage, synced=clean)
+            _remove_mark(storage)
             storage.remove_directory(DELETED_DIRECTORY)
         # Also for KeyboardInterrupt: a process that goes on would keep the directory locked.
         except BaseException:
             storage.unlock()
             raise
         return cls(
-            storage, settings=settings or JournalSettings(), cluster_id=found or cluster_id, clean=clean
+            storage,
+            settings=settings or JournalSettings(),
+            cluster_id=found or cluster_id,
+            catalogue=catalogue,
+            clean=clean,
+            open_files=OpenFiles(open_files),
         )
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions that have a directory, or had one that is missing now; sorted."""
-        missing = (parse_directory_name(name) for name in self._missing)
-        return sorted({*partitions_in(self._storage), *(found for found in missing if found is not None)})
+        """The partitions that have a log, or had one that has vanished; sorted."""
+        return sorted(_partitions_of({*self._storage.directories(), *self._catalogue}))
 
     def journal(self, partition: TopicPartition) -> Journal:
-        """The log of a partition; opened and recovered, or created, at its first use. DamagedLog when its
-        directory is missing.
+        """The log of a partition; opened and recovered, or created, at its first use. DamagedLog when it was
+        there and has vanished.
         """
         journal = self._journals.get(partition)
         if journal is None:
             name = directory_name(partition)
-            if name in self._missing:
-                raise missing_directory(self._storage.location, name)
-            trusted_clean = name in self._clean
-            # From here on its files may change, and the mark that was read no longer covers them.
-            self._clean.discard(name)
+            journal = Journal(
+                self._storage,
+                partition,
+                settings=self._settings,
+                open_files=self._open_files,
+                # From here on its files may change, and the mark that was read no longer covers them.
+                closed=self._clean.pop(name, None),
+                is_known=name in self._catalogue,
+                when_named=partial(self._catalogue.keep, name),
+            )
+            self._catalogue.add(name)
             self._names.add(name)
-            journal = Journal(self._storage, partition, settings=self._settings, trusted_clean=trusted_clean)
             self._journals[partition] = journal
         return journal
 
     def has(self, partition: TopicPartition) -> bool:
-        """Whether the partition has a log, or had one that is missing now; does not create one."""
+        """Whether the partition has a log, or had one that has vanished; does not create one."""
         name = directory_name(partition)
-        return name in self._names or name in self._missing
+        return name in self._names or name in self._catalogue
 
     def holds(self, journal: Journal) -> bool:
         """Whether this is still the open log of its partition: neither deleted nor given up."""
@@ -147,28 +180,27 @@ class DataDirectory:
         """
         self.give_up(partition)
         name = directory_name(partition)
-        if self._forget(name):
-            return
+        self._catalogue.remove(name)
         self._storage.remove_directory(DELETED_DIRECTORY)
         self._storage.rename_directory(name, DELETED_DIRECTORY)
         self._storage.remove_directory(DELETED_DIRECTORY)
         self._names.discard(name)
+        self._clean.pop(name, None)
 
-    def _forget(self, name: str) -> bool:
-        """A directory may be absent from now on; True when it is missing already."""
-        is_missing = name in self._missing
-        self._missing.discard(name)
-        self._is_witness_old |= self._witnessed.pop(name, None) is not None
-        return is_missing
+    def finish_deleting(self) -> None:
+        """Return when no deleted partition can be missed after a loss of power; call it after `delete`."""
+        self._catalogue.sync_removals()
 
     def set_aside(self, partition: TopicPartition) -> str | None:
         """Rename the directory of a partition whose records the metadata does not know, and return its new
-        name; None if nothing is left of it. They may be all that is left after damage to the metadata, so
-        they are not deleted.
+        name. They may be all that is left after damage to the metadata, so they are not deleted. None when
+        there is no directory.
         """
         self.give_up(partition)
         name = directory_name(partition)
-        if self._forget(name):
+        self._catalogue.remove(name)
+        self._catalogue.sync_removals()
+        if name not in self._names:
             return None
         # "~" is in no topic's name, so the new name is not that of a partition.
         aside = next(new for n in count(1) if (new := f"{name}~{n}") not in self._names)
@@ -177,44 +209,21 @@ class DataDirectory:
         self._names.add(aside)
         return aside
 
-    def witness(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that these partitions have a directory, for the next start; not synced. StorageError leaves
-        the older note.
-        """
-        for partition in partitions:
-            journal, name = self._journals.get(partition), directory_name(partition)
-            if journal is not None:
-                known = self._witnessed.get(name)
-                if not known and known != journal.is_named:
-                    self._witnessed[name], self._is_witness_old = journal.is_named, True
-        if not self._is_witness_old:
-            return
-        content = {
-            "format": WITNESS_VERSION,
-            "boot_id": self._storage.boot_id,
-            "synced": sorted(name for name, synced in self._witnessed.items() if synced),
-            "unsynced": sorted(name for name, synced in self._witnessed.items() if not synced),
-        }
-        self._storage.replace(WITNESS_FILE, encode_json(content, place=WITNESS_FILE), durable=False)
-        self._is_witness_old = False
-
-    def close(self) -> None:
-        """Close every journal, write the mark for those that are whole, and release the lock.
-
-        A leader closes its own journals before, with manifest and snapshot.
+    def close(self, led: Mapping[TopicPartition, State] = {}) -> None:
+        """Close every journal, write the mark for those that are whole, and release the lock. `led` are the
+        states of leaders that are at the end of their logs.
         """
         try:
-            for partition, journal in self._journals.items():
-                if not journal.closed:
-                    journal.close()
-                # A journal that failed is not `closed`: without the mark, the next start recovers it.
-                if journal.closed:
-                    self._clean.add(directory_name(partition))
-            self.witness(self._journals)
-            content = encode_json(
-                {"format": CLEAN_VERSION, "partitions": sorted(self._clean)}, place=CLEAN_FILE
+            journals = self._journals
+            self._storage.at_once(
+                [partial(journal.close, *led.get(key, ())) for key, journal in journals.items()]
             )
-            self._storage.replace(CLEAN_FILE, content, durable=True)
+            self._storage.sync_directory("")
+            for partition, journal in journals.items():
+                # A journal that failed is not `closed`: without the mark, the next start recovers it.
+                if journal.closed is not None:
+                    self._clean[directory_name(partition)] = journal.closed
+            self._storage.replace(CLEAN_FILE, encode_clean_mark(self._clean), durable=True)
         finally:
             self.abandon()
 
@@ -222,22 +231,18 @@ class DataDirectory:
         """Release everything without writing, as a crash does."""
         for journal in self._journals.values():
             journal.abandon()
+        self._catalogue.close()
         self._storage.unlock()
-
-
-def missing_directory(location: str, name: str) -> DamagedLog:
-    """What to raise for a log whose directory is gone."""
-    return DamagedLog(
-        location,
-        f"{name} is missing. All records of this log are at stake, so it is not served. An empty directory "
-        "in its place begins the log anew, without them",
-    )
 
 
 def partitions_in(storage: StorageReader) -> list[TopicPartition]:
     """The partitions in a data directory, sorted; NotADataDirectory when it does not exist."""
-    parsed = (parse_directory_name(name) for name in storage.directories())
-    return sorted(partition for partition in parsed if partition is not None)
+    return sorted(_partitions_of(storage.directories()))
+
+
+def _partitions_of(names: Iterable[str]) -> list[TopicPartition]:
+    parsed = (parse_directory_name(name) for name in names)
+    return [partition for partition in parsed if partition is not None]
 
 
 def check_data_directory(storage: StorageReader) -> str:
@@ -280,27 +285,17 @@ def _refuse_strangers(storage: Storage) -> None:
         )
 
 
-def _read_witness(storage: Storage) -> dict[str, bool]:
-    """The directories that must be there, by name, and whether each was synced."""
-    data = storage.read_file(WITNESS_FILE)
+def _read_mark(storage: Storage) -> dict[str, SyncedSegment]:
+    """The logs that were closed in order: the name of the directory, and the last segment."""
+    data = storage.read_file(CLEAN_FILE)
     try:
-        found = {} if data is None else decode_json(data, place=WITNESS_FILE, version=WITNESS_VERSION)
-        is_same_boot = bool(storage.boot_id) and found.get("boot_id") == storage.boot_id
-        unsynced = found["unsynced"] if is_same_boot else ()
-        return {**dict.fromkeys(unsynced, False), **dict.fromkeys(found.get("synced", ()), True)}
-    except (CorruptIndex, KeyError, TypeError):  # a loss of power may tear it; then there is no witness
+        return {} if data is None else decode_clean_mark(data)
+    except CorruptIndex:  # without a mark, a start only takes longer
         return {}
 
 
-def _take_mark(storage: Storage) -> set[str]:
-    """The partitions that were closed in order; the mark is removed durably before anything is written."""
-    data = storage.read_file(CLEAN_FILE)
-    if data is None:
-        return set()
-    # The removal is synced: after a power failure an old mark must not come back.
-    storage.remove(CLEAN_FILE)
-    storage.sync_directory("")
-    try:
-        return set(decode_json(data, place=CLEAN_FILE, version=CLEAN_VERSION)["partitions"])
-    except (CorruptIndex, KeyError, TypeError):  # without a mark, a start only takes longer
-        return set()
+def _remove_mark(storage: Storage) -> None:
+    """Remove the mark durably: after a power failure it must not come back."""
+    if storage.read_file(CLEAN_FILE) is not None:
+        storage.remove(CLEAN_FILE)
+        storage.sync_directory("")

@@ -10,13 +10,16 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Final
 
 from fencepost.journal.storage import TEMPORARY_SUFFIX, DirectoryInUse, NotADataDirectory, StorageError
 from fencepost.protocol.batches import Buffer
 
 LOCK_FILE = ".lock"
+SYNC_THREADS: Final = 16  # more share few syncs more, and each may open a file
 
 
 @contextmanager
@@ -47,24 +50,21 @@ class DiskFile:
     position.
     """
 
-    __slots__ = ("_closing", "_descriptor", "_path", "_size")
+    __slots__ = ("_closing", "_descriptor", "_identity", "_path", "_size")
 
     def __init__(self, path: str, *, create: bool, read_only: bool) -> None:
         flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
         with _reported(f"open {path}"):
             self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
-            self._size = os.fstat(self._descriptor).st_size
+            found = os.fstat(self._descriptor)
+        self._size = found.st_size
+        self._identity = (found.st_dev, found.st_ino)
         self._path = path
         self._closing = threading.Lock()  # a worker may sync the file while the event loop closes it
 
     @property
     def size(self) -> int:
         return self._size
-
-    @property
-    def is_named(self) -> bool:
-        with _reported(f"look at {self._path}"):
-            return os.fstat(self._descriptor).st_nlink > 0
 
     # `append` and `read` spell out `_reported`: they run for every batch, and a generator as context manager
     # costs a microsecond or more.
@@ -111,6 +111,14 @@ class DiskFile:
                 _sync(descriptor)
             finally:
                 os.close(descriptor)
+
+    def is_in_place(self) -> bool:
+        with _reported(f"look at {self._path}"):
+            try:
+                found = os.stat(self._path)
+            except FileNotFoundError:
+                return False
+        return (found.st_dev, found.st_ino) == self._identity
 
     def close(self) -> None:
         with _reported(f"close {self._path}"), self._closing:
@@ -217,7 +225,10 @@ class DiskStorage:
 
     def rename_directory(self, name: str, new_name: str) -> None:
         with _reported(f"rename {self._path(name)}"):
-            os.rename(self._path(name), self._path(new_name))
+            try:
+                os.rename(self._path(name), self._path(new_name))
+            except FileNotFoundError:
+                return
 
     def remove_directory(self, name: str) -> None:
         with _reported(f"remove {self._path(name)}"):
@@ -266,6 +277,14 @@ class DiskStorage:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+    def at_once(self, tasks: Sequence[Callable[[], None]]) -> None:
+        # In threads: a file system writes the syncs that wait at the same time together.
+        with ThreadPoolExecutor(SYNC_THREADS) as pool:
+            waiting = [pool.submit(task) for task in tasks]
+        problems = [problem for each in waiting if (problem := each.exception()) is not None]
+        if problems:
+            raise problems[0]
 
     def _path(self, path: str) -> str:
         return os.path.join(self.location, path)

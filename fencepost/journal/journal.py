@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -49,6 +49,7 @@ from fencepost.journal.indexes import AbortedRange, ProducerSnapshot, collect_ab
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
     MANIFEST_FILE,
+    Manifest,
     ManifestState,
     SyncedSegment,
     deletable,
@@ -56,14 +57,16 @@ from fencepost.journal.manifest import (
     encode_manifest,
     write_log_start,
 )
+from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.recovery import Recovery, open_in_snapshot, read_snapshot
-from fencepost.journal.segments import BATCH_SIZE_MAX, LOG, SNAPSHOT, Segment, file_name
-from fencepost.journal.storage import CLEANED_SUFFIX, DamagedLog, Storage, StorageError, directory_name
+from fencepost.journal.segments import BATCH_SIZE_MAX, SNAPSHOT, Segment, file_name
+from fencepost.journal.storage import CLEANED_SUFFIX, Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError
-from fencepost.protocol.terms import INT32_MAX, NO_LEADER_EPOCH, NO_OFFSET, TopicPartition
+from fencepost.protocol.terms import INT32_MAX, TopicPartition
 
+OPEN_FILES: Final = 2  # of a journal by itself: the segment that it writes to, and one that it reads
 SEGMENT_BYTES: Final = 1 << 30  # Kafka's segment.bytes
 SEGMENT_MS: Final = 7 * 24 * 3600 * 1000  # Kafka's segment.ms, measured in the timestamps of records
 SEGMENT_BYTES_MAX: Final = 1 << 30  # positions in an index are 32 bits wide, and one batch may come on top
@@ -100,39 +103,50 @@ class Journal:
         partition: TopicPartition,
         *,
         settings: JournalSettings | None = None,
-        trusted_clean: bool = False,
+        open_files: OpenFiles | None = None,
+        closed: SyncedSegment | None = None,
+        is_known: bool = False,
+        when_named: Callable[[], None] = lambda: None,
     ) -> None:
         """Open or create a partition's log and recover it; `dropped` describes lost bytes. StorageError when
-        the disk fails.
+        the disk fails, DamagedLog when it has lost bytes that must be there.
+
+        `closed` is the last segment as a clean shutdown left it. A log that `is_known` is not created.
+        `when_named` is called by the first sync, once the names of the files are durable.
         """
         self.partition = partition
         self.settings = settings or JournalSettings()
         self._storage = storage
         self._directory = directory_name(partition)
-        storage.make_directory(self._directory)
-        recovered = Recovery(storage, self._directory, trusted_clean=trusted_clean)
+        self._open_files = open_files or OpenFiles(OPEN_FILES)
+        self._when_named = when_named
+        if not is_known:
+            storage.make_directory(self._directory)
+        recovered = Recovery(
+            storage, self._directory, open_files=self._open_files, closed=closed, is_known=is_known
+        )
         self.dropped = recovered.dropped  # what recovery dropped and why, or None
         self._segments = recovered.segments
         self._bases = [segment.base_offset for segment in self._segments]
         self._active = self._segments[-1]
         # What is below it was cleaned. A start forgets it: the first cleaning then reads everything.
         self.first_dirty_offset = self.oldest_offset
-        # A clean shutdown vouches for the last segment too, but only as long as nothing is added to it.
-        self._synced = [entry for entry in recovered.synced if entry.base_offset != self._active.base_offset]
-        self._vouched = recovered.segments[: len(recovered.synced)]
+        self._synced = recovered.synced  # the checkpoint's entries, for the first segments
+        self._unchanged = recovered.closed  # the last segment, as long as the log is as a clean stop left it
+        self._manifest = recovered.manifest
         self._snapshots = recovered.snapshots
         # The first offset for readers; the batch that holds it may begin earlier.
         self.log_start_offset = recovered.log_start_offset
         self._reading: Segment | None = None
-        self._active.resume()
         self.log_end_offset = self._active.end_offset
         self.leader_epoch = self._active.leader_epoch  # the newest seen; -1 before the first
-        self._durable_end = NO_OFFSET  # only what this process synced itself is known to be durable
-        self._names_changed = True
+        self._durable_end = recovered.durable_end
+        # A sync of the last segment synced its name, too.
+        self._names_changed = self._durable_end <= self._active.base_offset
         self._checkpoint_is_durable = True
         self.failed: str | None = None  # why this journal refuses writes
         self.is_fresh = True  # not led and not written since it was opened
-        self.closed = False  # True after a close that made everything durable
+        self.closed: SyncedSegment | None = None  # the last segment, after a close that made all durable
         # Whether the last segment holds enough bytes; the leader then calls `roll` when its state is at the
         # log end.
         self.is_full = self._active.size >= self.settings.segment_bytes
@@ -143,11 +157,6 @@ class Journal:
     def oldest_offset(self) -> int:
         """The base offset of the oldest segment."""
         return self._segments[0].base_offset
-
-    @property
-    def is_named(self) -> bool:
-        """Whether this process has synced the name of the log's directory."""
-        return self._durable_end != NO_OFFSET
 
     def configure(self, settings: JournalSettings) -> None:
         """Follow these settings from now on: those of the partition's topic."""
@@ -185,6 +194,7 @@ class Journal:
         if header.size > BATCH_SIZE_MAX:
             what = f"a batch of {header.size} bytes for {self.partition} is too large"
             raise BatchTooLarge(f"{what}; the limit is {BATCH_SIZE_MAX} bytes")
+        self._unchanged = None
         try:
             # Kafka's LogSegment.shouldRoll: by time, and by the 32 bits of an index entry. `is_full` covers
             # the size.
@@ -239,7 +249,8 @@ class Journal:
         full = self._active
         full.complete_time_index()
         full.save_indexes()
-        segment = Segment(self._storage, self._directory, self.log_end_offset)
+        self._unchanged = None
+        segment = Segment(self._storage, self._directory, self.log_end_offset, self._open_files)
         segment.leader_epoch = full.leader_epoch
         segment.create()
         self._names_changed = True
@@ -269,7 +280,10 @@ class Journal:
 
     def new_segment(self, base_offset: int) -> Segment:
         """A segment that `replace_segments` will put in the place of others; its files are beside theirs."""
-        return Segment(self._storage, self._directory, base_offset, suffix=CLEANED_SUFFIX)
+        # Another thread may write it, so its file is counted only from `take_place` on.
+        return Segment(
+            self._storage, self._directory, base_offset, OpenFiles(OPEN_FILES), suffix=CLEANED_SUFFIX
+        )
 
     def open_at_start(self) -> OpenTransactions:
         """The transactions that were open where the oldest segment begins."""
@@ -293,7 +307,7 @@ class Journal:
             self._write_checkpoint(self._synced, durable=False)
             for segment in old:
                 segment.release()
-            new.take_place()
+            new.take_place(self._open_files)
             for segment in old[1:]:
                 segment.remove()
             self._segments[first:after] = [new]
@@ -302,7 +316,7 @@ class Journal:
                 self._synced = [*synced[:first], new.synced(), *synced[after:]]
                 self._write_checkpoint(self._synced, durable=False)
         self._reading = None
-        self._vouched = []
+        self._unchanged = None
         self._names_changed, self._checkpoint_is_durable = True, False
 
     def forget_snapshots(self, *, before: int) -> None:
@@ -326,8 +340,8 @@ class Journal:
             for offset in [taken for taken in self._snapshots if taken < self._bases[count]]:
                 self._storage.remove(self._snapshot_path(offset))
                 self._snapshots.remove(offset)
-        del self._segments[:count], self._bases[:count], self._synced[:count], self._vouched[:count]
-        self._reading = None
+        del self._segments[:count], self._bases[:count], self._synced[:count]
+        self._reading = self._unchanged = None
         self._names_changed = True
         return True
 
@@ -385,24 +399,6 @@ class Journal:
             if segment.base_offset < end:
                 yield from segment.batches(from_offset, before=end)
 
-    def verify(self) -> None:
-        """Read the segments that recovery did not read because a checkpoint vouched for them. DamagedLog when
-        their bytes have changed since.
-        """
-        for segment in self._vouched:
-            end, epoch = segment.base_offset, NO_LEADER_EPOCH
-            for header, _ in segment.batches(end, before=segment.end_offset):
-                if header.leader_epoch < epoch:
-                    break
-                end, epoch = header.next_offset, header.leader_epoch
-            if segment.size and (end, epoch) != (segment.end_offset, segment.leader_epoch):
-                synced = f"offset {segment.end_offset} and leader epoch {segment.leader_epoch}"
-                what = f"valid up to offset {end} and leader epoch {epoch}, and it was synced up to {synced}"
-                raise DamagedLog(
-                    self._storage.location, f"{segment.path(LOG)} is damaged: its batches are {what}"
-                )
-        self._vouched = []
-
     def aborted_between(self, fetch_offset: int, *, upper: int) -> list[AbortedRange]:
         """The aborted transactions that overlap [fetch_offset, upper)."""
         segments = self._segments[self._segment_at(fetch_offset) :]
@@ -448,13 +444,13 @@ class Journal:
             self._snapshots.remove(offset)
         return None
 
-    def write_snapshot(self, producers: Sequence[ProducerSnapshot], *, durable: bool = False) -> None:
+    def write_snapshot(self, producers: Sequence[ProducerSnapshot]) -> None:
         """Write what the leader remembers of each producer at the log end. Older snapshots stay only at
         segment bases.
         """
         with self._writing():
             self._storage.replace(
-                self._snapshot_path(self.log_end_offset), encode_snapshot(producers), durable=durable
+                self._snapshot_path(self.log_end_offset), encode_snapshot(producers), durable=False
             )
             kept = [
                 offset
@@ -474,29 +470,38 @@ class Journal:
         or not. A StorageError leaves the older manifest; the log itself is not in doubt, so writes continue,
         unless it is DamagedLog: the file was removed.
         """
-        self._active.check_name()
         promised = state.last_stable_offset <= state.high_watermark <= self.log_end_offset
         assert promised, f"{state} goes beyond the log end {self.log_end_offset}"
-        segments = [segment.summary for segment in self._segments]
-        data = encode_manifest(
-            state,
+        manifest = Manifest(
             log_start_offset=self.log_start_offset,
-            segments=segments,
+            last_stable_offset=state.last_stable_offset,
+            high_watermark=state.high_watermark,
+            open_transactions=state.open_transactions,
+            segments=tuple(segment.summary for segment in self._segments),
             durable_end=self._durable_end,
             boot_id=self._storage.boot_id,
-            directory=self._directory,
         )
         if self.failed is not None:
             raise StorageError(self.failed)
+        if not manifest.replaces(self._manifest):
+            return
+        self.check_place()
         self._active.save_indexes()
+        data = encode_manifest(manifest, directory=self._directory)
         self._storage.replace(f"{self._directory}/{MANIFEST_FILE}", data, durable=False)
+        self._manifest = manifest
 
-    def sync(self, *, rolled_only: bool = False) -> int:
+    def check_place(self) -> None:
+        """DamagedLog when someone removed or replaced the file that this journal writes to."""
+        with self._writing():
+            self._active.check_place()
+
+    def sync(self, *, syncs_upper: bool = True) -> int:
         """Make the log durable, and return the offset below which it survives a power failure. May run in a
         worker thread while another thread appends.
 
-        `rolled_only` syncs the full segments alone, so that the next start need not read them. After a
-        failure the journal refuses every write: a second sync that succeeds would prove nothing.
+        With `syncs_upper` false, the caller syncs the data directory afterwards. After a failure the journal
+        refuses every write: a second sync that succeeds would prove nothing.
         """
         with self._writing():
             # The end is taken first, and the last segment before the list: what comes meanwhile is not
@@ -508,19 +513,21 @@ class Journal:
             names_changed, self._names_changed = self._names_changed, False
             for segment in rolled:
                 segment.sync(indexes=True)
-            if not rolled_only and end != self._durable_end:
+            if end != self._durable_end:
                 active.sync(indexes=False)
-                active.check_name()
+                active.check_place()
             # A synced file whose name is not on the disk is lost. The upper directory holds that of the
             # partition's.
             if names_changed:
                 self._storage.sync_directory(self._directory)
-                self._storage.sync_directory("")
+                if syncs_upper:
+                    self._storage.sync_directory("")
+                    self._when_named()
             self._synced += [segment.synced() for segment in rolled]
             if rolled or not self._checkpoint_is_durable:
                 self._write_checkpoint(self._synced)
                 self._checkpoint_is_durable = True
-        self._durable_end = max(self._durable_end, active.base_offset if rolled_only else end)
+        self._durable_end = max(self._durable_end, end)
         return self._durable_end
 
     def _write_checkpoint(self, synced: list[SyncedSegment], *, durable: bool = True) -> None:
@@ -530,25 +537,25 @@ class Journal:
     def close(
         self, state: ManifestState | None = None, producers: Sequence[ProducerSnapshot] | None = None
     ) -> None:
-        """Sync and close. With the leader's state at the log end, the next start does not read the log.
+        """Sync and close; the caller syncs the data directory. With `closed` and the leader's state at the
+        log end, the next start does not read the log. A log that is as the last stop left it costs nothing.
 
         StorageError when something cannot be made durable; the next start then recovers, as after a crash.
         """
         if self.failed is None:
-            with self._writing():
-                self._active.complete_time_index()
-                self._active.save_indexes()
-            # The checkpoint comes after all that it vouches for, the manifest, which is never trusted, last.
-            if producers is not None:
-                self.write_snapshot(producers, durable=True)
-            self.sync()
-            with self._writing():
-                self._active.sync(indexes=True)
-                self._write_checkpoint([*self._synced, self._active.synced()])
+            if self._unchanged is None:
+                # Neither snapshot nor indexes are synced: after a loss of power their checksums tell.
+                with self._writing():
+                    self._active.complete_time_index()
+                    self._active.save_indexes()
+                if producers is not None and self.log_end_offset not in self._snapshots:
+                    self.write_snapshot(producers)
+                self.sync(syncs_upper=False)
+                self._unchanged = self._active.synced()
             if state is not None:
                 self.write_manifest(state)
             self.failed = f"{self.partition} is closed"
-            self.closed = True
+            self.closed = self._unchanged
         self.abandon()
 
     def abandon(self) -> None:

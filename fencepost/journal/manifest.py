@@ -1,4 +1,5 @@
-"""The JSON files of a partition: the manifest, the checkpoint of synced segments, and the log start offset.
+"""The JSON files of a log: the manifest, the checkpoint of synced segments, the log start offset; and the
+mark of a clean shutdown, for all logs of a data directory.
 
 Rule: each is replaced atomically, after the bytes that it describes. The manifest is therefore a lower bound
 for readers without a broker, and the witness of what a log must contain. The checkpoint only saves work. The
@@ -11,6 +12,8 @@ log start only moves forward.
 #                                                                recovery, as a witness
 #     checkpoint.json         after the segments that it         recovery               every segment is
 #                             lists are synced; synced                                  read and checked
+#     clean-shutdown.json     when all is closed and synced;     DataDirectory         last segments are
+#                             synced                                                   read and checked
 #     log-start-offset.json   before records are deleted;        recovery, readers      deleted records
 #                             synced                                                    are readable again
 #
@@ -20,7 +23,7 @@ log start only moves forward.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import attrs
@@ -78,31 +81,30 @@ class Manifest:
         """
         return self.high_watermark if boot_id and boot_id == self.boot_id else self.durable_end
 
+    def replaces(self, older: Manifest | None) -> bool:
+        """Whether it says or promises anything that the older one does not."""
+        if older is None or self.durable_end < self.high_watermark:
+            return self != older
+        # What was synced is promised in any boot.
+        return self != attrs.evolve(older, boot_id=self.boot_id)
+
     @property
     def log_end_offset(self) -> int:
         return self.segments[-1].end_offset if self.segments else self.log_start_offset
 
 
-def encode_manifest(
-    state: ManifestState,
-    *,
-    log_start_offset: int,
-    segments: Sequence[SegmentSummary],
-    durable_end: int,
-    boot_id: str,
-    directory: str,
-) -> bytes:
+def encode_manifest(manifest: Manifest, *, directory: str) -> bytes:
     """The bytes of `manifest.json`."""
     return encode_json(
         {
             "format": MANIFEST_VERSION,
-            "log_start_offset": log_start_offset,
-            "last_stable_offset": state.last_stable_offset,
-            "high_watermark": state.high_watermark,
-            "durable_end": durable_end,
-            "boot_id": boot_id,
-            "open_transactions": [transaction._asdict() for transaction in state.open_transactions],
-            "segments": [attrs.asdict(segment) for segment in segments],
+            "log_start_offset": manifest.log_start_offset,
+            "last_stable_offset": manifest.last_stable_offset,
+            "high_watermark": manifest.high_watermark,
+            "durable_end": manifest.durable_end,
+            "boot_id": manifest.boot_id,
+            "open_transactions": [transaction._asdict() for transaction in manifest.open_transactions],
+            "segments": [attrs.asdict(segment) for segment in manifest.segments],
         },
         place=f"{directory}/{MANIFEST_FILE}",
     )
@@ -145,6 +147,7 @@ CHECKPOINT_VERSION: Final = 1
 class SyncedSegment(SegmentSummary):
     """A segment as of its last sync. The three index fields are the CRC-32C of each whole index file."""
 
+    first_timestamp: int
     leader_epoch: int
     index: int
     time_index: int
@@ -164,6 +167,28 @@ def decode_checkpoint(data: bytes, *, directory: str) -> list[SyncedSegment]:
         return [_read(SyncedSegment, entry) for entry in content["segments"]]
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptIndex(f"the checkpoint has a missing or invalid field: {error!r}") from error
+
+
+# --- the mark of a clean shutdown ------------------------------------------------------------------------
+
+CLEAN_FILE: Final = "clean-shutdown.json"
+CLEAN_VERSION: Final = 2
+
+
+def encode_clean_mark(closed: Mapping[str, SyncedSegment]) -> bytes:
+    """The bytes of `clean-shutdown.json`: the last segment of each log that was closed, by its directory."""
+    entries = {directory: attrs.asdict(closed[directory]) for directory in sorted(closed)}
+    return encode_json({"format": CLEAN_VERSION, **entries}, place=CLEAN_FILE)
+
+
+def decode_clean_mark(data: bytes) -> dict[str, SyncedSegment]:
+    """What `encode_clean_mark` wrote; CorruptIndex when it is damaged."""
+    content = decode_json(data, place=CLEAN_FILE, version=CLEAN_VERSION)
+    del content["format"]
+    try:
+        return {directory: _read(SyncedSegment, entry) for directory, entry in content.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptIndex(f"the mark has a missing or invalid field: {error!r}") from error
 
 
 # --- the log start offset --------------------------------------------------------------------------------

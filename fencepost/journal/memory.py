@@ -5,7 +5,7 @@ Rule: it behaves like the disk, except that nothing survives the process, so a s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from fencepost.journal.storage import DirectoryInUse, StorageError, StorageFile
 from fencepost.protocol.batches import Buffer
@@ -23,10 +23,6 @@ class MemoryFile:
     def size(self) -> int:
         return len(self.content)
 
-    @property
-    def is_named(self) -> bool:
-        return True  # nobody but its owner reaches it
-
     def append(self, data: Buffer) -> None:
         self.content += data
 
@@ -36,6 +32,9 @@ class MemoryFile:
 
     def truncate(self, size: int) -> None:
         del self.content[size:]
+
+    def is_in_place(self) -> bool:
+        return True  # nobody but its owner reaches it
 
     def sync(self) -> None:
         """Nothing survives the process, synced or not."""
@@ -119,7 +118,8 @@ class MemoryStorage:
             self._top.change({name: self.directory()})
 
     def rename_directory(self, name: str, new_name: str) -> None:
-        self._top.change({name: None, new_name: self._top.names[name]})
+        if name in self._top.names:
+            self._top.change({name: None, new_name: self._top.names[name]})
 
     def remove_directory(self, name: str) -> None:
         if name in self._top.names:
@@ -153,6 +153,11 @@ class MemoryStorage:
     def sync_directory(self, directory: str) -> None:
         self._present(directory).sync()
 
+    def at_once(self, tasks: Sequence[Callable[[], None]]) -> None:
+        problems = [problem for task in tasks if (problem := _problem_of(task)) is not None]
+        if problems:
+            raise problems[0]
+
     def _opened(self, path: str, file: MemoryFile) -> StorageFile:
         return file
 
@@ -171,3 +176,11 @@ class MemoryStorage:
         found = self._directory(directory)
         entry = found.names.get(name) if found else None
         return entry if isinstance(entry, MemoryFile) else None
+
+
+def _problem_of(task: Callable[[], None]) -> StorageError | None:
+    try:
+        task()
+    except StorageError as problem:
+        return problem
+    return None

@@ -14,7 +14,7 @@ log by `Node.lead` in broker/node.py.
 #     sweep        remove half-written `.tmp` and `.cleaned` files, and indexes without a log; delete segments
 #                  below the log start that no one needs
 #     checkpoint   segments whose size and index checksums match are taken as they are, from the first one up
-#                  to the first that differs; the last segment only if the directory was closed in order
+#                  to the first that differs; the mark of a clean shutdown does the same for the last one
 #     replay       read every other segment batch by batch, check it, and rebuild its three indexes
 #     refuse       when what is left ends before what was promised, raise DamagedLog and change nothing
 #     cut          truncate the log at the first invalid byte, and remove every later segment; also segments
@@ -32,18 +32,20 @@ log by `Node.lead` in broker/node.py.
 # A torn tail and a damaged log look alike at the first invalid byte. The difference is what was promised. The
 # manifest is the witness: it names the offset below which the log was synced. As long as the machine has not
 # restarted since, everything that was written counts as well, for the death of a process loses none of it. A
-# checkpoint is the witness for full segments. Kafka cuts in either case (UnifiedLog.recoverLog): its replicas
-# bring back what was cut, and here there are none.
+# checkpoint is the witness for full segments, and the mark of a clean shutdown for the last one. Kafka cuts
+# in either case (UnifiedLog.recoverLog): its replicas bring back what was cut, and here there are none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
+    LOG_START_FILE,
     MANIFEST_FILE,
+    Manifest,
     SyncedSegment,
     decode_checkpoint,
     decode_manifest,
@@ -51,6 +53,7 @@ from fencepost.journal.manifest import (
     encode_checkpoint,
     read_log_start,
 )
+from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.journal.segments import (
     INDEX_KINDS,
@@ -94,13 +97,23 @@ class Recovery:
     """A log that is valid to its last byte, with the segments of one partition; the first one is created if
     there is none.
 
-    Segments that the checkpoint covers are not read; the last segment only after a clean shutdown
-    (`trusted_clean`).
+    Segments that the checkpoint covers are not read, and the last one not if a clean shutdown left it as
+    `closed`. A log that `is_known` cannot be without files.
     """
 
-    def __init__(self, storage: Storage, directory: str, *, trusted_clean: bool) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        *,
+        open_files: OpenFiles,
+        closed: SyncedSegment | None,
+        is_known: bool,
+    ) -> None:
         self._storage = storage
         self._directory = directory
+        self._open_files = open_files
+        self._files = storage.files(directory)  # listed once: most of the other files do not exist
         self.segments: list[Segment] = []  # at least one; the last takes appends
         self.snapshots: list[int] = []  # offsets, ascending
         self._dropped_bytes = 0
@@ -108,18 +121,22 @@ class Recovery:
         self._where: str | None = None
         self._cut: Segment | None = None
         self._replaced: list[Segment] = []
-        self._stored_log_start = read_log_start(storage, directory)
+        self._stored_log_start = read_log_start(storage, directory) if LOG_START_FILE in self._files else 0
         sizes = self._sweep()
         checkpoint = self._read_checkpoint()
-        self._refuse_missing(sizes, checkpoint)
+        synced = checkpoint if closed is None else [*checkpoint, closed]
+        self._refuse_missing(sizes, synced, is_known=is_known)
         listed = [entry for entry in checkpoint if entry.base_offset in sizes]
-        # The checkpoint's entries for the first segments.
-        self.synced = self._take_over(_vouched(sizes, listed, trusted_clean=trusted_clean))
-        unread = self._replay(dict(list(sizes.items())[len(self.synced) :]))
-        self._refuse_shortened(max([self._witnessed_end(), *[entry.end_offset for entry in checkpoint]]))
+        taken = self._take_over(_vouched(sizes, listed, closed))
+        self.closed = closed if closed in taken else None  # the clean shutdown still covers the whole log
+        self.synced = [entry for entry in taken if entry is not closed]
+        unread = self._replay(dict(list(sizes.items())[len(taken) :]))
+        self.manifest = self._read_manifest()
+        self.durable_end = max([self._synced_end(), *[entry.end_offset for entry in synced]])
+        self._refuse_shortened(max(self._written_end(), self.durable_end))
         self._cut_off(unread)
         if not self.segments:
-            self.segments.append(Segment(self._storage, self._directory, 0))
+            self.segments.append(self._segment(0))
             self.segments[0].create()
         self._remove_stale()
         if self.synced != listed:
@@ -142,11 +159,13 @@ class Recovery:
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
 
+    def _segment(self, base_offset: int) -> Segment:
+        return Segment(self._storage, self._directory, base_offset, self._open_files)
+
     def _sweep(self) -> dict[int, int]:
         """Remove half-written files; return the base offset and size in bytes of each log file, ascending."""
-        files = self._storage.files(self._directory)
-        parsed = [(name, *parse_file_name(name)) for name in files]
-        sizes = {offset: files[name] for name, offset, kind in parsed if kind == LOG}
+        parsed = [(name, *parse_file_name(name)) for name in self._files]
+        sizes = {offset: self._files[name] for name, offset, kind in parsed if kind == LOG}
         self.snapshots = [offset for _, offset, kind in parsed if kind == SNAPSHOT]
         for name, offset, kind in parsed:
             half_written = name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX))
@@ -166,20 +185,25 @@ class Recovery:
         ]
         gone = deletable(list(sizes), self._stored_log_start, snapshots=readable)
         for base in gone:
-            Segment(self._storage, self._directory, base).remove()
+            self._segment(base).remove()
         return {base: size for base, size in sizes.items() if base not in gone}
 
-    def _refuse_missing(self, sizes: dict[int, int], checkpoint: list[SyncedSegment]) -> None:
-        """Segments that were synced, or that hold the log start, cannot be gone."""
-        synced = [entry for entry in checkpoint if entry.end_offset > self._stored_log_start]
-        missing = [entry.base_offset for entry in synced if entry.base_offset not in sizes]
+    def _refuse_missing(
+        self, sizes: Mapping[int, int], synced: list[SyncedSegment], *, is_known: bool
+    ) -> None:
+        """Segments that were synced, or that hold the log start, cannot be gone, nor all of a known log."""
+        needed = [entry for entry in synced if entry.end_offset > self._stored_log_start]
+        missing = [entry.base_offset for entry in needed if entry.base_offset not in sizes]
+        if is_known and not sizes:
+            end = f" to {synced[-1].end_offset}" if synced else " on"
+            raise self._damaged("its files are gone", f"{self._stored_log_start}{end}")
         if missing:
             file = self._path(file_name(missing[0], LOG))
-            raise self._damaged(f"{file} is missing", self._stored_log_start, checkpoint[-1].end_offset)
+            raise self._damaged(f"{file} is missing", f"{self._stored_log_start} to {synced[-1].end_offset}")
         first = min(sizes, default=0)
         if first > self._stored_log_start:
             why = f"no file holds the offsets from {self._stored_log_start} on"
-            raise self._damaged(why, self._stored_log_start, first)
+            raise self._damaged(why, f"{self._stored_log_start} to {first}")
 
     def _refuse_shortened(self, promised: int) -> None:
         """A torn tail is what a crash leaves. A log that ends before what was promised is damaged, and so is
@@ -188,31 +212,39 @@ class Recovery:
         end = self.segments[-1].end_offset if self.segments else 0
         if end < promised:
             what = f"{self._where} is damaged ({self._why})" if self._where else "its files are gone"
-            raise self._damaged(what, end, promised)
+            raise self._damaged(what, f"{end} to {promised}")
         if self._cut is not None:
             size = self._cut.size + self._dropped_bytes
             after = _batch_after(self._cut.file, self._cut.size, size, end=end)
             self._cut.release()
             if after is not None:
                 what = f"{self._where} is damaged ({self._why}), and valid batches follow"
-                raise self._damaged(what, end, after)
+                raise self._damaged(what, f"{end} to {after}")
 
-    def _witnessed_end(self) -> int:
-        """The end that the manifest promises, 0 without a manifest."""
-        data = self._storage.read_file(self._path(MANIFEST_FILE))
-        if data is None:
-            return 0
+    def _read_manifest(self) -> Manifest | None:
+        """The manifest on the disk; None without one, or if a loss of power has torn it."""
+        data = self._read(MANIFEST_FILE)
         try:
-            return decode_manifest(data, directory=self._directory).promised_end(self._storage.boot_id)
-        except CorruptIndex:  # a loss of power may tear it; then no witness is left
-            return 0
+            return None if data is None else decode_manifest(data, directory=self._directory)
+        except CorruptIndex:
+            return None
 
-    def _damaged(self, what: str, start: int, end: int) -> DamagedLog:
-        stake = f"The records from offset {start} to {end} are at stake, so this log is not served"
+    def _written_end(self) -> int:
+        """The end that the manifest promises, 0 without a manifest."""
+        return 0 if self.manifest is None else self.manifest.promised_end(self._storage.boot_id)
+
+    def _synced_end(self) -> int:
+        return NO_OFFSET if self.manifest is None else self.manifest.durable_end
+
+    def _damaged(self, what: str, offsets: str) -> DamagedLog:
+        stake = f"The records from offset {offsets} are at stake, so this log is not served"
         return DamagedLog(self._storage.location, f"{self._directory}: {what}. {stake}")
 
+    def _read(self, name: str) -> bytes | None:
+        return self._storage.read_file(self._path(name)) if name in self._files else None
+
     def _read_checkpoint(self) -> list[SyncedSegment]:
-        data = self._storage.read_file(self._path(CHECKPOINT_FILE))
+        data = self._read(CHECKPOINT_FILE)
         try:
             return [] if data is None else decode_checkpoint(data, directory=self._directory)
         except CorruptIndex:  # without it, more of the log is read
@@ -223,9 +255,9 @@ class Recovery:
         entries.
         """
         for entry in vouched:
-            segment = Segment(self._storage, self._directory, entry.base_offset)
+            segment = self._segment(entry.base_offset)
             try:
-                segment.load(entry)
+                segment.load(entry, self._files)
             except CorruptIndex:  # this segment and later ones are read from the log
                 break
             self.segments.append(segment)
@@ -241,7 +273,7 @@ class Recovery:
         transactions = self._open_transactions_at(min(sizes))
         for base, size in sizes.items():
             expected = self.segments[-1].end_offset if self.segments else base
-            segment = Segment(self._storage, self._directory, base)
+            segment = self._segment(base)
             # A cleaned segment took the place of several, and a crash left the files of the others.
             if self._why is None and base < expected:
                 self._replaced.append(segment)
@@ -277,7 +309,7 @@ class Recovery:
             self._cut.file.truncate(self._cut.size)
             self._cut.release()
         for segment in self.segments[len(self.synced) :]:
-            segment.write_indexes()
+            segment.write_indexes(self._files)
 
     def _open_transactions_at(self, offset: int) -> OpenTransactions:
         """The open transactions at `offset`: from the newest valid snapshot at or before it and the batches
@@ -307,22 +339,20 @@ class Recovery:
             self._storage.remove(self._path(file_name(offset, SNAPSHOT)))
         if self._why is not None:
             self._storage.remove(self._path(MANIFEST_FILE))
+            self.manifest = None
 
 
 def _vouched(
-    sizes: dict[int, int], listed: list[SyncedSegment], *, trusted_clean: bool
+    sizes: Mapping[int, int], listed: list[SyncedSegment], closed: SyncedSegment | None
 ) -> list[SyncedSegment]:
-    """The entries of a checkpoint that match the files, from the first segment on without a gap."""
+    """The entries that match the files, from the first segment on without a gap: of a checkpoint, and for the
+    last segment that of a clean shutdown.
+    """
     vouched: list[SyncedSegment] = []
-    for base, entry in zip(sizes, listed, strict=False):
-        is_last = base == max(sizes)
+    full = [entry for entry in listed if entry.base_offset != max(sizes, default=NO_OFFSET)]
+    for base, entry in zip(sizes, full if closed is None else [*full, closed], strict=False):
         follows = not vouched or vouched[-1].end_offset == base
-        if (
-            base != entry.base_offset
-            or sizes[base] != entry.bytes
-            or not follows
-            or (is_last and not trusted_clean)
-        ):
+        if base != entry.base_offset or sizes[base] != entry.bytes or not follows:
             break
         vouched.append(entry)
     return vouched

@@ -20,7 +20,7 @@ file system: after a failed write the file may be longer.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from crc32c import crc32c
@@ -33,6 +33,7 @@ from fencepost.journal.indexes import (
     TransactionIndex,
 )
 from fencepost.journal.manifest import SegmentSummary, SyncedSegment
+from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.storage import DamagedLog, Storage, StorageError, StorageFile
 from fencepost.protocol.batches import (
     HEADER_SIZE,
@@ -147,6 +148,7 @@ class Segment:
         "_index_in_doubt",
         "_located",
         "_max_timestamp_offset",
+        "_open_files",
         "_read_to",
         "_since_entry",
         "_storage",
@@ -162,8 +164,11 @@ class Segment:
         "transaction_index",
     )
 
-    def __init__(self, storage: Storage, directory: str, base_offset: int, *, suffix: str = "") -> None:
+    def __init__(
+        self, storage: Storage, directory: str, base_offset: int, open_files: OpenFiles, *, suffix: str = ""
+    ) -> None:
         self._storage = storage
+        self._open_files = open_files
         self._directory = directory
         self._suffix = suffix  # of its files, until `take_place`
         self._file: StorageFile | None = None
@@ -198,12 +203,8 @@ class Segment:
         """The log file, opened now if it is not open."""
         if self._file is None:
             self._file = self._storage.open(self.path(LOG))
+            self._open_files.opened(self.path(LOG), self.release)
         return self._file
-
-    def check_name(self) -> None:
-        """DamagedLog if somebody removed the file under this broker: what is written then is lost."""
-        if self._file is not None and not self._file.is_named:
-            raise DamagedLog(self._storage.location, f"{self.path(LOG)} was removed while it was written")
 
     def path(self, kind: str) -> str:
         """The path of one of this segment's files."""
@@ -217,13 +218,21 @@ class Segment:
         index.
         """
         self._file = self._storage.open(self.path(LOG), create=True)
+        self._open_files.opened(self.path(LOG), self.release)
         for kind in INDEX_KINDS:
             self._storage.open(self.path(kind), create=True).close()
 
     def append(self, batch: Buffer, header: BatchHeader, *, last_offset: int, leader_epoch: int) -> None:
         """Write the batch, then note it in the indexes."""
-        (self._file or self.file).append(batch)
+        (self._file or self._opened_to_append()).append(batch)
         self.note(header, last_offset=last_offset, leader_epoch=leader_epoch)
+
+    def _opened_to_append(self) -> StorageFile:
+        if self.file.size != self.size:
+            raise self._damaged(
+                f"it has {self.file.size} bytes, and {self.size} were written; another program changed it"
+            )
+        return self.file
 
     def note(self, header: BatchHeader, *, last_offset: int, leader_epoch: int) -> None:
         """Account for a batch at the end of the log file: live after its write, at recovery after its
@@ -253,39 +262,46 @@ class Segment:
             end_offset=self.end_offset,
             bytes=self.size,
             max_timestamp=self.max_timestamp,
+            first_timestamp=self.first_timestamp,
             leader_epoch=self.leader_epoch,
             index=crc32c(self.offset_index.encoded()),
             time_index=crc32c(self.time_index.encoded()),
             transaction_index=crc32c(self.transaction_index.data),
         )
 
-    def load(self, synced: SyncedSegment) -> None:
-        """Take the segment as its checkpoint entry describes it; CorruptIndex when an index is missing or
-        altered.
+    def load(self, synced: SyncedSegment, files: Mapping[str, int]) -> None:
+        """Take the segment as its entry describes it; CorruptIndex when an index is missing or altered.
+        `files` are the names and sizes in the directory.
         """
-        self.offset_index = OffsetIndex(self._checked(INDEX, synced.index))
-        self.time_index = TimeIndex(self._checked(TIME_INDEX, synced.time_index))
-        self.transaction_index = TransactionIndex(self._checked(TRANSACTION_INDEX, synced.transaction_index))
+        self.offset_index = OffsetIndex(self._checked(INDEX, synced.index, files))
+        self.time_index = TimeIndex(self._checked(TIME_INDEX, synced.time_index, files))
+        aborted = self._checked(TRANSACTION_INDEX, synced.transaction_index, files)
+        self.transaction_index = TransactionIndex(aborted)
         self.end_offset, self.size = synced.end_offset, synced.bytes
+        self.first_timestamp = synced.first_timestamp
         self.max_timestamp, self.leader_epoch = synced.max_timestamp, synced.leader_epoch
         self._max_timestamp_offset = self.base_offset + self.time_index.last_offset
         # The next entry must stand where a replay of the log would put it, or the checksums of the index
         # files differ.
         self._since_entry = self.size - self.offset_index.last_position_up_to(self.size)
 
-    def _checked(self, kind: str, checksum: int) -> bytes:
-        data = self._storage.read_file(self.path(kind))
+    def _checked(self, kind: str, checksum: int, files: Mapping[str, int]) -> bytes:
+        # Most indexes of small logs are empty, and need not be opened.
+        is_empty = files.get(file_name(self.base_offset, kind)) == 0
+        data = b"" if is_empty else self._storage.read_file(self.path(kind))
         if data is None or crc32c(data) != checksum:
             raise CorruptIndex(f"{self.path(kind)} is {'missing' if data is None else 'altered'}")
         return data
 
-    def write_indexes(self) -> None:
-        """Replace the index files that differ from the indexes in memory."""
+    def write_indexes(self, files: Mapping[str, int]) -> None:
+        """Replace the index files that differ from the indexes in memory; `files` as for `load`."""
         for kind, data in (
             (INDEX, self.offset_index.encoded()),
             (TIME_INDEX, self.time_index.encoded()),
             (TRANSACTION_INDEX, bytes(self.transaction_index.data)),
         ):
+            if files.get(file_name(self.base_offset, kind)) == len(data) == 0:
+                continue
             # A recovery that changes nothing writes nothing, also on a full disk.
             if self._storage.read_file(self.path(kind)) != data:
                 self._storage.replace(self.path(kind), data, durable=False)
@@ -330,6 +346,8 @@ class Segment:
         """
         if offset >= self.end_offset:
             return self.size
+        if offset <= self.base_offset:
+            return 0
         start = self.offset_index.position_before(max(0, offset - self.base_offset))
         for known_offset, known_position in (self._located, self._read_to):
             # Hints only shorten the walk: one beyond the offset, or before the index entry, is ignored.
@@ -355,8 +373,7 @@ class Segment:
             self._read_to = (self.end_offset, end)
         data = self.file.read(start, end - start)
         if not _are_linked(data, offset):
-            what = f"bytes {start} to {end} are not contiguous batches from offset {offset} on"
-            raise self._damaged(what)
+            raise self._damaged(f"bytes {start} to {end} are not contiguous batches from offset {offset} on")
         return data
 
     def _boundary(self, start: int, target: int) -> int:
@@ -390,15 +407,26 @@ class Segment:
         yield from self._walk(0, self.size)
 
     def _walk(self, start: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        if start == end:
+            return
         # The caller may release the segment in the middle of the iteration, which closes the shared handle.
         file = self._storage.open(self.path(LOG))
         try:
-            expected: int | None = None
+            expected, epoch = self.base_offset if start == 0 else None, NO_LEADER_EPOCH
             for _, header, batch in walk_batches(file, start, end):
                 if header.base_offset != (header.base_offset if expected is None else expected):
                     raise ProtocolViolation(f"a batch begins at offset {header.base_offset}, not {expected}")
-                expected = header.next_offset
+                if header.leader_epoch < epoch:
+                    raise ProtocolViolation(
+                        f"a batch of leader epoch {header.leader_epoch} after one of {epoch}"
+                    )
+                expected, epoch = header.next_offset, header.leader_epoch
                 yield header, batch
+            if end == self.size and (expected, epoch) != (self.end_offset, self.leader_epoch):
+                raise ProtocolViolation(
+                    f"its batches are valid up to offset {expected} and leader epoch {epoch}, and it was "
+                    f"written up to offset {self.end_offset} and leader epoch {self.leader_epoch}"
+                )
         except ProtocolViolation as violation:
             raise self._damaged(violation) from violation
         finally:
@@ -406,6 +434,8 @@ class Segment:
 
     def batch_start(self, offset: int) -> int:
         """The first offset of the batch that holds `offset`; `offset` itself where no batch does."""
+        if offset == self.base_offset:  # that begins a batch
+            return offset
         holder = next(self.headers(self.locate(offset)), None)
         return offset if holder is None else min(offset, holder[1].base_offset)
 
@@ -421,12 +451,6 @@ class Segment:
                 if found is not None:
                     return found
         return None
-
-    def resume(self) -> None:
-        """Prepare for appends after a start."""
-        if self.size:
-            # Neither indexes nor checkpoint hold it, and only the active segment can still roll by time.
-            self.first_timestamp = next(self.headers())[1].max_timestamp
 
     def sync(self, *, indexes: bool) -> None:
         """Make the log durable, and with `indexes` the index files. May run in another thread than appends
@@ -452,15 +476,27 @@ class Segment:
         """Close the log file until it is needed again."""
         file, self._file = self._file, None
         if file is not None:
+            self._open_files.closed(self.path(LOG))
             file.close()
 
-    def take_place(self) -> None:
+    def take_place(self, open_files: OpenFiles) -> None:
         """Rename the files, the log first, over those of the segment that this one replaces."""
         self.release()
         written = [self.path(kind) for kind in (LOG, *INDEX_KINDS)]
-        self._suffix = ""
+        self._suffix, self._open_files = "", open_files
         for path, kind in zip(written, (LOG, *INDEX_KINDS), strict=True):
             self._storage.rename(path, self.path(kind))
+
+    def check_place(self) -> None:
+        """DamagedLog when the log file was removed, moved or replaced since it was opened: what is written to
+        it is lost when it is closed.
+        """
+        file = self._file  # `release` in the other thread may set it to None
+        if file is not None and not file.is_in_place():
+            what = "was removed or replaced while the broker was writing to it"
+            raise DamagedLog(
+                self._storage.location, f"{self.path(LOG)} {what}: records that were acknowledged are lost"
+            )
 
     def remove(self) -> None:
         """Delete the segment's files, the log first: the next start removes an index without a log."""

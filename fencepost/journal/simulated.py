@@ -150,10 +150,6 @@ class SimulatedFile:
     def size(self) -> int:
         return self._node.size
 
-    @property
-    def is_named(self) -> bool:
-        return self._storage.has(self._node)
-
     def append(self, data: Buffer) -> None:
         self._check()
         if self._storage.breaks(APPEND, self._path):
@@ -173,6 +169,9 @@ class SimulatedFile:
     def truncate(self, size: int) -> None:
         self._check()
         self._node.truncate(size)
+
+    def is_in_place(self) -> bool:
+        return self._storage.leads_to(self._path, self._node)
 
     def sync(self) -> None:
         self._check()
@@ -247,11 +246,6 @@ class SimulatedStorage(MemoryStorage):
         del self.astray[path]
         return astray.node, position + astray.shift
 
-    def has(self, node: MemoryFile) -> bool:
-        """Whether any directory names the file; it may have been renamed since it was opened."""
-        directories = [entry for entry in self._top.names.values() if isinstance(entry, MemoryDirectory)]
-        return any(entry is node for found in (self._top, *directories) for entry in found.names.values())
-
     def _node(self, path: str) -> _Node:
         node = self._find(path)
         assert isinstance(node, _Node), f"there is no file {path!r}"
@@ -268,6 +262,10 @@ class SimulatedStorage(MemoryStorage):
         if self.breaks(SYNC, directory):
             raise StorageError(f"cannot sync {directory!r}: the simulated disk refused")
         super().sync_directory(directory)
+
+    def leads_to(self, path: str, node: MemoryFile) -> bool:
+        """Whether the path still names this file."""
+        return self._find(path) is node
 
     def _opened(self, path: str, file: MemoryFile) -> StorageFile:
         # Also small files are written through a handle, so that faults of appends and syncs strike them.

@@ -20,6 +20,7 @@ writes may be lost.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fencepost.protocol.batches import Buffer
@@ -59,11 +60,6 @@ class StorageFile(Protocol):
         """Bytes in the file, synced or not."""
         ...
 
-    @property
-    def is_named(self) -> bool:
-        """Whether a directory still names the file. One that was removed takes every write, and loses it."""
-        ...
-
     def append(self, data: Buffer) -> None:
         """Write at the end: everything, or StorageError, after which the file may end in garbage."""
         ...
@@ -74,6 +70,12 @@ class StorageFile(Protocol):
 
     def truncate(self, size: int) -> None:
         """Truncate the file to its first `size` bytes."""
+        ...
+
+    def is_in_place(self) -> bool:
+        """Whether its path still leads to this file. One that was removed or replaced takes every write, and
+        loses it.
+        """
         ...
 
     def sync(self) -> None:
@@ -140,7 +142,7 @@ class Storage(StorageReader, Protocol):
         ...
 
     def rename_directory(self, name: str, new_name: str) -> None:
-        """Rename a directory, atomically."""
+        """Rename a directory, atomically, if it exists."""
         ...
 
     def remove_directory(self, name: str) -> None:
@@ -163,6 +165,12 @@ class Storage(StorageReader, Protocol):
 
     def sync_directory(self, directory: str) -> None:
         """Return when files created, replaced and removed in a directory stay so after a power failure."""
+        ...
+
+    def at_once(self, tasks: Sequence[Callable[[], None]]) -> None:
+        """Perform independent tasks that wait for syncs, perhaps at the same time. After the last one, the
+        first error is raised.
+        """
         ...
 
 

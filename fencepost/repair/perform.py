@@ -17,11 +17,15 @@ from __future__ import annotations
 from itertools import count
 
 from fencepost.check.derived_files import SNAPSHOT_SUFFIX
-from fencepost.check.directory import CLEAN_FILE
-from fencepost.journal.data_directory import CLEAN_VERSION
 from fencepost.journal.indexes import AbortedRange, CorruptIndex
 from fencepost.journal.journal import Journal
-from fencepost.journal.manifest import LOG_START_FILE, decode_json, encode_json, write_log_start
+from fencepost.journal.manifest import (
+    CLEAN_FILE,
+    LOG_START_FILE,
+    decode_clean_mark,
+    encode_clean_mark,
+    write_log_start,
+)
 from fencepost.journal.storage import Storage
 from fencepost.protocol.batches import place, read_marker
 from fencepost.repair.plan import LogPlan, Plan
@@ -75,11 +79,11 @@ def _forget_clean(storage: Storage, names: set[str]) -> None:
     if data is None or not names:
         return
     try:
-        content = decode_json(data, place=CLEAN_FILE, version=CLEAN_VERSION)
+        closed = decode_clean_mark(data)
     except CorruptIndex:
         return
-    content["partitions"] = [name for name in content["partitions"] if name not in names]
-    storage.replace(CLEAN_FILE, encode_json(content, place=CLEAN_FILE), durable=True)
+    left = {name: segment for name, segment in closed.items() if name not in names}
+    storage.replace(CLEAN_FILE, encode_clean_mark(left), durable=True)
 
 
 def _repair(storage: Storage, plan: LogPlan) -> list[str]:

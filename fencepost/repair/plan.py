@@ -22,8 +22,15 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.check.derived_files import CHECKPOINT, INDEX_SUFFIXES, LOG_START, MANIFEST, SNAPSHOT_SUFFIX
-from fencepost.check.directory import CLEAN_FILE, check_logs, sealed_object
+from fencepost.check.derived_files import (
+    CHECKPOINT,
+    CLEAN_FILE,
+    INDEX_SUFFIXES,
+    LOG_START,
+    MANIFEST,
+    SNAPSHOT_SUFFIX,
+)
+from fencepost.check.directory import check_logs, vanished_logs
 from fencepost.check.findings import Findings, Severity
 from fencepost.check.records import Internals
 from fencepost.check.scan import LOG_SUFFIX, ScannedBatch, offset_of
@@ -35,7 +42,14 @@ from fencepost.journal.data_directory import (
     partitions_in,
 )
 from fencepost.journal.indexes import CorruptIndex
-from fencepost.journal.manifest import decode_checkpoint, decode_manifest, encode_json, read_log_start
+from fencepost.journal.manifest import (
+    SyncedSegment,
+    decode_checkpoint,
+    decode_clean_mark,
+    decode_manifest,
+    encode_json,
+    read_log_start,
+)
 from fencepost.journal.storage import DamagedLog, NotADataDirectory, StorageReader
 from fencepost.log_model.partitions import PartitionModel
 from fencepost.log_model.transactions import decisions_of
@@ -101,6 +115,8 @@ class LogPlan:
     """What is done to one partition. `appended` are batches for its end, without offsets."""
 
     log: SalvagedLog
+    is_new: bool = False
+    """Whether it begins again, in the place of one that vanished."""
     model: PartitionModel = attrs.Factory(PartitionModel)
     last_epoch: int = NO_LEADER_EPOCH
     settled: list[Settled] = attrs.Factory(list[Settled])
@@ -112,7 +128,8 @@ class LogPlan:
 
     @property
     def is_needed(self) -> bool:
-        return bool(self.log.is_altered or self.appended or self.derived or self.log_start is not None)
+        is_changed = self.is_new or self.log.is_altered or self.log_start is not None
+        return bool(is_changed or self.appended or self.derived)
 
 
 @attrs.define(eq=False)
@@ -149,7 +166,7 @@ class _Planner:
     adopt: frozenset[str]
     plan: Plan
     logs: dict[TopicPartition, LogPlan] = attrs.Factory(dict[TopicPartition, LogPlan])
-    closed: frozenset[str] = frozenset()
+    closed: dict[str, SyncedSegment] = attrs.Factory(dict[str, SyncedSegment])
     starts: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     cluster: Cluster = attrs.Factory(Cluster)
     internals: Internals = attrs.Factory(lambda: Internals(Findings()))
@@ -201,8 +218,8 @@ class _Planner:
         try:
             mark = self.storage.read_file(CLEAN_FILE)
             if mark is not None:
-                self.closed = frozenset(sealed_object(mark, CLEAN_FILE)["partitions"])
-        except ValueError as problem:
+                self.closed = decode_clean_mark(mark)
+        except CorruptIndex as problem:
             self.plan.files[CLEAN_FILE] = None
             stake, saved = "nothing: the next start reads more", "it is set aside"
             self._tell(CLEAN_FILE, "damaged derived file", str(problem), stake, saved)
@@ -279,23 +296,27 @@ class _Planner:
     def _check_missing(self) -> None:
         """Partitions whose directory is gone: transactions ended in them. Others never had a record."""
         topics, decided = self.internals.cluster.named(), decisions_of(self.internals.histories)
+        vanished = vanished_logs(self.storage)
         for partition in sorted(self.cluster.leaders):
             topic = topics.get(partition.topic)
             since = -1 if topic is None else topic.created_ms
             decisions = [each for here in decided.get(partition, {}).values() for each in here]
             markers = sum(each.is_complete and each.decided_ms >= since for each in decisions)
-            if partition not in self.logs and markers:
-                self._miss(partition, max(self.committed.get(partition, 0), markers))
+            closed = self.closed.get(str(partition))
+            end = 0 if closed is None else closed.end_offset
+            if str(partition) in vanished or (partition not in self.logs and markers):
+                self._miss(partition, max(self.committed.get(partition, 0), markers, end))
 
     def _miss(self, partition: TopicPartition, end: int) -> None:
         log = SalvagedLog(partition)
-        because = "the directory is gone"
+        because = "its files are gone"
         lost = Lost(LossKind.MISSING_PARTITION, 0, end, str(partition), 0, 0, because)
         if end:
             log.lose(lost, to=None)
         else:
-            self._tell(str(partition), lost.kind.value, because, *_STAKES[METADATA.topic])
-        self.logs[partition] = LogPlan(log)
+            stakes = (f"all records of {partition}", "the log begins again, empty")
+            self._tell(str(partition), lost.kind.value, because, *_STAKES.get(partition.topic, stakes))
+        self.logs[partition] = LogPlan(log, is_new=True)
 
     def _settle(self, plan: LogPlan) -> None:
         log = plan.log

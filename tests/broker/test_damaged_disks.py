@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
-from fencepost.journal.data_directory import WITNESS_FILE
+from fencepost.broker.host import SyncPolicy
+from fencepost.journal.catalogue import CATALOGUE_FILE
 from fencepost.journal.memory import MemoryFile
 from fencepost.journal.segments import LOG, file_name
+from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import StorageError, directory_name
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import DeleteTopics
 from fencepost.protocol.terms import TopicPartition
+from tests.broker.disks import keeps_nothing
 from tests.broker.requests import COMMIT, NOBODY, ORDERS, OTHERS, UNCOMMITTED
 from tests.broker.story import Memory, Story, transaction_log_of
 
@@ -25,8 +30,8 @@ def contents(storage: Memory, key: TopicPartition) -> dict[str, bytes | None]:
     return {name: storage.read_file(f"{directory}/{name}") for name in storage.files(directory)}
 
 
-def stopped_story() -> tuple[Story, Memory]:
-    """A broker that committed records to two partitions and was stopped."""
+def a_story() -> tuple[Story, Memory]:
+    """A broker that committed records to two partitions."""
     storage = Memory()
     story = Story(storage=storage)
     me = story.identity()
@@ -34,6 +39,12 @@ def stopped_story() -> tuple[Story, Memory]:
     story.produce(me, "x", key=OTHERS)
     story.ended(me, COMMIT)
     story.settle()
+    return story, storage
+
+
+def stopped_story() -> tuple[Story, Memory]:
+    """The same, stopped."""
+    story, storage = a_story()
     story.host.stop()
     return story, storage
 
@@ -80,75 +91,6 @@ def test_a_damaged_topic_can_be_deleted() -> None:
     assert story.visible(isolation_level=UNCOMMITTED) == "new"
 
 
-@pytest.mark.parametrize("is_stopped", [True, False])
-def test_a_log_whose_directory_is_gone_is_not_an_empty_log(is_stopped: bool) -> None:
-    storage = Memory()
-    story = Story(storage=storage)
-    story.produce(NOBODY, "a", name=None)
-    story.produce(NOBODY, "x", key=OTHERS, name=None)
-    story.host.write_manifests()
-    if is_stopped:
-        story.host.stop()
-    saved = contents(storage, ORDERS)
-    storage.remove_directory(directory_name(ORDERS))
-    for _ in range(2):  # the first start forgets nothing
-        story.kill()
-        started(story)
-        assert story.fetch(ORDERS, isolation_level=UNCOMMITTED).error is ErrorCode.KAFKA_STORAGE_ERROR
-        assert story.produce(NOBODY, "b", name=None).error is ErrorCode.KAFKA_STORAGE_ERROR
-        assert story.visible(OTHERS) == "x"
-        assert [trouble.text.count("orders-0 is missing") for trouble in story.host.troubles] == [1]
-        story.host.write_manifests()
-
-    story.kill()
-    storage.make_directory(directory_name(ORDERS))
-    for name, content in saved.items():  # from a copy, as the message says
-        storage.replace(f"{directory_name(ORDERS)}/{name}", content or b"", durable=True)
-    assert started(story).visible() == "a"
-
-
-def test_an_operator_may_begin_without_the_records_of_a_directory_that_is_gone() -> None:
-    story, storage = stopped_story()
-    storage.remove_directory(directory_name(ORDERS))
-    storage.make_directory(directory_name(ORDERS))
-    started(story)
-    assert story.produce(NOBODY, "new", name=None).base_offset == 0
-
-
-def test_a_topic_whose_directory_is_gone_can_be_deleted_and_made_again() -> None:
-    story, storage = stopped_story()
-    storage.remove_directory(directory_name(ORDERS))
-    started(story)
-    story.ask(DeleteTopics(topics=("orders",)))
-    story.settle()
-    story.create("orders", 2)
-    assert story.produce(NOBODY, "new", name=None).base_offset == 0
-    story.restart()
-    assert story.visible(isolation_level=UNCOMMITTED) == "new"
-
-
-def test_a_directory_that_was_never_synced_may_go_with_the_power() -> None:
-    storage = Memory()
-    story = Story(storage=storage)
-    story.produce(NOBODY, "a", name=None)
-    story.host.write_manifests()
-    storage.remove_directory(directory_name(ORDERS))
-    storage.boot_id = "2"
-    story.restart()
-    assert story.produce(NOBODY, "b", name=None).base_offset == 0
-
-
-@pytest.mark.parametrize("content", [None, b"", b"{}"])
-def test_without_its_witness_an_absent_directory_is_a_new_one(content: bytes | None) -> None:
-    story, storage = stopped_story()
-    storage.remove_directory(directory_name(ORDERS))
-    if content is None:
-        storage.remove(WITNESS_FILE)
-    else:
-        storage.replace(WITNESS_FILE, content, durable=True)
-    assert started(story).produce(NOBODY, "a", name=None).base_offset == 0
-
-
 def test_bytes_that_change_under_a_running_broker_are_told_to_reader_and_operator() -> None:
     storage = Memory()
     story = Story(storage=storage)
@@ -190,3 +132,109 @@ def test_a_broker_does_not_start_without_its_metadata(damage: str) -> None:
     with pytest.raises(StorageError, match="__cluster_metadata"):
         story.start()
     assert contents(storage, ORDERS) == before
+
+
+def removed(storage: Memory, key: TopicPartition) -> None:
+    storage.remove_directory(directory_name(key))
+
+
+def emptied(storage: Memory, key: TopicPartition) -> None:
+    for name in storage.files(directory_name(key)):
+        storage.remove(f"{directory_name(key)}/{name}")
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+@pytest.mark.parametrize("loss", [removed, emptied])
+def test_a_partition_that_vanished_is_not_an_empty_one(
+    loss: Callable[[Memory, TopicPartition], None], *, is_stopped: bool
+) -> None:
+    story, storage = a_story()
+    story.host.stop() if is_stopped else story.kill()
+    saved = contents(storage, ORDERS)
+    loss(storage, ORDERS)
+    for _ in range(2):  # the first start forgets nothing
+        started(story)
+        assert story.fetch(ORDERS).error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert story.produce(NOBODY, "c", name=None).error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert story.visible(OTHERS) == "x"
+        assert storage.files("orders-0") == {}
+        (trouble,) = [trouble.text for trouble in story.host.troubles if "orders-0" in trouble.text]
+        assert "its files are gone" in trouble
+        assert "fencepost repair" in trouble
+        story.kill()
+
+    storage.make_directory(directory_name(ORDERS))
+    for name, content in saved.items():  # from a copy, as the message says
+        storage.replace(f"{directory_name(ORDERS)}/{name}", content or b"", durable=True)
+    assert started(story).visible() == "a b"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}"])
+def test_without_its_catalogue_a_log_that_vanished_is_a_new_one(content: bytes | None) -> None:
+    story, storage = a_story()
+    story.kill()
+    removed(storage, ORDERS)
+    if content is None:
+        storage.remove(CATALOGUE_FILE)
+    else:
+        storage.replace(CATALOGUE_FILE, content, durable=True)
+    assert started(story).produce(NOBODY, "a", name=None).base_offset == 0
+
+
+def test_a_vanished_topic_can_be_deleted_and_created() -> None:
+    story, storage = a_story()
+    story.kill()
+    removed(storage, ORDERS)
+    started(story)
+    story.ask(DeleteTopics(topics=("orders",)))
+    story.settle()
+    story.create("orders", 2)
+    story.kill()  # the new topic has no files yet, and nothing is missed
+    started(story)
+    assert story.produce(NOBODY, "new", name=None).base_offset == 0
+    assert not [trouble for trouble in story.host.troubles if "gone" in trouble.text]
+
+
+def test_a_partition_that_held_nothing_is_made_anew() -> None:
+    story, storage = a_story()
+    story.kill()
+    assert TopicPartition("orders", 1) != ORDERS
+    story.create("empty", 1)
+    story.kill()
+    started(story)
+    assert "empty-0" not in storage.directories()
+    assert story.produce(NOBODY, "a", key=TopicPartition("empty", 0), name=None).base_offset == 0
+
+
+@pytest.mark.parametrize("policy", SyncPolicy)
+def test_a_loss_of_power_takes_files_that_were_never_synced_and_no_others(policy: SyncPolicy) -> None:
+    storage = SimulatedStorage(keeps_nothing)
+    story = Story(policy=policy, storage=storage)
+    me = story.identity()
+    story.produce(me, "a")
+    story.ended(me, COMMIT)
+    storage.lose_power()
+    if policy is not SyncPolicy.NONE:
+        storage.remove_directory("orders-0")
+    story.start()
+    story.settle()
+    gone = [trouble.text for trouble in story.host.troubles if "its files are gone" in trouble.text]
+    assert len(gone) == (policy is not SyncPolicy.NONE)
+
+
+def test_a_deleted_topic_is_not_missed_after_a_loss_of_power() -> None:
+    """Deleted and created again, without a record yet: the catalogue must not remember the older one."""
+    storage = SimulatedStorage(keeps_nothing)
+    story = Story(policy=SyncPolicy.ALL, storage=storage)
+    me = story.identity()
+    story.produce(me, "a")
+    story.ended(me, COMMIT)
+    story.ask(DeleteTopics(topics=("orders",)))
+    story.settle()
+    story.create("orders", 2)
+    storage.sync_directory("")  # the file system may write this earlier than asked
+    storage.lose_power()
+    story.start()
+    story.settle()
+    assert story.fetch(ORDERS).error is ErrorCode.NONE
+    assert story.host.troubles == []

@@ -277,7 +277,8 @@ SNAPSHOTS = [
     ),
 ]
 
-MANIFEST, CHECKPOINT = "orders-1/manifest.json", "orders-1/checkpoint.json"
+MANIFEST, CHECKPOINT = "orders-1/manifest.json", "orders-0/checkpoint.json"
+CLEAN = "clean-shutdown.json"
 LOG_START = "orders-1/log-start-offset.json"
 SMALL_FILES = [
     Fault(
@@ -370,6 +371,24 @@ SMALL_FILES = [
         "leader_epoch is 4",
     ),
     Fault(
+        "the mark of a stop vouches for what is not so",
+        lambda at: at.change_json(CLEAN, lambda content: content["orders-1"].update(leader_epoch=4)),
+        CLEAN,
+        "leader_epoch is 4",
+    ),
+    Fault(
+        "the mark of a stop makes no sense",
+        lambda at: at.change_json(CLEAN, lambda content: content["orders-1"].pop("bytes")),
+        CLEAN,
+        "its entry of orders-1 is malformed",
+    ),
+    Fault(
+        "the mark of a stop knows a longer log",
+        lambda at: at.change_json(CLEAN, lambda content: content["orders-1"].update(base_offset=90)),
+        CLEAN,
+        "orders-1 ends with the segment 90",
+    ),
+    Fault(
         "a checkpoint makes no sense",
         adjust(CHECKPOINT, segments=[4]),
         CHECKPOINT,
@@ -383,6 +402,19 @@ TRANSACTIONS = [
         lambda at: drop(at, SMALL_LOG, 1),
         PAY_LOG,
         "'pay' completed COMMIT of producer 0 epoch 1, but its marker is missing in orders-1",
+    ),
+    Fault(
+        "a partition has vanished",
+        lambda at: at.remove_directory("orders-1"),
+        "orders-1",
+        "its files are gone, and catalogue.txt says that they exist",
+    ),
+    Fault("a log has vanished", lambda at: at.remove(SMALL_LOG), "orders-1", "its files are gone"),
+    Fault(
+        "the metadata has vanished",
+        lambda at: at.remove_directory("__cluster_metadata-0"),
+        "__cluster_metadata-0",
+        "its files are gone",
     ),
     Fault(
         "a partition is lost",

@@ -2,7 +2,7 @@
 
 from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.journal import Journal, JournalSettings
-from fencepost.journal.manifest import ManifestState
+from fencepost.journal.manifest import ManifestState, SyncedSegment
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.storage import Storage
@@ -80,10 +80,10 @@ class Writer:
 
 
 def open_journal(
-    storage: Storage, *, settings: JournalSettings | None = None, trusted_clean: bool = False
+    storage: Storage, *, settings: JournalSettings | None = None, closed: SyncedSegment | None = None
 ) -> Journal:
     """The journal that these tests are about."""
-    return Journal(storage, ORDERS, settings=settings, trusted_clean=trusted_clean)
+    return Journal(storage, ORDERS, settings=settings, closed=closed)
 
 
 def new_writer() -> tuple[MemoryStorage, Writer]:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.journal.data_directory import (
-    CLEAN_FILE,
     META_FILE,
     META_VERSION,
     DataDirectory,
@@ -19,7 +18,7 @@ from fencepost.journal.data_directory import (
     partitions_in,
 )
 from fencepost.journal.disk import DiskStorage
-from fencepost.journal.manifest import encode_json
+from fencepost.journal.manifest import CLEAN_FILE, encode_json
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import (
     DamagedLog,
@@ -30,7 +29,7 @@ from fencepost.journal.storage import (
     parse_directory_name,
 )
 from fencepost.protocol.terms import TOPIC_NAME_LENGTH_MAX, TopicPartition, topic_name_problem
-from tests.journal.logs import DIRECTORY, ORDERS, Writer, files_of, flip
+from tests.journal.logs import ORDERS, Writer, files_of, flip
 
 LEGAL = string.ascii_letters + string.digits + "._-"
 OTHERS = TopicPartition("others", 3)
@@ -225,7 +224,7 @@ def test_a_mark_does_not_bless_what_a_crash_left() -> None:
     assert is_found(storage)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"format": 1}', b'{"format": 1, "partitions": 3}'])
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"format": 2}', b'{"format": 2, "orders-0": 3}'])
 def test_a_mark_without_sense_is_no_mark(content: bytes) -> None:
     storage = MemoryStorage()
     data = DataDirectory.open(storage)
@@ -236,8 +235,19 @@ def test_a_mark_without_sense_is_no_mark(content: bytes) -> None:
     assert is_found(storage)
 
 
+class Mortal(MemoryStorage):
+    """Its process can die before a directory is removed."""
+
+    dies = False
+
+    def remove_directory(self, name: str) -> None:
+        if self.dies and name in self.directories():
+            raise StorageError("the process died")
+        super().remove_directory(name)
+
+
 def test_a_partition_is_deleted_also_when_the_process_dies_in_between() -> None:
-    storage = MemoryStorage()
+    storage = Mortal()
     data = DataDirectory.open(storage)
     writer = Writer(data.journal(ORDERS))
     writer.plain()
@@ -246,8 +256,12 @@ def test_a_partition_is_deleted_also_when_the_process_dies_in_between() -> None:
     with pytest.raises(StorageError, match="was abandoned"):
         writer.plain()
     Writer(data.journal(ORDERS)).plain()
+    storage.dies = True
+    with pytest.raises(StorageError, match="died"):
+        data.delete(ORDERS)
+    assert storage.directories() == [".deleted"]
+    storage.dies = False
     data.abandon()
-    storage.rename_directory(DIRECTORY, ".deleted")  # as far as a dying process got
     data = DataDirectory.open(storage)
     assert (data.partitions(), storage.directories()) == ([], [])
 

@@ -6,7 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from fencepost.journal.journal import Journal
-from fencepost.journal.manifest import CHECKPOINT_FILE, MANIFEST_FILE, ManifestState
+from fencepost.journal.manifest import (
+    CHECKPOINT_FILE,
+    CLEAN_FILE,
+    MANIFEST_FILE,
+    ManifestState,
+    SyncedSegment,
+)
 from fencepost.journal.memory import MemoryFile, MemoryStorage
 from fencepost.journal.segments import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX
 from fencepost.journal.storage import DamagedLog, Storage, StorageError, StorageFile
@@ -81,22 +87,22 @@ def overgrown(storage: MemoryStorage, path: str) -> None:
 
 @pytest.mark.parametrize("damage", [lost, cut_off, altered, emptied, overgrown])
 @pytest.mark.parametrize("kind", [INDEX, TIME_INDEX, TRANSACTION_INDEX])
-@pytest.mark.parametrize("trusted_clean", [True, False])
-def test_damaged_indexes_are_built_again(damage: Damage, kind: str, *, trusted_clean: bool) -> None:
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_damaged_indexes_are_built_again(damage: Damage, kind: str, *, is_closed: bool) -> None:
     storage, writer = a_log_in_memory()
     told = answers(writer.journal)
-    close(writer) if trusted_clean else crash(writer)
+    close(writer) if is_closed else crash(writer)
     for at, path in enumerate(files_of(storage, kind)):
         damaged = copy_of(storage)
         if not damaged.read_file(path):
             assert (kind, at) in ((INDEX, 2), (TIME_INDEX, 2)), "only what was not saved yet may be empty"
             continue
         damage(damaged, path)
-        journal = open_journal(damaged, trusted_clean=trusted_clean)
+        journal = open_journal(damaged, closed=writer.journal.closed)
         assert answers(journal) == told
         assert journal.dropped is None
         close(Writer(journal))
-        assert answers(open_journal(damaged, trusted_clean=True)) == told
+        assert answers(open_journal(damaged, closed=journal.closed)) == told
 
 
 def test_an_index_of_an_old_synced_segment_is_built_again_too() -> None:
@@ -168,27 +174,26 @@ def test_a_start_reads_only_what_nobody_vouches_for() -> None:
     writer = a_log(storage)
     sizes = [storage.files(DIRECTORY)[path.rpartition("/")[2]] for path in files_of(storage, LOG)]
 
-    def read_by_a_start(*, trusted_clean: bool) -> int:
+    def read_by_a_start(closed: SyncedSegment | None = None) -> int:
         storage.bytes_read = 0
-        journal = open_journal(storage, trusted_clean=trusted_clean)
+        journal = open_journal(storage, closed=closed)
         journal.abandon()
         return storage.bytes_read
 
     crash(writer)
-    assert read_by_a_start(trusted_clean=False) >= sum(sizes)
+    assert read_by_a_start() >= sum(sizes)
     journal = open_journal(storage)
-    journal.sync(rolled_only=True)
+    journal.sync()
     journal.abandon()
-    assert sizes[-1] <= read_by_a_start(trusted_clean=False) < sizes[-1] + 8_192 + 1
-    close(Writer(open_journal(storage)))
-    assert read_by_a_start(trusted_clean=True) <= 8_192
-    assert read_by_a_start(trusted_clean=False) >= sizes[-1]
+    assert sizes[-1] <= read_by_a_start() < sizes[-1] + 8_192 + 1
+    close(writer := Writer(open_journal(storage)))
+    assert read_by_a_start(writer.journal.closed) == 0
+    assert read_by_a_start() >= sizes[-1]
 
 
-@pytest.mark.parametrize("witness", [MANIFEST_FILE, CHECKPOINT_FILE])
-@pytest.mark.parametrize("trusted_clean", [True, False])
-def test_a_log_that_shrank_since_it_was_synced_is_refused(witness: str, *, trusted_clean: bool) -> None:
-    """Each of the two files says so alone, and nothing is changed."""
+@pytest.mark.parametrize("witness", [MANIFEST_FILE, CHECKPOINT_FILE, CLEAN_FILE])
+def test_a_log_that_shrank_since_it_was_synced_is_refused(witness: str) -> None:
+    """Each of the three files says so alone, and nothing is changed."""
     storage, writer = a_log_in_memory()
     close(writer)
     for name in {MANIFEST_FILE, CHECKPOINT_FILE} - {witness}:
@@ -196,12 +201,12 @@ def test_a_log_that_shrank_since_it_was_synced_is_refused(witness: str, *, trust
     cut(storage, files_of(storage, LOG)[1], 100)
     before = storage.files(DIRECTORY)
     with pytest.raises(DamagedLog, match=r"The records from offset 8 to \d+ are at stake"):
-        open_journal(storage, trusted_clean=trusted_clean)
+        open_journal(storage, closed=writer.journal.closed if witness == CLEAN_FILE else None)
     assert storage.files(DIRECTORY) == before
 
 
-@pytest.mark.parametrize("trusted_clean", [True, False])
-def test_a_checkpoint_without_sense_is_no_checkpoint(*, trusted_clean: bool) -> None:
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_checkpoint_without_sense_is_no_checkpoint(*, is_closed: bool) -> None:
     storage, writer = a_log_in_memory()
     told = answers(writer.journal)
     close(writer)
@@ -216,7 +221,7 @@ def test_a_checkpoint_without_sense_is_no_checkpoint(*, trusted_clean: bool) -> 
         b'{"format": 1, "segments": [{}]}',
     ):
         storage.replace(path, data, durable=False)
-        journal = open_journal(storage, trusted_clean=trusted_clean)
+        journal = open_journal(storage, closed=writer.journal.closed if is_closed else None)
         assert (answers(journal), journal.dropped) == (told, None)
 
 
@@ -225,11 +230,11 @@ def test_damage_that_nobody_looked_for_is_an_error_of_the_disk_for_whoever_reads
     storage, writer = a_log_in_memory()
     close(writer)
     flip(storage, files_of(storage, LOG)[1], 16)
-    journal = open_journal(storage, trusted_clean=True)
+    journal = open_journal(storage, closed=writer.journal.closed)
     for use in (
         lambda: journal.read(8, max_bytes=1, before=EVERYTHING),
         lambda: list(journal.batches(0)),
-        lambda: journal.fetch_upper_bound(8, 1),
+        lambda: journal.fetch_upper_bound(9, 1),
     ):
         with pytest.raises(StorageError, match=r"8\.log is damaged: magic byte"):
             use()

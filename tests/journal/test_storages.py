@@ -3,7 +3,6 @@ loss of power."""
 
 import random
 import resource
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -58,21 +57,24 @@ def test_files_grow_at_their_end_and_are_cut_there(storage: Storage) -> None:
     assert storage.open("d/log").read(0, 9) == b"onet!"
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_file_that_was_removed_has_no_name(tmp_path: Path, whole: bool) -> None:
+@pytest.mark.parametrize("lost", ["d/log", "d"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_was_removed_is_not_in_its_place(tmp_path: Path, lost: str, *, is_replaced: bool) -> None:
     disk, simulated = DiskStorage(tmp_path / "data"), SimulatedStorage(keep_all)
     files: list[StorageFile] = []
     for each in (disk, simulated):
         each.lock()
         each.make_directory("d")
         files.append(each.open("d/log", create=True))
-        each.rename_directory("d", "e")
-    assert [file.is_named for file in files] == [True, True]
-    shutil.rmtree(tmp_path / "data/e") if whole else (tmp_path / "data/e/log").unlink()
-    simulated.vanish("e" if whole else "e/log")
+    assert [file.is_in_place() for file in files] == [True, True]
+    (tmp_path / "data" / lost).rename(tmp_path / "elsewhere")
+    simulated.vanish(lost)
+    for each in (disk, simulated) if is_replaced else ():
+        each.make_directory("d")
+        each.open("d/log", create=True).close()
     for file in files:
         file.append(b"lost")
-    assert [file.is_named for file in files] == [False, False]
+    assert [file.is_in_place() for file in files] == [False, False]
 
 
 def test_names(storage: Storage) -> None:

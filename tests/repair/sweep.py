@@ -33,6 +33,11 @@ def after_removal(path: str) -> Repaired:
     return repaired(disk_with({name: data for name, data in whole_files().items() if name != path}), whole())
 
 
+def after_loss_of(directory: str, files: dict[str, bytes]) -> Repaired:
+    left = {name: data for name, data in files.items() if not name.startswith(f"{directory}/")}
+    return repaired(disk_with(left), whole())
+
+
 def places() -> list[tuple[str, int]]:
     """Every byte of every file."""
     return [(path, at) for path, content in whole_files().items() for at in range(len(content))]

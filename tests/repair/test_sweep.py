@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 
-from tests.repair.sweep import after_removal, places, sweep, whole_files
+import pytest
+
+from fencepost.journal.manifest import CLEAN_FILE
+from tests.repair.sweep import after_loss_of, after_removal, places, sweep, whole_files
 
 SAMPLE = 60  # `python -m tests.repair.sweep` flips every byte
 
@@ -17,4 +20,19 @@ def test_flipped_bytes() -> None:
 
 def test_removed_files() -> None:
     wrong = [f"{path}: {complaint}" for path in whole_files() for complaint in after_removal(path).complaints]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_removed_directories(*, is_stopped: bool) -> None:
+    """With the mark of a stop, which knows where each log ended, and without it."""
+    files = {path: data for path, data in whole_files().items() if is_stopped or path != CLEAN_FILE}
+    directories = sorted({path.partition("/")[0] for path in files if "/" in path})
+    wrong = [
+        f"{directory}: {complaint}"
+        for directory in directories
+        for complaint in after_loss_of(directory, files).complaints
+        # The decisions of a coordinator whose log is lost are lost, and `check` goes on to say so.
+        if is_stopped or not complaint.endswith("no coordinator decided it")
+    ]
     assert wrong == []

@@ -5,14 +5,13 @@ Rule: only the leader of the newest epoch writes; a loss of power loses its unsy
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import attrs
 
-from fencepost.journal.data_directory import missing_directory
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.simulated import Breaks, Choose, SimulatedStorage
-from fencepost.journal.storage import directory_name
 from fencepost.protocol.terms import TopicPartition
 
 
@@ -20,6 +19,7 @@ from fencepost.protocol.terms import TopicPartition
 class ClusterJournals:
     """Every partition's log on a disk of its own. The hosts of all nodes share one of these.
 
+    `listed` are the logs that have files, as a catalogue lists them, and whether their names are synced.
     `damaged` are the logs of which a fault has damaged something, and what.
     """
 
@@ -29,7 +29,7 @@ class ClusterJournals:
     disks: dict[TopicPartition, SimulatedStorage] = attrs.Factory(dict[TopicPartition, SimulatedStorage])
     opened: dict[TopicPartition, Journal] = attrs.Factory(dict[TopicPartition, Journal])
     aside: list[SimulatedStorage] = attrs.Factory(list[SimulatedStorage])
-    witnessed: dict[TopicPartition, bool] = attrs.Factory(dict[TopicPartition, bool])
+    listed: dict[TopicPartition, bool] = attrs.Factory(dict[TopicPartition, bool])
     damaged: dict[TopicPartition, str] = attrs.Factory(dict[TopicPartition, str])
 
     def journal(self, partition: TopicPartition) -> Journal:
@@ -39,10 +39,15 @@ class ClusterJournals:
             disk = self.disks.get(partition)
             if disk is None:
                 disk = self.disks[partition] = SimulatedStorage(self.choose, breaks=self.breaks)
-            elif partition in self.witnessed and directory_name(partition) not in disk.directories():
-                raise missing_directory(disk.location, directory_name(partition))
-            journal = Journal(disk, partition, settings=self.settings)
+            journal = Journal(
+                disk,
+                partition,
+                settings=self.settings,
+                is_known=partition in self.listed,
+                when_named=partial(self.listed.__setitem__, partition, True),
+            )
             self.opened[partition] = journal
+            self.listed.setdefault(partition, False)
         return journal
 
     def has(self, partition: TopicPartition) -> bool:
@@ -65,8 +70,8 @@ class ClusterJournals:
             disk = self.disks[partition]
             if power_is_lost:
                 disk.lose_power()
-                if not self.witnessed.get(partition, False):
-                    self.witnessed.pop(partition, None)
+                if not self.listed[partition]:
+                    del self.listed[partition]
             else:
                 disk.kill()
 
@@ -77,7 +82,7 @@ class ClusterJournals:
             journal.abandon()
         self.disks.pop(partition, None)
         # The next topic of this name gets a disk of its own.
-        self.witnessed.pop(partition, None)
+        self.listed.pop(partition, None)
         self.damaged.pop(partition, None)
 
     def set_aside(self, partition: TopicPartition) -> str:
@@ -86,14 +91,10 @@ class ClusterJournals:
         self.aside.append(self.disks.pop(partition))
         return f"{partition}~{len(self.aside)}"
 
-    def witness(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note the logs that have a directory, and whether its name is synced, as `DataDirectory` does."""
-        for partition in partitions:
-            journal = self.opened.get(partition)
-            if journal is not None:
-                self.witnessed[partition] = self.witnessed.get(partition, False) or journal.is_named
+    def finish_deleting(self) -> None:
+        """A disk that is gone does not come back."""
 
-    def close(self) -> None:
+    def close(self, led: object) -> None:
         """The logs outlive every node."""
 
     def abandon(self) -> None:

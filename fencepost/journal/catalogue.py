@@ -1,0 +1,115 @@
+"""The catalogue of a data directory: which logs it holds, so that one that vanishes is missed.
+
+Rule: a log is listed when its files exist, and removed from the list before they go. A listed log without
+files is therefore damaged, and not a new one.
+"""
+
+# Theory of operation
+#
+# Each line of `catalogue.txt` says one thing about one log, and the last line about a log counts:
+#
+#     orders-0 8f2c...-... 1234567890     its files were made in this boot of the machine
+#     orders-0 synced 2345678901          they survive a loss of power
+#     orders-0 removed 3456789012         the broker deleted them
+#
+# The number is the CRC-32C of file name and line. Lines are only added; a start writes the list anew. A loss
+# of power may take files that were never synced, so a line of an earlier boot that does not say `synced`
+# promises nothing. Lines that say it are synced themselves. So are those that say `removed`, by
+# `sync_removals`, before the metadata log takes another record: without them a deleted log would look
+# damaged once its topic exists again.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from crc32c import crc32c
+
+from fencepost.journal.storage import Storage, StorageError
+
+CATALOGUE_FILE: Final = "catalogue.txt"
+SYNCED: Final = "synced"
+REMOVED: Final = "removed"
+
+
+class Catalogue:
+    """The logs by the names of their directories. `keep` may run in other threads than the rest: it adds one
+    line by one write.
+    """
+
+    def __init__(self, storage: Storage, *, synced: Iterable[str]) -> None:
+        """Read the list; the logs in `synced` are known to survive a loss of power."""
+        self._storage = storage
+        self._has_unsynced_removals = False
+        self._is_torn = False  # a write failed, perhaps in the middle of a line
+        found = storage.read_file(CATALOGUE_FILE)
+        lines = {} if found is None else read_catalogue(found)
+        lines.update(dict.fromkeys(synced, SYNCED))
+        self._lines = {
+            name: word for name, word in lines.items() if word and word in (SYNCED, storage.boot_id)
+        }
+        content = b"".join(_line(*line) for line in sorted(self._lines.items()))
+        if content != found:
+            storage.replace(CATALOGUE_FILE, content, durable=True)
+        self._file = storage.open(CATALOGUE_FILE)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._lines
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def add(self, name: str) -> None:
+        """The files of a log exist."""
+        if name not in self._lines:
+            self._add(name, self._storage.boot_id)
+
+    def keep(self, name: str) -> None:
+        """The files of a log survive a loss of power, and from now on that is known after one."""
+        if self._lines.get(name) != SYNCED:
+            self._add(name, SYNCED)
+            self._file.sync()
+
+    def remove(self, name: str) -> None:
+        """The files of a log will be removed next."""
+        if name in self._lines:
+            self._add(name, REMOVED)
+            self._has_unsynced_removals = True
+
+    def sync_removals(self) -> None:
+        """Return when no removed log can come back into the list after a loss of power."""
+        if self._has_unsynced_removals:
+            self._file.sync()
+            self._has_unsynced_removals = False
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _add(self, name: str, word: str) -> None:
+        line = (b"\n" if self._is_torn else b"") + _line(name, word)
+        try:
+            self._file.append(line)
+        except StorageError:
+            self._is_torn = True
+            raise
+        self._is_torn = False
+        if word == REMOVED:
+            del self._lines[name]
+        else:
+            self._lines[name] = word
+
+
+def read_catalogue(data: bytes) -> dict[str, str]:
+    """The last word about each log that was not removed; lines that are torn or damaged are left out."""
+    words: dict[str, str] = {}
+    for line in data.split(b"\n"):
+        name, word, _ = (*line.decode("ascii", "replace").split(" "), "", "")[:3]
+        if line + b"\n" == _line(name, word):
+            words[name] = word
+    return {name: word for name, word in words.items() if word != REMOVED}
+
+
+def _line(name: str, word: str) -> bytes:
+    text = f"{name} {word}"
+    return f"{text} {crc32c(f'{CATALOGUE_FILE} {text}'.encode())}\n".encode()
