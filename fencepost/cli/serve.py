@@ -31,6 +31,7 @@ DEFAULT_PORT = 9092  # Kafka's
 _Hidden = Parameter(show=False)
 _Count = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
 _QueueSize = Annotated[int | None, Parameter(validator=validators.Number(gte=144 << 20))]
+_Limit = Annotated[int | None, Parameter(validator=validators.Number(gte=-1))]  # -1: none
 _Duration = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
 
 
@@ -59,6 +60,7 @@ def serve(
     producer_id_expiration_check_interval_ms: _Duration = None,
     offsets_retention_minutes: _Duration = None,
     offsets_retention_check_interval_ms: _Duration = None,
+    log_retention_ms: _Limit = None,
     transaction_version: Literal[0, 1, 2] = 2,
     partition_verification: bool = True,
     without_fixes: WithoutFixes = (),
@@ -118,6 +120,9 @@ def serve(
         How long to keep the offsets of an empty group. [default: 7 days, as in Kafka]
     offsets_retention_check_interval_ms
         How often to remove expired offsets. [default: 10 minutes, as in Kafka]
+    log_retention_ms
+        How long to keep records of topics that do not say it themselves; -1 keeps them for ever. [default: 7
+        days, as in Kafka]
     transaction_version
         Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98.
     partition_verification
@@ -148,6 +153,7 @@ def serve(
         "producer_id_expiration_check_interval_ms": producer_id_expiration_check_interval_ms,
         "offsets_retention_minutes": offsets_retention_minutes,
         "offsets_retention_check_interval_ms": offsets_retention_check_interval_ms,
+        "log_retention_ms": log_retention_ms,
     }
     clients = {
         "max_connections": max_connections,

@@ -37,7 +37,8 @@ def create_topic(
     partitions
         Number of partitions; it cannot change later.
     config
-        A setting of the topic as name=value, under its name in Kafka: max.message.bytes. Repeatable.
+        A setting of the topic as name=value, under its name in Kafka, such as cleanup.policy=compact,
+        retention.ms or max.message.bytes; docs/compaction.md lists them. Repeatable.
     """
     _refuse_internal(name, "created")
     configs = dict(map(_setting, config))

@@ -113,8 +113,8 @@ class AdminCalls(RequestCalls):
     ) -> CallScript[None]:
         """Creates a topic with this number of partitions.
 
-        `configs`: topic configs by Kafka's names; only max.message.bytes is supported. RequestFailed when the
-        topic exists (TOPIC_ALREADY_EXISTS), or the name, a config or the number of partitions is invalid.
+        `configs`: topic configs by Kafka's names, such as cleanup.policy or retention.ms. RequestFailed when
+        the topic exists (TOPIC_ALREADY_EXISTS), or the name, a config or the number of partitions is invalid.
         """
         settings = tuple(
             m.TopicConfig(name=key, value=value) for key, value in sorted((configs or {}).items())

@@ -24,7 +24,8 @@ same open transactions and the same log end as from the whole one, and nothing t
 #                                   slower than the compaction, must still learn that the key is gone. The
 #                                   first cleaning sets the horizon, now + delete.retention.ms (KIP-534)
 #     a marker                      while a batch of its transaction is there, and then until its own horizon,
-#                                   which the first cleaning that finds no batch of it sets
+#                                   which the cleaning that removes the last of them sets. Kafka sets it one
+#                                   cleaning later, and a log of short transactions would not shrink for long
 #     a producer's last batch       without its records: it holds the last sequence, by which duplicates and
 #                                   gaps are recognised
 #     a producer's last marker      it holds the newest epoch, which fences older ones. Kafka reads that from
@@ -147,7 +148,7 @@ class Cleaner:
         self._aborted = _Aborted(aborted)
         self._now = now
         self._horizon_ms = now + delete_retention_ms
-        self._with_batches: set[int] = set()  # producers with a batch since their last marker
+        self._with_batches: set[int] = set()  # producers of which a batch is left since their last marker
 
     def clean(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """What is left of a piece of the log, without gaps."""
@@ -170,14 +171,12 @@ class Cleaner:
         """What is left of a batch; None when nothing is."""
         if header.is_control:
             return self._kept_marker(header, batch)
-        if header.is_transactional:
-            self._with_batches.add(header.producer_id)
         kept = None if header in self._aborted else self._kept_records(header, batch)
-        if kept is not None:
-            return kept
-        if header.base_offset not in self._kept_batches:
-            return None
-        return emptied(header) if header.record_count else batch
+        if kept is None and header.base_offset in self._kept_batches:
+            kept = emptied(header) if header.record_count else batch
+        if kept is not None and header.is_transactional:
+            self._with_batches.add(header.producer_id)
+        return kept
 
     def _kept_marker(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
         try:

@@ -87,6 +87,20 @@ def test_the_log_of_a_coordinator_stays_small_and_is_read_back() -> None:
     story.check_recovery()
 
 
+def test_the_log_of_offsets_stays_small_under_short_transactions() -> None:
+    """Each leaves a marker: these go, too, once they are older than delete.retention.ms."""
+    settings = attrs.evolve(SETTINGS, log_cleaner_delete_retention_ms=100)
+    story = Story(settings=settings, journal=SMALL)
+    sizes: list[int] = []
+    for _ in range(4):
+        transactions(story, 60)
+        sizes.append(size_of(story, offsets_log_of("readers")))
+    assert max(sizes) <= 8 * 2_000, "240 transactions write 80,000 bytes"
+    story.check_recovery()
+    story.restart()
+    assert story.offset("readers").offset == 58, "the last one of each round was aborted"
+
+
 def test_offsets_of_a_thinned_batch_keep_their_places() -> None:
     story = Story(journal=SMALL)
     both = {ORDERS: 1, OTHERS: 1}

@@ -308,15 +308,16 @@ def test_aborted_records_go_at_once_and_never_replace_committed_ones() -> None:
     assert words(log.cleaned(live=frozenset())) == "a=1 | . | abort 7"
 
 
-def test_a_marker_stays_until_a_cleaning_after_its_records_went_and_its_horizon() -> None:
+def test_a_marker_stays_while_its_records_do_and_then_until_its_horizon() -> None:
     log = Log()
     log.write([(b"a", b"1")], producer=7, transactional=True)
     log.end_transaction(7, COMMIT)
-    log.write([(b"a", b"2")])
     nobody = frozenset[int]()
-    first = log.cleaned(live=nobody, retention_ms=100)
-    assert words(first) == ". | commit 7 | a=2"
-    assert first.batches[1][0].delete_horizon_ms is None, "this cleaning still saw records of it"
+    first = log.cleaned(live=nobody, later_ms=DAY_MS)
+    assert words(first) == "a=1 | commit 7"
+    assert first.batches[1][0].delete_horizon_ms is None
+    first.write([(b"a", b"2")])
+    log = first
     second = first.cleaned(live=nobody, retention_ms=100)
     assert second.batches[1][0].delete_horizon_ms == log.now + 100
     assert read_marker(second.batches[1][1]).coordinator_epoch == 3
