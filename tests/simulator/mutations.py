@@ -513,6 +513,17 @@ OF_DAMAGE: Final = (
         edits=(Edit("protocol.batches:check", {"not checksum_matches(data, at, header)": "False"}),),
     ),
     Mutation(
+        "a reader of damaged bytes gets no error",
+        breaks="It waits for ever for records that are there, and nobody is told.",
+        workload="damage",
+        edits=(
+            Edit(
+                "broker.partitions.fetch:complete_fetch",
+                {'error, records = _unreadable(plan.partition, problem, tell), b""': 'records = b""'},
+            ),
+        ),
+    ),
+    Mutation(
         "a fetch is not bound to its place",
         breaks="Offsets and lengths, which no checksum covers, are believed as they stand on the disk.",
         workload="damage",
