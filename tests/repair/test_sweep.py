@@ -7,7 +7,9 @@ import random
 import pytest
 
 from fencepost.journal.manifest import CLEAN_FILE
-from tests.repair.sweep import after_loss_of, after_removal, places, sweep, whole_files
+from fencepost.protocol.batches import walk
+from fencepost.repair import plan
+from tests.repair.sweep import after_flip, after_loss_of, after_removal, places, sweep, whole_files
 
 SAMPLE = 60  # `python -m tests.repair.sweep` flips every byte
 
@@ -36,3 +38,17 @@ def test_removed_directories(*, is_stopped: bool) -> None:
         if is_stopped or not complaint.endswith("no coordinator decided it")
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "complaint"), [(2, "missing: orders-0 0"), (4, "wrong: orders-0 3 aborted")]
+)
+def test_a_repair_that_forgets_markers_is_found(
+    offset: int, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost COMMIT hides committed records, and a lost ABORT shows aborted ones."""
+    path = "orders-0/00000000000000000000.log"
+    at = next(at for at, header in walk(whole_files()[path]) if header.base_offset == offset)
+    assert after_flip(path, at + 70, 0).complaints == []
+    monkeypatch.setattr(plan, "settle_lost", lambda log, evidence: [])
+    assert complaint in after_flip(path, at + 70, 0).complaints
