@@ -248,9 +248,12 @@ class _Planner:
         is_closed = str(log.partition) in self.closed
         if log.torn is not None and (is_closed or not log.torn.is_batch):
             log.segments[-1].is_altered = True
-            because = "the log was closed before" if is_closed else "they are not the beginning of a batch"
+            because, stake = "the log was closed before", "nothing"
+            if not is_closed:
+                because = "they are not the beginning of a batch"
+                stake = f"records written to {log.partition} shortly before the broker died, if any"
             self._tell(
-                log.torn.file, "bytes after the end", because, "nothing", "they are cut off",
+                log.torn.file, "bytes after the end", because, stake, "they are cut off",
                 span=(log.torn.first_byte, log.torn.end_byte),
             )  # fmt: skip
 
@@ -305,7 +308,8 @@ class _Planner:
             closed = self.closed.get(str(partition))
             end = 0 if closed is None else closed.end_offset
             if str(partition) in vanished or (partition not in self.logs and markers):
-                self._miss(partition, max(self.committed.get(partition, 0), markers, end))
+                # At least one offset, so that the log says that something is lost.
+                self._miss(partition, max(self.committed.get(partition, 0), markers, end, 1))
 
     def _miss(self, partition: TopicPartition, end: int) -> None:
         log = SalvagedLog(partition)
@@ -428,7 +432,8 @@ class _Planner:
         """End the transactions that no coordinator will end, and forget transactional ids whose last state
         may be lost: their producers initialise again, under new producer ids, which fences every older one.
         """
-        if not any(plan.log.lost() for plan in self.logs.values()):
+        cut = [plan for plan in self.logs.values() if plan.log.torn is not None and plan.log.is_altered]
+        if not cut and not any(plan.log.lost() for plan in self.logs.values()):
             return
         for plan in self.logs.values():
             for settled in settle_open(plan.log, plan.model, self.evidence):
