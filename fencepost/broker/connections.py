@@ -38,6 +38,7 @@ from fencepost.protocol.frames import Announced, FrameReader
 from fencepost.protocol.messages import Fetch, Produce, Request
 
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
+COSTLY_BYTES: Final = 1 << 20  # of room: records of 900 KB, or a header of 40 KB to decode
 PARTS: Final = 16  # a peer moves as soon as it has brought or taken one of so many parts of what it holds
 FRAME_BYTES_PER_SECOND: Final = 64 * KIBIBYTE
 SWEEP_MS: Final = 1_000  # between two looks at all connections while a frame is unfinished
@@ -71,6 +72,7 @@ class Connection:
     session: Session | None = None  # None: everyone may do everything
     frames: FrameReader = attrs.Factory(FrameReader)
     reserved: int = 0  # room that was taken for the next frame
+    was_slow: bool = False  # its last request took a round
     in_progress: dict[int, InProgress] = attrs.Factory(dict[int, InProgress])  # by correlation id
     fetches: int = 0  # of them
     unsent: deque[memoryview] = attrs.Factory(deque[memoryview])
@@ -157,6 +159,11 @@ class Connection:
     def _continue(self) -> None:
         self.moved_ms, self.moved_bytes = monotonic_ms(), 0
         self.room.unpark_all()
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether the request that was just taken may keep the others waiting."""
+        return self.was_slow or self.reserved > COSTLY_BYTES
 
     def begin(self, correlation_id: int, kind: type[Request]) -> None:
         """A request is in progress, with the room that was taken for it."""

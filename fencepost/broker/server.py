@@ -22,7 +22,9 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 #
 # Connections take turns. A client may send many requests without waiting for answers, so a connection yields
 # to the others when its part of a round is over: 10 ms, divided among all that have requests. A turn is at
-# least one request. memory.py says how much all connections may hold, and who waits for whom.
+# least one request. Many clients with costly requests would keep the others waiting for all of them. So a
+# request that is large, or whose predecessor was slow, waits in a line of its own (`_costly`), and a round
+# has at most one of them. memory.py says how much all connections may hold, and who waits for whom.
 #
 # Syncs run in rounds. All logs that wait are synced in parallel threads, one fsync each, and every
 # transaction whose record was written before the round shares its cost (group commit). While they run, the
@@ -190,6 +192,7 @@ class Server:
         self._manifest_due_ms: int | None = None
         self._sweep = trio.lowlevel.ParkingLot()
         self._sweep_at_ms = 0
+        self._costly = trio.Lock()  # held while a costly request is carried out, and for a turn of the others
         self._in_line = 0  # connections that have yielded and wait for their next turn
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -350,9 +353,12 @@ class Server:
         """Take up the requests that have arrived, one after the other, and yield when the turn is over."""
         ends_ns = self._turn_ends_ns()
         while (frame := await connection.next_request()) is not None:
-            self._offer(connection, frame)
-            self.turn()
-            connection.drop_reserved()
+            if connection.is_costly:
+                async with self._costly:
+                    self._carry_out(connection, frame)
+                    await trio.lowlevel.checkpoint()  # a turn for everybody before the next one
+            else:
+                self._carry_out(connection, frame)
             if not connection.frames.arrived:
                 return
             if time.monotonic_ns() >= ends_ns:
@@ -360,6 +366,14 @@ class Server:
                 await trio.lowlevel.checkpoint()
                 self._in_line -= 1
                 ends_ns = self._turn_ends_ns()
+
+    def _carry_out(self, connection: Connection, frame: memoryview) -> None:
+        if not connection.is_closed:
+            began_ns = time.monotonic_ns()
+            self._offer(connection, frame)
+            self.turn()
+            connection.drop_reserved()
+            connection.was_slow = time.monotonic_ns() - began_ns >= ROUND_NS
 
     def _turn_ends_ns(self) -> int:
         return time.monotonic_ns() + ROUND_NS // (1 + self._in_line)

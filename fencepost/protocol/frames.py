@@ -45,6 +45,8 @@ REQUEST_HEADER_MAX: Final = 1024 * 1024
 # Beyond this an array is not decoded. Entries become objects, and a request of 1 MiB could have 350,000. A
 # list that is a little too long gets an answer (broker/limits.py).
 REQUEST_ARRAY_LENGTH_MAX: Final = 32_768
+REQUEST_ARRAYS_MAX: Final = 65_536  # in one request: the entries of a list, and a list in each
+_FEW_BYTES: Final = REQUEST_ARRAYS_MAX  # a header of so many bytes cannot have more arrays
 CLIENT_ID_LENGTH_MAX: Final = 255
 
 _PREFIX = struct.Struct(">II")
@@ -167,6 +169,20 @@ def _check_correlation_id(value: Any) -> None:
         raise ProtocolViolation(f"correlation id {value!r} is not a 31-bit number")
 
 
+def _counter() -> Callable[[list[Any]], list[Any]]:
+    """Stops the decoding of a header that consists of arrays: a million of them take 70 MB and a second."""
+    arrays = 0
+
+    def count(array: list[Any]) -> list[Any]:
+        nonlocal arrays
+        arrays += 1
+        if arrays > REQUEST_ARRAYS_MAX:
+            raise ValueError(f"more than {REQUEST_ARRAYS_MAX} arrays")
+        return array
+
+    return count
+
+
 def _open(
     frame: Buffer, *, field_count: int, header_max: int = FRAME_SIZE_MAX, array_max: int = ARRAY_LENGTH_MAX
 ) -> tuple[list[Any], Payload]:
@@ -182,7 +198,13 @@ def _open(
     try:
         # Messages hold no maps, and an array cannot have more entries than there are bytes.
         entries_max = min(len(header), array_max)
-        fields = msgpack.unpackb(header, max_array_len=entries_max, max_map_len=0, max_ext_len=0)
+        fields = msgpack.unpackb(
+            header,
+            max_array_len=entries_max,
+            max_map_len=0,
+            max_ext_len=0,
+            list_hook=_counter() if array_max < ARRAY_LENGTH_MAX and len(header) > _FEW_BYTES else None,
+        )
     except (ValueError, msgpack.UnpackException) as problem:
         raise ProtocolViolation(f"the header is not msgpack: {problem}") from None
     if type(fields) is not list or len(cast("list[Any]", fields)) != field_count:

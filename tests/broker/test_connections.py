@@ -367,3 +367,35 @@ async def test_a_client_with_many_requests_does_not_keep_others_from_theirs(
                 assert await is_served(other)
             left = server.connections.opened[1].frames.arrived
         assert left > 0, "the busy client was not served to its end first"
+
+
+class Rounds(trio.abc.Instrument):
+    """Counts the rounds of the scheduler; in each, every task that can run runs once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.number += 1
+
+
+async def test_a_round_has_at_most_one_costly_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an ordinary client waited for as many of them as there are clients that send them."""
+    rounds, costly = Rounds(), list[int]()
+    offer = Server._offer  # pyright: ignore[reportPrivateUsage] # where a request is decoded
+
+    def noted(server: Server, connection: connections.Connection, frame: memoryview) -> None:
+        if connection.is_costly:
+            costly.append(rounds.number)
+        offer(server, connection, frame)
+
+    monkeypatch.setattr(Server, "_offer", noted)
+    monkeypatch.setattr(connections, "COSTLY_BYTES", 100_000)
+    trio.lowlevel.add_instrument(rounds)
+    async with limited() as (_, wires), trio.open_nursery() as nursery:
+        for _ in range(6):
+            wire = await wires.open()
+            nursery.start_soon(wire.send, *[m.Metadata(topics=("x" * 200,) * 100)] * 3)
+        await until(lambda: len(costly) == 18)
+    trio.lowlevel.remove_instrument(rounds)
+    assert len(set(costly)) == 18

@@ -321,6 +321,14 @@ def test_an_array_of_a_request_that_is_far_too_long_is_not_decoded() -> None:
                 decode_request(data)
 
 
+def test_a_request_of_nothing_but_arrays_is_not_decoded_to_its_end() -> None:
+    inner = struct.pack(">BH", 0xDC, 30_000) + b"\x90" * 30_000
+    body = struct.pack(">BH", 0xDC, 30) + inner * 30
+    assert len(body) < REQUEST_HEADER_MAX
+    with pytest.raises(ProtocolViolation, match="more than 65536 arrays"):
+        decode_request(frame(b"\x95\x03\x0c\x01\xa0" + body))
+
+
 def test_the_sizes_of_a_frame_are_known_before_it_arrives() -> None:
     reader = FrameReader()
     assert reader.announced() is None
