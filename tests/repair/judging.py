@@ -118,8 +118,13 @@ def judged(plan: Plan, seen: Seen, whole: Seen) -> list[str]:
 
 
 def goes_on(story: DamagedStory) -> bool:
-    """Whether a new transaction commits, and its record is read."""
+    """Whether a new transaction over an old topic and a new one commits, and its records are read."""
+    story.create("fresh")
+    fresh = TopicPartition("fresh", 0)
     me = story.identity()
-    accepted = story.produce(me, "new")
-    reply = story.end(me, COMMIT)
-    return accepted.error is reply.error is ErrorCode.NONE and story.visible().endswith("new")
+    accepted = [story.produce(me, "new").error, story.produce(me, "new", key=fresh).error]
+    story.end(me, COMMIT)
+    story.restart()
+    return set(accepted) == {ErrorCode.NONE} and all(
+        story.visible(key).endswith("new") for key in (ORDERS, fresh)
+    )

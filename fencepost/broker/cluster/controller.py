@@ -72,7 +72,8 @@ class Controller:
     # Deleted topics and their last leader epoch: files may remain after a kill, and a new topic starts above
     # it.
     removed: dict[str, int] = attrs.Factory(dict[str, int])
-    topics_made: int = 0
+    # Not a count of topics: a repair may have saved a topic and lost an earlier one.
+    newest_topic_id: int = 0
     next_producer_id: int = 0
 
     def leader(self, partition: TopicPartition) -> Leader | None:
@@ -160,7 +161,7 @@ def create_topics(
     for wanted in {each.topic: each for each in request.topics}.values():
         problem = too_many or _topic_problem(state, wanted, leaving, times_named, internal=internal)
         if problem is None:
-            records.extend(_new_topic(state, wanted, at=state.topics_made + len(made)))
+            records.extend(_new_topic(state, wanted, at=state.newest_topic_id + len(made)))
             made.add(wanted.topic)
         answers.append(_told(wanted.topic, problem or Refused(NO_ERROR)))
     return Decision(
@@ -268,7 +269,7 @@ def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Assign | 
                 state.topics[record.topic] = Topic(record.topic, record.topic_id)
                 state.removed.pop(record.topic, None)
                 state.names[record.topic_id] = record.topic
-                state.topics_made += 1
+                state.newest_topic_id = max(state.newest_topic_id, int.from_bytes(record.topic_id, "big"))
             case TopicConfigured():
                 state.topics[record.topic].configs[record.name] = record.value
             case TopicRemoved():
