@@ -137,7 +137,7 @@ async def serving(
     `contains_failures`.
     """
     settings = settings or BrokerSettings()
-    directory = DataDirectory.open(storage or MemoryStorage())
+    directory = DataDirectory.open(storage or MemoryStorage(), settings=settings.journal)
     host = Host(Node(SETTINGS), directory, policy=settings.sync, contains_failures=contains_failures)
     host.start(now_ms())
     with socket.socket() as listener:

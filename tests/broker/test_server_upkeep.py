@@ -1,0 +1,45 @@
+"""Compaction and the deletion of old segments in a server: its threads, beside requests and syncs."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.server import BrokerSettings
+from fencepost.journal.journal import JournalSettings
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import ErrorCode
+from tests.broker.requests import COMMIT, ORDERS, body_of, end_request, identity_of, offset_request
+from tests.broker.story import transaction_log_of
+from tests.broker.wire import PATIENCE_S, serving
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.mark.parametrize("sync", [SyncPolicy.NONE, SyncPolicy.COMMIT])
+async def test_logs_are_compacted_while_transactions_go_on(sync: SyncPolicy) -> None:
+    settings = BrokerSettings(sync=sync, journal=JournalSettings(segment_bytes=2_000))
+    async with serving(settings) as (server, wires):
+        wire = await wires.open()
+        await wire.prepare()
+        me = await wire.identity()
+        for number in range(60):
+            request = offset_request(me, "readers", {ORDERS: number})
+            error = ErrorCode.CONCURRENT_TRANSACTIONS  # until the transaction before it is complete
+            with trio.fail_after(PATIENCE_S):
+                while error is ErrorCode.CONCURRENT_TRANSACTIONS:
+                    answer = body_of(await wire.ask(request), m.TxnOffsetCommitReply)
+                    error = answer.partitions[0].error
+            assert error is ErrorCode.NONE
+            me = identity_of(await wire.ask_until_done(end_request(me, COMMIT)))
+        wanted = m.OffsetFetch(group_id="readers", require_stable=True, partitions=(ORDERS,))
+        with trio.fail_after(PATIENCE_S):
+            while server.host.upkeep.is_needed or server.host.unsynced:
+                await wire.ask(wanted)  # the server has turns meanwhile
+        journal = server.host.directory.journal(transaction_log_of("pay"))
+        assert any(header.is_covering for header, _ in journal.batches(0))
+        assert len(journal.full_segments) <= 4
+        (found,) = body_of(await wire.ask_until_done(wanted), m.OffsetFetchReply).offsets
+        assert found.offset == 59
+        assert server.host.troubles == []
