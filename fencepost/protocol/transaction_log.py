@@ -39,6 +39,7 @@ _TRANSACTION_VALUE_VERSION: Final = 1
 _TAG_PREVIOUS_PRODUCER_ID: Final = 0
 _TAG_NEXT_PRODUCER_ID: Final = 1
 _TAG_CLIENT_VERSION: Final = 2
+_VALUE: Final = "transaction log value"
 
 
 class TransactionRecord(NamedTuple):
@@ -160,24 +161,22 @@ def _read_key(key: bytes) -> str | None:
 
 
 def _read_transaction(value: bytes) -> TransactionRecord:
-    fields = Fields(value, name="transaction log value")
-    version, producer_id, producer_epoch, timeout_ms, number = fields.fixed(_TRANSACTION_START)
-    # Version 0 is what brokers before transaction.version 1 wrote; a directory may hold it after an upgrade.
-    if version not in (0, _TRANSACTION_VALUE_VERSION):
-        fields.fail(f"version {version} is unknown")
+    try:
+        version, producer_id, producer_epoch, timeout_ms, number = _TRANSACTION_START.unpack_from(value)
+        partitions, at = _partitions_in(value, version)
+        update_ms, start_ms = _TRANSACTION_TIMES.unpack_from(value, at)
+    except struct.error:
+        raise _malformed(f"more is announced than {len(value)} bytes hold") from None
     state = _STATES.get(number)
     if state is None:
-        fields.fail(f"state {number} is unknown")
-    partitions = _flexible_partitions(fields) if version else _read_partitions(fields, flexible=False)
+        raise _malformed(f"state {number} is unknown")
     # Kafka's writer has this rule, and `_partitions` above; a record without it was not written by either.
     if (partitions is None) != (state is _EMPTY):
-        fields.fail("partitions are null exactly in the state Empty")
-    update_ms, start_ms = fields.fixed(_TRANSACTION_TIMES)
-    previous_producer_id, next_producer_id, client_version = NO_PRODUCER_ID, NO_PRODUCER_ID, 0
-    if version:
-        previous_producer_id, next_producer_id, client_version = _read_tags(fields.rest())
-    else:
-        fields.finish()
+        raise _malformed("partitions are null exactly in the state Empty")
+    tags = value[at + _TRANSACTION_TIMES.size :]
+    previous_producer_id, next_producer_id, client_version = _read_tags(tags) if version else _NO_TAGS
+    if not version and tags:
+        raise _malformed(f"{len(tags)} bytes follow the last field")
     return TransactionRecord(
         producer_id,
         previous_producer_id,
@@ -195,7 +194,7 @@ def _read_transaction(value: bytes) -> TransactionRecord:
 @lru_cache(_REMEMBERED)
 def _read_tags(content: bytes) -> tuple[int, int, int]:
     """The previous and the next producer id, and the client's transaction version."""
-    fields = Fields(content, name="transaction log value")
+    fields = Fields(content, name=_VALUE)
     tags = fields.tagged_fields()
     fields.finish()
     return (
@@ -205,29 +204,39 @@ def _read_tags(content: bytes) -> tuple[int, int, int]:
     )
 
 
+def _malformed(because: str) -> ProtocolViolation:
+    return ProtocolViolation(f"{_VALUE}: {because}")
+
+
 _STATES: Final = {number: state for state, number in STATE_NUMBERS.items()}
+_NO_TAGS: Final = (NO_PRODUCER_ID, NO_PRODUCER_ID, 0)
 
 
-def _flexible_partitions(fields: Fields) -> tuple[TopicPartition, ...] | None:
-    """The partitions of a record, decoded once for all records that hold the same bytes."""
-    # Where they end is guessed, as if each length were one byte. A wrong guess costs only time: no encoding
-    # is the beginning of another one, so bytes that decode to their last one are all of them.
-    data, at = fields.data, fields.at
-    try:
-        end = at + 1
-        for _ in range(data[at] - 1):
-            end += data[end]  # the name of a topic
-            end += 4 * data[end] - 2  # its partitions, and no tagged fields
-        partitions = _remembered_partitions(data[at:end])
-    except (IndexError, ProtocolViolation):
-        return _read_partitions(fields, flexible=True)
-    fields.at = end
-    return partitions
+def _partitions_in(value: bytes, version: int) -> tuple[tuple[TopicPartition, ...] | None, int]:
+    """The partitions of a record, decoded once for all that hold the same bytes, and where they end."""
+    at = _TRANSACTION_START.size
+    if version == _TRANSACTION_VALUE_VERSION:
+        # Where they end is guessed, as if each length were one byte. A wrong guess costs only time: no
+        # encoding is the beginning of another one, so bytes that decode to their last one are all of them.
+        try:
+            end = at + 1
+            for _ in range(value[at] - 1):
+                end += value[end]  # the name of a topic
+                end += 4 * value[end] - 2  # its partitions, and no tagged fields
+            return _remembered_partitions(value[at:end]), end
+        except (IndexError, ProtocolViolation):
+            pass
+    # Version 0 is what brokers before transaction.version 1 wrote; a directory may hold it after an upgrade.
+    elif version != 0:
+        raise _malformed(f"version {version} is unknown")
+    fields = Fields(value, name=_VALUE)
+    fields.at = at
+    return _read_partitions(fields, flexible=version != 0), fields.at
 
 
 @lru_cache(_REMEMBERED)
 def _remembered_partitions(content: bytes) -> tuple[TopicPartition, ...] | None:
-    fields = Fields(content, name="transaction log value")
+    fields = Fields(content, name=_VALUE)
     partitions = _read_partitions(fields, flexible=True)
     fields.finish()
     return partitions

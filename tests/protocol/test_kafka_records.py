@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from fencepost.protocol.batches import HEADER_SIZE, MAGIC_KAFKA, place, read_batch
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
+from fencepost.protocol.kafka_records import (
+    KafkaRecord,
+    build_kafka_batch,
+    build_state_batch,
+    read_kafka_records,
+)
 from fencepost.protocol.records import read_columns
 from tests.protocol import kafka_bytes
 from tests.protocol.batches_drawn import built, columns_of, headers_of_a_record, refused, stranger, times
@@ -110,3 +115,20 @@ def test_kafka_records_that_compaction_thinned_keep_their_offsets() -> None:
 )
 def test_kafka_records_of_the_wrong_shape_are_refused(payload: str, because: str) -> None:
     refused(stranger(bytes.fromhex(payload), magic=MAGIC_KAFKA, record_count=1), because)
+
+
+@pytest.mark.parametrize("key_size", [0, 1, 63, 64])
+@pytest.mark.parametrize("value_size", [0, 1, 50, 54, 55, 63, 64, 8_120, 8_180, 8_191, 8_192])
+def test_a_record_alone_is_read_as_one_among_others(key_size: int, value_size: int) -> None:
+    batch = build_state_batch(b"k" * key_size, b"v" * value_size, timestamp=0)
+    whole = bytes(batch[HEADER_SIZE:])
+    assert read_kafka_records(whole, 1) == [KafkaRecord(b"k" * key_size, b"v" * value_size)]
+    structure = [at for at, byte in enumerate(whole) if byte not in b"kv"]
+    for at in structure:
+        for bit in range(8):
+            damaged = whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
+            try:
+                alone = read_kafka_records(damaged, 1)
+            except ProtocolViolation:
+                continue
+            assert read_kafka_records(damaged * 2, 2) == alone * 2
