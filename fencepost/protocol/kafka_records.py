@@ -105,8 +105,8 @@ def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
     # The header's count is not trusted: a wrong one would otherwise cost a loop of two billion steps.
     if record_count * _RECORD_SIZE_MIN > len(payload):
         raise ProtocolViolation(f"{record_count} records do not fit into {len(payload)} bytes")
-    if record_count == 1 and (only := _only_record(payload)) is not None:
-        return [only]
+    if record_count == 1 and (only := only_record(payload)) is not None:
+        return [KafkaRecord(*only)]
     records: list[KafkaRecord] = []
     at = 0
     for _ in range(record_count):
@@ -125,37 +125,32 @@ def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
 
 
 @lru_cache(1024)
-def _only_start(size: int) -> bytes:
-    """How `size` bytes begin if they are one record without deltas."""
+def _length_in(size: int) -> bytes:
+    """The varint that fills `size` bytes together with what it counts; bytes that are no varint if there is
+    none, as for 65 bytes.
+    """
     for width in range(1, len(_NO_VARINT)):
         length = varint(size - width)
-        if len(length) == width:
-            return length + _RECORD_START
-    return _NO_VARINT  # a length and what it counts are never of 65 bytes, for example
+        if len(length) == width and size >= width:
+            return length
+    return _NO_VARINT
 
 
-def _only_record(payload: bytes) -> KafkaRecord | None:
-    """The record that fills `payload`, if it looks as `build_state_batch` writes it: key, value, and nothing
-    else. None for any other bytes, which the loop over fields reads or refuses in three times as many steps.
+def only_record(payload: bytes) -> tuple[bytes, bytes] | None:
+    """Key and value of the record that fills `payload`, if it looks as `build_state_batch` writes it. None
+    for any other bytes, which the loop over fields reads or refuses in several times as many steps.
     """
     size = len(payload)
-    start = _only_start(size)
-    if not (payload.startswith(start) and payload.endswith(_NO_HEADERS)):
+    start = _length_in(size) + _RECORD_START
+    if size < _RECORD_SIZE_MIN or not (payload.startswith(start) and payload.endswith(_NO_HEADERS)):
         return None
     key_at = len(start) + 1
     doubled = payload[key_at - 1]  # the length of the key: zig-zag doubles what is not negative
-    value_at = key_at + (doubled >> 1) + 1
-    if doubled & 0x81 or value_at >= size:
+    key_end = key_at + (doubled >> 1)
+    value_length = _length_in(size - 1 - key_end)
+    if doubled & 0x81 or not payload.startswith(value_length, key_end):
         return None
-    key = payload[key_at : value_at - 1]
-    doubled = payload[value_at - 1]
-    if doubled >= 0x80:
-        doubled += (payload[value_at] - 1) << 7
-        value_at += 1
-        if payload[value_at - 1] >= 0x80:
-            return None
-    # Nothing but the count of headers may follow the value.
-    return KafkaRecord(key, payload[value_at:-1]) if doubled == 2 * (size - 1 - value_at) else None
+    return payload[key_at:key_end], payload[key_end + len(value_length) : -1]
 
 
 def _read_record(payload: bytes, at: int) -> tuple[KafkaRecord, int]:

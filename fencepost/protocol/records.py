@@ -35,6 +35,7 @@ import attrs
 import msgpack
 
 from fencepost.protocol.batches import (
+    COMPRESSION_MASK,
     HEADER_SIZE,
     MAGIC_COLUMNS,
     MAGIC_KAFKA,
@@ -45,7 +46,7 @@ from fencepost.protocol.batches import (
 )
 from fencepost.protocol.compression import Compression, compress, decompress
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.kafka_records import Header, KafkaRecord, read_kafka_records
+from fencepost.protocol.kafka_records import Header, KafkaRecord, only_record, read_kafka_records
 from fencepost.protocol.terms import INT64_MAX, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 _COLUMN_COUNT: Final = 5
@@ -232,16 +233,19 @@ def read_keys_and_values(batch: Buffer, header: BatchHeader) -> list[tuple[bytes
     """Keys and values of a batch of an internal topic, which must be magic 2; else ProtocolViolation."""
     if header.magic != MAGIC_KAFKA:
         raise ProtocolViolation("a batch of an internal topic must hold Kafka's own records (magic 2)")
-    records = read_kafka_records(bytes(payload_of(batch, header)), header.record_count)
-    return [(key, value) for key, value, *_ in records]
+    payload = bytes(payload_of(batch, header))
+    if header.record_count == 1 and (only := only_record(payload)) is not None:
+        return [only]
+    return [(key, value) for key, value, *_ in read_kafka_records(payload, header.record_count)]
 
 
 def payload_of(batch: Buffer, header: BatchHeader, at: int = 0) -> Buffer:
     """The encoded records of the batch at byte `at`, decompressed."""
-    payload = memoryview(batch)[at + HEADER_SIZE : at + header.size]
-    if len(payload) != header.size - HEADER_SIZE:
-        raise ProtocolViolation(f"a batch of {header.size} bytes is cut off")
-    return decompress(payload, header.compression) if header.compression and payload else payload
+    size, compression = header.size, header.attributes & COMPRESSION_MASK
+    payload = memoryview(batch)[at + HEADER_SIZE : at + size]
+    if len(payload) != size - HEADER_SIZE:
+        raise ProtocolViolation(f"a batch of {size} bytes is cut off")
+    return decompress(payload, compression) if compression and payload else payload
 
 
 def _unpack_columns(payload: Buffer, header: BatchHeader) -> Columns:
@@ -258,11 +262,15 @@ def _unpack_columns(payload: Buffer, header: BatchHeader) -> Columns:
     if values is None:
         raise ProtocolViolation("the values of a batch are missing")
     count = header.record_count
-    _check_column("offset deltas", offset_deltas, count, _ONLY_INT)
-    _check_column("keys", keys, count, _BYTES_OR_NULL)
     _check_column("values", values, count, _BYTES_OR_NULL)
-    _check_column("timestamp deltas", timestamp_deltas, count, _ONLY_INT)
-    _check_column("headers", headers, count, _LIST_OR_NULL)
+    if keys is not None:
+        _check_column("keys", keys, count, _BYTES_OR_NULL)
+    if offset_deltas is not None:
+        _check_column("offset deltas", offset_deltas, count, _ONLY_INT)
+    if timestamp_deltas is not None:
+        _check_column("timestamp deltas", timestamp_deltas, count, _ONLY_INT)
+    if headers is not None:
+        _check_column("headers", headers, count, _LIST_OR_NULL)
     return Columns(
         offset_deltas=offset_deltas,
         keys=keys,
@@ -273,8 +281,6 @@ def _unpack_columns(payload: Buffer, header: BatchHeader) -> Columns:
 
 
 def _check_column(name: str, column: Any, record_count: int, kinds: frozenset[type]) -> None:
-    if column is None:
-        return
     if type(column) not in _ONLY_LIST or len(column) != record_count:
         raise ProtocolViolation(f"the {name} of a batch are not {record_count} entries")
     if not kinds.issuperset(map(type, column)):

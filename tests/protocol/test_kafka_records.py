@@ -14,7 +14,7 @@ from fencepost.protocol.kafka_records import (
     build_state_batch,
     read_kafka_records,
 )
-from fencepost.protocol.records import read_columns
+from fencepost.protocol.records import read_columns, read_keys_and_values
 from tests.protocol import kafka_bytes
 from tests.protocol.batches_drawn import built, columns_of, headers_of_a_record, refused, stranger, times
 from tests.protocol.strategies import nullable_bytes
@@ -115,6 +115,13 @@ def test_kafka_records_that_compaction_thinned_keep_their_offsets() -> None:
 )
 def test_kafka_records_of_the_wrong_shape_are_refused(payload: str, because: str) -> None:
     refused(stranger(bytes.fromhex(payload), magic=MAGIC_KAFKA, record_count=1), because)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0", b"\6\0\0\0", b"\x08\0\0\0\0", b"\x0a\0\0\0\0\0"])
+def test_less_than_a_record_is_none(payload: bytes) -> None:
+    batch = stranger(payload, magic=MAGIC_KAFKA, record_count=1)
+    with pytest.raises(ProtocolViolation, match="do not fit"):
+        read_keys_and_values(batch, read_batch(batch))
 
 
 @pytest.mark.parametrize("key_size", [0, 1, 63, 64])
