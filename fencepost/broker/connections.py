@@ -122,7 +122,7 @@ class Connection:
             return session.decrypt(chunk)
         finally:
             if session.tls is not None:
-                self._send([session.tls.outgoing()])
+                self._send(session.tls.outgoing())
 
     async def next_request(self) -> memoryview | None:
         """The next request that has arrived whole, as soon as there is room for it and for its answer.
@@ -195,7 +195,7 @@ class Connection:
             if not tls.is_ready:
                 return  # a refusal before the handshake is done: there is no way to tell it
             tls.send(pieces)
-            pieces = [tls.outgoing()]
+            pieces = tls.outgoing()
         self._send(pieces)
 
     def _send(self, pieces: list[Buffer]) -> None:
@@ -351,6 +351,7 @@ class Connections:
     settings: ConnectionSettings
     tell: Callable[[str, str], None]
     pressed: Callable[[], None]
+    has_tls: bool = False
     opened: dict[int, Connection] = attrs.Factory(dict[int, Connection])
     made: int = 0
     limit: int = attrs.field(init=False)
@@ -388,7 +389,7 @@ class Connections:
     @property
     def memory(self) -> MemoryBound:
         """The most memory that the broker takes for its clients."""
-        return MemoryBound.of(self.settings, connections=self.limit)
+        return MemoryBound.of(self.settings, connections=self.limit, has_tls=self.has_tls)
 
     def is_open(self, number: int) -> bool:
         """Whether somebody is there to take an answer."""

@@ -161,6 +161,8 @@ REQUEST_BYTES: Final = 1 * KIBIBYTE  # what a request costs besides its bytes, u
 HEADER_WEIGHT: Final = 25
 HEADER_WEIGHT_MAX: Final = 70
 CONNECTION_BYTES: Final = 12 * KIBIBYTE  # the task and the objects of a connection that is idle
+# What TLS adds: 18 KiB were measured while it is idle; the rest is for records in both directions.
+TLS_BYTES: Final = 64 * KIBIBYTE
 PROGRAM_BYTES: Final = 64 * MEBIBYTE  # the interpreter, the modules, and a cluster that is empty
 
 
@@ -203,15 +205,17 @@ class MemoryBound(NamedTuple):
         ]
 
     @classmethod
-    def of(cls, settings: ConnectionSettings, *, connections: int) -> MemoryBound:
+    def of(cls, settings: ConnectionSettings, *, connections: int, has_tls: bool = False) -> MemoryBound:
         """The bound for so many connections."""
         own = CONNECTION_BYTES + READ_SIZE + REQUEST_OWN_BYTES + FETCHES_MAX * FETCH_OWN_BYTES
+        if has_tls:
+            own += TLS_BYTES
         return cls(
             connection_count=connections,
             program=PROGRAM_BYTES,
             connections=connections * own,
             requests=settings.queued_max_request_bytes,
             answers=settings.queued_max_response_bytes,
-            # One header is decoded and one answer is built at a time.
-            in_progress=HEADER_WEIGHT_MAX * REQUEST_HEADER_MAX + FRAME_SIZE_MAX,
+            # One header is decoded and one answer is built at a time, with TLS a second time.
+            in_progress=HEADER_WEIGHT_MAX * REQUEST_HEADER_MAX + (1 + has_tls) * FRAME_SIZE_MAX,
         )

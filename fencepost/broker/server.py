@@ -180,7 +180,12 @@ class Server:
         self.drops = [fault for fault in faults if isinstance(fault, DropReply)]
         self.lost: set[ReplyTo] = set()
         self.notices = Notices(monotonic_ms)
-        self.connections = Connections(settings.connections, tell=self.notices.log, pressed=self.hurry)
+        self.connections = Connections(
+            settings.connections,
+            tell=self.notices.log,
+            pressed=self.hurry,
+            has_tls=settings.access.tls_cert is not None,
+        )
         host.answers_pool, host.is_open = self.connections.answers, self.connections.is_open
         # One buffer serves all connections: its bytes are copied into frames before the next receive.
         self._received = memoryview(bytearray(RECEIVE_SIZE))

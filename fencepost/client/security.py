@@ -190,7 +190,7 @@ class Handshake:
         if self.tls is None:
             return leaving
         self.tls.send(leaving)
-        return [self.tls.outgoing()]
+        return self.tls.outgoing()
 
     def receive(self, chunk: Buffer) -> Buffer:
         """What arrived for the requests. Raises Refused, or another ProtocolViolation."""

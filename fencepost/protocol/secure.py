@@ -46,7 +46,7 @@ class Tls(Protocol):
         """Encrypt; only after the handshake."""
         ...
 
-    def outgoing(self) -> bytes:
+    def outgoing(self) -> list[Buffer]:
         """The bytes to write to the peer since the last call."""
         ...
 

@@ -20,6 +20,7 @@ from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.secure import ALERT_RECORD, HANDSHAKE_RECORD, VERSION_ALERT, TlsFailed, WrongTransport
 
 _READ_SIZE: Final = 1 << 16
+_PART_SIZE: Final = 1 << 18
 
 # The short names of RFC 2253, which Kafka's principals use.
 _SHORT: Final = {
@@ -105,6 +106,7 @@ class TlsChannel:
         self._is_server = is_server
         self._is_checked = False  # the first byte
         self._arrived, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._records: list[Buffer] = []
         self._tls = context.wrap_bio(
             self._arrived, self._leaving, server_side=is_server, server_hostname=server_hostname
         )
@@ -153,10 +155,16 @@ class TlsChannel:
         for piece in pieces:
             rest = memoryview(piece)
             while rest:
-                rest = rest[self._tls.write(rest) :]
+                rest = rest[self._tls.write(rest[:_PART_SIZE]) :]
+                # In parts, so that an answer of 100 MiB is never there a third time.
+                if self._leaving.pending >= _PART_SIZE:
+                    self._records.append(self._leaving.read())
 
-    def outgoing(self) -> bytes:
-        return self._leaving.read()
+    def outgoing(self) -> list[Buffer]:
+        records, self._records = self._records, []
+        if self._leaving.pending:
+            records.append(self._leaving.read())
+        return records
 
     @property
     def peer(self) -> str | None:

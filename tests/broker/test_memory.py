@@ -10,6 +10,7 @@ from fencepost.broker.connections import Connections
 from fencepost.broker.memory import (
     FETCH_OWN_BYTES,
     MEBIBYTE,
+    TLS_BYTES,
     MemoryBound,
     MemoryPool,
     Share,
@@ -115,6 +116,8 @@ def test_the_bound_is_the_sum_of_its_parts() -> None:
     many = MemoryBound.of(ConnectionSettings(queued_max_request_bytes=1 << 30), connections=1_010)
     assert few.total == sum(size for _, size in few.shares())
     assert many.total - few.total == (1 << 30) - (256 << 20) + 100 * few.connections
+    secure = MemoryBound.of(ConnectionSettings(), connections=10, has_tls=True)
+    assert secure.total - few.total == 10 * TLS_BYTES + FRAME_SIZE_MAX
 
 
 def test_a_broker_takes_no_more_connections_than_descriptors_allow() -> None:
