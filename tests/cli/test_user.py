@@ -1,0 +1,89 @@
+"""`fencepost user`, and where the other commands find their security settings."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from fencepost.broker.access.files import parse_users
+from fencepost.cli.application import run
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.options import security_of
+from fencepost.protocol.scram import SaslFailed, check_plain, plain_message
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "users.toml"
+
+
+def give(patch: pytest.MonkeyPatch, line: str) -> None:
+    patch.setattr(sys, "stdin", io.StringIO(line))
+
+
+def test_users_are_added_changed_and_removed(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    for name, password in (("alice", "first"), ("bob", "other"), ("alice", "second")):
+        give(monkeypatch, f"{password}\n")
+        assert run(["user", "add", str(file), name]) == 0
+    assert "changed the password of alice" in capsys.readouterr().out
+    assert file.stat().st_mode & 0o777 == 0o600, "others must not read it"
+    users = parse_users(file.read_text(), "users.toml")
+    assert check_plain(plain_message("alice", "second"), users) == "alice"
+    assert check_plain(plain_message("bob", "other"), users) == "bob"
+    with pytest.raises(SaslFailed):
+        check_plain(plain_message("alice", "first"), users)
+    assert run(["user", "remove", str(file), "alice"]) == 0
+    assert parse_users(file.read_text(), "users.toml").credentials.keys() == {"bob"}
+    assert run(["user", "remove", str(file), "alice"]) == 1
+    assert "has no user alice" in capsys.readouterr().err
+    assert [path.name for path in file.parent.iterdir()] == ["users.toml"], "nothing is left beside it"
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "words"),
+    [("a,b", "x\n", "cannot be the name of a user"), ("alice", "\n", "empty"), ("alice", "a\0b", "printed")],
+)
+def test_a_bad_name_or_password_writes_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, name: str, password: str, words: str
+) -> None:
+    give(monkeypatch, password)
+    assert run(["user", "add", str(file), name]) != 0
+    assert words in capsys.readouterr().err
+    assert not file.exists()
+
+
+def test_the_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "alice.toml"
+    config.write_text('security_protocol = "SASL_SSL"\nsasl_plain_username = "alice"\n')
+    monkeypatch.setenv("FENCEPOST_SASL_PLAIN_PASSWORD", "secret")
+    monkeypatch.setenv("FENCEPOST_SSL_CHECK_HOSTNAME", "false")
+    assert security_of(config) == {
+        "security_protocol": "SASL_SSL",
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": "secret",
+        "ssl_check_hostname": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("password = 1", "unknown setting 'password'"),
+        ("x = ", "not TOML"),
+        ('security_protocol = "TLS"', "security_protocol must be"),
+        ('security_protocol = "SASL_SSL"', "needs sasl_plain_username"),
+    ],
+)
+def test_a_wrong_file_of_settings_is_explained(tmp_path: Path, text: str, words: str) -> None:
+    config = tmp_path / "alice.toml"
+    config.write_text(text)
+    with pytest.raises(CommandFailed, match=words) as found:
+        security_of(config)
+    assert found.value.code == WRONG_USAGE
