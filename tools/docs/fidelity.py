@@ -180,7 +180,7 @@ DIFFERENCES: Final = (
     Difference(
         what="compaction",
         kafka="Compacted logs have gaps. Internal topics have segments of 100 MiB and keep markers a day.",
-        here="An empty batch covers what was removed. Internal topics have segments of 64 KiB and keep "
+        here="An empty batch covers what was removed. Internal topics have segments of 32 KiB and keep "
         "markers for 10 seconds.",
         because="A gap stays a sign of damage, and a start reads the logs of coordinators in full.",
         noticed="A start is fast after any number of transactions.",
