@@ -473,7 +473,12 @@ OF_DAMAGE: Final = (
         "the manifest is no witness of the end of a log",
         breaks="A damaged end is taken for a torn one, and acknowledged records are cut off.",
         workload="damage",
-        edits=(Edit("journal.recovery:Recovery._witnessed_end", {"if data is None:": "if True:"}),),
+        edits=(
+            Edit(
+                "journal.recovery:Recovery._read_manifest",
+                {"None if data is None else decode_manifest(data, directory=self._directory)": "None"},
+            ),
+        ),
     ),
     Mutation(
         "every invalid byte is a torn end",
@@ -491,7 +496,10 @@ OF_DAMAGE: Final = (
         breaks="A log whose files are gone begins anew, without a word.",
         workload="damage",
         edits=(
-            Edit("journal.recovery:Recovery._refuse_missing", {"if missing:": "if False:"}),
+            Edit(
+                "journal.recovery:Recovery._refuse_missing",
+                {"if missing:": "if False:", "if is_known and not sizes:": "if False:"},
+            ),
             Edit("journal.recovery:Recovery._refuse_shortened", {"if end < promised:": "if False:"}),
         ),
     ),
@@ -502,7 +510,7 @@ OF_DAMAGE: Final = (
         edits=(
             Edit(
                 "simulator.world.journals:ClusterJournals.journal",
-                {"raise missing_directory(disk.location, directory_name(partition))": "pass"},
+                {"is_known=partition in self.listed": "is_known=False"},
             ),
         ),
     ),
