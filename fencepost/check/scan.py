@@ -85,8 +85,8 @@ class ScannedSegment:
 class ScannedLog:
     """A partition's log. `is_whole`: no fault was found in it, so what is derived from it can be judged.
 
-    What follows `is_whole` is known once the producers were followed; `newest_producer` is the first batch of
-    the producer with the highest id.
+    What follows `is_whole` is known once the producers were followed; `newest_producer` is the first batch
+    with data of the producer with the highest id.
     """
 
     partition: TopicPartition
@@ -257,7 +257,9 @@ def follow_producers(log: ScannedLog, offsets: set[int], findings: Findings) -> 
             _judge_data(batch, known, log, findings)
         model.apply(header, batch.marker)
         log.last = batch
-        if log.newest_producer is None or header.producer_id > log.newest_producer.header.producer_id:
+        newest = log.newest_producer
+        # A marker proves nothing: without access control anyone may send one, with any producer id.
+        if not header.is_control and (newest is None or header.producer_id > newest.header.producer_id):
             log.newest_producer = batch
     if log.end_offset in offsets:
         log.producers_at[log.end_offset] = dict(model.producers)

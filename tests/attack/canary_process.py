@@ -29,7 +29,7 @@ from tests.attack.ledger import PARTITIONS, RECORDS, value_of
 TOPIC = "canary"
 TRANSACTIONAL_ID = "canary"
 ABORT_EVERY = 4
-PAUSE_MS = 10  # between two transactions: a client beside others, not a load
+PAUSE_MS = 30  # between two transactions: a client beside others, not a load
 POLL_MS = 100
 LAST_POLLS = 100
 

@@ -67,7 +67,7 @@ def create(address: str) -> None:
 async def extreme_requests(scene: Scene) -> None:
     """Blocks of requests, each followed by one that must be answered, unless the connection is closed."""
     await trio.to_thread.run_sync(create, scene.target.address)
-    drawn, blocks = extremes(scene), scene.scaled(3, 100)
+    drawn, blocks = extremes(scene), scene.scaled(2, 100)
     answers = closed = 0
     for _ in range(blocks):
         requests = [*islice(sendable(drawn), BLOCK), m.ApiVersions()]
@@ -161,7 +161,7 @@ MUTATIONS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
 
 async def meaningless_frames(scene: Scene) -> None:
     """Frames of real requests, each broken in one way, on connections that are used until they are closed."""
-    count = scene.scaled(100, 5_000)
+    count = scene.scaled(60, 5_000)
     frames = broken_frames(extremes(scene), scene.chance)
     some = [list(islice(frames, count // SENDERS)) for _ in range(SENDERS)]
     closed = 0

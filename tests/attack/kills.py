@@ -53,7 +53,7 @@ async def kills(scene: Scene, count: int) -> None:
 
 async def some_kills(scene: Scene) -> None:
     """As many as an attack has."""
-    await kills(scene, scene.scaled(2, 15))
+    await kills(scene, scene.scaled(1, 15))
 
 
 ATTACKS: tuple[Attack, ...] = tuple(

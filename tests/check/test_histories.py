@@ -85,6 +85,15 @@ def test_a_late_batch_hangs_until_an_administrator_aborts_it() -> None:
     assert story.visible() == "a"
 
 
+def test_a_marker_of_a_stranger_does_not_prove_that_its_producer_id_was_given() -> None:
+    """Without access control anyone may send one, and the id is whatever it says."""
+    story = Story()
+    write(story, story.identity(), "a", 0)
+    story.ask(marker_request(Identity(1 << 40, 3), ABORT, ORDERS))
+    assert "abort" in story.written()
+    assert told(story) == []
+
+
 def test_a_topic_made_anew_owes_nothing_to_the_old_one() -> None:
     story = Story()
     me = story.identity()
