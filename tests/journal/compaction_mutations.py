@@ -11,6 +11,9 @@ def _one(name: str, where: str, old: str, new: str, *, breaks: str) -> Mutation:
     return Mutation(name, breaks=breaks, edits=(Edit(where, {old: new}),))
 
 
+_TAKE: Final = "        new.take_place(self._open_files)\n"
+_REMOVE: Final = "        for segment in old[1:]:\n            segment.remove()\n"
+
 MUTATIONS: Final = (
     _one(
         "aborted records count as the latest",
@@ -130,8 +133,8 @@ OF_FILES: Final = (
     _one(
         "old segments go first",
         "journal.journal:Journal.replace_segments",
-        "        new.take_place()\n        for segment in old[1:]:\n            segment.remove()",
-        "        for segment in old[1:]:\n            segment.remove()\n        new.take_place()",
+        _TAKE + _REMOVE,
+        _REMOVE + _TAKE,
         breaks="A crash in between leaves a gap.",
     ),
     _one(
