@@ -392,10 +392,14 @@ async def test_a_round_has_at_most_one_costly_request(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Server, "_offer", noted)
     monkeypatch.setattr(connections, "COSTLY_BYTES", 100_000)
     trio.lowlevel.add_instrument(rounds)
-    async with limited() as (_, wires), trio.open_nursery() as nursery:
+    async with limited() as (server, wires), trio.open_nursery() as nursery:
+        pool, opened = server.connections.requests, server.connections.opened
+        pool.take(pool.limit)  # so that all begin at the same time
         for _ in range(6):
             wire = await wires.open()
             nursery.start_soon(wire.send, *[m.Metadata(topics=("x" * 200,) * 100)] * 3)
+        await until(lambda: sum(each.requests.asked > 0 for each in opened.values()) == 6)
+        pool.give(pool.limit)
         await until(lambda: len(costly) == 18)
     trio.lowlevel.remove_instrument(rounds)
     assert len(set(costly)) == 18
