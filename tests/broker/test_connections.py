@@ -331,6 +331,26 @@ async def test_fetches_of_a_client_that_has_left_are_not_read(monkeypatch: pytes
         assert await is_served(other)
 
 
+async def test_records_are_not_read_for_a_connection_that_was_closed_in_the_same_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads: list[object] = []
+
+    def read(*arguments: object, **options: object) -> None:
+        reads.append(arguments)
+
+    def is_open(number: int) -> bool:
+        return False
+
+    async with limited() as (server, wires):
+        await filled(wires, 1)
+        monkeypatch.setattr(host.fetch, "complete_fetch", read)
+        monkeypatch.setattr(server.host, "is_open", is_open)
+        await (await wires.open()).send(EVERYTHING)
+        await until(lambda: sum(each.fetches for each in server.connections.opened.values()) == 1)
+    assert reads == []
+
+
 async def test_a_fetch_that_waits_for_room_is_forgotten_with_its_connection() -> None:
     async with limited() as (server, wires):
         pool = server.connections.answers
@@ -352,6 +372,7 @@ async def test_a_client_with_many_requests_does_not_keep_others_from_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server_module, "ROUND_NS", 0)
+    monkeypatch.setattr(connections.Connection, "is_costly", False)
     async with limited() as (server, wires):
         busy, other = await wires.open(), await wires.open()
         await busy.prepare()
