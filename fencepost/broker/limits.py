@@ -70,7 +70,7 @@ CLUSTER_PARTITIONS: Final = Limit(
     20_000,
     "partitions",
     ErrorCode.POLICY_VIOLATION,
-    "each takes a directory and open files",
+    "each takes a directory, memory and time at a start",
 )
 REQUEST_PARTITIONS: Final = Limit(
     "partitions that one CreateTopics creates",

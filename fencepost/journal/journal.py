@@ -465,10 +465,11 @@ class Journal:
     def _snapshot_path(self, offset: int) -> str:
         return f"{self._directory}/{file_name(offset, SNAPSHOT)}"
 
-    def write_manifest(self, state: ManifestState) -> None:
+    def write_manifest(self, state: ManifestState, *, promises: bool = True) -> None:
         """Publish the bounds for readers without a broker. Everything it describes was written before, synced
         or not. A StorageError leaves the older manifest; the log itself is not in doubt, so writes continue,
-        unless it is DamagedLog: the file was removed.
+        unless it is DamagedLog: the file was removed. Without `promises` it is replaced only if it says
+        something new to readers.
         """
         promised = state.last_stable_offset <= state.high_watermark <= self.log_end_offset
         assert promised, f"{state} goes beyond the log end {self.log_end_offset}"
@@ -483,7 +484,10 @@ class Journal:
         )
         if self.failed is not None:
             raise StorageError(self.failed)
-        if not manifest.replaces(self._manifest):
+        older = self._manifest
+        if older is not None and not promises:
+            older = attrs.evolve(older, durable_end=manifest.durable_end)
+        if not manifest.replaces(older):
             return
         self.check_place()
         self._active.save_indexes()
@@ -553,7 +557,8 @@ class Journal:
                 self.sync(syncs_upper=False)
                 self._unchanged = self._active.synced()
             if state is not None:
-                self.write_manifest(state)
+                # What was synced is in the mark; the next start writes it here, when it has time.
+                self.write_manifest(state, promises=False)
             self.failed = f"{self.partition} is closed"
             self.closed = self._unchanged
         self.abandon()
