@@ -62,7 +62,7 @@ def test_a_topic_with_a_limit_of_its_own(broker: Broker, admin: Admin) -> None:
         outcome = producer.send("small", b"x" * 100)
         with pytest.raises(Exception, match="MESSAGE_TOO_LARGE"):
             outcome.result()
-    refused(ErrorCode.INVALID_CONFIG, lambda: admin.create_topic("u", configs={"retention.ms": "1"}))
+    refused(ErrorCode.INVALID_CONFIG, lambda: admin.create_topic("u", configs={"flush.ms": "1"}))
 
 
 def test_records_are_deleted_up_to_an_offset(broker: Broker, admin: Admin) -> None:
