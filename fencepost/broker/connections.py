@@ -29,7 +29,7 @@ from fencepost.broker.memory import (
     REQUEST_OWN_BYTES,
     MemoryBound,
     MemoryPool,
-    Share,
+    PoolShare,
     request_bytes,
 )
 from fencepost.broker.settings import ConnectionSettings
@@ -67,8 +67,8 @@ class Connection:
     number: int
     socket: socket.socket
     nursery: trio.Nursery
-    requests: Share
-    answers: Share
+    requests: PoolShare
+    answers: PoolShare
     session: Session | None = None  # None: everyone may do everything
     frames: FrameReader = attrs.Factory(FrameReader)
     reserved: int = 0  # room that was taken for the next frame
@@ -343,7 +343,7 @@ class SpareDescriptor:
 
 
 @attrs.define(eq=False)
-class Connections:
+class ConnectionTable:
     """All connections of a broker, and what they share. `tell` reports a cause and a line; `pressed` is
     called when one must wait for room.
     """
@@ -375,8 +375,8 @@ class Connections:
             number,
             accepted,
             nursery,
-            Share(self.requests, number, REQUEST_OWN_BYTES),
-            Share(self.answers, number, FETCHES_MAX * FETCH_OWN_BYTES),
+            PoolShare(self.requests, number, REQUEST_OWN_BYTES),
+            PoolShare(self.answers, number, FETCHES_MAX * FETCH_OWN_BYTES),
             session,
         )
         return connection

@@ -20,9 +20,9 @@ room for its first few KiB, so small requests are served however full the pools 
 # * A Fetch gets at most a quarter of the room that is free: one reader cannot take it all, and many readers
 #   get less each, instead of having to wait. If the first batch is larger than what is free, the Fetch waits.
 # * Any other answer is sent without asking, because its request was already decided. If the answers are then
-#   larger than their pool, the connection with the largest is closed (`Connections.shrink`).
+#   larger than their pool, the connection with the largest is closed (`ConnectionTable.shrink`).
 # * While somebody waits, a connection that holds room and moves nothing for a second is closed
-#   (`Connections.relieve`): a client that stops in the middle of a request, or takes no answers.
+#   (`ConnectionTable.relieve`): a client that stops in the middle of a request, or takes no answers.
 #
 # The sum of both pools, of what connections need without asking, and of one request and one answer in
 # progress is the bound that `fencepost serve` prints (`MemoryBound`).
@@ -90,7 +90,7 @@ class MemoryPool:
 
 
 @attrs.define(eq=False)
-class Share:
+class PoolShare:
     """The part of a pool that one connection holds. Only what exceeds its `own` bytes is the pool's."""
 
     pool: MemoryPool

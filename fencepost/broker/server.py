@@ -59,7 +59,7 @@ from fencepost.broker.connections import (
     PRESSED_SWEEP_MS,
     SWEEP_MS,
     Connection,
-    Connections,
+    ConnectionTable,
     SpareDescriptor,
     half_of_descriptors,
     monotonic_ms,
@@ -180,7 +180,7 @@ class Server:
         self.drops = [fault for fault in faults if isinstance(fault, DropReply)]
         self.lost: set[ReplyTo] = set()
         self.notices = Notices(monotonic_ms)
-        self.connections = Connections(
+        self.connections = ConnectionTable(
             settings.connections,
             tell=self.notices.log,
             pressed=self.hurry,

@@ -37,7 +37,7 @@ from fencepost.client.effects import (
 from fencepost.client.errors import Failure
 from fencepost.client.metadata import Address
 from fencepost.client.requests import RequestMachine
-from fencepost.client.security import REFUSALS, Handshake, Refused, StartHandshake, refusal
+from fencepost.client.security import REFUSALS, Handshake, HandshakeRefused, StartHandshake, refusal
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import FrameReader, PeerSpeaksTls, decode_reply_of, encode_request
@@ -118,8 +118,8 @@ class ClientConnection:
         self.outbox.extend(filter(len, pieces))
 
     def receive(self, chunk: Buffer) -> Iterator[RequestResult]:
-        """The answers that `chunk` completes; ProtocolViolation for an unknown correlation id, Refused when
-        the connection can never be used.
+        """The answers that `chunk` completes. ProtocolViolation for an unknown correlation id,
+        HandshakeRefused when the connection can never be used.
         """
         if self._handshake is not None:
             chunk = self._handshake.receive(chunk)
@@ -223,8 +223,10 @@ class NetworkClient:
                 self._hand_over(answer, now)
         except ProtocolViolation as problem:
             if isinstance(problem, PeerSpeaksTls):
-                problem = Refused('the broker demands TLS: set security_protocol to "SSL" or "SASL_SSL"')
-            if isinstance(problem, Refused):
+                problem = HandshakeRefused(
+                    'the broker demands TLS: set security_protocol to "SSL" or "SASL_SSL"'
+                )
+            if isinstance(problem, HandshakeRefused):
                 self.failure = problem.failure
             self.lost(node_id, now)
             return str(problem)

@@ -126,7 +126,7 @@ class Security:
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
 
-class Refused(ProtocolViolation):
+class HandshakeRefused(ProtocolViolation):
     """The connection can never become ready, also not the next one."""
 
     def __init__(self, because: str, error: ErrorCode = NO_ERROR) -> None:
@@ -134,7 +134,7 @@ class Refused(ProtocolViolation):
         self.failure = Failure(AuthenticationFailed, because=because, error=error)
 
 
-def refusal(error: ErrorCode, security: Security | None) -> Refused:
+def refusal(error: ErrorCode, security: Security | None) -> HandshakeRefused:
     """What a broker's error means for these settings."""
     match error:
         case ErrorCode.ILLEGAL_SASL_STATE if security is None or not security.has_sasl:
@@ -149,7 +149,7 @@ def refusal(error: ErrorCode, security: Security | None) -> Refused:
             )
         case _:
             because = error.meaning
-    return Refused(f"{because} ({error.name})", error)
+    return HandshakeRefused(f"{because} ({error.name})", error)
 
 
 @attrs.define(eq=False)
@@ -193,13 +193,13 @@ class Handshake:
         return self.tls.outgoing()
 
     def receive(self, chunk: Buffer) -> Buffer:
-        """What arrived for the requests. Raises Refused, or another ProtocolViolation."""
+        """What arrived for the requests. Raises HandshakeRefused, or another ProtocolViolation."""
         if self.tls is not None:
             was_ready = self.tls.is_ready
             try:
                 chunk = self.tls.receive(chunk)
             except TlsFailed as problem:
-                raise Refused(f"no secure connection to the broker: {problem}") from problem
+                raise HandshakeRefused(f"no secure connection to the broker: {problem}") from problem
             if self.tls.is_ready and not was_ready:
                 self._begin()
         if self.is_ready:
@@ -237,7 +237,7 @@ class Handshake:
             if isinstance(reply.body, SaslHandshakeReply):
                 offered = f"; it offers {', '.join(reply.body.mechanisms)}"
             problem = refusal(reply.error, self.security)
-            raise Refused(f"{problem}{offered}", reply.error)
+            raise HandshakeRefused(f"{problem}{offered}", reply.error)
         if isinstance(reply.body, SaslAuthenticateReply):
             self._continue(reply.body.auth_bytes)
         else:
@@ -268,7 +268,7 @@ class Handshake:
                 check_server(self._final, answer)
                 self._finish()
         except SaslFailed as problem:
-            raise Refused(f"the login failed: {problem}") from problem
+            raise HandshakeRefused(f"the login failed: {problem}") from problem
 
 
 StartHandshake = Callable[[str], Handshake]

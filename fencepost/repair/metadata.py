@@ -33,7 +33,7 @@ from fencepost.protocol.terms import (
     coordinator_partition,
 )
 from fencepost.protocol.transaction_log import TransactionRecord
-from fencepost.repair.salvage import Kept, Lost, SalvagedLog, content_of
+from fencepost.repair.salvage import IntactBatch, LostRange, SalvagedLog, content_of
 
 _BLOCK: Final = 1_000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE: the most that one record hands out
 _INTERNAL_PARTITIONS: Final = 50  # Kafka's default for both coordinators' topics
@@ -85,7 +85,7 @@ def follow(storage: StorageReader, log: SalvagedLog) -> Cluster:
     cluster = Cluster()
     for segment in log.segments:
         for number, piece in enumerate(segment.pieces):
-            if isinstance(piece, Lost):
+            if isinstance(piece, LostRange):
                 continue
             try:
                 records = read_cluster_records(content_of(storage, piece), piece.header)
@@ -98,7 +98,7 @@ def follow(storage: StorageReader, log: SalvagedLog) -> Cluster:
     return cluster
 
 
-def _without_lost(piece: Kept, records: list[ClusterRecord]) -> Kept:
+def _without_lost(piece: IntactBatch, records: list[ClusterRecord]) -> IntactBatch:
     """A batch of these records and a covering batch, together as long in offsets as the batch before."""
     header, out, offset = piece.header, bytearray(), piece.header.base_offset
     if records:
@@ -108,7 +108,7 @@ def _without_lost(piece: Kept, records: list[ClusterRecord]) -> Kept:
     out += covering_batch(
         base_offset=offset, next_offset=header.next_offset, leader_epoch=header.leader_epoch
     )
-    return Kept(piece.batch, bytes(out))
+    return IntactBatch(piece.batch, bytes(out))
 
 
 def raised(

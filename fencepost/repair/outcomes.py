@@ -36,7 +36,7 @@ from fencepost.log_model.transactions import COMPLETED, DECISIONS, Histories, Id
 from fencepost.protocol.batches import build_marker, read_header, read_marker
 from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
 from fencepost.protocol.transaction_log import TransactionRecord
-from fencepost.repair.salvage import Kept, Lost, SalvagedLog, SalvagedSegment
+from fencepost.repair.salvage import IntactBatch, LostRange, SalvagedLog, SalvagedSegment
 
 ABORT: Final = TransactionResult.ABORT
 COMMIT: Final = TransactionResult.COMMIT
@@ -95,7 +95,7 @@ class Evidence:
         """A COMMIT of the epoch after that of the records proves itself, if nothing is lost in between."""
         epochs: dict[int, int] = {}  # of the open transactions
         for piece in log.pieces():
-            if isinstance(piece, Lost):
+            if isinstance(piece, LostRange):
                 epochs.clear()
                 continue
             header, marker = piece.header, piece.batch.marker
@@ -134,7 +134,7 @@ def settle_lost(log: SalvagedLog, evidence: Evidence) -> list[Settled]:
         model, settled = PartitionModel(), list[Settled]()
         for segment in log.segments:
             for number, piece in enumerate(segment.pieces):
-                if isinstance(piece, Kept):
+                if isinstance(piece, IntactBatch):
                     model.apply(piece.header, piece.batch.marker)
                     continue
                 ended = list(_ended_in(log, piece, model, evidence))
@@ -149,7 +149,9 @@ def settle_lost(log: SalvagedLog, evidence: Evidence) -> list[Settled]:
             return settled
 
 
-def _ended_in(log: SalvagedLog, lost: Lost, model: PartitionModel, evidence: Evidence) -> Iterator[Settled]:
+def _ended_in(
+    log: SalvagedLog, lost: LostRange, model: PartitionModel, evidence: Evidence
+) -> Iterator[Settled]:
     if not lost.may_hold_markers:
         return
     for producer_id, first_offset in model.open.items():
@@ -167,7 +169,7 @@ def _ended_in(log: SalvagedLog, lost: Lost, model: PartitionModel, evidence: Evi
 def _next_of(log: SalvagedLog, producer_id: int, offset: int) -> tuple[int, TransactionResult | None] | None:
     """Epoch and, for a marker, result of a producer's next transactional batch from an offset on."""
     for piece in log.pieces():
-        if isinstance(piece, Kept) and piece.header.base_offset >= offset:
+        if isinstance(piece, IntactBatch) and piece.header.base_offset >= offset:
             header, marker = piece.header, piece.batch.marker
             if header.producer_id == producer_id and header.is_transactional:
                 return header.producer_epoch, None if marker is None else marker.result
@@ -177,16 +179,16 @@ def _next_of(log: SalvagedLog, producer_id: int, offset: int) -> tuple[int, Tran
 def _absorb(log: SalvagedLog, segment: SalvagedSegment, number: int) -> bool:
     """Let a lost range grow over the batch behind it; False at the end of the log, which may grow."""
     lost = segment.pieces[number]
-    assert isinstance(lost, Lost), "only a lost range grows"
+    assert isinstance(lost, LostRange), "only a lost range grows"
     if number + 1 == len(segment.pieces):
         return _absorb_next_segment(log, segment, lost)
     following = segment.pieces.pop(number + 1)
-    lost.end = following.end if isinstance(following, Lost) else following.header.next_offset
+    lost.end = following.end if isinstance(following, LostRange) else following.header.next_offset
     lost.may_hold_markers = True
     return True
 
 
-def _absorb_next_segment(log: SalvagedLog, segment: SalvagedSegment, lost: Lost) -> bool:
+def _absorb_next_segment(log: SalvagedLog, segment: SalvagedSegment, lost: LostRange) -> bool:
     later = [other for other in log.segments if other.base_offset >= segment.end_offset and other.pieces]
     if not later:
         lost.end += 1
@@ -199,7 +201,7 @@ def _absorb_next_segment(log: SalvagedLog, segment: SalvagedSegment, lost: Lost)
     return True
 
 
-def _markers(model: PartitionModel, lost: Lost, ended: list[Settled]) -> list[bytearray]:
+def _markers(model: PartitionModel, lost: LostRange, ended: list[Settled]) -> list[bytearray]:
     markers: list[bytearray] = []
     for number, each in enumerate(ended):
         markers.append(marker_of(each, model))
@@ -230,7 +232,7 @@ def model_of(log: SalvagedLog) -> PartitionModel:
     """The state of a partition after its repair."""
     model = PartitionModel()
     for piece in log.pieces():
-        if isinstance(piece, Kept):
+        if isinstance(piece, IntactBatch):
             model.apply(piece.header, piece.batch.marker)
             continue
         for number, marker in enumerate(piece.markers):

@@ -73,9 +73,9 @@ from fencepost.repair.outcomes import Evidence, Settled, marker_of, model_of, se
 from fencepost.repair.salvage import (
     Belongs,
     Bounds,
-    Kept,
+    IntactBatch,
     LossKind,
-    Lost,
+    LostRange,
     SalvagedLog,
     content_of,
     last_epoch,
@@ -89,7 +89,7 @@ _ORDER: Final = {CONSUMER_OFFSETS_TOPIC: 1, TRANSACTION_STATE_TOPIC: 2, CLUSTER_
 
 
 @attrs.frozen(kw_only=True)
-class Damage:
+class DamagedPlace:
     """One damaged place: where, what, what is at stake, and what the repair saves."""
 
     file: str
@@ -137,7 +137,7 @@ class Plan:
     """What is done to a data directory."""
 
     location: str
-    damages: list[Damage] = attrs.Factory(list[Damage])
+    damages: list[DamagedPlace] = attrs.Factory(list[DamagedPlace])
     notes: list[str] = attrs.Factory(list[str])
     logs: list[LogPlan] = attrs.Factory(list[LogPlan])
     aside: list[str] = attrs.Factory(list[str])
@@ -262,7 +262,7 @@ class _Planner:
         contents = self.internals.contents(log.partition)
         groups = self.groups.setdefault(log.partition, set())
         for piece in log.pieces():
-            if not isinstance(piece, Kept) or piece.header.is_control:
+            if not isinstance(piece, IntactBatch) or piece.header.is_control:
                 continue
             data = content_of(self.storage, piece)
             try:
@@ -314,7 +314,7 @@ class _Planner:
     def _miss(self, partition: TopicPartition, end: int) -> None:
         log = SalvagedLog(partition)
         because = "its files are gone"
-        lost = Lost(LossKind.MISSING_PARTITION, 0, end, str(partition), 0, 0, because)
+        lost = LostRange(LossKind.MISSING_PARTITION, 0, end, str(partition), 0, 0, because)
         if end:
             log.lose(lost, to=None)
         else:
@@ -348,7 +348,7 @@ class _Planner:
             if is_needed and plan.log.torn is not None:
                 plan.log.segments[-1].is_altered = True
 
-    def _tell_lost(self, plan: LogPlan, lost: Lost) -> None:
+    def _tell_lost(self, plan: LogPlan, lost: LostRange) -> None:
         partition = plan.log.partition
         if lost.kind is LossKind.MISSING_PARTITION:
             stake = f"all records of {partition}: at least those at offsets {lost.start} to {lost.end - 1}"
@@ -373,7 +373,7 @@ class _Planner:
         if names:
             stake += f": {', '.join(names)}"
         self.plan.damages.append(
-            Damage(
+            DamagedPlace(
                 file=lost.file, kind=lost.kind.value, because=lost.because, offsets=(lost.start, last),
                 bytes=span, at_stake=stake, saved=saved,
             )
@@ -390,7 +390,7 @@ class _Planner:
         span: tuple[int, int] | None = None,
     ) -> None:
         self.plan.damages.append(
-            Damage(file=file, kind=kind, because=because, bytes=span, at_stake=stake, saved=saved)
+            DamagedPlace(file=file, kind=kind, because=because, bytes=span, at_stake=stake, saved=saved)
         )
 
     def _renew_log_start(self, partition: TopicPartition, because: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencepost.repair.plan import Damage, Plan
+from fencepost.repair.plan import DamagedPlace, Plan
 
 
 def in_words(plan: Plan, asides: list[str] | None) -> list[str]:
@@ -17,7 +17,7 @@ def in_words(plan: Plan, asides: list[str] | None) -> list[str]:
     return lines
 
 
-def _damage_in_words(damage: Damage) -> list[str]:
+def _damage_in_words(damage: DamagedPlace) -> list[str]:
     where = damage.file if damage.bytes is None else f"{damage.file}, bytes {_span(damage.bytes)}"
     return [
         f"{damage.kind}: {where}",

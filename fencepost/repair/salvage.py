@@ -7,7 +7,7 @@ place, so every record that is left has the offset that its readers know.
 # Theory of operation
 #
 #     bytes     | 0..2 | 3..3 | ~~~~ damaged ~~~~ | 9..9 | 10..12 |        (offsets of each batch)
-#     pieces      Kept   Kept   Lost(4, 9)          Kept   Kept
+#     pieces      intact intact LostRange(4, 9)     intact intact
 #     repaired  | 0..2 | 3..3 | ABORT 4 | cover 5..8 | 9..9 | 10..12 |
 #
 # The broker's recovery stops at the first invalid byte. This reader goes on: it looks for the next byte where
@@ -65,7 +65,7 @@ class LossKind(Enum):
     MISSING_PARTITION = "missing partition directory"
 
 
-class Kept(NamedTuple):
+class IntactBatch(NamedTuple):
     """An intact batch. `data` is None when it stays byte for byte as it is in its file."""
 
     batch: ScannedBatch
@@ -77,7 +77,7 @@ class Kept(NamedTuple):
 
 
 @attrs.define(eq=False)
-class Lost:
+class LostRange:
     """The offsets from `start` to before `end`, and the bytes of a file that are in their place."""
 
     kind: LossKind
@@ -93,7 +93,7 @@ class Lost:
     """What is written in the place of lost markers, one per offset from `start` on."""
 
 
-Piece = Kept | Lost
+Piece = IntactBatch | LostRange
 
 
 @attrs.define(eq=False)
@@ -139,9 +139,9 @@ class SalvagedLog:
         for segment in self.segments:
             yield from segment.pieces
 
-    def lost(self) -> list[Lost]:
+    def lost(self) -> list[LostRange]:
         """The ranges without an intact batch."""
-        return [piece for piece in self.pieces() if isinstance(piece, Lost)]
+        return [piece for piece in self.pieces() if isinstance(piece, LostRange)]
 
     @property
     def is_altered(self) -> bool:
@@ -153,7 +153,7 @@ class SalvagedLog:
         for segment in self.segments:
             segment.pieces.clear()
 
-    def lose(self, lost: Lost, *, to: SalvagedSegment | None) -> None:
+    def lose(self, lost: LostRange, *, to: SalvagedSegment | None) -> None:
         """Put a lost range at the present end: into this segment, or into one of its own."""
         if to is None:
             path = f"{self.partition}/{lost.start:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
@@ -204,7 +204,7 @@ def salvage(
         size = 0 if last is None else storage.files(str(partition)).get(last.file.rpartition("/")[2], 0)
         file = str(partition) if last is None else last.file
         kind, because = LossKind.CUT_OFF, f"the log ends there, and {promised} was promised"
-        log.lose(Lost(kind, expected, promised, file, size, size, because), to=last)
+        log.lose(LostRange(kind, expected, promised, file, size, size, because), to=last)
     mend_epochs(storage, log)
     return log
 
@@ -212,7 +212,7 @@ def salvage(
 def _lose_before(log: SalvagedLog, expected: int, base: int) -> None:
     """No file holds the offsets up to the next segment."""
     file = f"{log.partition}/{expected:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
-    lost = Lost(LossKind.MISSING_SEGMENT, expected, base, file, 0, 0, "no file holds these offsets")
+    lost = LostRange(LossKind.MISSING_SEGMENT, expected, base, file, 0, 0, "no file holds these offsets")
     last = log.segments[-1] if log.segments else None
     # A segment without a batch begins where the lost one does: both would have the same name.
     log.lose(lost, to=last if last is not None and last.base_offset == expected else None)
@@ -247,7 +247,7 @@ class _Reader:
                     self.data = self.data or opened.read(0, size)
                     at = self._skip(segment, at)
                     continue
-                segment.pieces.append(Kept(_scanned(self.file, at, header, batch)))
+                segment.pieces.append(IntactBatch(_scanned(self.file, at, header, batch)))
                 segment.end_offset = header.next_offset
                 at += header.size
         finally:
@@ -288,7 +288,7 @@ class _Reader:
                 is_batch = at + max(HEADER_SIZE, _size_at(data, at)) > len(data)
                 self.log.torn = TornTail(self.file, at, len(data), is_batch)
                 return following
-        lost = Lost(kind, expected, end, self.file, at, following, because)
+        lost = LostRange(kind, expected, end, self.file, at, following, because)
         lost.may_hold_markers = not self._is_one_data_batch(at, following, expected, end)
         self.log.lose(lost, to=segment)
         return following
@@ -347,7 +347,7 @@ class _Reader:
         is_whole = header.base_offset == segment.end_offset and self._is_intact(bytes(batch), header)
         if not is_whole or end not in (None, header.next_offset):
             return False
-        segment.pieces.append(Kept(_scanned(self.file, at, header, batch), bytes(batch)))
+        segment.pieces.append(IntactBatch(_scanned(self.file, at, header, batch), bytes(batch)))
         segment.end_offset, segment.is_altered = header.next_offset, True
         self.log.mended.append(f"{self.file}, byte {at}: the length of a batch; its checksum proves it")
         return True
@@ -402,7 +402,7 @@ def mend_epochs(storage: StorageReader, log: SalvagedLog, newest: int = INT32_MA
         (segment, number, piece)
         for segment in log.segments
         for number, piece in enumerate(segment.pieces)
-        if isinstance(piece, Kept)
+        if isinstance(piece, IntactBatch)
     ]
     right = _longest_rise([piece.header.leader_epoch for _, _, piece in kept], newest)
     epoch = kept[min(right)][2].header.leader_epoch if right else max(0, newest)
@@ -436,16 +436,16 @@ def _longest_rise(epochs: list[int], newest: int) -> set[int]:
     return found
 
 
-def _with_epoch(storage: StorageReader, piece: Kept, leader_epoch: int) -> Kept:
+def _with_epoch(storage: StorageReader, piece: IntactBatch, leader_epoch: int) -> IntactBatch:
     batch = bytearray(content_of(storage, piece))
     header = place(batch, base_offset=piece.header.base_offset, leader_epoch=leader_epoch)
-    return Kept(piece.batch._replace(header=header), bytes(batch))
+    return IntactBatch(piece.batch._replace(header=header), bytes(batch))
 
 
 # --- the repaired bytes -----------------------------------------------------------------------------------
 
 
-def content_of(storage: StorageReader, piece: Kept) -> bytes:
+def content_of(storage: StorageReader, piece: IntactBatch) -> bytes:
     """The bytes of a batch."""
     if piece.data is not None:
         return piece.data
@@ -461,7 +461,7 @@ def repaired_bytes(storage: StorageReader, segment: SalvagedSegment, leader_epoc
     out = bytearray()
     original = b"" if not segment.pieces else storage.read_file(segment.file) or b""
     for piece in segment.pieces:
-        if isinstance(piece, Kept):
+        if isinstance(piece, IntactBatch):
             leader_epoch = piece.header.leader_epoch
             at = piece.batch.position
             out += original[at : at + piece.header.size] if piece.data is None else piece.data
@@ -479,7 +479,7 @@ def repaired_bytes(storage: StorageReader, segment: SalvagedSegment, leader_epoc
 
 def last_epoch(log: SalvagedLog) -> int:
     """The newest leader epoch of a log, -1 without a batch."""
-    epochs = (piece.header.leader_epoch for piece in log.pieces() if isinstance(piece, Kept))
+    epochs = (piece.header.leader_epoch for piece in log.pieces() if isinstance(piece, IntactBatch))
     return max(epochs, default=NO_LEADER_EPOCH)
 
 
@@ -487,6 +487,6 @@ def epoch_before(log: SalvagedLog, segment: SalvagedSegment) -> int:
     """The leader epoch of the last batch before a segment."""
     epoch = NO_LEADER_EPOCH
     for piece in log.pieces():
-        if isinstance(piece, Kept) and piece.header.base_offset < segment.base_offset:
+        if isinstance(piece, IntactBatch) and piece.header.base_offset < segment.base_offset:
             epoch = piece.header.leader_epoch
     return epoch

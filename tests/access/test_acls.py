@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencepost.broker.access.acls import OPERATIONS, Acls, Operation, Pattern, Resource, Rule
+from fencepost.broker.access.acls import OPERATIONS, AclEntry, Acls, Operation, Pattern, Resource
 from fencepost.broker.access.files import AccessFileError, format_users, parse_acls, parse_users
 from fencepost.protocol.scram import Users, make_credential
 
@@ -23,7 +23,7 @@ patterns = st.builds(
     Pattern, resource=resources, name=st.sampled_from([*NAMES, "*"]), is_prefix=st.booleans()
 ).filter(lambda pattern: not (pattern.is_prefix and pattern.name == "*"))
 rules = st.builds(
-    Rule,
+    AclEntry,
     principals=st.frozensets(st.sampled_from(PRINCIPALS), min_size=1),
     pattern=patterns,
     operations=st.frozensets(operations, min_size=1, max_size=3),
@@ -40,7 +40,7 @@ ENOUGH = {
 
 
 def naive(
-    given_rules: list[Rule],
+    given_rules: list[AclEntry],
     is_super: bool,
     principal: str,
     operation: Operation,
@@ -77,7 +77,7 @@ def naive(
     name=st.sampled_from(NAMES),
 )
 def test_the_decision_is_that_of_a_naive_model(
-    given_rules: list[Rule],
+    given_rules: list[AclEntry],
     is_super: bool,
     principal: str,
     operation: Operation,
@@ -91,7 +91,7 @@ def test_the_decision_is_that_of_a_naive_model(
 
 @few
 @given(given_rules=st.lists(rules, max_size=4))
-def test_any_resource_means_that_some_name_is_allowed(given_rules: list[Rule]) -> None:
+def test_any_resource_means_that_some_name_is_allowed(given_rules: list[AclEntry]) -> None:
     """The other direction does not hold: denials may add up to cover a prefix, which Kafka does not see."""
     acls = Acls(rules=tuple(given_rules))
     some = any(

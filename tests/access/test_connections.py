@@ -255,7 +255,7 @@ def test_a_client_falls_back_to_nothing() -> None:
     offer = ReplyFrame(
         1, error=ErrorCode.UNSUPPORTED_SASL_MECHANISM, body=m.SaslHandshakeReply(mechanisms=("PLAIN",))
     )
-    with pytest.raises(security.Refused, match=r"it offers PLAIN$"):
+    with pytest.raises(security.HandshakeRefused, match=r"it offers PLAIN$"):
         handshake.receive(b"".join(encode_reply(offer)))
     said += b"".join(handshake.outgoing())
     assert b"SCRAM-SHA-256" in said

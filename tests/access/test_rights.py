@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import attrs
 import pytest
 
-from fencepost.broker.access.acls import CLUSTER_NAME, Acls, Operation, Pattern, Resource, Rule
+from fencepost.broker.access.acls import CLUSTER_NAME, AclEntry, Acls, Operation, Pattern, Resource
 from fencepost.broker.access.authorize import REFUSALS, authorize
 from fencepost.broker.access.session import AccessSettings
 from fencepost.broker.access.table import ERRORS, RIGHTS, Filter, Need, Right
@@ -29,9 +29,9 @@ ALICE = "User:alice"
 DENIALS = frozenset(ERRORS.values())
 
 
-def rule(right: Right, *, principal: str = ALICE, is_allowed: bool = True) -> Rule:
+def rule(right: Right, *, principal: str = ALICE, is_allowed: bool = True) -> AclEntry:
     name = CLUSTER_NAME if right.resource is Resource.CLUSTER else "*"
-    return Rule(
+    return AclEntry(
         principals=frozenset({principal}),
         pattern=Pattern(resource=right.resource, name=name),
         operations=frozenset({right.operation}),

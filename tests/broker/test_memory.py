@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.broker.connections import Connections
+from fencepost.broker.connections import ConnectionTable
 from fencepost.broker.memory import (
     FETCH_OWN_BYTES,
     MEBIBYTE,
     TLS_BYTES,
     MemoryBound,
     MemoryPool,
-    Share,
+    PoolShare,
     fetch_share,
     request_bytes,
 )
@@ -30,7 +30,7 @@ class Clients:
     def __init__(self, count: int) -> None:
         self.times_pressed = 0
         self.pool = MemoryPool(LIMIT, pressed=self.press)
-        self.shares = [Share(self.pool, number, OWN) for number in range(count)]
+        self.shares = [PoolShare(self.pool, number, OWN) for number in range(count)]
         self.granted: list[int] = []
 
     def press(self) -> None:
@@ -122,6 +122,8 @@ def test_the_bound_is_the_sum_of_its_parts() -> None:
 
 def test_a_broker_takes_no_more_connections_than_descriptors_allow() -> None:
     def limit(count: int) -> int:
-        return Connections(ConnectionSettings(max_connections=count), tell=print, pressed=lambda: None).limit
+        return ConnectionTable(
+            ConnectionSettings(max_connections=count), tell=print, pressed=lambda: None
+        ).limit
 
     assert limit(7) == 7 < limit(1 << 40) < 1 << 40

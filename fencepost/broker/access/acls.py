@@ -110,7 +110,7 @@ class Pattern:
 
 
 @value(kw_only=True)
-class Rule:
+class AclEntry:
     """One rule: these principals may, or may not, do these operations to the resources of the pattern."""
 
     principals: frozenset[str]
@@ -126,7 +126,7 @@ class Rule:
 class Acls:
     """All rules of a broker."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[AclEntry, ...] = ()
     super_users: frozenset[str] = frozenset()
 
     def allows(self, principal: str, operation: Operation, resource: Resource, name: str) -> bool:

@@ -12,7 +12,15 @@ from binascii import Error as NotBase64
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn, cast
 
-from fencepost.broker.access.acls import CLUSTER_NAME, OPERATIONS, Acls, Operation, Pattern, Resource, Rule
+from fencepost.broker.access.acls import (
+    CLUSTER_NAME,
+    OPERATIONS,
+    AclEntry,
+    Acls,
+    Operation,
+    Pattern,
+    Resource,
+)
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.scram import ITERATIONS, ITERATIONS_MAX, KEY_SIZE, Credential, Users
 
@@ -60,7 +68,7 @@ def parse_acls(text: str, file: str) -> Acls:
     ):
         raise AccessFileError(f"{file}: write each rule as an entry [[acl]]")
     top = _Entry(f"{file}: ", {})
-    rules: list[Rule] = []
+    rules: list[AclEntry] = []
     for number, entry in enumerate(cast("list[dict[str, Any]]", entries)):
         line = f" (line {lines[number]})" if number < len(lines) else ""
         rules += _Entry(f"{file}: [[acl]] entry {number + 1}{line}: ", entry).rules()
@@ -77,7 +85,7 @@ class _Entry:
     def fail(self, what: str) -> NoReturn:
         raise AccessFileError(self.place + what)
 
-    def rules(self) -> Iterator[Rule]:
+    def rules(self) -> Iterator[AclEntry]:
         unknown = sorted(self.fields.keys() - {"principal", "allow", "deny", *_RESOURCE_KEYS})
         if unknown:
             self.fail(f"unknown key {unknown[0]!r}: write principal, allow, deny, or {self._resources()}")
@@ -90,7 +98,7 @@ class _Entry:
         for key in ("allow", "deny"):
             if key in self.fields:
                 operations = self._operations(key, pattern.resource)
-                yield Rule(
+                yield AclEntry(
                     principals=frozenset(principals),
                     pattern=pattern,
                     operations=operations,

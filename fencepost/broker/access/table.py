@@ -67,7 +67,7 @@ class Filter(NamedTuple):
     condition: str = ""
 
 
-class Row(NamedTuple):
+class RequestRights(NamedTuple):
     """What a request needs."""
 
     needs: tuple[Need, ...] = ()
@@ -142,21 +142,21 @@ _CLUSTER_ACTION: Final = _need(_R.CLUSTER, _O.CLUSTER_ACTION)
 _READ_GROUP: Final = _need(_R.GROUP, _O.READ)
 _WRITE_ID: Final = _need(_R.TRANSACTIONAL_ID, _O.WRITE)
 _DESCRIBE_TOPIC: Final = (Right(_R.TOPIC, _O.DESCRIBE),)
-_ANYONE: Final = Row()
+_ANYONE: Final = RequestRights()
 
-RIGHTS: Final[dict[type[Any], Row]] = {
-    m.Produce: Row((
+RIGHTS: Final[dict[type[Any], RequestRights]] = {
+    m.Produce: RequestRights((
         _WRITE_ID._replace(when=_has_id, condition="with a transactional id"),
         _need(_R.TOPIC, _O.WRITE, "partitions"),
     )),
-    m.Fetch: Row((_need(_R.TOPIC, _O.READ, "partitions"),)),
-    m.ListOffsets: Row((_need(_R.TOPIC, _O.DESCRIBE, "partitions"),)),
-    m.Metadata: Row(
+    m.Fetch: RequestRights((_need(_R.TOPIC, _O.READ, "partitions"),)),
+    m.ListOffsets: RequestRights((_need(_R.TOPIC, _O.DESCRIBE, "partitions"),)),
+    m.Metadata: RequestRights(
         (_need(_R.TOPIC, _O.DESCRIBE, "topics", when=_names_topics, condition="named topics"),),
         (Filter("topics", _DESCRIBE_TOPIC, when=_names_no_topics, condition="all topics"),),
     ),
-    m.OffsetCommit: Row((_READ_GROUP, _need(_R.TOPIC, _O.READ, "offsets"))),
-    m.OffsetFetch: Row(
+    m.OffsetCommit: RequestRights((_READ_GROUP, _need(_R.TOPIC, _O.READ, "offsets"))),
+    m.OffsetFetch: RequestRights(
         (
             _need(_R.GROUP, _O.DESCRIBE),
             _need(
@@ -165,31 +165,31 @@ RIGHTS: Final[dict[type[Any], Row]] = {
         ),
         (Filter("offsets", _DESCRIBE_TOPIC, when=_names_no_partitions, condition="all partitions"),),
     ),
-    m.FindCoordinator: Row((
+    m.FindCoordinator: RequestRights((
         _need(_R.GROUP, _O.DESCRIBE, when=_finds_group, condition="a group"),
         _need(
             _R.TRANSACTIONAL_ID, _O.DESCRIBE, when=_finds_transaction, condition="a transactional id"
         ),
     )),
-    m.JoinGroup: Row((_READ_GROUP,)),
-    m.SyncGroup: Row((_READ_GROUP,)),
-    m.Heartbeat: Row((_READ_GROUP,)),
-    m.LeaveGroup: Row((_READ_GROUP,)),
-    m.DescribeGroups: Row((_need(_R.GROUP, _O.DESCRIBE, "groups"),)),
-    m.ListGroups: Row(
+    m.JoinGroup: RequestRights((_READ_GROUP,)),
+    m.SyncGroup: RequestRights((_READ_GROUP,)),
+    m.Heartbeat: RequestRights((_READ_GROUP,)),
+    m.LeaveGroup: RequestRights((_READ_GROUP,)),
+    m.DescribeGroups: RequestRights((_need(_R.GROUP, _O.DESCRIBE, "groups"),)),
+    m.ListGroups: RequestRights(
         filters=(Filter("groups", (Right(_R.CLUSTER, _O.DESCRIBE), Right(_R.GROUP, _O.DESCRIBE))),)
     ),
-    m.DeleteGroups: Row((_need(_R.GROUP, _O.DELETE, "groups"),)),
-    m.OffsetDelete: Row((_need(_R.GROUP, _O.DELETE), _need(_R.TOPIC, _O.READ, "partitions"))),
+    m.DeleteGroups: RequestRights((_need(_R.GROUP, _O.DELETE, "groups"),)),
+    m.OffsetDelete: RequestRights((_need(_R.GROUP, _O.DELETE), _need(_R.TOPIC, _O.READ, "partitions"))),
     m.ApiVersions: _ANYONE,
     m.SaslHandshake: _ANYONE,
     m.SaslAuthenticate: _ANYONE,
-    m.CreateTopics: Row((
+    m.CreateTopics: RequestRights((
         Need((Right(_R.TOPIC, _O.CREATE), Right(_R.CLUSTER, _O.CREATE)), "topics"),
     )),
-    m.DeleteTopics: Row((_need(_R.TOPIC, _O.DELETE, "topics"),)),
-    m.DeleteRecords: Row((_need(_R.TOPIC, _O.DELETE, "partitions"),)),
-    m.InitProducerId: Row((
+    m.DeleteTopics: RequestRights((_need(_R.TOPIC, _O.DELETE, "topics"),)),
+    m.DeleteRecords: RequestRights((_need(_R.TOPIC, _O.DELETE, "partitions"),)),
+    m.InitProducerId: RequestRights((
         _WRITE_ID._replace(when=_has_id, condition="with a transactional id"),
         Need(
             (Right(_R.CLUSTER, _O.IDEMPOTENT_WRITE), Right(_R.TOPIC, _O.WRITE, any_name=True)),
@@ -197,7 +197,7 @@ RIGHTS: Final[dict[type[Any], Row]] = {
             condition="without one",
         ),
     )),
-    m.AddPartitionsToTxn: Row(
+    m.AddPartitionsToTxn: RequestRights(
         (
             _WRITE_ID._replace(when=_is_of_client, condition="up to version 3"),
             _need(_R.TOPIC, _O.WRITE, "partitions", when=_is_of_client, condition="up to version 3"),
@@ -205,12 +205,12 @@ RIGHTS: Final[dict[type[Any], Row]] = {
         ),
         all_or_none=True,
     ),
-    m.AddOffsetsToTxn: Row((_WRITE_ID, _READ_GROUP)),
-    m.EndTxn: Row((_WRITE_ID,)),
-    m.TxnOffsetCommit: Row((_WRITE_ID, _READ_GROUP, _need(_R.TOPIC, _O.READ, "offsets"))),
+    m.AddOffsetsToTxn: RequestRights((_WRITE_ID, _READ_GROUP)),
+    m.EndTxn: RequestRights((_WRITE_ID,)),
+    m.TxnOffsetCommit: RequestRights((_WRITE_ID, _READ_GROUP, _need(_R.TOPIC, _O.READ, "offsets"))),
     # Kafka asks for Alter or ClusterAction for either marker. Here an administrator can abort a hanging
     # transaction, which loses nothing that was acknowledged as committed, and can never commit one.
-    m.WriteTxnMarkers: Row((
+    m.WriteTxnMarkers: RequestRights((
         Need(
             (Right(_R.CLUSTER, _O.ALTER), Right(_R.CLUSTER, _O.CLUSTER_ACTION)),
             when=_only_aborts,
@@ -218,15 +218,15 @@ RIGHTS: Final[dict[type[Any], Row]] = {
         ),
         _CLUSTER_ACTION._replace(when=_commits, condition="COMMIT markers"),
     )),
-    m.DescribeProducers: Row((_need(_R.TOPIC, _O.READ, "partitions"),)),
-    m.DescribeTransactions: Row(
+    m.DescribeProducers: RequestRights((_need(_R.TOPIC, _O.READ, "partitions"),)),
+    m.DescribeTransactions: RequestRights(
         (_need(_R.TRANSACTIONAL_ID, _O.DESCRIBE, "transactional_ids"),),
         (Filter("transactions", _DESCRIBE_TOPIC, inner="partitions"),),
     ),
-    m.ListTransactions: Row(
+    m.ListTransactions: RequestRights(
         filters=(Filter("transactions", (Right(_R.TRANSACTIONAL_ID, _O.DESCRIBE),)),)
     ),
-    m.AllocateProducerIds: Row((_CLUSTER_ACTION,)),
-    m.BrokerRegistration: Row((_CLUSTER_ACTION,)),
-    m.ElectLeaders: Row((_CLUSTER_ACTION,)),  # between nodes here; an administrator's request in Kafka
+    m.AllocateProducerIds: RequestRights((_CLUSTER_ACTION,)),
+    m.BrokerRegistration: RequestRights((_CLUSTER_ACTION,)),
+    m.ElectLeaders: RequestRights((_CLUSTER_ACTION,)),  # an administrator's request in Kafka
 }  # fmt: skip
