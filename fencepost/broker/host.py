@@ -305,16 +305,17 @@ class Host:
         """Perform every action that is possible at time `now` (milliseconds). With `pauses`, stop as soon as
         answers may leave: they leave together, before the node continues with work that no client waits for.
         """
+        to_do, inbox, performs = self.to_do, self.inbox, self._performs
         while True:
-            while self.to_do:
-                act = self.to_do.popleft()
+            while to_do:
+                act = to_do.popleft()
                 try:  # not a method of its own: this loop runs for every append and effect
-                    self._performs[type(act)](self, act, now)
+                    performs[type(act)](self, act, now)
                 except Exception as problem:  # noqa: BLE001 - the barrier, see dispatch.step
                     self._contain_act(problem, act, now)
-            if not self.inbox or (pauses and self.answers and not self.requests_waiting):
+            if not inbox or (pauses and self.answers and not self.requests_waiting):
                 return
-            self._take(self.inbox.popleft(), now)
+            self._take(inbox.popleft(), now)
 
     def tick(self, now: int) -> None:
         """Offer a Tick when one is due."""
@@ -565,9 +566,9 @@ class Host:
 
     def _drop_appends(self, key: TopicPartition) -> None:
         """Discard the queued appends of a log that this node has lost."""
-        self.to_do = deque(
-            act for act in self.to_do if not (isinstance(act, Append) and act.partition == key)
-        )
+        kept = [act for act in self.to_do if not (isinstance(act, Append) and act.partition == key)]
+        self.to_do.clear()  # and not another deque: `work_until_idle` is at work on this one
+        self.to_do.extend(kept)
         self.unsynced.discard(key)
 
     @property

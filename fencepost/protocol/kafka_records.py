@@ -69,8 +69,9 @@ def build_kafka_batch(
 
 def build_state_batch(key: bytes, value: bytes | None, *, timestamp: int) -> bytearray:
     """A batch of one record without headers: how a coordinator writes its state."""
-    record = _RECORD_START + _sized_key(key) + (_NULL_SIZE if value is None else _sized(value)) + _NO_HEADERS
-    return build_batch(_sized(record), base_timestamp=timestamp)
+    sized = _NULL_SIZE if value is None else varint(len(value)) + value
+    record = _RECORD_START + _sized_key(key) + sized + _NO_HEADERS
+    return build_batch(varint(len(record)) + record, base_timestamp=timestamp)
 
 
 def encode_kafka_records(records: Iterable[KafkaRecord]) -> bytes:

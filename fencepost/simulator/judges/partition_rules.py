@@ -138,10 +138,9 @@ class PartitionRecord:
 
     def first_undecided(self) -> int:
         """Where the last stable offset must be."""
-        # The oldest open transaction is the first one: the model keeps them in the order of their offsets.
-        stable = self.model.last_stable_offset
-        if stable > self.high_watermark:
-            stable = self.high_watermark
+        stable = self.high_watermark
+        if self.model.open:  # the first of them is the oldest: the model keeps the order of their offsets
+            stable = min(stable, self.model.last_stable_offset)
         for ended in self.unreplicated_txns:
             if ended.first_offset < stable:
                 stable = ended.first_offset

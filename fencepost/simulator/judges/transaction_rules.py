@@ -90,11 +90,10 @@ class TransactionBook:
         if before is not None:
             self._judge_step(name, before, record)
         self._judge_identity(name, before, record)
-        self._note(key, entry)
+        self._note(key, entry, before)
 
-    def _note(self, key: TopicPartition, entry: Entry) -> None:
+    def _note(self, key: TopicPartition, entry: Entry, before: TransactionRecord | None) -> None:
         _, name, record = entry
-        before = self.latest.get(name)
         self.latest[name] = record
         self.entries[key].append(entry)
         self.waiting[key].append(entry)
@@ -153,7 +152,7 @@ class TransactionBook:
                 for known in (self.latest, self.durable_records, self.current):
                     known.pop(name, None)
             for entry in kept:
-                self._note(key, entry)
+                self._note(key, entry, self.latest.get(entry[1]))
                 self.durable(key, entry[0])
         self.durable(key, end)
 
