@@ -70,7 +70,7 @@ class LoggedAbort(NamedTuple):
 class PartitionModel:
     """What the batches up to `end_offset` say. Feed every batch of the log to `apply`, in order."""
 
-    __slots__ = ("aborted", "end_offset", "markers", "newest_timestamp", "open", "producers")
+    __slots__ = ("aborted", "end_offset", "first_markers", "markers", "newest_timestamp", "open", "producers")
 
     def __init__(self) -> None:
         self.end_offset = 0
@@ -80,6 +80,8 @@ class PartitionModel:
         """First offsets by producer id, oldest first: batches come in the order of their offsets."""
         self.markers: dict[int, list[LoggedMarker]] = {}
         """By producer id, in the order of the log."""
+        self.first_markers: dict[tuple[int, int], LoggedMarker] = {}
+        """By producer id and epoch. Epochs become many with KIP-890, so they are not searched."""
         self.aborted: list[LoggedAbort] = []
 
     @property
@@ -141,6 +143,7 @@ class PartitionModel:
             producer_id, epoch, marker.result, marker.coordinator_epoch, offset, first_offset
         )
         self.markers.setdefault(producer_id, []).append(logged)
+        self.first_markers.setdefault((producer_id, epoch), logged)
         if marker.result is _ABORT and first_offset != NO_OFFSET:
             # Readers look an aborted transaction up as long as one that was open with it may be read.
             self.aborted.append(LoggedAbort(producer_id, first_offset, offset, self.last_stable_offset))
@@ -190,8 +193,7 @@ class PartitionModel:
 
     def first_marker(self, producer_id: int, producer_epoch: int) -> LoggedMarker | None:
         """The first marker with exactly this identity."""
-        markers = self.markers.get(producer_id, ())
-        return next((marker for marker in markers if marker.producer_epoch == producer_epoch), None)
+        return self.first_markers.get((producer_id, producer_epoch))
 
     def all_markers(self) -> Iterator[LoggedMarker]:
         """Every marker, by producer."""
