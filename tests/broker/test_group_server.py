@@ -47,7 +47,7 @@ async def test_a_member_that_went_while_it_waited_holds_up_nobody_for_longer_tha
         body_of(await first.ask(join_request(one)), JoinGroupReply)
         await second.send(join_request(two))
         await second.stream.aclose()
-        while len(server.connections) > 1:
+        while len(server.connections.opened) > 1:
             await trio.lowlevel.checkpoint()
         joined = body_of(await first.ask(join_request(one)), JoinGroupReply)
         assert one in {member.member_id for member in joined.members}
