@@ -151,7 +151,11 @@ LIMITS: Final = (
         "decoded, it takes up to 70 times as many bytes of memory",
     ),
     Limit(
-        "an array of a request", REQUEST_ARRAY_LENGTH_MAX, "entries", None, "above the limit with an answer"
+        "an array of a request",
+        REQUEST_ARRAY_LENGTH_MAX,
+        "entries",
+        None,
+        f"a list above {ENTRIES.value:,} gets an error; above this one, no answer",
     ),
     Limit("client id", CLIENT_ID_LENGTH_MAX, "characters", None, "as long as the longest file name"),
     Limit("any other text", STRING_LENGTH_MAX, "bytes", None, "the type STRING of Kafka's protocol"),

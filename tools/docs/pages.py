@@ -231,7 +231,7 @@ def _rights() -> str:
         (kind.__name__, "; ".join(map(_need, row.needs)) or "-", "; ".join(map(_filter, row.filters)) or "-")
         for kind, row in sorted(RIGHTS.items(), key=lambda found: API_BY_REQUEST[found[0]].key)
     ]
-    return tables.markdown_table(["request", "needs", "and shows only what one may"], rows)
+    return tables.markdown_table(["request", "needs", "the reply lists only entries with"], rows)
 
 
 def _need(need: Need) -> str:
