@@ -165,7 +165,7 @@ DIFFERENCES: Final = (
         what="security",
         kafka="TLS, SASL with five mechanisms, delegation tokens, ACLs that requests change, quotas.",
         here="TLS, SASL PLAIN and SCRAM-SHA-256, ACLs from a file, no quotas.",
-        because="What keeps strangers away fits into two files that a person can read.",
+        because="Two files that a person can read are enough to keep strangers away.",
         noticed="A change of users or ACLs needs a restart; CreateAcls does not exist.",
     ),
     Difference(
