@@ -1,7 +1,8 @@
 """What a damaged `__cluster_metadata` needs so that nothing is handed out twice: producer ids, leader epochs,
 and records about topics that are lost.
 
-Rule: a lost record counts as the most that it can have said. Ids and epochs may be skipped, never repeated.
+Rule: a lost record is taken to have granted as much as it can have. Ids and epochs may be skipped, but are
+never repeated.
 """
 
 from __future__ import annotations

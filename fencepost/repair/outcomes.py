@@ -1,4 +1,4 @@
-"""How the transactions ended whose markers may be lost: what proves it, and what is written in their place.
+"""How transactions ended if their markers may be lost: the proofs, and what is written in place of markers.
 
 Rule: nothing becomes committed without proof. A transaction without one is aborted, and the report says so.
 """

@@ -1,6 +1,6 @@
 """Carries out a plan: sets the damaged originals aside, and writes logs that a broker leads again.
 
-Rule: every file that is replaced or removed has a whole copy in a directory `NAME~1` before. A repair that is
+Rule: every file that is replaced or removed is first copied whole into a directory `NAME~1`. A repair that is
 interrupted leaves a directory that is damaged as before, or repaired; it is started again.
 """
 

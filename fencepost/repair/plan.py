@@ -530,7 +530,7 @@ _STAKES: Final = {
         "transactions without a known outcome are aborted; ids whose last state may be lost are forgotten",
     ),
     CONSUMER_OFFSETS_TOPIC: (
-        "offsets that groups committed there: an older offset counts, and records are processed again",
+        "offsets that groups committed there: they go on at older offsets, and process records again",
         "all other offsets and groups",
     ),
 }

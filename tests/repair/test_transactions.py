@@ -234,7 +234,7 @@ def test_a_lost_offset_is_an_older_offset() -> None:
     damage(storage, offsets_log_of("group"), 2)
     plan, after = repaired(story)
     assert [each.at_stake for each in plan.damages] == [
-        "offsets that groups committed there: an older offset counts, and records are processed again: group"
+        "offsets that groups committed there: they go on at older offsets, and process records again: group"
     ]
     assert after.offset("group").offset == 3
 
