@@ -117,7 +117,7 @@ class Connection:
         return False
 
     def _decrypted(self, session: Session, chunk: memoryview) -> Buffer:
-        """What the client said; TLS may have something to say in between."""
+        """The bytes that the client sent, decrypted; TLS may send messages of its own in between."""
         try:
             return session.decrypt(chunk)
         finally:
@@ -140,7 +140,7 @@ class Connection:
         return None if self.is_closed else self.frames.take()
 
     def _reserves(self, announced: Announced) -> bool:
-        """Take room for the next frame, and for what is made of it until it is answered, if there is any."""
+        """Take room for the next frame, and for what is decoded from it. False if it must wait for room."""
         size = request_bytes(announced.size, announced.header_size)
         if self.is_closed or not self.requests.ask(size, self._continue):
             return False
@@ -320,7 +320,8 @@ def half_of_descriptors() -> int:
 class SpareDescriptor:
     """A descriptor to give up when no other one is left, so that a connection can be accepted and closed.
 
-    Left in the backlog it would wake the broker again at once, and its client would wait for nothing.
+    A connection that is left in the backlog would wake the broker again at once, and its client would wait in
+    vain.
     """
 
     def __init__(self) -> None:
@@ -392,7 +393,7 @@ class ConnectionTable:
         return MemoryBound.of(self.settings, connections=self.limit, has_tls=self.has_tls)
 
     def is_open(self, number: int) -> bool:
-        """Whether somebody is there to take an answer."""
+        """Whether this connection is open, so that an answer can be sent."""
         connection = self.opened.get(number)
         return connection is not None and not connection.is_closed
 
@@ -403,7 +404,7 @@ class ConnectionTable:
         for connection in list(self.opened.values()):
             if connection.is_late(now):
                 arrived, taken_ms = connection.frames.arrived, now - connection.frame_ms
-                self._drop(connection, f"brought {arrived} bytes of a request in {taken_ms} ms")
+                self._drop(connection, f"sent {arrived} bytes of a request in {taken_ms} ms")
             elif connection.is_idle(now, idle_ms):
                 connection.close()
             elif connection.frames.arrived:
@@ -414,7 +415,7 @@ class ConnectionTable:
         return again_ms
 
     def relieve(self, now: int) -> None:
-        """Close those whose peers move nothing while others wait for room, the largest first."""
+        """Close connections whose peers make no progress while others wait for room, the largest first."""
         stalled = [each for each in self.opened.values() if now - each.moved_ms >= STALLED_MS]
         for connection in sorted(stalled, key=lambda each: each.stalled_bytes, reverse=True):
             holds_wanted = (self.requests.is_wanted and connection.requests.is_from_pool) or (
@@ -422,13 +423,14 @@ class ConnectionTable:
             )
             if holds_wanted and connection.stalled_bytes:
                 held = connection.stalled_bytes
-                self._drop(connection, f"moved nothing for a second and held {held} bytes that others need")
+                why = f"made no progress for a second and held {held} bytes of memory that others need"
+                self._drop(connection, why)
 
     def shrink(self) -> None:
         """Close the connections with the largest answers until all answers fit into their pool."""
         while self.answers.free < 0:
             largest = max(self.opened.values(), key=lambda each: each.answers.held)
-            self._drop(largest, f"had {largest.answers.held} bytes of answers to take")
+            self._drop(largest, f"had not read {largest.answers.held} bytes of answers")
 
     def _drop(self, connection: Connection, why: str) -> None:
         connection.close()

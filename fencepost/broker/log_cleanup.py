@@ -1,7 +1,8 @@
 """When logs lose old records: retention deletes the oldest segments, compaction keeps the latest of each key.
 
-Rule: nothing that is not durable is deleted, and nothing that is not decided is compacted. The host knows the
-segments and picks among them (`Journal.deletable_before`, `plan_cleaning`); the log's state does not change.
+Rule: only durable records are deleted, and only records below the last stable offset are compacted. The
+host knows the segments and picks among them (`Journal.deletable_before`, `plan_cleaning`); the log's state
+does not change.
 """
 
 # Kafka has two threads for this, LogManager.cleanupLogs every log.retention.check.interval.ms and the log

@@ -1,6 +1,6 @@
 """How long a log keeps its records: the settings of a topic, with Kafka's names and defaults.
 
-Rule: a topic's own setting, else the broker's; internal topics have theirs.
+Rule: a topic's own setting counts, else the broker's. Internal topics have settings of their own.
 """
 
 from __future__ import annotations

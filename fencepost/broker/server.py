@@ -92,7 +92,7 @@ from fencepost.protocol.secure import TlsFailed
 from fencepost.protocol.terms import escaped
 
 RECEIVE_SIZE: Final = 1 << 20  # bytes of a large frame per wake-up
-# Connections with requests that have arrived share a round of so long; each gets one request at least.
+# Connections with requests that have arrived share a round of this length; each gets at least one request.
 ROUND_NS: Final = 10_000_000
 OUT_OF_DESCRIPTORS_S: Final = 0.1
 IDLE_WAKE_MS: Final = 3_600_000
@@ -443,7 +443,7 @@ class Server:
         return min(due, default=now + IDLE_WAKE_MS)
 
     def hurry(self, within_ms: int = PRESSED_SWEEP_MS) -> None:
-        """Look at all connections within so long."""
+        """Look at all connections within this time."""
         at_ms = monotonic_ms() + within_ms
         if at_ms < self._sweep_at_ms:
             self._sweep_at_ms = at_ms

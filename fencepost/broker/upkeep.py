@@ -143,7 +143,7 @@ class Upkeep:
             cleaning.is_cancelled = True
 
     def do_some(self) -> None:
-        """One piece of it, for shells without threads."""
+        """Do one piece of the upkeep, for shells without threads."""
         cleaning, has_more = self.next_cleaning(), False
         if cleaning is not None:
             try:

@@ -1,4 +1,4 @@
-"""What of a request a principal may have done, and what the reply must say about the rest.
+"""Which part of a request is carried out for a principal, and what the reply must say about the rest.
 
 Rule: values in, values out: (rules, principal, request) -> the allowed part, the refusals, a change of the
 reply. It knows nothing of the node's state, so an answer does not tell whether a resource exists.
@@ -182,7 +182,7 @@ Refuse = Callable[[Any, ErrorCode], Any]
 
 
 def _refused(request: Request, need: Need, allowed: _Asker) -> tuple[Any, ...]:
-    """The reply's entries for the refused ones; where it is all or none, for each of them."""
+    """The reply's entries for the refused ones; for all, if one refusal refuses the whole request."""
     error = ERRORS[need.rights[0].resource]
     refuse, all_or_none = REFUSALS[type(request)], RIGHTS[type(request)].all_or_none
     return tuple(

@@ -75,7 +75,7 @@ class AccessSettings:
 
     @property
     def missing(self) -> list[str]:
-        """What a broker that other machines reach should have and does not."""
+        """The protections that a broker needs if other machines can reach it, and that are missing."""
         parts = {
             "TLS": self.tls_cert is not None,
             "users or client certificates": self.users is not None or self.tls_client_ca is not None,
@@ -85,7 +85,7 @@ class AccessSettings:
 
 
 class NotAdmitted(FencepostError):
-    """The connection must end; `reply` is what it is told, the text is for the broker's log."""
+    """The connection must end; `reply` is for the client, the text is for the broker's log."""
 
     def __init__(
         self, because: str, correlation_id: int, error: ErrorCode, body: ReplyBody | None = None
@@ -113,7 +113,7 @@ class Session:
     # --- bytes
 
     def decrypt(self, chunk: memoryview) -> bytes | memoryview:
-        """What arrived. TlsFailed ends the connection; `outgoing` then holds what TLS has to say."""
+        """Decrypt what arrived. TlsFailed ends the connection; `outgoing` then holds the alert of TLS."""
         if self.tls is None:
             return chunk
         data = self.tls.receive(chunk)
@@ -147,7 +147,7 @@ class Session:
         try:
             return SaslAuthenticateReply(auth_bytes=self._evaluate(message))
         except SaslFailed as problem:
-            # One error for a wrong password, an unknown user and a malformed message: it tells nothing.
+            # One error for a wrong password, an unknown user and a malformed message, so it reveals nothing.
             because = f"{self._mechanism}: {problem}"
             raise NotAdmitted(because, correlation_id, ErrorCode.SASL_AUTHENTICATION_FAILED) from problem
 
@@ -174,7 +174,7 @@ class Session:
     # --- ACLs
 
     def authorize(self, request: Request, version: int) -> Verdict:
-        """What of the request is carried out; without ACLs all of it."""
+        """The part of the request that is carried out; without ACLs all of it."""
         if self.acls is None:
             return Verdict(request=request)
         return authorize(self.acls, self.principal, request, version)

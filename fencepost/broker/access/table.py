@@ -1,12 +1,12 @@
 """The table of rights: which operation on which resource each request needs.
 
-Rule: the table is what runs (`authorize.py`), what docs/access.md shows, and what the tests ask row by row.
+Rule: the table is what runs (`authorize.py`), what docs/access.md shows, and what the tests try row by row.
 Its source is Kafka's documentation, "Protocols: operations and resources", and KafkaApis.
 """
 
 # A need is met by any of its rights. It concerns the whole request, or each entry of one of its lists. A
-# request without a need of the whole is carried out for the entries that are allowed; the reply says the
-# error of the others. A filter does not refuse anything: the reply leaves out what the principal may not see.
+# request without a need of the whole is carried out for the entries that are allowed; the reply has the error
+# of the others. A filter does not refuse anything: the reply leaves out what the principal may not see.
 
 from __future__ import annotations
 
