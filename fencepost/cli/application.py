@@ -33,7 +33,8 @@ COMMANDS = (
         "fencepost.cli.serve:serve",
         """Run a broker until Ctrl-C or SIGTERM.
 
-        When the broker is ready, it prints two lines: its address as text, then the same as JSON.
+        When the broker is ready, it prints three lines: its address, the most memory that clients can make it
+        use, and the same as JSON.
         """,
     ),
     ("user", None, "Add users to the file of users of a broker, and remove them."),
@@ -42,8 +43,8 @@ COMMANDS = (
         "fencepost.cli.user:add_user",
         """Add a user to a file of users, or change the password of one.
 
-        The password is asked for, or read from standard input. The file holds SCRAM credentials, from which
-        it cannot be computed.
+        The command asks for the password, or reads it from standard input. The file holds SCRAM credentials,
+        from which the password cannot be computed.
         """,
     ),
     ("user remove", "fencepost.cli.user:remove_user", "Remove a user from a file of users."),

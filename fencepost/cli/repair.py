@@ -76,7 +76,7 @@ def _check_adopted(plan: Plan, topics: tuple[str, ...]) -> None:
         if topic not in plan.adopted:
             raise CommandFailed(
                 f"--adopt {topic}: the metadata knows this topic, or there is no directory {topic}-0",
-                then="name its directories as the broker did, without `~` and number",
+                then=f"give its directories their names back first: {topic}-0, without `~` and number",
                 code=WRONG_USAGE,
             )
 

@@ -87,7 +87,7 @@ def serve(
         Connections at a time; more are refused. [default: 10,000, or half of the file descriptors if that is
         less]
     connections_max_idle_ms
-        Close a connection that is not used for so long. [default: 10 minutes, as in Kafka]
+        Close a connection that is not used for this time. [default: 10 minutes, as in Kafka]
     queued_max_request_bytes
         Memory for all requests that have arrived and are not answered. [default: 256 MiB]
     queued_max_response_bytes
@@ -121,8 +121,8 @@ def serve(
     offsets_retention_check_interval_ms
         How often to remove expired offsets. [default: 10 minutes, as in Kafka]
     log_retention_ms
-        How long to keep records of topics that do not say it themselves; -1 keeps them for ever. [default: 7
-        days, as in Kafka]
+        How long to keep records of topics without retention.ms of their own; -1 keeps them for ever.
+        [default: 7 days, as in Kafka]
     transaction_version
         Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98.
     partition_verification
@@ -246,8 +246,8 @@ def _check_host(host: str, access: AccessSettings, *, insecure: bool) -> None:
     if missing and not insecure and not _is_loopback(host):
         raise CommandFailed(
             f"--host {host} opens the broker to other machines, and it has no {', no '.join(missing)}",
-            then="docs/access.md sets them up; --insecure leaves them out, so that everyone who reaches the "
-            "port may do what they would prevent",
+            then="docs/access.md shows how to set them up; --insecure starts the broker without them, open "
+            "to everyone who reaches the port",
             code=WRONG_USAGE,
         )
 
