@@ -3,9 +3,12 @@
 # Each line uses only what stands above it:
 #
 #     storage                          what a disk promises; implemented by disk, memory and simulated
+#     open_files                       how many log files are open at a time
 #     indexes                          the files beside a segment
 #     open_transactions, manifest      which transactions a log leaves open; the JSON files of a partition
 #     segments                         batches in one file, and the walk over them
 #     recovery                         the valid prefix of the segments after a crash
 #     journal                          one partition: append, roll, read, sync
+#     compaction, cleaning             what compaction leaves of a log; how cleaned segments take their place
+#     catalogue                        which logs a data directory holds
 #     data_directory                   all partitions of a broker

@@ -1,4 +1,4 @@
-"""The catalogue of a data directory: which logs it holds, so that one that vanishes is missed.
+"""The catalogue of a data directory: which logs it holds, so that a start notices a log that has vanished.
 
 Rule: a log is listed when its files exist, and removed from the list before they go. A listed log without
 files is therefore damaged, and not a new one.
@@ -60,18 +60,18 @@ class Catalogue:
         return iter(self._lines)
 
     def add(self, name: str) -> None:
-        """The files of a log exist."""
+        """Note that the files of a log exist."""
         if name not in self._lines:
             self._add(name, self._storage.boot_id)
 
     def keep(self, name: str) -> None:
-        """The files of a log survive a loss of power, and from now on that is known after one."""
+        """Note that the files of a log survive a loss of power, so that they are expected after one."""
         if self._lines.get(name) != SYNCED:
             self._add(name, SYNCED)
             self._file.sync()
 
     def remove(self, name: str) -> None:
-        """The files of a log will be removed next."""
+        """Note that the files of a log will be removed next."""
         if name in self._lines:
             self._add(name, REMOVED)
             self._has_unsynced_removals = True

@@ -90,7 +90,9 @@ class StorageFile(Protocol):
 
 
 class StorageReader(Protocol):
-    """The part that needs no lock. Paths are `name` or `directory/name`; "" is the data directory itself."""
+    """The part of a data directory that needs no lock. Paths are `name` or `directory/name`; "" is the data
+    directory itself.
+    """
 
     @property
     def location(self) -> str:
@@ -99,8 +101,8 @@ class StorageReader(Protocol):
 
     @property
     def boot_id(self) -> str:
-        """A name of the time since the machine started: what was written in it is there, unless the disk
-        failed. Empty if the system tells none.
+        """An id of the machine's current boot. What was written since that boot is still there, unless the
+        disk failed. Empty if the system has no such id.
         """
         ...
 
