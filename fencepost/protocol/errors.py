@@ -72,7 +72,7 @@ class ErrorCode(IntEnum):
         _R.RAISE,
         "the other members support none of this member's assignment strategies",
     )
-    INVALID_GROUP_ID = 24, _R.RAISE, "a group needs a name"
+    INVALID_GROUP_ID = 24, _R.RAISE, "the group id is empty or too long"
     UNKNOWN_MEMBER_ID = 25, _R.ABORT, "the group does not know this member"
     INVALID_SESSION_TIMEOUT = 26, _R.RAISE, "the session timeout is beyond the broker's bounds"
     REBALANCE_IN_PROGRESS = 27, _R.ABORT, "the group is rebalancing: join again"
@@ -109,7 +109,7 @@ class ErrorCode(IntEnum):
     # AddPartitionsToTxn adds all of its partitions or none.
     OPERATION_NOT_ATTEMPTED = 55, _R.ABORT, "another partition of the same request failed"
     # The failed write may have reached the disk, and the next recovery may keep it.
-    KAFKA_STORAGE_ERROR = 56, _R.REFRESH, "the broker's disk failed", _UNSURE
+    KAFKA_STORAGE_ERROR = 56, _R.REFRESH, "the broker's disk failed, or the log is damaged", _UNSURE
     SASL_AUTHENTICATION_FAILED = 58, _R.FATAL, "the user name or the password is wrong"
     # The producer goes on under a new epoch with sequence 0 (KIP-360).
     UNKNOWN_PRODUCER_ID = 59, _R.ABORT, "the partition has forgotten the producer"

@@ -51,7 +51,7 @@ ADD_ERRORS: Final = {
 }
 
 
-NO_GROUP_ID: Final = Refused(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
+NO_GROUP_ID: Final = Refused(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
 TOO_LARGE: Final = Refused(
     ErrorCode.UNKNOWN_SERVER_ERROR,  # as GroupCoordinatorService.handleOperationException maps it
     "its records are larger than max.message.bytes of the coordinator's topic",
