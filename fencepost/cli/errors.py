@@ -88,7 +88,9 @@ def report(problem: Exception) -> int:
             then = "`fencepost topic create` creates a topic; `fencepost topic list` shows the topics"
         case AuthenticationFailed():
             what, code = problem.because, NO_BROKER
-            then = "--command-config FILE or the environment holds the security settings (docs/access.md)"
+            then = (
+                "check the security settings in --command-config FILE and in the environment (docs/access.md)"
+            )
         case AuthorizationFailed():
             what = REQUEST_NAME.sub("", problem.because)
             then = "an administrator allows it in the broker's file of ACLs (docs/access.md)"

@@ -44,11 +44,11 @@ class WorldOptions:
     workload: Annotated[
         Workload,
         Parameter(
-            help="What clients do. transactions: they write and copy with transactional ids. groups: the "
-            "members of a consumer group process a topic. power: as transactions, and nodes lose their "
-            "power under the policies that sync. damage: as transactions, and disks damage what they had "
-            "kept. requests: as transactions, beside a client whose requests have an extreme meaning. A "
-            "seed draws a different world in each."
+            help="What happens in a world. transactions: clients write and copy with transactional ids. "
+            "groups: the members of a consumer group process a topic. power: as transactions, with --sync "
+            "commit or all, and nodes lose power. damage: as transactions, and disks damage synced data. "
+            "requests: as transactions, beside a client whose requests have an extreme meaning. One seed "
+            "draws a different world in each workload."
         ),
     ] = "transactions"
     transaction_version: Annotated[

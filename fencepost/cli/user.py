@@ -77,7 +77,7 @@ def _password(name: str) -> str:
     if not password or "\0" in password or not password.isprintable():
         raise CommandFailed(
             "the password is empty or has characters that cannot be printed",
-            then="type one, or write it to standard input as one line",
+            then="type printable characters, or write them to standard input as one line",
             code=WRONG_USAGE,
         )
     return password

@@ -125,7 +125,7 @@ class _Entry:
         keys = [key for key in _RESOURCE_KEYS if key in self.fields]
         if len(keys) != 1:
             found = " and ".join(keys) or "none"
-            self.fail(f"one resource is needed, there is {found}: write one of {self._resources()}")
+            self.fail(f"an entry needs one resource, this one has {found}: write one of {self._resources()}")
         resource, is_prefix = _RESOURCE_KEYS[keys[0]]
         name = self.fields[keys[0]]
         if resource is Resource.CLUSTER:

@@ -77,11 +77,11 @@ def simulate(
 ) -> RunResult:
     """Run one world at random: brokers and clients under virtual time, with faults, before every judge.
 
-    The result's `violation` is None, or says which rule was broken and by what; `known_anomaly` is the same
-    of what brokers of an old generation do by design; `digest` is equal for equal histories. `workload` is
-    "transactions", "groups" for worlds in which the members of a group process a topic, "power" for worlds
-    that lose power under the policies that sync, "damage" for worlds whose disks damage what they had kept,
-    or "requests" for worlds with a client whose requests have an extreme meaning. Without
+    The result's `violation` is None, or says which rule was broken and by what; `known_anomaly` says it of a
+    behaviour that older versions of Kafka have by design; `digest` is equal for equal histories. `workload`
+    is "transactions", "groups" for worlds in which the members of a group process a topic, "power" for worlds
+    that lose power under `--sync` commit and all, "damage" for worlds whose disks damage synced data, or
+    "requests" for worlds with a client whose requests have an extreme meaning. Without
     `partition_verification` it is as that version was shipped: off in 0. `broken` are protections of the
     broker to turn off: "fencing", "dedup"; `without_fixes` are Kafka's later fixes to turn off
     (`broker/kafka_fixes.py`). ValueError for a seed, a version or a name that does not exist.
