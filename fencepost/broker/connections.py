@@ -271,7 +271,7 @@ class Connection:
         return self.requests.held - produced + self.answers.held
 
     def is_idle(self, now: int, idle_ms: int) -> bool:
-        """Whether nothing has moved for so long, although its peer could have moved something."""
+        """Whether nothing has moved for `idle_ms`, although its peer could have moved something."""
         waits_for_peer = self.unsent or (self.is_reading and not self.in_progress)
         return bool(waits_for_peer) and now - self.active_ms >= idle_ms
 

@@ -258,7 +258,7 @@ class ActionKind(Enum):
     FAIL_SYNCS = Phrase("fail syncs of {who:PARTITION}", "the disk refuses to sync this log")
     FLIP_BIT = Phrase(
         "flip a bit of {who:PARTITION} [at offset {amount:N}]",
-        "a bit that the disk had kept changes: in the records at this offset, or in any file of the log",
+        "a synced bit changes: in the records at this offset, or in any file of the log",
     )
     LOSE_SECTOR = Phrase(
         "lose a sector of {who:PARTITION}", "a sector of a file holds zeros, or what lies before it"

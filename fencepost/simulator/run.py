@@ -116,7 +116,7 @@ class RunSpec:
 
     @property
     def may_be_damaged(self) -> bool:
-        """Whether disks may lose what they had kept."""
+        """Whether disks may damage synced data."""
         drawn = not DAMAGES.keys().isdisjoint(self.random_faults.kinds)
         return drawn or any(fault.do.kind in DAMAGING for fault in self.faults)
 

@@ -71,7 +71,7 @@ def draw_groups(choices: Choices, **given: Any) -> FuzzPlan:
 
 
 def draw_damage(choices: Choices, **given: Any) -> FuzzPlan:
-    """Worlds of `draw` whose disks lose what they had kept. Nodes crash, since a start reads all that is
+    """Worlds of `draw` whose disks damage synced data. Nodes crash, since a start reads all that is
     there. Power is not lost: it may take the manifest, and with it the promise that damage would break.
     """
     plan = draw(choices, **given)
