@@ -32,6 +32,7 @@ _Hidden = Parameter(show=False)
 _Count = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
 _QueueSize = Annotated[int | None, Parameter(validator=validators.Number(gte=144 << 20))]
 _Limit = Annotated[int | None, Parameter(validator=validators.Number(gte=-1))]  # -1: none
+_SegmentSize = Annotated[int | None, Parameter(validator=validators.Number(gte=1 << 14, lte=1 << 30))]
 _Duration = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
 
 
@@ -61,6 +62,7 @@ def serve(
     offsets_retention_minutes: _Duration = None,
     offsets_retention_check_interval_ms: _Duration = None,
     log_retention_ms: _Limit = None,
+    transaction_state_log_segment_bytes: _SegmentSize = None,
     transaction_version: Literal[0, 1, 2] = 2,
     partition_verification: bool = True,
     without_fixes: WithoutFixes = (),
@@ -123,6 +125,9 @@ def serve(
     log_retention_ms
         How long to keep records of topics without retention.ms of their own; -1 keeps them for ever.
         [default: 7 days, as in Kafka]
+    transaction_state_log_segment_bytes
+        Size of a full segment of the transaction log. Only full segments are compacted, so a large one keeps
+        the history of every transaction, and makes a start slower. [default: 32 KiB]
     transaction_version
         Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98.
     partition_verification
@@ -154,6 +159,7 @@ def serve(
         "offsets_retention_minutes": offsets_retention_minutes,
         "offsets_retention_check_interval_ms": offsets_retention_check_interval_ms,
         "log_retention_ms": log_retention_ms,
+        "transaction_state_log_segment_bytes": transaction_state_log_segment_bytes,
     }
     clients = {
         "max_connections": max_connections,

@@ -101,6 +101,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         (["serve"], 2, "either a data directory or --memory"),
         (["serve", "here", "--memory"], 2, "either a data directory or --memory"),
         (["serve", "--memory", "--port", "99999"], 2, "--port"),
+        (["serve", "--memory", "--transaction-state-log-segment-bytes", "1"], 2, "segment-bytes"),
         (["serve", "--memory", "--producer-id-expiration-ms", "0"], 2, "--producer-id-expiration-ms"),
         (["serve", "--memory", "--without-fix", "luck"], 2, "unknown fix luck; the fixes are group_fencing"),
         (["serve", "--memory", "--host", "0.0.0.0"], 2, "no TLS, no users or client certificates, no ACLs"),
