@@ -162,19 +162,28 @@ def count_finished_after_restart(histories: Histories) -> int:
 def contradictions(data: Path) -> list[str]:
     """Each disagreement between the transaction log and the markers as a sentence.
 
-    A log that no longer begins at offset 0 is left out, because markers before its start are gone.
-    `fencepost check` goes further: it also compares files.
+    A log that no longer begins at offset 0 is left out, because markers before its start are gone. What
+    compaction removed from either side contradicts nothing. `fencepost check` goes further: it also compares
+    files.
     """
     decided = decisions_of(read_histories(data))
+    has_every_decision = not any(
+        batch.header.is_covering for _, batch in topic_batches(data, TRANSACTION_STATE_TOPIC)
+    )
     found: list[str] = []
     for partition, directory in partition_directories(data):
         model = PartitionModel()
-        begins_at = 0
+        begins_at, has_every_marker = 0, True
         for number, batch in enumerate(partition_batches(directory)):
             if number == 0:
                 begins_at = batch.header.base_offset
+            has_every_marker = has_every_marker and not batch.header.is_covering
             model.apply(batch.header, read_marker(batch.data) if batch.header.is_control else None)
         if begins_at == 0:
-            here = disagreements(decided.get(partition, {}), model.all_markers())
-            found += [f"{partition}: {disagreement}" for disagreement in here]
+            for disagreement in disagreements(decided.get(partition, {}), model.all_markers()):
+                may_be_removed = (
+                    not has_every_decision if disagreement.decision is None else not has_every_marker
+                )
+                if None not in disagreement or not may_be_removed:
+                    found.append(f"{partition}: {disagreement}")
     return found

@@ -18,6 +18,7 @@ from fencepost.journal.indexes import (
     TransactionIndex,
     encode_snapshot,
 )
+from fencepost.protocol.batches import covering_batch
 from fencepost.protocol.offsets_log import GroupRecord, MemberRecord, group_batch, tombstones_batch
 from fencepost.protocol.terms import TransactionResult, TransactionState
 from tests.cli.log_builder import NOW, build_story, data_batch, marker, write_partition
@@ -162,6 +163,14 @@ def test_the_opposite_marker_is_two_contradictions(tmp_path: Path) -> None:
     found = contradictions(build_story(tmp_path, result=TransactionResult.ABORT))
     assert len(found) == 2
     assert found[1] == "orders-0: ABORT of producer 7 epoch 1, but 'pay' decided COMMIT"
+
+
+@pytest.mark.parametrize("removed", ["__transaction_state-1", "orders-0"])
+def test_what_compaction_removed_contradicts_nothing(tmp_path: Path, removed: str) -> None:
+    data = build_story(tmp_path)
+    assert not contradictions(data)
+    write_partition(data, removed, [covering_batch(base_offset=0, next_offset=4, leader_epoch=1)])
+    assert not contradictions(data)
 
 
 def test_who_is_in_a_group(tmp_path: Path, capsys: Output) -> None:
