@@ -62,7 +62,11 @@ class Upkeep:
         key = order.partition
         journal = self.host.writable_journal(key)
         if journal is not None and key not in self.cleanings and key not in self.uncleanable:
-            planned = plan_cleaning(journal, order.rules)
+            try:
+                planned = plan_cleaning(journal, order.rules)
+            except StorageError as problem:  # it only read: the log is served as before
+                self.host.warn(f"{key} was not compacted: {problem}")
+                return
             if planned is not None:
                 self.cleanings[key] = planned
 
@@ -79,7 +83,11 @@ class Upkeep:
         )
         if start > journal.log_start_offset:
             if start == journal.log_end_offset:  # the active segment, too: the log goes on in a new one
-                self.host.roll(journal)
+                try:
+                    self.host.roll(journal)
+                except StorageError as problem:
+                    self.host.lose(order.partition, problem)
+                    return
             self.host.move_log_start(MoveLogStart(partition=order.partition, offset=start), now)
 
     def became_durable(self, key: TopicPartition, offset: int, now: int) -> None:

@@ -6,13 +6,16 @@ from __future__ import annotations
 import random
 
 import attrs
+import pytest
 
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
-from fencepost.journal.journal import JournalSettings
+from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.simulated import SimulatedStorage
+from fencepost.journal.storage import StorageError
 from fencepost.protocol import messages as m
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import ErrorCode
@@ -261,4 +264,23 @@ def test_records_that_were_deleted_leave_the_disk_at_once() -> None:
     part = m.DeleteRecordsPartition(topic="orders", partition=0, offset=8)
     story.ask(m.DeleteRecords(timeout_ms=1_000, partitions=(part,)))
     assert len(story.log()) < 4
+    story.check_recovery()
+
+
+def test_an_unreadable_snapshot_costs_the_compaction_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story(journal=JournalSettings(segment_bytes=1_000))
+    me = story.identity()
+
+    def fails(journal: Journal) -> OpenTransactions:
+        raise StorageError("no file descriptor is left")
+
+    monkeypatch.setattr(Journal, "open_at_start", fails)
+    for number in range(20):
+        story.commit_offset(me, "readers", number)
+        me = story.ended(me, COMMIT)
+    assert story.offset("readers").offset == 19
+    assert any("was not compacted" in trouble.text for trouble in story.host.troubles)
+    monkeypatch.undo()
     story.check_recovery()
