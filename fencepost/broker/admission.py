@@ -28,6 +28,7 @@ from fencepost.protocol.tls import TlsChannel, server_context
 
 PASSWORD_CHECKS_MAX: Final = 2  # at a time: guesses must not take all processors
 RECEIVE_SIZE: Final = 1 << 14
+STRANGER_REQUESTS_MAX: Final = 16  # before the login is done; clients send up to five
 
 PassOn = Callable[[Connection, memoryview], None]
 """Takes up a request that needs no authentication."""
@@ -70,24 +71,29 @@ class Admission:
     async def _admit(self, connection: Connection, session: Session, pass_on: PassOn) -> bool:
         frames, buffer = connection.frames, memoryview(bytearray(RECEIVE_SIZE))
         session.admit_stranger()
+        asked = 0
         while not session.is_admitted:
             frames.frame_size_max = SASL_SERVER_MAX_RECEIVE_SIZE
             if not await connection.receive(buffer):
                 return False
             while not session.is_admitted and (frame := frames.take()) is not None:
-                await self._take(connection, session, frame, pass_on)
+                asked += 1
+                await self._take(connection, session, frame, pass_on, asked)
+                await trio.lowlevel.checkpoint()  # the others have their turns
         frames.frame_size_max = FRAME_SIZE_MAX
         return True
 
     async def _take(
-        self, connection: Connection, session: Session, frame: memoryview, pass_on: PassOn
+        self, connection: Connection, session: Session, frame: memoryview, pass_on: PassOn, asked: int
     ) -> None:
         try:
             arrived = decode_request(frame)
-        except UnsupportedVersion:
+        except UnsupportedVersion as problem:
+            _refuse_many(asked, problem.correlation_id)
             pass_on(connection, frame)  # which refuses it with the same words as later
             return
         request, number = arrived.request, arrived.correlation_id
+        _refuse_many(asked, number)
         body: ReplyBody
         match request:
             case ApiVersions():
@@ -108,3 +114,10 @@ class Admission:
         except NotAdmitted:
             await trio.sleep(self.access.connection_failed_authentication_delay_ms / 1000)
             raise
+
+
+def _refuse_many(asked: int, number: int) -> None:
+    """Strangers have no turns, and each of their requests costs as much as one of a user."""
+    if asked > STRANGER_REQUESTS_MAX:
+        because = f"more than {STRANGER_REQUESTS_MAX} requests before the client authenticated"
+        raise NotAdmitted(because, number, ErrorCode.ILLEGAL_SASL_STATE)

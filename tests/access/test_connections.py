@@ -23,7 +23,7 @@ from fencepost import (
     TopicPartition,
 )
 from fencepost.broker.access.session import SASL_SERVER_MAX_RECEIVE_SIZE, AccessSettings
-from fencepost.broker.admission import Admission
+from fencepost.broker.admission import STRANGER_REQUESTS_MAX, Admission
 from fencepost.broker.embedded import users_of
 from fencepost.broker.server import BrokerSettings
 from fencepost.client import security
@@ -417,3 +417,13 @@ def test_a_file_that_is_no_certificate_is_named(certificates: Certificates) -> N
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Admin("localhost:1", **settings)
+
+
+@pytest.mark.trio
+async def test_a_stranger_asks_a_few_questions_only(wires: Wires) -> None:
+    """Each costs the broker as much as a request of a user, and strangers have no turns."""
+    wire = await wires.open()
+    for _ in range(STRANGER_REQUESTS_MAX):
+        assert (await wire.ask(m.ApiVersions())).error is ErrorCode.NONE
+    assert (await wire.ask(m.ApiVersions())).error is ErrorCode.ILLEGAL_SASL_STATE
+    assert await wire.is_closed_by_peer()
