@@ -65,8 +65,11 @@ class Catalogue:
             self._add(name, self._storage.boot_id)
 
     def keep(self, name: str) -> None:
-        """Note that the files of a log survive a loss of power, so that they are expected after one."""
-        if self._lines.get(name) != SYNCED:
+        """Note that the files of a log survive a loss of power, so that they are expected after one.
+
+        Nothing happens for a log that was removed while it was synced.
+        """
+        if self._lines.get(name, SYNCED) != SYNCED:
             self._add(name, SYNCED)
             self._file.sync()
 

@@ -200,6 +200,7 @@ class DataDirectory:
         name = directory_name(partition)
         self._catalogue.remove(name)
         self._catalogue.sync_removals()
+        self._clean.pop(name, None)
         if name not in self._names:
             return None
         # "~" is in no topic's name, so the new name is not that of a partition.

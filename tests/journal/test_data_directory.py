@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencepost.journal.catalogue import Catalogue
 from fencepost.journal.data_directory import (
     META_FILE,
     META_VERSION,
@@ -277,3 +278,15 @@ def test_giving_up_a_log_reads_again_what_is_there() -> None:
     assert not data.has(OTHERS)
     assert data.journal(ORDERS) is not first
     assert data.journal(ORDERS).log_end_offset == 1
+
+
+def test_a_log_that_is_deleted_during_its_first_sync_is_not_missed() -> None:
+    """The sync runs in another thread, and notes its success after the deletion."""
+    storage = MemoryStorage()
+    catalogue = Catalogue(storage, synced=())
+    catalogue.add("orders-0")
+    catalogue.remove("orders-0")
+    catalogue.keep("orders-0")
+    assert "orders-0" not in catalogue
+    catalogue.close()
+    assert "orders-0" not in Catalogue(storage, synced=())
