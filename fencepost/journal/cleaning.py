@@ -106,6 +106,8 @@ class Cleaning:
         fails, DamagedLog when a segment is damaged: the log is as it was.
         """
         if self._cleaner is None:
+            # A record may go because of a newer one: that one must not be lost to a power failure later.
+            self.journal.sync_full(self._segments)
             for segment in self._segments:
                 self._survey.see(self._batches(segment))
             self._cleaner = Cleaner(
@@ -138,6 +140,7 @@ class Cleaning:
         made = self.journal.new_segment(group[0].base_offset)
         read: list[int] = []
         written: list[int] = []
+        made.remove()  # what an abandoned cleaning left would stand before what is written now
         try:
             made.create()
             for header, batch in cleaner.clean(self._noted(group, read)):

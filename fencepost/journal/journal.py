@@ -158,6 +158,17 @@ class Journal:
         """The base offset of the oldest segment."""
         return self._segments[0].base_offset
 
+    def sync_full(self, segments: Sequence[Segment]) -> None:
+        """Make full segments durable, before older records go because of theirs. May run in any thread; a
+        failure counts like one of `sync`.
+        """
+        unsynced = [segment for segment in segments if segment.end_offset > self._durable_end]
+        if unsynced:
+            with self._writing():
+                for segment in unsynced:
+                    segment.sync(indexes=False)
+                self._storage.sync_directory(self._directory)
+
     def configure(self, settings: JournalSettings) -> None:
         """Follow these settings from now on: those of the partition's topic."""
         self.settings = settings

@@ -14,6 +14,7 @@ from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import DamagedLog, Storage, StorageError
 from fencepost.protocol.terms import INT64_MAX
+from fencepost.protocol.thinning import keyed_records
 from tests.journal import test_compaction as naive
 from tests.journal.logs import DIRECTORY, ORDERS, files_of, flip
 from tests.journal.test_compaction import ABORT, COMMIT, Log, check_same
@@ -257,3 +258,48 @@ def test_a_crash_at_any_step_leaves_a_log_that_says_the_same(seed: int) -> None:
         clean(found, now=RULES.now * 2)
         check_same(before, content(found))
     assert steps > 30
+
+
+def test_a_durable_record_is_not_removed_for_one_that_a_loss_of_power_takes() -> None:
+    """Under `--sync commit` a plain record counts at once, and its segment may be full before any sync."""
+    storage = SimulatedStorage(lambda most: 0)
+    journal, log = opened(storage), Log()
+    log.write([(b"a", b"committed")], producer=1, transactional=True)
+    log.end_transaction(1, COMMIT)
+    log.write([(b"padding", b"x" * 400)])
+    write(journal, log)
+    synced = len(log.batches)
+    log.write([(b"a", b"newer" * 80)])
+    log.write([(b"padding", b"y" * 400)])
+    for header, batch in log.batches[synced:]:
+        journal.append(batch, header, leader_epoch=header.leader_epoch)
+        if journal.is_full:
+            journal.roll([])
+    cleaning = plan_cleaning(journal, RULES)
+    assert cleaning is not None
+    assert cleaning.work()
+    cleaning.finish()
+    storage.sync_directory(DIRECTORY)  # as a journaling file system may do at any time
+    storage.lose_power()
+    found = {
+        record.key
+        for header, batch in content(opened(storage)).batches
+        if not header.is_control
+        for record in keyed_records(batch, header)
+    }
+    assert b"a" in found
+
+
+def test_files_that_an_abandoned_cleaning_left_are_not_continued() -> None:
+    storage = MemoryStorage()
+    journal = written(storage)
+    before = content(journal)
+    journal.first_dirty_offset = 0
+    abandoned = plan_cleaning(journal, attrs.evolve(RULES, producers=frozenset()))
+    assert abandoned is not None
+    assert abandoned.work()  # and nobody calls `finish`
+    clean(journal)
+    journal.abandon()
+    found = opened(storage)
+    assert found.dropped is None
+    check_same(before, content(found))
