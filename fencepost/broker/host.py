@@ -328,12 +328,14 @@ class Host:
         if type(arrived) is Received and arrived.to.connection != NODE:
             self.requests_waiting -= 1
         outcome = step(self.node, arrived, now)
-        if self.upkeep.rolled and type(arrived) is Durable and arrived.partition in self.upkeep.rolled:
-            self.upkeep.became_durable(arrived.partition, arrived.offset, now)
         if outcome.appends:
             self.to_do.extend(outcome.appends)
         if outcome.effects:
             self.to_do.extend(outcome.effects)
+        if self.upkeep.rolled and type(arrived) is Durable and arrived.partition in self.upkeep.rolled:
+            order = self.upkeep.order_when_durable(arrived.partition, arrived.offset, now)
+            if order is not None:
+                self.to_do.append(order)
         if self.watch is not None:
             self.watch(arrived, outcome)
 

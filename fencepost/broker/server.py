@@ -263,22 +263,22 @@ class Server:
             # Not in progress: refused already, when its handler failed after part of its work.
             if connection is None or not connection.end(answer.to.correlation_id):
                 continue
-            if connection.session is not None:
-                answer = connection.session.amended(answer)
             if answer.to in self.lost:
                 self.lost.discard(answer.to)
                 print(json.dumps({"lost_reply": type(answer.body).__name__}), flush=True)
                 connection.close()
             else:
-                connection.send(self._encode(answer))
+                connection.send(self._encode(answer, connection.session))
         if self.host.read_bytes:
             self.host.sent_read()
         if self.connections.answers.free < 0:
             self.connections.shrink()
 
-    def _encode(self, answer: Reply) -> list[Buffer]:
+    def _encode(self, answer: Reply, session: Session | None = None) -> list[Buffer]:
         number = answer.to.correlation_id
         try:
+            if session is not None:
+                answer = session.amended(answer)
             return encode_reply(ReplyFrame(number, error=answer.error, body=answer.body))
         except FrameTooLarge as problem:
             self.notices.log("a reply that is too large", f"{type(answer.body).__name__}: {problem}")

@@ -90,15 +90,13 @@ class Upkeep:
                     return
             self.host.move_log_start(MoveLogStart(partition=order.partition, offset=start), now)
 
-    def became_durable(self, key: TopicPartition, offset: int, now: int) -> None:
-        """Look at a compacted log in which a segment became full, now that all of it is durable."""
+    def order_when_durable(self, key: TopicPartition, offset: int, now: int) -> CleanLog | None:
+        """What to clean in a compacted log in which a segment became full, once all of it is durable."""
         if offset < self.rolled[key]:
-            return
+            return None
         del self.rolled[key]
         log = self.host.node.logs.get(key)
-        order = None if log is None else order_to_clean(self.host.node, log, now)
-        if order is not None:
-            self.clean(order, now)
+        return None if log is None else order_to_clean(self.host.node, log, now)
 
     # --- doing it
 

@@ -38,6 +38,7 @@ ADVICE: Final = {
     ErrorCode.NON_EMPTY_GROUP: "stop its members first; `fencepost group describe` shows them",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop its members first; `fencepost group describe` shows them",
     ErrorCode.OFFSET_OUT_OF_RANGE: "`fencepost topic describe` shows where the logs start and end",
+    ErrorCode.INVALID_RECORD: "a record of a compacted topic needs a key: KEY<tab>VALUE (docs/compaction.md)",
     ErrorCode.INVALID_CONFIG: "docs/compaction.md lists the settings of a topic",
     ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction of this id is still ending; try again",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a topic name has up to 249 ASCII letters, digits, '.', '_' and '-'",

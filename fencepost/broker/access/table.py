@@ -209,7 +209,8 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
     m.EndTxn: RequestRights((_WRITE_ID,)),
     m.TxnOffsetCommit: RequestRights((_WRITE_ID, _READ_GROUP, _need(_R.TOPIC, _O.READ, "offsets"))),
     # Kafka asks for Alter or ClusterAction for either marker. Here an administrator can abort a hanging
-    # transaction, which loses nothing that was acknowledged as committed, and can never commit one.
+    # transaction and can never commit one. An ABORT marker between the decision to commit and the COMMIT
+    # marker would undo a part of it, as in Kafka: abort only what no coordinator knows (`find-hanging`).
     m.WriteTxnMarkers: RequestRights((
         Need(
             (Right(_R.CLUSTER, _O.ALTER), Right(_R.CLUSTER, _O.CLUSTER_ACTION)),
