@@ -18,7 +18,7 @@ from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddOffsetsToTxn, DeleteTopics, DeleteTopicsReply
-from fencepost.protocol.terms import INT32_MAX, TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.terms import INT32_MAX, INT64_MAX, TopicPartition, TransactionResult, TransactionState
 from tests.broker import naive_answers
 from tests.broker.broker_model import (
     bounds,
@@ -38,8 +38,10 @@ from tests.broker.requests import NOBODY, NOON, Identity, add_request, body_of
 from tests.broker.story import SETTINGS, offsets_log_of
 
 EXPIRATION_MS: Final = 40_000  # less than a transaction may take
+# The naive model keeps every record, so nothing is compacted; tests/journal and test_compacting.py do that.
+UNCOMPACTED: Final = attrs.evolve(SETTINGS, log_cleaner_min_compaction_lag_ms=INT64_MAX)
 HURRIED: Final = attrs.evolve(
-    SETTINGS,
+    UNCOMPACTED,
     transactional_id_expiration_ms=2 * EXPIRATION_MS,
     transaction_remove_expired_transaction_cleanup_interval_ms=30_000,
     producer_id_expiration_ms=EXPIRATION_MS,

@@ -137,14 +137,15 @@ def test_many_transactions_time_out_each_at_its_time() -> None:
     assert story.partition().last_stable_offset == story.partition().log_end_offset
 
 
-def test_an_idle_node_wakes_only_to_look_for_what_expired() -> None:
+def test_an_idle_node_wakes_only_to_look_for_what_expired_or_can_be_cleaned() -> None:
     story = Story()
     me = opened(story)
     assert story.host.wakes_at_ms is not None
     story.ended(me, COMMIT)
     story.wait(2 * TIMEOUT_MS)
-    interval = story.settings.producer_id_expiration_check_interval_ms
-    assert story.host.wakes_at_ms == (story.now // interval + 1) * interval
+    settings = story.settings
+    intervals = (settings.producer_id_expiration_check_interval_ms, settings.log_cleaner_backoff_ms)
+    assert story.host.wakes_at_ms == min((story.now // interval + 1) * interval for interval in intervals)
 
 
 def test_a_transaction_may_use_its_time_to_the_last_millisecond() -> None:
