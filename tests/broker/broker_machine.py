@@ -382,7 +382,10 @@ class BrokerAndModel(RuleBasedStateMachine):
             self.a_producer_goes_on(number=writer, keys=(key,), times=3, count=2, high=False, joins=True)
         if self.talk.exists(key):
             start, _, durable = bounds(self.story, key)
+            oldest = min(self.story.segments(key), default=0)
             self.talk.delete_records(key, part if part < 0 else start + part * (durable - start) // 4)
+            gone = min(self.story.segments(key), default=0) > oldest
+            self.talk.note("segments were gone after records were deleted", happened=gone)
 
     @precondition(lambda self: self.talk.is_written(GUEST) or not self.talk.exists(GUEST))
     @rule(writer=st.sampled_from([None, 0, 1]))
@@ -429,7 +432,6 @@ class BrokerAndModel(RuleBasedStateMachine):
         story = self.story
         check_recovery(story)
         before = {key: story.host.node.state_of(key) for key in story.keys if nobody_is_forgotten(story, key)}
-        oldest = {key: min(story.segments(key), default=0) for key in story.keys}
         is_open = any(story.partition(key).open_transactions for key in story.keys)
         if in_order:
             story.stop()
@@ -439,8 +441,6 @@ class BrokerAndModel(RuleBasedStateMachine):
                 assert story.loaded[key] == state, f"{key} is another after a restart"
         self.talk.note("a restart in the middle of a transaction", happened=is_open)
         self.talk.note("a stop in the middle of a transaction", happened=is_open and in_order)
-        gone = [key for key in story.keys if min(story.segments(key), default=0) > oldest[key]]
-        self.talk.note("segments were gone after a restart", happened=gone)
 
     def restart(self) -> None:
         self.story.restart()

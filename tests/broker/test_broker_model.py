@@ -45,7 +45,7 @@ SOMETIMES: Final = (
     "a restart in the middle of a transaction",
     "a stop in the middle of a transaction",
     "a kill in the middle of work",
-    "segments were gone after a restart",
+    "segments were gone after records were deleted",
     "a newer offset outlived the decision of an older one",
     "a transaction timed out",
     "a producer expired",
