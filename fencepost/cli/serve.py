@@ -178,17 +178,18 @@ def serve(
         connections=ConnectionSettings(**_given(clients)),
         faults=fault,
     )
-    _run(settings, with_parent=with_parent)
-    return OK
+    return _run(settings, with_parent=with_parent)
 
 
-def _run(settings: BrokerSettings, *, with_parent: bool) -> None:
+def _run(settings: BrokerSettings, *, with_parent: bool) -> int:
+    """Serve until a signal."""
     import trio
 
     from fencepost.broker.server import serve_until_signalled
 
     tell = partial(_tell_ready, settings, with_parent=with_parent)
     trio.run(partial(serve_until_signalled, settings, on_ready=tell))
+    return OK
 
 
 def _given(options: Mapping[str, int | None]) -> dict[str, Any]:
