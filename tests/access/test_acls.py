@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -115,6 +116,53 @@ def test_a_denied_topic_alone_does_not_count_as_any() -> None:
     deny = ["Write"]
     """
     assert not parse_acls(text, "acls.toml").allows_any("User:alice", Operation.WRITE, Resource.TOPIC)
+
+
+lookups: list[str] = []
+
+
+class Counted(str):
+    """The name of a resource that counts how often it, or a part of it, is looked up or compared."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        lookups.append("hash")
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        lookups.append("==")
+        return super().__eq__(other)
+
+    def __getitem__(self, key: Any) -> Counted:
+        return Counted(super().__getitem__(key))
+
+    def startswith(self, *parts: Any) -> bool:
+        lookups.append("startswith")
+        return super().startswith(*parts)
+
+
+def test_a_decision_costs_as_little_with_many_rules_as_with_two() -> None:
+    """A request names up to 20,000 resources."""
+
+    def cost(count: int) -> int:
+        acls = Acls(
+            rules=tuple(
+                AclEntry(
+                    principals=frozenset({"User:alice"}),
+                    pattern=Pattern(resource=Resource.TOPIC, name=f"{1000 + number}-", is_prefix=is_prefix),
+                    operations=frozenset({Operation.READ}),
+                    is_allowed=number % 10 != 0,
+                )
+                for number in range(count)
+                for is_prefix in (False, True)
+            )
+        )
+        lookups.clear()
+        assert not acls.allows("User:alice", Operation.READ, Resource.TOPIC, Counted("nowhere"))
+        return len(lookups)
+
+    assert 0 < cost(2) == cost(200)
 
 
 # --- the file of ACLs ---------------------------------------------------------------------------------------

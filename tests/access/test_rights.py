@@ -10,10 +10,11 @@ import attrs
 import pytest
 
 from fencepost.broker.access.acls import CLUSTER_NAME, AclEntry, Acls, Operation, Pattern, Resource
-from fencepost.broker.access.authorize import REFUSALS, authorize
-from fencepost.broker.access.session import AccessSettings
+from fencepost.broker.access.authorize import REFUSALS, Verdict, authorize
+from fencepost.broker.access.session import AccessSettings, Session
 from fencepost.broker.access.table import ERRORS, RIGHTS, Filter, Need, Right
 from fencepost.broker.contract import Reply
+from fencepost.broker.limits import ENTRIES
 from fencepost.broker.server import BrokerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
@@ -341,3 +342,11 @@ def test_a_denial_does_not_tell_whether_a_topic_exists() -> None:
         return [entry.error for entry in verdict.amendment.refused]
 
     assert told([TOPIC]) == told(["nowhere"]) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+
+
+def test_limits_are_compared_before_rights() -> None:
+    """Otherwise a request that is refused anyway would cost a decision for each of its entries."""
+    names = tuple(f"secret{number}" for number in range(ENTRIES.value + 1))
+    session = Session("nonce", users=None, acls=Acls())
+    assert session.authorize(m.DescribeGroups(groups=names[:-1]), 0).denial is not None
+    assert session.authorize(m.DescribeGroups(groups=names), 0) == Verdict(error=ErrorCode.INVALID_REQUEST)

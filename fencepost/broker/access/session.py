@@ -26,6 +26,7 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker import limits
 from fencepost.broker.access.acls import ANONYMOUS, Acls
 from fencepost.broker.access.authorize import Amendment, Verdict, authorize
 from fencepost.broker.contract import Reply
@@ -177,6 +178,9 @@ class Session:
         """The part of the request that is carried out; without ACLs all of it."""
         if self.acls is None:
             return Verdict(request=request)
+        # Before the rights, which cost something for each entry. Without ACLs, the node compares the limits.
+        if (refused := limits.refused(request)) is not None:
+            return Verdict(error=refused.error)
         return authorize(self.acls, self.principal, request, version)
 
     def amended(self, reply: Reply) -> Reply:
