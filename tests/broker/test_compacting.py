@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from fencepost.broker.host import SyncPolicy
+from fencepost.broker.partitions.checks import header_of
 from fencepost.broker.settings import NodeSettings
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
@@ -17,10 +18,12 @@ from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import StorageError
 from fencepost.protocol import messages as m
+from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.records import build_data_batch, read_columns
 from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.thinning import thinned
 from tests.broker.requests import (
     ABORT,
     COMMIT,
@@ -70,6 +73,20 @@ def transactions(story: Story, count: int, name: str = "pay") -> None:
         story.produce(me, "x", name=name)
         story.commit_offset(me, "readers", number, name)
         me = story.ended(me, ABORT if number % 5 == 4 else COMMIT, name)
+
+
+def test_a_producer_cannot_set_the_delete_horizon_of_its_batch() -> None:
+    """With one in the past, the first compaction would remove the tombstone: a reader that knows the older
+    value would never learn that it was deleted. (Apache Kafka 4.3.1 accepts the bit, and does so.)
+    """
+    story = compacted()
+    batch = build_data_batch([None], keys=[b"k"], base_timestamp=story.now)
+    header = header_of(batch)
+    assert isinstance(header, BatchHeader)
+    claimed = thinned(batch, header, (0,), delete_horizon_ms=1)
+    answer = produced(story.ask(produce_batches({KEYED: claimed}, name=None)))[KEYED]
+    assert answer.error is ErrorCode.INVALID_RECORD
+    assert len(story.log(KEYED)) == 0
 
 
 def test_the_log_of_a_coordinator_stays_small_and_is_read_back() -> None:

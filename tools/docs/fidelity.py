@@ -186,6 +186,14 @@ DIFFERENCES: Final = (
         noticed="A start is fast after any number of transactions.",
     ),
     Difference(
+        what="delete horizon of a produced batch",
+        kafka="Its attribute bit is accepted. If the time has passed, the first compaction removes the "
+        "tombstones of the batch.",
+        here="INVALID_RECORD: only compaction sets it.",
+        because="A reader that knows the older value would never read the tombstone.",
+        noticed="Only with hand-made batches.",
+    ),
+    Difference(
         what="automatic topic creation",
         kafka="A Metadata request creates unknown topics (auto.create.topics.enable).",
         here="Unknown topics get UNKNOWN_TOPIC_OR_PARTITION.",

@@ -198,6 +198,11 @@ FORM_CHECKS: Final = (
     ),
     FormCheck("is a control batch", ErrorCode.INVALID_RECORD, source="LogValidator.validateBatch"),
     FormCheck(
+        "has a delete horizon, which only compaction sets",
+        ErrorCode.INVALID_RECORD,
+        source="KIP-534; Kafka accepts it",
+    ),
+    FormCheck(
         "has a producer id and no sequence", ErrorCode.INVALID_RECORD, source="LogValidator.validateBatch"
     ),
     FormCheck(
@@ -236,6 +241,7 @@ def refused_form(
         not checksum_matches(records, 0, header),
         not 0 < header.record_count == header.last_offset_delta + 1,
         header.is_control,
+        header.delete_horizon_ms is not None,
         header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0,
         header.max_timestamp > rules.latest
         or header.base_timestamp > rules.latest
