@@ -41,6 +41,7 @@ class Task:
     address: str
     first: int
     positions: dict[int, int]
+    client_settings: dict[str, Any] = attrs.Factory(dict[str, Any])
     isolation_level: str = "read_committed"
     aborts: bool = True
 
@@ -127,7 +128,9 @@ def wait_for(consumer: Consumer, number: int, stopping: Event) -> None:
 
 def work(task: Task, consumer: Consumer, first: int, stopping: Event) -> int:
     """Transactions of one producer, until it cannot go on; the number of the next one."""
-    with Producer(task.address, transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=10_000) as producer:
+    with Producer(
+        task.address, transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=10_000, **task.client_settings
+    ) as producer:
         initialised = False
         while not initialised and not stopping.is_set():
             try:
@@ -157,7 +160,7 @@ def run(task: Task) -> None:
         stopping.set()
 
     Thread(target=listen, daemon=True).start()
-    with Consumer(task.address, isolation_level=task.isolation_level) as consumer:
+    with Consumer(task.address, isolation_level=task.isolation_level, **task.client_settings) as consumer:
         places = {partition: TopicPartition(TOPIC, partition) for partition in PARTITIONS}
         consumer.assign(list(places.values()))
         for partition, offset in task.positions.items():

@@ -81,7 +81,7 @@ async def no_space_left(scene: Scene) -> None:
 
 async def check_numbers(scene: Scene, target: Target, acknowledged: int, when: str) -> None:
     """Each acknowledged record is there, and none twice."""
-    found = Counter(await trio.to_thread.run_sync(read_numbers, target.address))
+    found = Counter(await trio.to_thread.run_sync(read_numbers, target))
     scene.figures[f"read {when}"] = found.total()
     lost = [number for number in range(acknowledged) if not found[number]]
     twice = [number for number, times in found.items() if times > 1]
@@ -109,9 +109,9 @@ def fill(address: str, number: int = 0, most: int = sys.maxsize) -> int:
     return number
 
 
-def read_numbers(address: str) -> list[int]:
+def read_numbers(target: Target) -> list[int]:
     """The numbers of all records in the topic, in order."""
-    return [int(value) for values in read_all(address, FILLING, [0]).values() for value in values]
+    return [int(value) for values in read_all(target, FILLING, [0]).values() for value in values]
 
 
 # --- damaged ------------------------------------------------------------------------------------------------

@@ -5,13 +5,14 @@ from __future__ import annotations
 import trio
 
 from fencepost import Admin, Producer
+from fencepost.broker.admission import STRANGER_REQUESTS_MAX
 from fencepost.broker.memory import READ_SIZE
 from fencepost.protocol import messages as m
 from fencepost.protocol.frames import FRAME_SIZE_MAX
 from fencepost.protocol.terms import IsolationLevel
 from tests.attack.attacks import Attack
 from tests.attack.scene import MIB, BrokerOptions, Scene
-from tests.attack.wires import connections, encoded, reset, send
+from tests.attack.wires import Exchange, connections, encoded, exchange, reset, send
 
 LARGE_TOPIC = "large"
 RECORD_BYTES = 500_000
@@ -44,6 +45,32 @@ async def unfinished_frames(scene: Scene) -> None:
             taken += await send(stream, announced + bytes(size))
         await scene.canary.meanwhile(scene.scaled(3, 20))
     scene.figures |= {"connections": count, "MB sent": round(taken / MIB)}
+
+
+# --- strange ----------------------------------------------------------------------------------------------
+
+
+async def login_flood(scene: Scene) -> None:
+    """Strangers who never log in: each sends as many requests as its connection takes, again and again."""
+    strangers, requests = scene.scaled(2, 20), scene.scaled(1_000, 20_000)
+    flood = encoded([m.ApiVersions()] * requests)
+    done: list[Exchange] = []
+
+    async def keep_asking() -> None:
+        while True:
+            done.append(await exchange(scene, flood, answers=requests))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(strangers):
+            nursery.start_soon(keep_asking)
+        await scene.canary.meanwhile(scene.scaled(3, 100))
+        while len(done) < strangers:
+            await scene.canary.lines(1)
+        nursery.cancel_scope.cancel()
+    answers = max(each.answers for each in done)
+    scene.figures |= {"strangers": strangers, "connections": len(done), "requests each": requests}
+    if answers > STRANGER_REQUESTS_MAX + 1:  # the last one is the refusal
+        scene.faults.append(f"a stranger got {answers} answers before a login")
 
 
 # --- deaf -------------------------------------------------------------------------------------------------
@@ -169,6 +196,12 @@ def create_topics(address: str, count: int) -> int:
 ATTACKS: tuple[Attack, ...] = (
     Attack(name="a byte at a time", does="requests that arrive byte by byte", act=byte_by_byte),
     Attack(name="unfinished frames", does="100 MiB announced, half of it sent", act=unfinished_frames),
+    Attack(
+        name="login flood",
+        does="requests without end from strangers who never log in",
+        act=login_flood,
+        options=BrokerOptions(has_users=True),
+    ),
     Attack(name="dead readers", does="fetches of 50 MiB that nobody reads", act=dead_readers),
     Attack(
         name="hoarders",

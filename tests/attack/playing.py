@@ -39,7 +39,7 @@ async def play(attacks: Sequence[Attack], run: Run) -> list[Row]:
     async with children(directory / "processes") as processes, trio.open_nursery() as nursery:
         target = Target(processes, directory / "data", attacks[0].options)
         await target.start()
-        await trio.to_thread.run_sync(prepare, target.address)
+        await trio.to_thread.run_sync(prepare, target)
         canary = Canary(processes, target, nursery)
         await canary.start()
         await canary.meanwhile(5)
@@ -59,9 +59,9 @@ async def play(attacks: Sequence[Attack], run: Run) -> list[Row]:
         return rows
 
 
-def prepare(address: str) -> None:
+def prepare(target: Target) -> None:
     """The canary's topic."""
-    with Admin(address) as admin:
+    with Admin(target.address, **target.client_settings) as admin:
         admin.create_topic(TOPIC, partitions=len(PARTITIONS))
 
 
@@ -115,7 +115,7 @@ async def end(target: Target, canary: Canary, nursery: trio.Nursery) -> list[str
     try:
         await canary.stop()
         with fails_after(PATIENCE_S, "the log cannot be read to its end"):
-            read = await trio.to_thread.run_sync(read_all, target.address, abandon_on_cancel=True)
+            read = await trio.to_thread.run_sync(read_all, target, abandon_on_cancel=True)
         code = await target.end(signal.SIGTERM)
     except (Hangs, FencepostError) as problem:
         nursery.cancel_scope.cancel()
@@ -131,11 +131,12 @@ async def end(target: Target, canary: Canary, nursery: trio.Nursery) -> list[str
 
 
 def read_all(
-    address: str, topic: str = TOPIC, partitions: Sequence[int] = PARTITIONS
+    target: Target, topic: str = TOPIC, partitions: Sequence[int] = PARTITIONS
 ) -> dict[int, list[str]]:
     """What is committed, by partition, read from the beginning by a new client."""
     read: dict[int, list[str]] = {partition: [] for partition in partitions}
-    with Consumer(address) as consumer, Admin(address) as admin:
+    address, settings = target.address, target.client_settings
+    with Consumer(address, **settings) as consumer, Admin(address, **settings) as admin:
         ends = admin.end_offsets([TopicPartition(topic, number) for number in partitions])
         consumer.assign(list(ends))
         while any(consumer.position(partition) < end for partition, end in ends.items()):

@@ -17,6 +17,8 @@ import attrs
 import trio
 
 from fencepost import FencepostError
+from fencepost.broker.access.files import format_users
+from fencepost.broker.embedded import users_of
 from fencepost.demo.processes import ChildProcess, ChildProcesses
 from tests.attack.canary_process import Task
 from tests.attack.ledger import Fate, Ledger
@@ -39,9 +41,17 @@ class BrokerOptions:
     open_files: int | None = None
     file_bytes: int | None = None
     """The largest file that it may write: beyond this a write fails, as on a full disk."""
+    has_users: bool = False
+    """Whether clients have to log in."""
 
 
 PLAIN = BrokerOptions()
+LOGIN: dict[str, Any] = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_plain_username": "canary",
+    "sasl_plain_password": "secret",
+}
+"""Settings of the clients of a broker with users."""
 
 
 class Target:
@@ -62,6 +72,11 @@ class Target:
         return f"127.0.0.1:{self._port}"
 
     @property
+    def client_settings(self) -> dict[str, Any]:
+        """What an ordinary client needs besides the address."""
+        return LOGIN if self.options.has_users else {}
+
+    @property
     def child(self) -> ChildProcess:
         """The process."""
         assert self._child is not None, "the broker was started"
@@ -75,7 +90,11 @@ class Target:
     async def start(self) -> None:
         """Starts a process and waits until it is ready."""
         limits = (str(self.options.open_files or 0), str(self.options.file_bytes or 0))
-        serve = ("serve", str(self.directory), "--port", str(self._port), "--with-parent")
+        serve = ["serve", str(self.directory), "--port", str(self._port), "--with-parent"]
+        if self.options.has_users:
+            users = self.directory.with_name("users.toml")
+            users.write_text(format_users(users_of({"canary": "secret"})))
+            serve += ["--users", str(users)]
         module = ("tests.attack.limited", *limits) if any(map(int, limits)) else ("fencepost",)
         child = await self._processes.start("broker", *module, *serve, *self.options.arguments)
         with fails_after(PATIENCE_S, "the broker did not start"):
@@ -146,7 +165,11 @@ class Canary:
         """Starts the process, which goes on where the last one was."""
         first = max(self.ledger.fates, default=0) + 1
         task = Task(
-            address=self._target.address, first=first, positions=self.ledger.positions, **self.options
+            address=self._target.address,
+            first=first,
+            positions=self.ledger.positions,
+            client_settings=self._target.client_settings,
+            **self.options,
         )
         self._child = await self._processes.start("canary", "tests.attack.canary_process", task.to_json())
         self._silent = trio.Event()
