@@ -140,12 +140,12 @@ class ClusterMetadata:
 
     def _learn_leaders(self, topic: TopicMetadata, *, may_go_back: bool) -> bool:
         """Applies the leaders of one topic; True if the reply has an older epoch than a known one."""
-        before = {p: leader for p, leader in self.leaders.items() if p.topic == topic.topic}
-        for partition in before:
-            del self.leaders[partition]
+        name = topic.topic
+        known = [TopicPartition(name, number) for number in range(self.partition_counts.get(name, 0))]
+        before = {partition: self.leaders.pop(partition, None) for partition in known}
         lags = False
         for described in topic.partitions:
-            where = TopicPartition(topic.topic, described.partition)
+            where = TopicPartition(name, described.partition)
             leader: int | None = described.leader_id
             if may_go_back or described.leader_epoch >= self.leader_epoch(where):
                 self.leader_epochs[where] = described.leader_epoch

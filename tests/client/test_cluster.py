@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from fencepost.client.metadata import ClusterMetadata
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint, fork
@@ -58,3 +60,12 @@ def test_a_copy_remembers_epochs() -> None:
     view.learn(told(2, 0), from_node=2)
     assert view.leader(HERE) == 1
     assert fingerprint(view) != fingerprint(cluster(told(1, 0)))
+
+
+def test_a_topic_that_is_gone_leaves_no_leader_and_others_keep_theirs() -> None:
+    led = tuple(PartitionMetadata(partition=number, leader_id=1, leader_epoch=1) for number in range(3))
+    other = TopicMetadata(topic="u", error=ErrorCode.NONE, is_internal=False, partitions=led)
+    view = cluster(told(1, 1), attrs.evolve(told(1, 1), topics=(other,)))
+    gone = attrs.evolve(other, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partitions=())
+    view.learn(attrs.evolve(told(1, 1), topics=(gone,)), from_node=3)
+    assert view.leaders == {HERE: 1}
