@@ -70,6 +70,7 @@ from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CoordinatorOf, Target
 from fencepost.client.settings import ABORT_GRACE_MS, CLOSE_TIMEOUT_MS, UNKNOWN_TOPIC_PATIENCE_MS
 from fencepost.protocol import messages as m
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, CoordinatorType, TopicPartition
 
@@ -530,19 +531,22 @@ class ConsumerCalls(RequestCalls):
 
     def position(self, partition: TopicPartition) -> CallScript[int]:
         """The offset of the next record that poll() returns. RequestTimeout if it cannot be found in
-        time.
+        time; errors as for poll().
         """
         reading = self._consumer.reading(partition)
         deadline = self._driver.now + self._api_timeout_ms
         self._wake()
         yield Wait(lambda: reading.position is not None or reading.problem is not None, ANYTHING, deadline)
+        if reading.position is not None:  # a problem is raised by poll(), after the records before it
+            return reading.position
         if reading.problem is not None:
             raise reading.problem.exception()
-        if reading.position is None:
-            raise RequestTimeout(
-                f"the position of {partition} was not found within {self._api_timeout_ms} ms"
-            )
-        return reading.position
+        raise RequestTimeout(f"the position of {partition} was not found within {self._api_timeout_ms} ms")
+
+    def fetch_errors(self) -> dict[TopicPartition, ErrorCode]:
+        """The assigned partitions whose last fetch failed, each with its error. The consumer retries them."""
+        readings = self._consumer.readings
+        return {where: each.error for where, each in readings.items() if each.error is not NO_ERROR}
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Sets the position of an assigned partition: the next record is the one at `offset`."""

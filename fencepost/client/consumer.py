@@ -69,8 +69,8 @@ from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CoordinatorOf, FinishedCall, OnceAnswered
 from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS, ConsumerSettings, backoff_ms
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation, Remedy
-from fencepost.protocol.fork import Ordered, Shared
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
+from fencepost.protocol.fork import Ignored, Ordered, Shared
 from fencepost.protocol.terms import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -100,6 +100,8 @@ class Reading:
     """The number of the call that will return the position."""
     attempts: int = attrs.field(default=0, kw_only=True)
     retry_at: int = attrs.field(default=0, kw_only=True)
+    error: Ignored[ErrorCode] = attrs.field(default=NO_ERROR, kw_only=True)
+    """That of the last fetch."""
     problem: Failure | None = attrs.field(default=None, kw_only=True)
 
     def begin_at(self, offset: int) -> None:
@@ -316,20 +318,18 @@ class ConsumerMachine(RequestMachine):
                 self._fetch_failed(reading, error, now)
 
     def _fetched(self, reading: Reading, result: m.FetchedPartition) -> None:
-        reading.attempts = 0
-        try:
-            selection = select(
-                reading.partition,
-                memoryview(result.records),
-                position=reading.fetch_offset,
-                aborted=result.aborted if self.settings.filters_aborted else None,
-                decoding=self._decoding,
-            )
-        except ProtocolViolation as problem:
-            because = f"partition {reading.partition} at offset {reading.fetch_offset}: {problem}"
-            reading.problem = Failure(CorruptRecords, because=because)
-            return
+        reading.attempts, reading.error = 0, NO_ERROR
+        selection = select(
+            reading.partition,
+            memoryview(result.records),
+            position=reading.fetch_offset,
+            aborted=result.aborted if self.settings.filters_aborted else None,
+            decoding=self._decoding,
+        )
         reading.fetch_offset = selection.next_offset
+        if selection.damage is not None:  # raised when the batches before it were taken
+            because = f"partition {reading.partition} at offset {reading.fetch_offset}: {selection.damage}"
+            reading.problem = Failure(CorruptRecords, because=because)
         if selection.batches or reading.fetched:
             reading.fetched.append(selection)
         else:
@@ -337,6 +337,7 @@ class ConsumerMachine(RequestMachine):
 
     def _fetch_failed(self, reading: Reading, error: ErrorCode, now: int) -> None:
         reading.attempts += 1
+        reading.error = error
         reading.retry_at = now + backoff_ms(reading.attempts)
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._reset(reading, f"partition {reading.partition} has no offset {reading.fetch_offset}")

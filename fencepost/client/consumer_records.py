@@ -25,6 +25,7 @@ import attrs
 
 from fencepost.client.serializers import Deserializer
 from fencepost.protocol.batches import BatchHeader, check, marker_of, walk
+from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.fork import Ignored, Shared
 from fencepost.protocol.messages import AbortedTransaction
 from fencepost.protocol.records import Columns, read_columns
@@ -196,6 +197,8 @@ class Selection(NamedTuple):
 
     batches: list[ConsumedBatch]
     next_offset: int
+    damage: str | None = None
+    """What is wrong with the batch at the next position, if it is in the fetch and cannot be read."""
 
 
 def select(
@@ -206,29 +209,30 @@ def select(
     aborted: Sequence[AbortedTransaction] | None,
     decoding: RecordDecoder = RAW,
 ) -> Selection:
-    """The batches at and after `position` that are neither control batches nor aborted; checksums are
-    checked.
-
-    The position moves over what is left out too. ProtocolViolation when a batch is damaged.
+    """The batches at and after `position` that are neither control batches nor aborted, up to the first one
+    that is damaged; checksums are checked. The position moves over what is left out too.
     """
     aborted_filter = AbortedFilter(aborted)
     batches: list[ConsumedBatch] = []
     next_offset = position
-    for at, header in walk(data):
-        check(data, at, header)
-        dropped = aborted_filter.drops(header, data, at)
-        if header.next_offset <= position:
-            continue
-        next_offset = header.next_offset
-        if not dropped and not header.is_control and header.record_count:
-            batches.append(
-                ConsumedBatch(
-                    partition,
-                    data=data,
-                    at=at,
-                    header=header,
-                    base_offset=max(position, header.base_offset),
-                    decoding=decoding,
+    try:
+        for at, header in walk(data):
+            check(data, at, header)
+            dropped = aborted_filter.drops(header, data, at)
+            if header.next_offset <= position:
+                continue
+            next_offset = header.next_offset
+            if not dropped and not header.is_control and header.record_count:
+                batches.append(
+                    ConsumedBatch(
+                        partition,
+                        data=data,
+                        at=at,
+                        header=header,
+                        base_offset=max(position, header.base_offset),
+                        decoding=decoding,
+                    )
                 )
-            )
+    except ProtocolViolation as violation:
+        return Selection(batches, next_offset, str(violation))
     return Selection(batches, next_offset)

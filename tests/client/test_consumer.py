@@ -364,6 +364,19 @@ def test_damage_is_told_after_everything_before_it_was_handed_out() -> None:
         reader.machine.take()
 
 
+def test_what_a_fetch_has_before_a_damaged_batch_is_handed_out_first() -> None:
+    fetched = Log().add(1, 2).add(1, 2).data
+    fetched[-1] ^= 1
+    reader = Reader(ConsumerSettings())
+    reader.start_at(0)
+    reader.fetched(fetched)
+    assert offsets(reader.machine.take()) == [0, 1]
+    with pytest.raises(CorruptRecords, match=r"at offset 2: .*checksum"):
+        reader.machine.take()
+    reader.wake()
+    assert reader.fetch_offsets == [2], "and it stays there"
+
+
 def test_a_topic_that_stays_unknown_is_told() -> None:
     reader = Reader(ConsumerSettings())
     reader.unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -217,6 +217,7 @@ class AsyncConsumer(ConsumerClient[AsyncDriver]):
     group_metadata = at_once(ConsumerCalls.group_metadata)
     poll = awaited(ConsumerCalls.poll)
     position = awaited(ConsumerCalls.position)
+    fetch_errors = at_once(ConsumerCalls.fetch_errors)
     seek = at_once(ConsumerCalls.seek)
     seek_to_beginning = at_once(ConsumerCalls.seek_to_beginning)
     seek_to_end = at_once(ConsumerCalls.seek_to_end)

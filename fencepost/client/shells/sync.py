@@ -212,6 +212,7 @@ class Consumer(ConsumerClient[Driver]):
     group_metadata = at_once(ConsumerCalls.group_metadata)
     poll = blocking(ConsumerCalls.poll)
     position = blocking(ConsumerCalls.position)
+    fetch_errors = at_once(ConsumerCalls.fetch_errors)
     seek = at_once(ConsumerCalls.seek)
     seek_to_beginning = at_once(ConsumerCalls.seek_to_beginning)
     seek_to_end = at_once(ConsumerCalls.seek_to_end)
