@@ -28,7 +28,8 @@ import attrs
 from fencepost.client.errors import Failure
 from fencepost.protocol.batches import renumber
 from fencepost.protocol.compression import Compression
-from fencepost.protocol.fork import Due, Pace, constant
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.fork import Due, Ignored, Pace, constant
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import (
     INT64_MAX,
@@ -86,6 +87,7 @@ class ProducerBatch:
     """Its number among the numbered batches of its partition."""
     attempts: Pace[int] = 0
     retry_at: Due = 0
+    last_error: Ignored[ErrorCode] = NO_ERROR
     in_flight: bool = False
     was_sent: bool = False
     is_refused: bool = False

@@ -184,6 +184,7 @@ class Delivery:
                 if remedy is Remedy.REFRESH:
                     self.calls.cluster.forget_leader(queue.partition)
                 batch.attempts += 1
+                batch.last_error = error
                 batch.retry_at = now + backoff_ms(batch.attempts)
                 return None
             case _:

@@ -494,7 +494,10 @@ class ProducerMachine(RequestMachine):
                 continue  # failed with its transaction, by an earlier batch
             timeout_ms = self.settings.delivery_timeout_ms
             because = f"{batch.where}: no acknowledgement within delivery_timeout_ms ({timeout_ms} ms)"
-            failure = Failure(DeliveryTimeout, because=because)
+            last = batch.last_error
+            if last is not NO_ERROR:
+                because = f"{because}: {last.meaning} ({last.name})"
+            failure = Failure(DeliveryTimeout, because=because, error=last)
             self.delivery.finish(batch, failure)
             self._lose_batch(batch, failure)
 

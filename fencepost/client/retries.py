@@ -294,7 +294,9 @@ class PendingCalls:
             self._drop_lookup(call)
             call.indefinite = call.indefinite or call.node is not None
             because = f"{type(call.request).__name__} did not finish in time: {self._why(call)}"
-            failure = Failure(RequestTimeout, because=because)
+            # The codes for a missing answer are the client's own; no broker said them.
+            said = NO_ERROR if call.last_error in _UNANSWERED else call.last_error
+            failure = Failure(RequestTimeout, because=because, error=said)
             ended.append(FinishedCall(call, None, failure, Remedy.RAISE))
         return ended
 

@@ -129,6 +129,17 @@ def test_a_broker_that_nobody_knows_is_asked_for_until_the_deadline() -> None:
     assert failure_at_the_deadline(LIST, BrokerAt(9)).kind is RequestTimeout
 
 
+@pytest.mark.parametrize("said", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NETWORK_EXCEPTION])
+def test_a_call_that_ran_out_of_time_has_the_last_error_that_a_broker_said(said: ErrorCode) -> None:
+    talk = Asking()
+    talk.ask(LIST, ANY_NODE, deadline=100)
+    talk.answer(None, said)
+    talk.step(100)
+    (finished,) = talk.finished
+    assert finished.failure is not None
+    assert finished.failure.error is (said if said is ErrorCode.KAFKA_STORAGE_ERROR else ErrorCode.NONE)
+
+
 def test_where_no_broker_answered_its_address_is_named_at_the_deadline() -> None:
     talk = Asking()
     talk.ask(LIST, CONTROLLER, deadline=100)

@@ -183,6 +183,16 @@ def test_a_batch_after_a_missing_one_that_may_be_stored_keeps_its_number_until_i
     assert (header.producer_id, header.base_sequence) == (8, 0)
 
 
+def test_a_batch_that_expired_names_the_last_error_of_its_broker() -> None:
+    talk = started(delivery_timeout_ms=5_000)
+    talk.send(b"x")
+    talk.store(error=ErrorCode.KAFKA_STORAGE_ERROR)
+    talk.after(5_000)
+    (failure,) = [done.failure for done in talk.done if done.failure]
+    assert failure.error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "the log is damaged (KAFKA_STORAGE_ERROR)" in failure.because
+
+
 def test_a_batch_that_expired_after_it_was_sent_leaves_its_sequence_unresolved() -> None:
     talk = started(delivery_timeout_ms=5_000)
     talk.send(b"x")
