@@ -1,16 +1,19 @@
 """`fencepost consume`: prints records as lines, up to the current end of the topic or for ever.
 
-Rule: its default output is the input format of `fencepost produce`.
+Rule: its default output is the input format of `fencepost produce`. A partition that cannot be read is
+reported on stderr and retried, without --follow only until no record has arrived for `ANSWER_MS`.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Mapping
 from typing import Annotated, Literal
 
+import attrs
 from cyclopts import Parameter, validators
 
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import ADVICE, WRONG_USAGE, CommandFailed, complain
 from fencepost.cli.options import (
     ANSWER_MS,
     DEFAULT,
@@ -23,8 +26,9 @@ from fencepost.cli.options import (
     security_of,
 )
 from fencepost.cli.output import Json, print_json, text_of
-from fencepost.client.consumer_records import Record
+from fencepost.client.consumer_records import ConsumedBatch, Record
 from fencepost.client.shells.sync import Consumer
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition, escaped
 
 POLL_MS = 500
@@ -78,8 +82,11 @@ def consume(
         ends = admin.end_offsets(partitions, isolation_level=isolation)
         consumer.assign(partitions)
         go_to_start(consumer, partitions, ends, from_)
+        retries = Retries(polls_max=None if follow else ANSWER_MS // POLL_MS)
         while left != 0 and (follow or any(consumer.position(p) < end for p, end in ends.items())):
-            for batch in consumer.poll(POLL_MS):
+            batches = consumer.poll(POLL_MS)
+            retries.note(batches, consumer.fetch_errors())
+            for batch in batches:
                 for record in batch:
                     if left == 0 or not (follow or record.offset < ends[batch.partition]):
                         break
@@ -104,6 +111,30 @@ def go_to_start(
         raise CommandFailed(
             f"--from {start} is not a position", then="give earliest, latest or an offset", code=WRONG_USAGE
         )
+
+
+@attrs.define
+class Retries:
+    """Reports partitions that cannot be read, once per error."""
+
+    polls_max: int | None
+    """After so many polls with an error and without a record, the command fails."""
+    _reported: set[ErrorCode] = attrs.Factory(set[ErrorCode])
+    _polls: int = 0
+
+    def note(self, batches: Collection[ConsumedBatch], errors: Mapping[TopicPartition, ErrorCode]) -> None:
+        """Takes the result of a poll into account."""
+        self._polls = self._polls + 1 if errors and not batches else 0
+        for partition, error in errors.items():
+            what = f"cannot read {partition}: {error.meaning} ({error.name})"
+            if self._polls == self.polls_max:
+                raise CommandFailed(what, then=ADVICE.get(error, "check the broker at --bootstrap"))
+            if error not in self._reported:
+                complain(what, then="retrying; Ctrl-C ends this command")
+                self._reported.add(error)
+        if self._reported and not errors:
+            complain("reading again")
+            self._reported.clear()
 
 
 def show(record: Record, *, as_json: bool, places: bool) -> None:

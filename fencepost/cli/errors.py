@@ -16,6 +16,7 @@ from fencepost.client.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
     ClientError,
+    CorruptRecords,
     RequestTimeout,
     UnknownTopic,
 )
@@ -41,6 +42,7 @@ ADVICE: Final = {
     ErrorCode.INVALID_RECORD: "a record of a compacted topic needs a key: KEY<tab>VALUE (docs/compaction.md)",
     ErrorCode.INVALID_CONFIG: "docs/compaction.md lists the settings of a topic",
     ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction of this id is still ending; try again",
+    ErrorCode.KAFKA_STORAGE_ERROR: "look at the broker's messages; `fencepost check DIR` finds damaged files",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a topic name has up to 249 ASCII letters, digits, '.', '_' and '-'",
 }
 
@@ -83,7 +85,10 @@ def report(problem: Exception) -> int:
         case CommandFailed():
             what, then, code = str(problem), problem.then, problem.code
         case RequestTimeout():  # a broker accepted the connection before, so starting one is no advice
-            what, then = problem.because, "try again; if it fails again, check the broker at --bootstrap"
+            what = problem.because
+            then = ADVICE.get(problem.error, "try again; if it fails again, check the broker at --bootstrap")
+        case CorruptRecords():
+            what, then = problem.because, f"{ADVICE[ErrorCode.KAFKA_STORAGE_ERROR]}; --from skips the damage"
         case UnknownTopic():
             what = problem.because
             then = "`fencepost topic create` creates a topic; `fencepost topic list` shows the topics"

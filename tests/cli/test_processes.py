@@ -79,6 +79,25 @@ def test_a_follower_is_stopped_by_a_signal(tmp_path: Path, how: signal.Signals, 
             assert (follower.returncode, errors) == (code, "")
 
 
+def test_a_follower_reports_that_the_broker_is_gone_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    with broker(tmp_path) as (process, address):
+        fencepost("topic", "create", "fruit", "--bootstrap", address)
+        with started("consume", "fruit", "--follow", "--bootstrap", address) as follower:
+            fencepost("produce", "fruit", "--bootstrap", address, stdin="apple\n")
+            assert follower.stdout is not None
+            assert follower.stderr is not None
+            assert follower.stdout.readline() == "apple\n"
+            process.terminate()
+            assert "cannot read fruit-0: the connection was lost" in follower.stderr.readline()
+            assert "retrying" in follower.stderr.readline()
+            process.wait(PATIENCE_S)
+            with started("serve", str(tmp_path), "--port", address.rpartition(":")[2]) as successor:
+                read_ready(successor)
+                fencepost("produce", "fruit", "--bootstrap", address, stdin="pear\n")
+                assert follower.stdout.readline() == "pear\n"
+                assert follower.stderr.readline() == "fencepost: reading again\n"
+
+
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     with broker(tmp_path) as (_, address):
         at = ("--bootstrap", address)

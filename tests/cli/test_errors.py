@@ -1,0 +1,57 @@
+"""What commands say of errors that a test would have to wait for."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.cli.consume import Retries
+from fencepost.cli.errors import CommandFailed, report
+from fencepost.client.errors import ClientError, CorruptRecords, RequestTimeout
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import TopicPartition
+
+HERE = TopicPartition("fruit", 0)
+LOST = {HERE: ErrorCode.NETWORK_EXCEPTION}
+DAMAGED = {HERE: ErrorCode.KAFKA_STORAGE_ERROR}
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (
+            RequestTimeout("ListOffsets did not finish in time", ErrorCode.KAFKA_STORAGE_ERROR),
+            "fencepost check",
+        ),
+        (RequestTimeout("ListOffsets did not finish in time"), "try again"),
+        (CorruptRecords("partition fruit-0 at offset 7: wrong checksum"), "fencepost check"),
+    ],
+)
+def test_the_advice_fits_what_the_broker_said(
+    problem: ClientError, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(problem) == 1
+    what, advice = capsys.readouterr().err.splitlines()
+    assert problem.because in what
+    assert words in advice
+
+
+def test_an_error_is_reported_once_until_the_partition_can_be_read_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    retries = Retries(None)
+    for errors in (LOST, LOST, DAMAGED, {}, {}, LOST):
+        retries.note([], errors)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fencepost: ")]
+    words = ["the connection was lost", "the log is damaged", "reading again", "the connection was lost"]
+    assert len(said) == len(words)
+    assert all(part in line for part, line in zip(words, said, strict=True))
+
+
+def test_a_command_that_does_not_follow_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
+    retries = Retries(3)
+    retries.note([], DAMAGED)
+    retries.note([], DAMAGED)
+    with pytest.raises(CommandFailed, match=r"cannot read fruit-0: .*damaged") as failed:
+        retries.note([], DAMAGED)
+    assert "fencepost check" in failed.value.then
+    assert capsys.readouterr().err.count("cannot read") == 1
