@@ -84,26 +84,24 @@ def _promised(disk: SimulatedStorage, directory: str) -> dict[str, int]:
     # The files themselves, not what the journal has in memory: after a kill only they can tell.
     manifest = disk.content_of(f"{directory}/{MANIFEST_FILE}")
     checkpoint = disk.content_of(f"{directory}/{CHECKPOINT_FILE}")
+    if manifest is None:  # nothing vouches for the last segment, nor for the directory
+        return {}
     promised: dict[str, int] = {}
     try:
         if checkpoint is not None:
             for entry in decode_checkpoint(checkpoint, directory=directory):
                 promised[file_name(entry.base_offset, LOG)] = entry.bytes
-        if manifest is not None:
-            found = decode_manifest(manifest, directory=directory)
-            end = found.promised_end(disk.boot_id)
-            for segment in found.segments:
-                if segment.bytes and segment.end_offset <= end:
-                    promised[file_name(segment.base_offset, LOG)] = segment.bytes
+        said = decode_manifest(manifest, directory=directory)
     except CorruptIndex:  # torn by a loss of power
         return {}
-    # Without a manifest nothing vouches for the last segment, nor for the directory.
-    present = disk.files(directory)
-    if manifest is None:
-        return {}
+    end = said.promised_end(disk.boot_id)
+    for segment in said.segments:
+        if segment.end_offset <= end:
+            promised[file_name(segment.base_offset, LOG)] = segment.bytes
     # Compaction may have made a file smaller since.
-    found = {name: min(size, present.get(name, 0)) for name, size in sorted(promised.items())}
-    return {name: size for name, size in found.items() if size}
+    present = disk.files(directory)
+    sizes = {name: min(size, present.get(name, 0)) for name, size in sorted(promised.items())}
+    return {name: size for name, size in sizes.items() if size}
 
 
 # --- the kinds ----------------------------------------------------------------------------------------------
