@@ -195,15 +195,15 @@ class Recovery:
         needed = [entry for entry in synced if entry.end_offset > self._stored_log_start]
         missing = [entry.base_offset for entry in needed if entry.base_offset not in sizes]
         if is_known and not sizes:
-            end = f" to {synced[-1].end_offset}" if synced else " on"
-            raise self._damaged("its files are gone", f"{self._stored_log_start}{end}")
+            end = synced[-1].end_offset if synced else None
+            raise self._damaged("its files are gone", self._stored_log_start, end)
         if missing:
             file = self._path(file_name(missing[0], LOG))
-            raise self._damaged(f"{file} is missing", f"{self._stored_log_start} to {synced[-1].end_offset}")
+            raise self._damaged(f"{file} is missing", self._stored_log_start, synced[-1].end_offset)
         first = min(sizes, default=0)
         if first > self._stored_log_start:
             why = f"no file holds the offsets from {self._stored_log_start} on"
-            raise self._damaged(why, f"{self._stored_log_start} to {first}")
+            raise self._damaged(why, self._stored_log_start, first)
 
     def _refuse_shortened(self, promised: int) -> None:
         """A torn tail is what a crash leaves. A log that ends before what was promised is damaged, and so is
@@ -212,14 +212,14 @@ class Recovery:
         end = self.segments[-1].end_offset if self.segments else 0
         if end < promised:
             what = f"{self._where} is damaged ({self._why})" if self._where else "its files are gone"
-            raise self._damaged(what, f"{end} to {promised}")
+            raise self._damaged(what, end, promised)
         if self._cut is not None:
             size = self._cut.size + self._dropped_bytes
             after = _batch_after(self._cut.file, self._cut.size, size, end=end)
             self._cut.release()
             if after is not None:
                 what = f"{self._where} is damaged ({self._why}), and valid batches follow"
-                raise self._damaged(what, f"{end} to {after}")
+                raise self._damaged(what, end, after)
 
     def _read_manifest(self) -> Manifest | None:
         """The manifest on the disk; None without one, or if a loss of power has torn it."""
@@ -236,9 +236,17 @@ class Recovery:
     def _synced_end(self) -> int:
         return NO_OFFSET if self.manifest is None else self.manifest.durable_end
 
-    def _damaged(self, what: str, offsets: str) -> DamagedLog:
-        stake = f"The records from offset {offsets} are at stake, so this log is not served"
-        return DamagedLog(self._storage.location, f"{self._directory}: {what}. {stake}")
+    def _damaged(self, what: str, start: int, end: int | None) -> DamagedLog:
+        """`end` is the offset after the last record at stake, None if no file names it."""
+        if end is None or end <= start:
+            stake = f"The records from offset {start} on are"
+        elif end == start + 1:
+            stake = f"The record at offset {start} is"
+        else:
+            stake = f"The records at offsets {start} to {end - 1} are"
+        return DamagedLog(
+            self._storage.location, f"{self._directory}: {what}. {stake} at stake, so this log is not served"
+        )
 
     def _read(self, name: str) -> bytes | None:
         return self._storage.read_file(self._path(name)) if name in self._files else None

@@ -200,7 +200,7 @@ def test_a_log_that_shrank_since_it_was_synced_is_refused(witness: str) -> None:
         storage.remove(f"{DIRECTORY}/{name}")
     cut(storage, files_of(storage, LOG)[1], 100)
     before = storage.files(DIRECTORY)
-    with pytest.raises(DamagedLog, match=r"The records from offset 8 to \d+ are at stake"):
+    with pytest.raises(DamagedLog, match=r"The records at offsets 8 to \d+ are at stake"):
         open_journal(storage, closed=writer.journal.closed if witness == CLEAN_FILE else None)
     assert storage.files(DIRECTORY) == before
 

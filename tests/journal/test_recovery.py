@@ -77,7 +77,7 @@ def test_no_altered_byte_of_a_batch_becomes_visible() -> None:
         if newer_leader:
             assert open_journal(altered).log_end_offset == 5
         else:
-            with pytest.raises(DamagedLog, match=r"valid batches follow\. The records from offset 2 to 5 "):
+            with pytest.raises(DamagedLog, match=r"valid batches follow\. The records at offsets 2 to 4 "):
                 open_journal(altered)
 
 
@@ -120,7 +120,7 @@ def test_what_the_manifest_promised_is_not_cut_off(damage: str) -> None:
     else:
         for path in logs if damage == "lose every segment" else logs[-1:]:
             storage.remove(path)
-    with pytest.raises(DamagedLog, match=rf"to {end} are at stake"):
+    with pytest.raises(DamagedLog, match=rf"(to|at offset) {end - 1} (are|is) at stake"):
         open_journal(storage)
 
 
@@ -141,7 +141,7 @@ def test_a_machine_that_restarted_has_not_lost_what_was_synced() -> None:
     crash(writer)
     flip(storage, files_of(storage, LOG)[-1], -1)
     storage.boot_id = "another"
-    with pytest.raises(DamagedLog, match=rf"to {end} are at stake"):
+    with pytest.raises(DamagedLog, match=rf"(to|at offset) {end - 1} (are|is) at stake"):
         open_journal(storage)
 
 
