@@ -124,24 +124,30 @@ _SETTINGS: Final = NodeSettings()
 _CLIENTS: Final = ConnectionSettings()
 
 LIMITS: Final = (
-    Limit("connections", CONNECTIONS_MAX, "connections", None, "max.connections, and what descriptors allow"),
-    Limit("time without a byte", _CLIENTS.connections_max_idle_ms, "ms", None, "connections.max.idle.ms"),
+    Limit("connections", CONNECTIONS_MAX, "connections", None, "max.connections, or half of the descriptors"),
+    Limit(
+        "time without a byte in either direction",
+        _CLIENTS.connections_max_idle_ms,
+        "ms",
+        None,
+        "connections.max.idle.ms",
+    ),
     Limit("time for a frame to arrive", FRAME_MS, "ms", None, "and 1 s more for each 64 KiB that arrive"),
     Limit(
-        "all requests that are not answered",
+        "all unanswered requests",
         _CLIENTS.queued_max_request_bytes,
         "bytes",
         None,
-        "queued.max.request.bytes; more wait",
+        "queued.max.request.bytes; others wait",
     ),
     Limit(
-        "all answers that are not taken",
+        "all answers that clients have not read",
         _CLIENTS.queued_max_response_bytes,
         "bytes",
         None,
         "queued.max.response.bytes, which Kafka does not need; a Fetch waits",
     ),
-    Limit("fetches in progress on a connection", FETCHES_MAX, "fetches", None, "more wait"),
+    Limit("fetches in progress on a connection", FETCHES_MAX, "fetches", None, "others wait"),
     Limit("a request", FRAME_SIZE_MAX, "bytes", None, "socket.request.max.bytes"),
     Limit(
         "a request without its records",
@@ -155,7 +161,7 @@ LIMITS: Final = (
         REQUEST_ARRAY_LENGTH_MAX,
         "entries",
         None,
-        f"a list above {ENTRIES.value:,} gets an error; above this one, no answer",
+        f"more than {ENTRIES.value:,} get an error, more than this no answer",
     ),
     Limit("client id", CLIENT_ID_LENGTH_MAX, "characters", None, "as long as the longest file name"),
     Limit("any other text", STRING_LENGTH_MAX, "bytes", None, "the type STRING of Kafka's protocol"),
@@ -180,7 +186,7 @@ LIMITS: Final = (
     REQUEST_PARTITIONS,
     CLUSTER_PARTITIONS,
     Limit(
-        "metadata beside an offset",
+        "metadata of a committed offset",
         OFFSET_METADATA_BYTES_MAX,
         "bytes",
         ErrorCode.OFFSET_METADATA_TOO_LARGE,
@@ -194,7 +200,7 @@ LIMITS: Final = (
         "message.max.bytes; max.message.bytes of its topic",
     ),
     Limit(
-        "time of a batch beyond that of the broker",
+        "timestamp of a batch ahead of the broker's clock",
         _SETTINGS.log_message_timestamp_after_max_ms,
         "ms",
         ErrorCode.INVALID_TIMESTAMP,

@@ -201,7 +201,7 @@ class MemoryBound(NamedTuple):
             (f"{self.connection_count:,} connections", self.connections),
             ("requests", self.requests),
             ("answers", self.answers),
-            ("one of each in progress", self.in_progress),
+            ("the request and the answer in progress", self.in_progress),
         ]
 
     @classmethod

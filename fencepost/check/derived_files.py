@@ -84,7 +84,7 @@ def sealed_object(data: bytes, path: str) -> Object:
     if not isinstance(content, dict):
         raise ValueError("not a JSON object")
     if not mark:
-        raise ValueError("it has no checksum: an older build wrote it, or another program")
+        raise ValueError("it has no checksum: an older version or another program wrote it")
     if seal != b"%d\n}\n" % crc32c(path.encode() + text):
         raise ValueError("its checksum does not match: it was altered, or belongs to another place")
     return cast("Object", content)

@@ -36,7 +36,7 @@ OFFSET_DIGITS: Final = 20
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
 CUT: Final = (
-    "the broker refuses this log, unless only a torn, unsynced tail follows;  "
+    "the broker refuses this log, unless only a torn, unsynced tail follows; "
     "`fencepost repair` lists what can be saved"
 )
 FENCED: Final = "a producer that had been fenced could write"

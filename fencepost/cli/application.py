@@ -34,20 +34,20 @@ COMMANDS = (
         """Run a broker until Ctrl-C or SIGTERM.
 
         When the broker is ready, it prints three lines: its address, the most memory that clients can make it
-        use, and the same as JSON.
+        use, and both as JSON.
         """,
     ),
-    ("user", None, "Add users to the file of users of a broker, and remove them."),
+    ("user", None, "Add users to the user file of a broker, or remove them."),
     (
         "user add",
         "fencepost.cli.user:add_user",
-        """Add a user to a file of users, or change the password of one.
+        """Add a user to a user file, or change a user's password.
 
         The command asks for the password, or reads it from standard input. The file holds SCRAM credentials,
         from which the password cannot be computed.
         """,
     ),
-    ("user remove", "fencepost.cli.user:remove_user", "Remove a user from a file of users."),
+    ("user remove", "fencepost.cli.user:remove_user", "Remove a user from a user file."),
     ("topic", None, "Create, list, describe and delete topics; delete records."),
     ("topic create", "fencepost.cli.topic:create_topic", "Create a topic."),
     ("topic list", "fencepost.cli.topic:list_topics", "List topics."),

@@ -99,7 +99,7 @@ def report(problem: Exception) -> int:
             )
         case AuthorizationFailed():
             what = REQUEST_NAME.sub("", problem.because)
-            then = "an administrator allows it in the broker's file of ACLs (docs/access.md)"
+            then = "an administrator can allow it in the broker's ACL file (docs/access.md)"
         case ClientError():
             what, then = REQUEST_NAME.sub("", problem.because), ADVICE.get(problem.error, "")
         case ConnectionError():

@@ -47,7 +47,7 @@ class WorldOptions:
             help="What happens in a world. transactions: clients write and copy with transactional ids. "
             "groups: the members of a consumer group process a topic. power: as transactions, with --sync "
             "commit or all, and nodes lose power. damage: as transactions, and disks damage synced data. "
-            "requests: as transactions, beside a client whose requests have an extreme meaning. One seed "
+            "requests: as transactions, with one more client, which sends extreme values. One seed "
             "draws a different world in each workload."
         ),
     ] = "transactions"

@@ -89,7 +89,7 @@ def serve(
         Connections at a time; more are refused. [default: 10,000, or half of the file descriptors if that is
         less]
     connections_max_idle_ms
-        Close a connection that is not used for this time. [default: 10 minutes, as in Kafka]
+        Close a connection that is idle for this long. [default: 10 minutes, as in Kafka]
     queued_max_request_bytes
         Memory for all requests that have arrived and are not answered. [default: 256 MiB]
     queued_max_response_bytes
@@ -101,7 +101,7 @@ def serve(
     tls_client_ca
         PEM file with authorities: each client must show a certificate of one of them.
     users
-        File of users, made by `fencepost user add`: clients must log in (SASL PLAIN or SCRAM-SHA-256).
+        User file, written by `fencepost user add`: clients must log in (SASL PLAIN or SCRAM-SHA-256).
     acls
         TOML file with the rights of users (docs/access.md). Without it, everyone who may connect may do
         everything.
@@ -222,7 +222,7 @@ def _access(
 
     if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
         raise CommandFailed(
-            "TLS needs --tls-cert and --tls-key; --tls-client-ca is an addition to them",
+            "TLS needs both --tls-cert and --tls-key; --tls-client-ca needs them, too",
             then="give the certificate and its private key, each as a PEM file",
             code=WRONG_USAGE,
         )
@@ -252,9 +252,9 @@ def _check_host(host: str, access: AccessSettings, *, insecure: bool) -> None:
     missing = access.missing
     if missing and not insecure and not _is_loopback(host):
         raise CommandFailed(
-            f"--host {host} opens the broker to other machines, and it has no {', no '.join(missing)}",
+            f"--host {host} opens the broker to other machines, but it has no {', no '.join(missing)}",
             then="docs/access.md shows how to set them up; --insecure starts the broker without them, open "
-            "to everyone who reaches the port",
+            "to everyone who can reach the port",
             code=WRONG_USAGE,
         )
 
@@ -316,7 +316,9 @@ def _tell_ready(settings: BrokerSettings, ready: Ready, *, with_parent: bool) ->
 def _memory_line(bound: MemoryBound) -> str:
     """The most memory that the broker takes for its clients, and how it comes about."""
     parts = ", ".join(f"{size >> 20:,} for {name}" for name, size in bound.shares())
-    return f"Memory: at most {bound.total >> 20:,} MiB ({parts}), besides topics, groups and transactions."
+    return (
+        f"Memory: at most {bound.total >> 20:,} MiB ({parts}), not counting topics, groups and transactions."
+    )
 
 
 def _end_with_parent() -> None:

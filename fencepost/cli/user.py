@@ -1,4 +1,4 @@
-"""`fencepost user`: the file of users of a broker.
+"""`fencepost user`: the user file of a broker.
 
 Rule: a password is read from the terminal or from standard input, never from the command line, where other
 users of the machine could see it.
@@ -21,12 +21,12 @@ from fencepost.protocol.scram import KEY_SIZE, SALT_SIZE, Users, make_credential
 
 
 def add_user(file: Path, name: str, /) -> None:
-    """Add a user to a file of users, or change the password of one.
+    """Add a user to a user file, or change a user's password.
 
     Parameters
     ----------
     file
-        The file of users; created if missing.
+        The user file; created if missing.
     name
         The name of the user: the principal in ACLs is User:NAME.
     """
@@ -36,18 +36,17 @@ def add_user(file: Path, name: str, /) -> None:
     salt = secrets.token_bytes(SALT_SIZE)
     credential = make_credential(_password(name), salt, users.iterations)
     _replace(file, format_users(attrs.evolve(users, credentials={**users.credentials, name: credential})))
-    print(
-        f"{'added' if is_new else 'changed the password of'} {name} in {file}; restart the broker to use it"
-    )
+    did = f"added {name} to" if is_new else f"changed the password of {name} in"
+    print(f"{did} {file}; restart the broker to apply this")
 
 
 def remove_user(file: Path, name: str, /) -> None:
-    """Remove a user from a file of users.
+    """Remove a user from a user file.
 
     Parameters
     ----------
     file
-        The file of users.
+        The user file.
     name
         The name of the user.
     """
@@ -70,8 +69,8 @@ def _users_in(file: Path) -> Users:
 def _password(name: str) -> str:
     if sys.stdin.isatty():
         password = getpass.getpass(f"Password of {name}: ")
-        if getpass.getpass("The same again: ") != password:
-            raise CommandFailed("the two passwords differ", then="run the command again", code=WRONG_USAGE)
+        if getpass.getpass("Repeat the password: ") != password:
+            raise CommandFailed("the passwords do not match", then="run the command again", code=WRONG_USAGE)
     else:
         password = sys.stdin.readline().rstrip("\r\n")
     if not password or "\0" in password or not password.isprintable():

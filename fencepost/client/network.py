@@ -224,7 +224,7 @@ class NetworkClient:
         except ProtocolViolation as problem:
             if isinstance(problem, PeerSpeaksTls):
                 problem = HandshakeRefused(
-                    'the broker demands TLS: set security_protocol to "SSL" or "SASL_SSL"'
+                    'the broker requires TLS: set security_protocol to "SSL" or "SASL_SSL"'
                 )
             if isinstance(problem, HandshakeRefused):
                 self.failure = problem.failure

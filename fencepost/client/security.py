@@ -70,7 +70,7 @@ class SecuritySettings(TypedDict, total=False):
     ssl_cafile: str
     """PEM file of the authorities that may sign the broker's certificate; else those of the system."""
     ssl_certfile: str
-    """PEM file of the client's own certificate, if the broker demands one."""
+    """PEM file of the client's own certificate, if the broker requires one."""
     ssl_keyfile: str
     """PEM file of its key, if it is not in the same file."""
     ssl_check_hostname: bool
@@ -138,7 +138,7 @@ def refusal(error: ErrorCode, security: Security | None) -> HandshakeRefused:
     """What a broker's error means for these settings."""
     match error:
         case ErrorCode.ILLEGAL_SASL_STATE if security is None or not security.has_sasl:
-            because = 'the broker demands a login: set security_protocol to "SASL_SSL" or "SASL_PLAINTEXT"'
+            because = 'the broker requires a login: set security_protocol to "SASL_SSL" or "SASL_PLAINTEXT"'
         case ErrorCode.ILLEGAL_SASL_STATE if security is not None:
             protocol = "SSL" if security.has_tls else "PLAINTEXT"
             because = f'the broker has no users: set security_protocol to "{protocol}"'

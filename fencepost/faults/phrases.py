@@ -236,7 +236,9 @@ class ActionKind(Enum):
     """What a fault can do."""
 
     HOLD = Phrase("hold", "the message of `when` and all later ones on its connection wait")
-    DELAY = Phrase("delay", "as hold, but the sender gives the request up and retries it on a new connection")
+    DELAY = Phrase(
+        "delay", "as hold, but the sender gives up on the request and retries it on a new connection"
+    )
     DROP = Phrase("drop", "the connection breaks; the message of `when` and all others on it are lost")
     CRASH = Phrase("crash {who:NODE}", "the node stops at once; what it had written survives")
     CUT_POWER = Phrase("cut power of {who:NODE}", "the node stops at once; unsynced writes may be lost")
@@ -261,9 +263,10 @@ class ActionKind(Enum):
         "a synced bit changes: in the records at this offset, or in any file of the log",
     )
     LOSE_SECTOR = Phrase(
-        "lose a sector of {who:PARTITION}", "a sector of a file holds zeros, or what lies before it"
+        "lose a sector of {who:PARTITION}",
+        "a sector of a file becomes zeros, or a copy of the bytes before it",
     )
-    MISDIRECT = Phrase("misdirect a read of {who:PARTITION}", "one read gets the bytes of another place")
+    MISDIRECT = Phrase("misdirect a read of {who:PARTITION}", "one read returns bytes from another place")
     LOSE_FILE = Phrase("lose a file of {who:PARTITION}", "a file vanishes")
     LOSE_DIRECTORY = Phrase("lose the directory of {who:PARTITION}", "the log vanishes with all its files")
 

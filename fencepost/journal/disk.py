@@ -113,7 +113,7 @@ class DiskFile:
                 os.close(descriptor)
 
     def is_in_place(self) -> bool:
-        with _reported(f"look at {self._path}"):
+        with _reported(f"examine {self._path}"):
             try:
                 found = os.stat(self._path)
             except FileNotFoundError:

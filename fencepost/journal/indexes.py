@@ -177,7 +177,7 @@ class TransactionIndex:
         version, *fields = ABORTED_ENTRY.unpack_from(self.data, entry * ABORTED_ENTRY.size)
         if version != ABORTED_ENTRY_VERSION:
             raise CorruptIndex(
-                f"a transaction index entry of version {version}; this build reads {ABORTED_ENTRY_VERSION}"
+                f"a transaction index entry of version {version}; this version reads {ABORTED_ENTRY_VERSION}"
             )
         return AbortedRange._make(fields)
 
@@ -271,7 +271,7 @@ def decode_snapshot(data: bytes) -> list[ProducerSnapshot]:
         raise CorruptIndex(f"a snapshot of {len(data)} bytes is truncated")
     version, checksum = _HEAD.unpack_from(data)
     if version != SNAPSHOT_VERSION:
-        raise CorruptIndex(f"a snapshot of version {version}; this build reads {SNAPSHOT_VERSION}")
+        raise CorruptIndex(f"a snapshot of version {version}; this version reads {SNAPSHOT_VERSION}")
     body = memoryview(data)[_HEAD.size :]
     if crc32c(body) != checksum:
         raise CorruptIndex("the checksum of a snapshot does not match its bytes")

@@ -208,7 +208,7 @@ def read_log_start(storage: StorageReader, directory: str) -> int:
     try:
         return int(decode_json(data, place=place, version=LOG_START_VERSION)["log_start_offset"])
     except (CorruptIndex, KeyError, TypeError, ValueError) as problem:
-        stake = "Where the log starts is not known, so it is not served"
+        stake = "The start of the log is unknown, so the log is not served"
         raise DamagedLog(storage.location, f"{place} is damaged ({problem}). {stake}") from problem
 
 
@@ -254,9 +254,9 @@ def decode_json(data: bytes, *, place: str, version: int) -> dict[str, Any]:
         raise CorruptIndex(f"{place} is not a JSON object")
     fields = cast("dict[str, Any]", content)
     if fields.get("format") != version:
-        raise CorruptIndex(f"{place} has format {fields.get('format')}; this build reads format {version}")
+        raise CorruptIndex(f"{place} has format {fields.get('format')}; this version reads format {version}")
     if fields.pop(CHECKSUM, None) is None:
-        raise CorruptIndex(f"{place} has no checksum: an older build wrote it, or another program")
+        raise CorruptIndex(f"{place} has no checksum: an older version or another program wrote it")
     # Every byte counts, also those that JSON ignores: the file must be what this content is written as.
     try:
         is_whole = encode_json(fields, place=place) == data

@@ -230,7 +230,7 @@ class Segment:
     def _opened_to_append(self) -> StorageFile:
         if self.file.size != self.size:
             raise self._damaged(
-                f"it has {self.file.size} bytes, and {self.size} were written; another program changed it"
+                f"it has {self.file.size} bytes, but {self.size} were written; another program changed it"
             )
         return self.file
 

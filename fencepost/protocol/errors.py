@@ -57,7 +57,7 @@ class ErrorCode(IntEnum):
     NOT_LEADER_OR_FOLLOWER = 6, _R.REFRESH, "this node does not lead the partition", _UNSURE
     REQUEST_TIMED_OUT = 7, _R.RETRY, "the answer did not come in time", _UNSURE
     MESSAGE_TOO_LARGE = 10, _R.ABORT, "the batch is larger than the broker accepts"
-    OFFSET_METADATA_TOO_LARGE = 12, _R.RAISE, "the metadata string beside an offset is too long"
+    OFFSET_METADATA_TOO_LARGE = 12, _R.RAISE, "the metadata string of the offset is too long"
     # No broker sends this one: the client makes it when the connection ends before the reply.
     NETWORK_EXCEPTION = 13, _R.RETRY, "the connection was lost before the answer came", _UNSURE
     COORDINATOR_LOAD_IN_PROGRESS = 14, _R.RETRY, "the coordinator is still reading its log"
@@ -76,9 +76,9 @@ class ErrorCode(IntEnum):
     UNKNOWN_MEMBER_ID = 25, _R.ABORT, "the group does not know this member"
     INVALID_SESSION_TIMEOUT = 26, _R.RAISE, "the session timeout is beyond the broker's bounds"
     REBALANCE_IN_PROGRESS = 27, _R.ABORT, "the group is rebalancing: join again"
-    TOPIC_AUTHORIZATION_FAILED = 29, _R.ABORT, "no permission for this on the topic"
-    GROUP_AUTHORIZATION_FAILED = 30, _R.ABORT, "no permission for this on the group"
-    CLUSTER_AUTHORIZATION_FAILED = 31, _R.FATAL, "no permission for this on the cluster"
+    TOPIC_AUTHORIZATION_FAILED = 29, _R.ABORT, "not authorized for this operation on the topic"
+    GROUP_AUTHORIZATION_FAILED = 30, _R.ABORT, "not authorized for this operation on the group"
+    CLUSTER_AUTHORIZATION_FAILED = 31, _R.FATAL, "not authorized for this operation on the cluster"
     INVALID_TIMESTAMP = 32, _R.ABORT, "the timestamp of a record is too far from the broker's time"
     UNSUPPORTED_SASL_MECHANISM = 33, _R.FATAL, "the broker does not offer this SASL mechanism"
     ILLEGAL_SASL_STATE = 34, _R.FATAL, "the request does not fit the state of the authentication"
@@ -86,14 +86,14 @@ class ErrorCode(IntEnum):
     TOPIC_ALREADY_EXISTS = 36, _R.RAISE, "a topic of that name exists"
     INVALID_PARTITIONS = 37, _R.RAISE, "the number of partitions is not allowed"
     INVALID_CONFIG = 40, _R.RAISE, "the setting is unknown, or its value is not allowed"
-    INVALID_REQUEST = 42, _R.FATAL, "the request contradicts itself"
+    INVALID_REQUEST = 42, _R.FATAL, "the request is not valid"
     POLICY_VIOLATION = 44, _R.RAISE, "the request is beyond a limit of the cluster"
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45, _R.ABORT, "a batch before this one is missing"
     # A success: the batch is in the log. Kafka's Sender, too, completes it without an offset.
     DUPLICATE_SEQUENCE_NUMBER = 46, _R.NONE, "the batch was stored before; its offset is no longer known"
     # Not fatal, unlike PRODUCER_FENCED: a partition cannot know whether the producer was replaced or its
     # transaction only timed out. The producer aborts, and its coordinator decides (KIP-588).
-    INVALID_PRODUCER_EPOCH = 47, _R.ABORT, "the epoch is older than one the partition has seen"
+    INVALID_PRODUCER_EPOCH = 47, _R.ABORT, "the epoch is older than the newest that the partition has seen"
     INVALID_TXN_STATE = 48, _R.FATAL, "the transaction is not in a state that allows this"
     INVALID_PRODUCER_ID_MAPPING = 49, _R.FATAL, "the transactional id belongs to another producer id"
     INVALID_TRANSACTION_TIMEOUT = 50, _R.FATAL, "the timeout is not between 1 and the broker's maximum"
@@ -105,7 +105,11 @@ class ErrorCode(IntEnum):
     )
     TRANSACTION_COORDINATOR_FENCED = 52, _R.RAISE, "the marker is from a coordinator that was replaced"
     # Also the answer to a transactional batch without its transactional id.
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, _R.FATAL, "no permission for this on the transactional id"
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = (
+        53,
+        _R.FATAL,
+        "not authorized for this operation on the transactional id",
+    )
     # AddPartitionsToTxn adds all of its partitions or none.
     OPERATION_NOT_ATTEMPTED = 55, _R.ABORT, "another partition of the same request failed"
     # The failed write may have reached the disk, and the next recovery may keep it.

@@ -344,7 +344,7 @@ class DeleteTopicsReply:
 
 @value(kw_only=True)
 class AllocateProducerIds:
-    """A node asks the controller for a block of producer ids; clients may not."""
+    """A node asks the controller for a block of producer ids (nodes only)."""
 
     node_id: Int32
 
@@ -357,7 +357,7 @@ class AllocateProducerIdsReply:
 
 @value(kw_only=True)
 class BrokerRegistration:
-    """A node that starts tells the controller its address; clients may not."""
+    """A node that starts tells the controller its address (nodes only)."""
 
     node_id: Int32
     host: str
@@ -373,7 +373,7 @@ class BrokerRegistrationReply:
 
 @value(kw_only=True)
 class ElectLeaders:
-    """A leader that lost its journals asks the controller for new leader epochs; clients may not."""
+    """A leader that lost its journals asks the controller for new leader epochs (nodes only)."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -404,7 +404,7 @@ class SaslHandshakeReply:
 
 @value(kw_only=True)
 class SaslAuthenticate:
-    """One message of the client in the chosen mechanism."""
+    """Send one authentication message of the chosen mechanism."""
 
     auth_bytes: bytes = attrs.field(repr=False)  # of PLAIN, it holds the password
 

@@ -127,9 +127,9 @@ class TlsChannel:
         self._is_checked = True
         if self._is_server and first != HANDSHAKE_RECORD:
             self._leaving.write(VERSION_ALERT)
-            raise WrongTransport("the client speaks without TLS, and this port demands TLS")
+            raise WrongTransport("the client does not speak TLS, and this port requires it")
         if first not in (HANDSHAKE_RECORD, ALERT_RECORD):
-            raise WrongTransport("the broker speaks without TLS at this port")
+            raise WrongTransport("the broker does not speak TLS on this port")
 
     def _shake(self) -> bool:
         try:

@@ -32,10 +32,10 @@ _KNOWN: Final = (
 # Options of Spark's Kafka source that do not apply to reading files in a batch.
 _ELSEWHERE: Final = {
     "kafka.bootstrap.servers": "the log is read from its files, not from a broker: remove it and set path",
-    "startingtimestamp": "only offsets are understood so far: use startingOffsets",
-    "endingtimestamp": "only offsets are understood so far: use endingOffsets",
-    "startingoffsetsbytimestamp": "only offsets are understood so far: use startingOffsets",
-    "endingoffsetsbytimestamp": "only offsets are understood so far: use endingOffsets",
+    "startingtimestamp": "only offsets are supported: use startingOffsets",
+    "endingtimestamp": "only offsets are supported: use endingOffsets",
+    "startingoffsetsbytimestamp": "only offsets are supported: use startingOffsets",
+    "endingoffsetsbytimestamp": "only offsets are supported: use endingOffsets",
     "maxoffsetspertrigger": "it applies only to streams: a batch reads its whole range",
 }
 
@@ -147,7 +147,7 @@ def _offsets(
         return usual
     form = '{"topic":{"0":23}}'
     if value.lower() in ("earliest", "latest"):
-        raise UnusableOption(f"in a batch, {name} is {usual} or offsets like {form}, not {value}")
+        raise UnusableOption(f"in a batch, {name} must be {usual} or offsets like {form}, not {value}")
     offsets: dict[TopicPartition, int] = {}
     for topic, by_partition in _json_object(name, value, form).items():
         if not isinstance(by_partition, dict):
@@ -173,7 +173,7 @@ def _json_object(name: str, value: str, form: str) -> dict[str, Any]:
 
 
 def _malformed(name: str, value: str, form: str) -> NoReturn:
-    raise UnusableOption(f"option {name} is JSON like {form}, not {value}")
+    raise UnusableOption(f"option {name} must be JSON like {form}, not {value}")
 
 
 def _isolation_level(options: Mapping[str, str]) -> IsolationLevel:
@@ -189,14 +189,16 @@ def _isolation_level(options: Mapping[str, str]) -> IsolationLevel:
         raise UnusableOption("isolation.level and kafka.isolation.level differ; set only one of them")
     value = given.pop()
     if value not in known:
-        raise UnusableOption(f"option isolation.level is read_committed or read_uncommitted, not {value}")
+        raise UnusableOption(
+            f"option isolation.level must be read_committed or read_uncommitted, not {value}"
+        )
     return known[value]
 
 
 def _flag(options: Mapping[str, str], name: str, *, usual: bool) -> bool:
     value = options.get(name.lower(), str(usual)).strip().lower()
     if value not in ("true", "false"):
-        raise UnusableOption(f"option {name} is true or false, not {value}")
+        raise UnusableOption(f"option {name} must be true or false, not {value}")
     return value == "true"
 
 
@@ -205,7 +207,7 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     if value is None:
         return None
     if not value.strip().isdecimal() or not int(value) > 0:
-        raise UnusableOption(f"option {name} is a whole number above 0, not {value}")
+        raise UnusableOption(f"option {name} must be a whole number above 0, not {value}")
     return int(value)
 
 

@@ -204,14 +204,20 @@ WRONG = [
     (f"{ENTRY}topic = 'a'\n", "neither allow nor deny: write for example allow = ["),
     (f"{ENTRY}allow = 'Read'", "an entry needs one resource, this one has none: write one of topic,"),
     (f"{ENTRY}topic = 'a'\ngroup = 'b'\nallow = 'Read'", "this one has topic and group"),
-    (f"\n\n{ENTRY}topic = 'a'\nallow = 'Reed'", "entry 1 (line 3): allow: 'Reed' is no operation on a Topic"),
+    (
+        f"\n\n{ENTRY}topic = 'a'\nallow = 'Reed'",
+        "entry 1 (line 3): allow: 'Reed' is not an operation on a Topic",
+    ),
     (f"{ENTRY}group = 'a'\nallow = 'Write'", "write All, Read, Delete, Describe"),
     (f"{ENTRY}topic = 'a'\nallow = []", 'allow is empty: write for example allow = ["Read"]'),
     (f"{ENTRY}topic = 'a-*'\nallow = 'Read'", 'write topic_prefix = "a-"'),
-    (f"{ENTRY}topic = 3\nallow = 'Read'", "topic is a name, not 3"),
+    (f"{ENTRY}topic = 3\nallow = 'Read'", "topic must be a name, not 3"),
     (f"{ENTRY}cluster = 'x'\nallow = 'Alter'", "write cluster = true"),
     (f"{ENTRY}topik = 'a'\nallow = 'Read'", "unknown key 'topik'"),
-    (f"{ENTRY}topic='a'\nallow='Read'\n{ENTRY}topic='a'\nallow=3", "entry 2 (line 5): allow is a text"),
+    (
+        f"{ENTRY}topic='a'\nallow='Read'\n{ENTRY}topic='a'\nallow=3",
+        "entry 2 (line 5): allow must be a string",
+    ),
 ]
 
 

@@ -48,7 +48,7 @@ def test_users_are_added_changed_and_removed(
 
 @pytest.mark.parametrize(
     ("name", "password", "words"),
-    [("a,b", "x\n", "cannot be the name of a user"), ("alice", "\n", "empty"), ("alice", "a\0b", "printed")],
+    [("a,b", "x\n", "is not a valid user name"), ("alice", "\n", "empty"), ("alice", "a\0b", "printed")],
 )
 def test_a_bad_name_or_password_writes_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, name: str, password: str, words: str

@@ -198,7 +198,7 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "every retried EndTxn succeeds",
-        breaks="A commit that lost against a timeout is acknowledged.",
+        breaks="A commit that lost to a timeout is acknowledged.",
         edits=(Edit("broker.transactions.end_txn:_end_cell", {"    cell: Cell = ": _ANY_RETRY_ENDED_WELL}),),
     ),
     Mutation(
@@ -481,7 +481,7 @@ OF_DAMAGE: Final = (
         ),
     ),
     Mutation(
-        "every invalid byte is a torn end",
+        "every invalid byte is a torn tail",
         breaks="A damaged middle is cut off with all that follows, whatever was promised.",
         workload="damage",
         edits=(
@@ -493,7 +493,7 @@ OF_DAMAGE: Final = (
     ),
     Mutation(
         "a missing file is an empty log",
-        breaks="A log whose files are gone begins anew, without a word.",
+        breaks="A log whose files are gone silently begins anew.",
         workload="damage",
         edits=(
             Edit(
@@ -505,7 +505,7 @@ OF_DAMAGE: Final = (
     ),
     Mutation(
         "a missing directory is a new log",
-        breaks="A partition that vanished begins anew, without a word.",
+        breaks="A partition that vanished silently begins anew.",
         workload="damage",
         edits=(
             Edit(
@@ -522,7 +522,7 @@ OF_DAMAGE: Final = (
     ),
     Mutation(
         "a reader of damaged bytes gets no error",
-        breaks="It waits for ever for records that are there, and nobody is told.",
+        breaks="It waits for ever for records that are there, and nothing is reported.",
         workload="damage",
         edits=(
             Edit(
@@ -533,7 +533,7 @@ OF_DAMAGE: Final = (
     ),
     Mutation(
         "a fetch is not bound to its place",
-        breaks="Offsets and lengths, which no checksum covers, are believed as they stand on the disk.",
+        breaks="Offsets and lengths, which no checksum covers, are trusted as they are on the disk.",
         workload="damage",
         edits=(Edit("journal.segments:Segment.read", {"not _are_linked(data, offset)": "False"}),),
     ),

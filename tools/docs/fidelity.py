@@ -171,18 +171,19 @@ DIFFERENCES: Final = (
     Difference(
         what="ClusterAction",
         kafka="All and super users include it, and Alter on the cluster is enough for any WriteTxnMarkers.",
-        here="A rule must name it, and without it nobody sends a COMMIT marker.",
-        because="An administrator ends a hanging transaction by an abort; a COMMIT that no coordinator "
+        here="An ACL must name it, and a COMMIT marker is accepted only from a client that has it.",
+        because="An administrator ends a hanging transaction by aborting it; a COMMIT that no coordinator "
         "decided makes records visible that their producer may still abort.",
         noticed="With ACLs, a super user's COMMIT marker or AllocateProducerIds gets "
         "CLUSTER_AUTHORIZATION_FAILED.",
     ),
     Difference(
         what="compaction",
-        kafka="Compacted logs have gaps. Internal topics have segments of 100 MiB and keep markers a day.",
+        kafka="Compacted logs have gaps. Internal topics have segments of 100 MiB and keep markers "
+        "for a day.",
         here="An empty batch covers what was removed. Internal topics have segments of 32 KiB and keep "
         "markers for 10 seconds.",
-        because="A gap stays a sign of damage, and a start reads the logs of coordinators in full.",
+        because="A gap stays a sign of damage, and a start reads the coordinators' logs in full.",
         noticed="A start is fast after any number of transactions.",
     ),
     Difference(
@@ -191,7 +192,7 @@ DIFFERENCES: Final = (
         "tombstones of the batch.",
         here="INVALID_RECORD: only compaction sets it.",
         because="A reader that knows the older value would never read the tombstone.",
-        noticed="Only with hand-made batches.",
+        noticed="Only with hand-crafted batches.",
     ),
     Difference(
         what="automatic topic creation",
@@ -202,7 +203,7 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="two-phase commit",
-        kafka="KIP-939 is being built.",
+        kafka="KIP-939 is in progress.",
         here="Not implemented.",
         because="No release up to 4.3 has it.",
         noticed="InitProducerId has no enable_2pc and no keep_prepared_txn.",
@@ -273,18 +274,18 @@ DIFFERENCES: Final = (
         what="validation of produced records",
         kafka="Every record is decoded, compressed ones too; offsets and the latest timestamp are rewritten.",
         here="Columns are counted and must fill the batch; the broker does not check the types of their "
-        "entries, nor compressed records. Offsets must be 0, 1, 2 ..., and the latest timestamp in the "
-        "header is not compared with the records.",
+        "entries and does not decompress records. Offsets must be 0, 1, 2 ..., and the latest timestamp in "
+        "the header is not compared with the records.",
         because="A batch is stored as it arrives, and a small one may decompress to a large one.",
-        noticed="A consumer refuses invalid records. A batch gets INVALID_TIMESTAMP if only its header "
-        "names a time too far ahead.",
+        noticed="A consumer refuses invalid records. A batch gets INVALID_TIMESTAMP even if only the "
+        "timestamp in its header is too far ahead.",
     ),
     Difference(
         what="transaction verification requests",
         kafka="One at a time per transactional id and broker; a second one ends the first with "
         "NETWORK_EXCEPTION.",
         here="Every Produce and TxnOffsetCommit sends its own.",
-        because="Verification guards reject late answers, and no batch is rejected without need.",
+        because="Verification guards reject late answers, and no batch is rejected needlessly.",
         noticed="Fewer NOT_ENOUGH_REPLICAS at the start of a transaction.",
     ),
     Difference(
@@ -309,10 +310,10 @@ DIFFERENCES: Final = (
         "takes effect at once.",
         here="The marker gets INVALID_PRODUCER_EPOCH; the offsets wait for a marker that never comes.",
         because="In Kafka an internal check fails; no client sends such requests.",
-        noticed="Only with hand-made requests.",
+        noticed="Only with hand-crafted requests.",
     ),
     Difference(
-        what="hand-made requests with several markers",
+        what="hand-crafted requests with several markers",
         kafka="A request in which one marker names only unknown partitions is never answered (4.3.1).",
         here="Each partition gets its result.",
         because="Every request gets a response.",

@@ -29,7 +29,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9._@-]{1,249}")
 
 
 class AccessFileError(FencepostError):
-    """A file of users or ACLs is not valid; the message says where, and what to write."""
+    """A user file or an ACL file is not valid; the message says where, and what to write."""
 
 
 def _parsed(text: str, file: str) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class _Entry:
     def _texts(self, given: Any, key: str) -> list[str]:
         texts = cast("list[Any]", given if isinstance(given, list) else [given])
         if not all(isinstance(text, str) and text for text in texts):
-            self.fail(f"{key} is a text or a list of texts, not {given!r}")
+            self.fail(f"{key} must be a string or a list of strings, not {given!r}")
         return texts
 
     def principals(self, given: Any, key: str) -> list[str]:
@@ -133,7 +133,7 @@ class _Entry:
                 self.fail("there is only one cluster: write cluster = true")
             return Pattern(resource=resource, name=CLUSTER_NAME)
         if not isinstance(name, str) or not name:
-            self.fail(f'{keys[0]} is a name, not {name!r}: write {keys[0]} = "NAME", or "*" for all')
+            self.fail(f'{keys[0]} must be a name, not {name!r}: write {keys[0]} = "NAME", or "*" for all')
         if "*" in name and (is_prefix or name != "*"):
             start = name.partition("*")[0]
             what = f'write {resource_key(resource)}_prefix = "{start}"' if start else f'{keys[0]} = "*"'
@@ -146,7 +146,7 @@ class _Entry:
         for name in names:
             if name not in possible:
                 self.fail(
-                    f"{key}: {name!r} is no operation on a {resource.value}: write {', '.join(possible)}"
+                    f"{key}: {name!r} is not an operation on a {resource.value}: write {', '.join(possible)}"
                 )
         if not names:
             self.fail(f'{key} is empty: write for example {key} = ["{possible[1]}"]')
@@ -163,8 +163,8 @@ def resource_key(resource: Resource) -> str:
 # --- users --------------------------------------------------------------------------------------------------
 
 _HEAD: Final = """\
-# The users of a Fencepost broker: `fencepost user add` writes this file. It holds no passwords, but whoever
-# reads it can try to guess them: keep it readable for the broker alone.
+# The users of a Fencepost broker: `fencepost user add` writes this file. It holds no passwords, but anyone
+# who can read it can try to guess them: let only the broker read it.
 """
 
 
@@ -172,7 +172,7 @@ def check_name(name: str, place: str = "") -> None:
     """AccessFileError unless a user may have this name; `place` is where it stands."""
     if NAME.fullmatch(name) is None:
         raise AccessFileError(
-            f"{place}{name!r} cannot be the name of a user: use up to 249 ASCII letters, digits, "
+            f"{place}{name!r} is not a valid user name: use up to 249 ASCII letters, digits, "
             "'.', '_', '@' and '-'"
         )
 
@@ -183,7 +183,7 @@ def parse_users(text: str, file: str) -> Users:
     try:
         iterations, users = given["iterations"], given["users"]
         if type(iterations) is not int or not ITERATIONS <= iterations <= ITERATIONS_MAX:
-            raise ValueError(f"iterations is a number from {ITERATIONS} to {ITERATIONS_MAX}")
+            raise ValueError(f"iterations must be a number from {ITERATIONS} to {ITERATIONS_MAX}")
         decoy_key = _bytes(given, "decoy_key", KEY_SIZE)
         credentials: dict[str, Credential] = {}
         for name, entry in users.items():

@@ -206,7 +206,7 @@ FORM_CHECKS: Final = (
         "has a producer id and no sequence", ErrorCode.INVALID_RECORD, source="LogValidator.validateBatch"
     ),
     FormCheck(
-        "is further from the broker's time than log.message.timestamp.after.max.ms or before.max.ms",
+        "is further from the broker's time than log.message.timestamp.after.max.ms or before.max.ms allow",
         ErrorCode.INVALID_TIMESTAMP,
         source="LogValidator.validateTimestamp",
     ),
@@ -329,7 +329,7 @@ def _is_plain_inside(partition: Partition, written: Written, producer: ProducerE
 WriteCheck = Check[Partition, Written, ProducerEntry, int]
 
 _OLDER_EPOCH: Final = WriteCheck(
-    "has an older epoch than the partition knows of the producer",
+    "has an older epoch than the producer's newest in this partition",
     ErrorCode.INVALID_PRODUCER_EPOCH,
     _has_older_epoch,
     source="KIP-98, KIP-588",
@@ -452,7 +452,7 @@ MarkerCheck = Check[TransactionMarker, ProducerEntry]
 
 MARKER_CHECKS: Final = (
     MarkerCheck(
-        "has an older epoch than the partition knows of the producer",
+        "has an older epoch than the producer's newest in this partition",
         ErrorCode.INVALID_PRODUCER_EPOCH,
         _is_stale,
         source="KIP-98",

@@ -111,11 +111,11 @@ class Trace:
                 which = f" ({ordinal})" if has_had_more else ""
                 return self._reaches(action, f" of {name}", connection) + which
             case TransitionKind.ANSWER:
-                return f"{name} hears {self._reply(action, connection)}"
+                return f"{name} receives {self._reply(action, connection)}"
             case TransitionKind.BREAK:
                 return f"{name} learns that its connection broke"
             case TransitionKind.GIVE_UP:
-                return f"{name} waits no longer and gives up its {ordinal}"
+                return f"{name} stops waiting and gives up its {ordinal}"
             case _:
                 return f"a pause of {name} is over"
 
@@ -133,7 +133,7 @@ class Trace:
 
     def _reply(self, action: Transition, connection: int) -> str:
         reply = self.steps.messages[action.message]
-        assert isinstance(reply, ReplyInFlight), "only replies are heard"
+        assert isinstance(reply, ReplyInFlight), "clients receive only replies"
         return reply_label(API_BY_REQUEST[self._asked[connection, reply.slot]], reply.error, reply.body)
 
 
@@ -149,8 +149,8 @@ def told(worlds: Worlds, root: World, path: Iterable[tuple[Transition, World]]) 
 # --- counts -------------------------------------------------------------------------------------------------
 
 LATE: Final = "late requests"
-LATE_ENDS: Final = "late ends"
-LATE_ENDS_REFUSED: Final = "late ends refused"
+LATE_ENDS: Final = "late EndTxns"
+LATE_ENDS_REFUSED: Final = "refused late EndTxns"
 TOLD: Final = {"commit: ok": "commits", "abort: ok": "aborts"}
 MARKERS: Final = {TransactionResult.COMMIT: "commit markers", TransactionResult.ABORT: "abort markers"}
 REACHED: Final = (LATE, LATE_ENDS, LATE_ENDS_REFUSED, *TOLD.values(), *MARKERS.values())

@@ -207,13 +207,13 @@ class TransactionBook:
         ):
             held = "none" if transaction is None else f"epoch {transaction.producer_epoch}"
             raise rules.HANGING.broken(
-                f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, and its "
-                f"coordinator has no transaction of it there (has {held})"
+                f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, but its "
+                f"coordinator knows no transaction of it there (knows {held})"
             )
         record = self.latest[transaction.name]
         if transaction.is_prepared and record.state in COMPLETED:
             raise rules.HANGING.broken(
-                f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, and "
+                f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, but "
                 f"{transaction.name} is {record.state.title}"
             )
         return transaction
@@ -226,7 +226,7 @@ class TransactionBook:
         self.exercised[rules.FENCED.name] += 1
         if producer_epoch < floor:
             raise rules.FENCED.broken(
-                f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, and a newer "
+                f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, but a newer "
                 f"owner has epoch {floor}"
             )
 
