@@ -70,6 +70,8 @@ OPEN_FILES: Final = 2  # of a journal by itself: the segment that it writes to, 
 SEGMENT_BYTES: Final = 1 << 30  # Kafka's segment.bytes
 SEGMENT_MS: Final = 7 * 24 * 3600 * 1000  # Kafka's segment.ms, measured in the timestamps of records
 SEGMENT_BYTES_MAX: Final = 1 << 30  # positions in an index are 32 bits wide, and one batch may come on top
+# To read as many bytes takes a start no longer than a stop takes to create a file.
+SNAPSHOT_SAVES_BYTES: Final = 4096
 
 _PLACED = struct.Struct(">qii")  # base offset, batch length, leader epoch
 _NOT_PLACED: Final = "the leader placed the batch at another offset or epoch than the end of the journal"
@@ -563,7 +565,7 @@ class Journal:
                 with self._writing():
                     self._active.complete_time_index()
                     self._active.save_indexes()
-                if producers is not None and self.log_end_offset not in self._snapshots:
+                if producers is not None and self._saves_reading():
                     self.write_snapshot(producers)
                 self.sync(syncs_upper=False)
                 self._unchanged = self._active.synced()
@@ -573,6 +575,13 @@ class Journal:
             self.failed = f"{self.partition} is closed"
             self.closed = self._unchanged
         self.abandon()
+
+    def _saves_reading(self) -> bool:
+        """Whether a snapshot at the log end would save the next start more than it costs this stop."""
+        base = self._active.base_offset
+        begins_known = base == 0 or base in self._snapshots
+        is_read_fast = begins_known and self._active.size <= SNAPSHOT_SAVES_BYTES
+        return not is_read_fast and self.log_end_offset not in self._snapshots
 
     def abandon(self) -> None:
         """Close the files without writing, as a crash would."""

@@ -58,6 +58,7 @@ CLIENT: Final = 1  # the connection of whoever asks
 INTERNAL_PARTITIONS: Final = 2  # of each internal topic: few, so that a story starts fast
 SCAN_MS: Final = 200
 RETRY_MS: Final = 100
+LARGE: Final = "x" * 5_000  # a log with it gets a snapshot when it is closed
 TURNS_MAX: Final = 100_000  # more than any story has: beyond this the host runs in circles
 
 SETTINGS: Final = NodeSettings(

@@ -9,7 +9,7 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
 from fencepost.protocol.transaction_log import TransactionRecord
 from tests.broker.requests import COMMIT, NOBODY, ORDERS, OTHERS, Identity, body_of, marker_request
-from tests.broker.story import Story
+from tests.broker.story import LARGE, Story
 
 
 def idempotent(story: Story) -> Identity:
@@ -45,7 +45,7 @@ def test_a_snapshot_tells_of_a_producer_what_the_log_does(*, stops_in_order: boo
     """Also of one whose marker is newer than its last batch, and leaves the epoch as it is."""
     story = Story()
     me = story.identity()
-    story.produce(me, "x")
+    story.produce(me, LARGE)
     story.ask(marker_request(me, COMMIT, ORDERS, transaction_version=0))
     before = story.host.node.state_of(ORDERS)
     if stops_in_order:

@@ -13,7 +13,7 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import log_state
 from fencepost.protocol.terms import TransactionState
 from tests.broker.requests import COMMIT, NOBODY, ORDERS, UNCOMMITTED, Identity, produce_request, produced
-from tests.broker.story import Story
+from tests.broker.story import LARGE, Story
 
 
 def stopped_and_started(story: Story) -> None:
@@ -22,29 +22,37 @@ def stopped_and_started(story: Story) -> None:
     story.settle()
 
 
-def test_a_producer_goes_on_after_a_clean_stop() -> None:
+def snapshots(story: Story) -> list[str]:
+    return [name for name in story.storage.files("orders-0") if name.endswith(".snapshot")]
+
+
+@pytest.mark.parametrize("first", ["a", LARGE])
+def test_a_producer_goes_on_after_a_clean_stop(first: str) -> None:
+    """A small log is read again at the next start. A larger one has a snapshot instead."""
     story = Story()
     me = story.identity()
-    story.produce(me, "a b")
+    story.produce(me, f"{first} b")
     story.produce(me, "c", sequence=2)
     stopped_and_started(story)
+    assert len(snapshots(story)) == (first == LARGE)
     assert story.produce(me, "c", sequence=2).base_offset == 2  # its last batch is still known
     assert story.produce(me, "d", sequence=3).base_offset == 3
     story.ended(me, COMMIT)
-    assert story.visible() == "a b c d"
+    assert story.visible() == f"{first} b c d"
 
 
 def test_what_was_open_is_open_after_a_clean_stop() -> None:
     story = Story()
     me = story.identity()
-    story.produce(NOBODY, "plain", name=None)
+    story.produce(NOBODY, LARGE, name=None)
     story.produce(me, "a")
     before = log_state(story.partition())
     stopped_and_started(story)
+    assert snapshots(story)
     assert log_state(story.partition()) == before
-    assert (story.visible(), story.visible(isolation_level=UNCOMMITTED)) == ("plain", "plain a")
+    assert (story.visible(), story.visible(isolation_level=UNCOMMITTED)) == (LARGE, f"{LARGE} a")
     story.ended(me, COMMIT)
-    assert story.visible() == "plain a"
+    assert story.visible() == f"{LARGE} a"
 
 
 @pytest.mark.parametrize("policy", SyncPolicy)
@@ -53,7 +61,7 @@ def test_a_stop_in_the_middle_of_things_is_no_worse_than_a_kill(policy: SyncPoli
     for place in count():
         story = Story(policy=policy)
         me = story.identity()
-        story.produce(me, "a")
+        story.produce(me, LARGE)
         request = produce_request(me, {ORDERS: "b"}, sequence=1)
         to = story.offer(request)
         for _ in range(place):
@@ -65,7 +73,7 @@ def test_a_stop_in_the_middle_of_things_is_no_worse_than_a_kill(policy: SyncPoli
         again = produced(story.ask(request))[ORDERS]
         assert (again.error, again.base_offset) == (ErrorCode.NONE, 1)
         story.ended(me, COMMIT)
-        assert story.visible() == "a b"
+        assert story.visible() == f"{LARGE} b"
 
 
 def test_a_segment_that_fills_up_in_the_middle_of_a_step_takes_no_snapshot_of_the_rest() -> None:

@@ -77,7 +77,7 @@ class Teller:
         me, other, left = story.identity(), story.identity("other"), story.identity("left")
         for sequence in range(8):
             self.write(me, BIG, sequence=sequence)
-        self.write(me, "b", key=SMALL)
+        self.write(me, BIG, key=SMALL)  # so much that a stop writes a snapshot
         assert story.commit_offset(me, "group", 3) is ErrorCode.NONE
         me = story.ended(me, COMMIT)
         self.write(other, "other", name="other")

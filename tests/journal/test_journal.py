@@ -4,6 +4,7 @@ import pytest
 
 from fencepost.journal.indexes import AbortedRange, OffsetIndex, ProducerSnapshot, TimeIndex
 from fencepost.journal.journal import SEGMENT_MS, BatchTooLarge, Journal, JournalSettings, StaleLeader
+from fencepost.journal.manifest import ManifestState
 from fencepost.journal.memory import MemoryFile, MemoryStorage
 from fencepost.journal.segments import BATCH_SIZE_MAX, INDEX, LOG, TIME_INDEX
 from fencepost.journal.storage import StorageError, StorageFile
@@ -316,6 +317,37 @@ def test_snapshots_stay_where_segments_begin_and_at_the_newest_offset() -> None:
     assert journal.newest_snapshot(at_most=4) == (2, [producer(2)])
     assert journal.newest_snapshot(at_most=1) is None
     assert open_journal(storage).newest_snapshot(at_most=EVERYTHING) == (5, [producer(5)])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rolls", "expected"),
+    [
+        ([100], [], []),  # the next start reads it from its beginning
+        ([5_000], [], [1]),
+        ([5_000, 100], [1], [1]),  # read from the snapshot that the roll wrote
+        ([100, 5_000], [1], [1, 2]),
+    ],
+)
+def test_a_close_writes_a_snapshot_if_the_next_start_would_read_much(
+    sizes: list[int], rolls: list[int], expected: list[int]
+) -> None:
+    storage, writer = new_writer()
+    for size in sizes:
+        if writer.journal.log_end_offset in rolls:
+            writer.journal.roll([producer(1)])
+        writer.plain(size=size)
+    state = ManifestState(last_stable_offset=len(sizes), high_watermark=len(sizes))
+    writer.journal.close(state, [producer(1)])
+    assert [int(path[-11:-9]) for path in files_of(storage, "snapshot")] == expected
+
+
+def test_a_close_writes_a_snapshot_if_there_is_none_where_the_segment_begins() -> None:
+    storage, writer = new_writer()
+    writer.plain(timestamp=1_000)
+    writer.plain(timestamp=1_000 + 8 * 24 * 3600 * 1000)  # opens a segment without a snapshot
+    assert writer.journal.snapshot_due
+    writer.journal.close(ManifestState(last_stable_offset=2, high_watermark=2), [producer(1)])
+    assert [path[-11:-9] for path in files_of(storage, "snapshot")] == ["02"]
 
 
 def test_a_closed_journal_takes_nothing_more() -> None:
