@@ -14,7 +14,8 @@ numbers and errors, where Kafka has them.
 #        this file                   message.max.bytes                frames.py   BATCH_SIZE_MAX
 #
 # Three places check them. `refused` looks at each request of a client before its handler does. Coordinators
-# compare the batch that a decision leads to with message.max.bytes of the internal topic, as Kafka's do.
+# compare the batch that a decision leads to with message.max.bytes of the internal topic, as Kafka's do, and
+# what members bring before they join: that is in memory alone, so no batch bounds it.
 # `Journal.append` is the last check: it refuses a batch that no check before it refused.
 #
 # Deleting must not fail because much is there to delete. So tombstones are written in several batches
@@ -85,6 +86,13 @@ ENTRIES: Final = Limit(
     "entries",
     ErrorCode.INVALID_REQUEST,
     "a cluster has no more partitions than that",
+)
+GROUP_MEMBERS: Final = Limit(
+    "what the members of a group bring",
+    8 << 20,
+    "bytes",
+    ErrorCode.GROUP_MAX_SIZE_REACHED,
+    "1 KiB for each, and its metadata for each protocol; group.max.size counts members",
 )
 
 _OF_FIELDS: Final = {
@@ -172,6 +180,7 @@ LIMITS: Final = (
         None,
         "as large as a request without its records",
     ),
+    GROUP_MEMBERS,
     ENTRIES,
     GROUP_ID,
     TRANSACTIONAL_ID,

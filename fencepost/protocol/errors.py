@@ -123,7 +123,11 @@ class ErrorCode(IntEnum):
     UNKNOWN_LEADER_EPOCH = 75, _R.REFRESH, "the reader's leader epoch is newer than the leader's"
     OFFSET_NOT_AVAILABLE = 78, _R.RETRY, "the new leader does not know the end of its log yet"
     MEMBER_ID_REQUIRED = 79, _R.RETRY, "the broker has assigned a member id: join again with it"
-    GROUP_MAX_SIZE_REACHED = 81, _R.RAISE, "the group has as many members as the broker allows"
+    GROUP_MAX_SIZE_REACHED = (
+        81,
+        _R.RAISE,
+        "the group has as many members, or as much of their metadata, as the broker allows",
+    )
     FENCED_INSTANCE_ID = 82, _R.FATAL, "another member has taken over this instance id"
     GROUP_SUBSCRIBED_TO_TOPIC = 86, _R.RAISE, "a member of the group reads the topic"
     INVALID_RECORD = 87, _R.ABORT, "the batch breaks a rule of its format"

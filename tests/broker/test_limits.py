@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fencepost.broker import limits
 from fencepost.broker.cluster.controller import METADATA_PARTITION
-from fencepost.broker.limits import TRANSACTIONAL_ID
+from fencepost.broker.limits import GROUP_MEMBERS, TRANSACTIONAL_ID
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.handlers import PARTITION_SIZE_MAX, RECORD_RESERVE, RECORD_REST_MAX
 from fencepost.journal.segments import BATCH_SIZE_MAX
@@ -192,6 +192,25 @@ def test_a_static_member_does_not_return_into_a_record_that_is_too_large() -> No
     reply = story.ask(join_request(instance="i", supports=protocols("range", said=b"s" * 300)))
     assert reply.error is TOO_LARGE
     assert (state_of(story, offsets_log_of(GROUP)), story.group) == before
+
+
+def test_the_members_of_a_group_bring_so_many_bytes_and_not_more() -> None:
+    """Its record bounds the metadata of the protocol that was chosen, and not that of all others."""
+    large = protocols("range", said=b"s" * (GROUP_MEMBERS.value // 8 - 1_500))
+    story = GroupStory()
+    for number in range(8):
+        story.starts(join_request(instance=f"i{number}", supports=large))
+    ids = [story.new_id(), story.new_id()]
+    before = state_of(story, offsets_log_of(GROUP)), story.group
+    for request in (join_request(), join_request(instance="i8"), join_request(instance="i9", supports=large)):
+        assert story.ask(request).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    larger = protocols("range", "other", said=b"s" * GROUP_MEMBERS.value)
+    assert story.ask(join_request(instance="i0", supports=larger)).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert (state_of(story, offsets_log_of(GROUP)), story.group) == before
+    # Who is in the group may come again, and who leaves makes room.
+    assert story.waits(story.starts(join_request(instance="i0", supports=large)))
+    assert story.leave(ids[0]) is ErrorCode.NONE
+    assert story.new_id()
 
 
 # --- transactions ----------------------------------------------------------------------------------------

@@ -48,6 +48,11 @@ NO_MEMBER: Final = ""  # JoinGroupRequest.UNKNOWN_MEMBER_ID
 NO_GENERATION: Final = -1  # OffsetCommitRequest.DEFAULT_GENERATION_ID: the committer is not a member
 
 
+MEMBER_BYTES: Final = 1_024  # of memory, for a member or for an id that was granted, besides protocols
+PROTOCOL_BYTES: Final = 128  # besides name and metadata
+CHARACTER_BYTES_MAX: Final = 4
+
+
 @attrs.frozen(kw_only=True)
 class Member:
     """One member. `joining` and `syncing` are its unanswered requests; at `due_ms` its session ends."""
@@ -68,6 +73,11 @@ class Member:
     def is_kept(self) -> bool:
         """Whether it waits for the coordinator, so that its silence means nothing (hasSatisfiedHeartbeat)."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
+
+    @property
+    def size(self) -> int:
+        """The bytes of memory that it takes, apart from its assignment."""
+        return MEMBER_BYTES + protocols_size(self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """Its metadata for this protocol, such as its subscription."""
@@ -141,6 +151,11 @@ class Group:
             for member in self.members
         )
 
+    @property
+    def size(self) -> int:
+        """The bytes of memory that its members take, those that have not joined yet included."""
+        return sum(member.size for member in self.members) + MEMBER_BYTES * len(self.pending)
+
     def deadlines(self) -> Iterator[int]:
         """Every deadline of the group and its members."""
         if self.join_due_ms is not None:
@@ -189,6 +204,14 @@ def check_member(group: Group, member_id: str, instance_id: str | None) -> Error
 
 
 # --- protocols ------------------------------------------------------------------------------------------
+
+
+def protocols_size(protocols: tuple[GroupProtocol, ...]) -> int:
+    """The bytes of memory that a member's protocols take."""
+    return sum(
+        PROTOCOL_BYTES + CHARACTER_BYTES_MAX * len(protocol.name) + len(protocol.metadata)
+        for protocol in protocols
+    )
 
 
 def supports(group: Group, request: JoinGroup) -> bool:

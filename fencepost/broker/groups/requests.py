@@ -9,10 +9,12 @@ import attrs
 
 from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.broker.groups.group import (
+    MEMBER_BYTES,
     NO_MEMBER,
     Group,
     Member,
     check_member,
+    protocols_size,
     record_of,
     select_protocol,
     supports,
@@ -28,6 +30,7 @@ from fencepost.broker.groups.rebalance import (
     synced,
 )
 from fencepost.broker.groups.tables import PREPARING, STABLE, GroupInput
+from fencepost.broker.limits import GROUP_MEMBERS
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import GroupState
@@ -38,7 +41,7 @@ from fencepost.protocol.terms import GroupState
 def join(turn: Turn, request: m.JoinGroup, to: ReplyTo, fresh_member_id: str) -> None:
     """Join the group; a new member gets `fresh_member_id`. The answer waits for the other members."""
     group, member_id = turn.group, request.member_id
-    if not _has_room(group, member_id, turn.rules.max_size):
+    if not (_has_room(group, member_id, turn.rules.max_size) and _has_bytes(group, request)):
         if group.is_pending(member_id):  # the group became full after it granted this id
             turn.group = without(group, member_id)
         turn.answers.append(refused_join(to, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER))
@@ -70,6 +73,14 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
             return (known is not None and known.joining is not None) or has_joined < max_size
         case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
             return known is not None or len(group.members) < max_size
+
+
+def _has_bytes(group: Group, request: m.JoinGroup) -> bool:
+    """Whether the group has room for what the member brings. A member may always bring what it has."""
+    known = group.member(request.member_id) or group.static_member(request.group_instance_id)
+    has = MEMBER_BYTES * group.is_pending(request.member_id) if known is None else known.size
+    grows = MEMBER_BYTES + protocols_size(request.protocols) - has
+    return grows <= 0 or group.size + grows <= GROUP_MEMBERS.value
 
 
 def _join_newcomer(turn: Turn, request: m.JoinGroup, to: ReplyTo, fresh_member_id: str) -> None:
