@@ -15,7 +15,7 @@ numbers and errors, where Kafka has them.
 #
 # Three places check them. `refused` looks at each request of a client before its handler does. Coordinators
 # compare the batch that a decision leads to with message.max.bytes of the internal topic, as Kafka's do, and
-# what members bring before they join: that is in memory alone, so no batch bounds it.
+# the metadata of members before they join: it is only in memory, so no batch bounds it.
 # `Journal.append` is the last check: it refuses a batch that no check before it refused.
 #
 # Deleting must not fail because much is there to delete. So tombstones are written in several batches
@@ -88,11 +88,11 @@ ENTRIES: Final = Limit(
     "a cluster has no more partitions than that",
 )
 GROUP_MEMBERS: Final = Limit(
-    "what the members of a group bring",
+    "metadata of the members of a group",
     8 << 20,
     "bytes",
     ErrorCode.GROUP_MAX_SIZE_REACHED,
-    "1 KiB for each, and its metadata for each protocol; group.max.size counts members",
+    "1 KiB per member, and its metadata for each protocol; group.max.size counts members",
 )
 
 _OF_FIELDS: Final = {

@@ -259,7 +259,7 @@ DIFFERENCES: Final = (
         what="lengths of ids, entries of a request, members of a group, partitions of a cluster",
         kafka="Ids have up to 32,767 bytes; requests and clusters are bounded by memory.",
         here="Ids have up to 249 characters, lists of a request up to 20,000 entries, clusters up to 20,000 "
-        "partitions, and the members of a group bring up to 8 MiB of metadata.",
+        "partitions, and the members of a group up to 8 MiB of metadata.",
         because="One process serves all clients, so one request must not fill its memory or its disk.",
         noticed="INVALID_GROUP_ID, INVALID_REQUEST, GROUP_MAX_SIZE_REACHED or POLICY_VIOLATION; the limits "
         "are in trust.md.",

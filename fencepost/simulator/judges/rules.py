@@ -212,7 +212,7 @@ DURABLE_DECISION = Rule(
 )
 UNIQUE_IDENTITY = Rule(
     "I7 unique identity",
-    meaning="Epochs never fall, no producer id is allocated twice, and no two clients get one identity.",
+    meaning="Epochs never fall, no producer id is allocated twice, and no two clients get the same identity.",
     exercised_by="identities that were granted",
 )
 CONVERGENCE = Rule(
