@@ -119,8 +119,10 @@ class Upkeep:
 
     def _finish_cleaning(self, cleaning: Cleaning, *, has_more: bool) -> None:
         key = cleaning.journal.partition
+        if self.cleanings.get(key) is not cleaning:
+            return  # the log was forgotten meanwhile; another cleaning may wait by now
         if not has_more:
-            self.cleanings.pop(key, None)
+            del self.cleanings[key]
         if self.host.writable_journal(key) is not cleaning.journal:
             self.forget(key)
             return

@@ -13,6 +13,7 @@ from fencepost.broker.partitions.checks import header_of
 from fencepost.broker.settings import NodeSettings
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
+from fencepost.journal.cleaning import Cleaning
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.simulated import SimulatedStorage
@@ -217,6 +218,34 @@ def test_a_log_to_which_nothing_is_written_is_compacted_once_its_time_has_come()
     assert len(story.log(KEYED)) == 20
     story.wait(40_000)
     assert len(story.log(KEYED)) < 10
+
+
+def planned(story: Story) -> Cleaning:
+    """Write until a cleaning is due, which then waits for its thread."""
+    for _ in range(100):
+        batch = build_data_batch([b"x" * 300], keys=[b"key"], base_timestamp=story.now)
+        story.offer(produce_batches({KEYED: batch}, name=None))
+        story.run()
+        cleaning = story.host.upkeep.next_cleaning()
+        if cleaning is not None:
+            return cleaning
+    raise AssertionError("no cleaning is ever due")
+
+
+def test_a_cleaning_of_a_log_that_was_read_again_does_not_cancel_the_next_one() -> None:
+    """Its thread comes back when the log is led again, and another cleaning waits."""
+    story = compacted()
+    abandoned = planned(story)
+    abandoned.work()
+    story.host.lose(KEYED, StorageError("the disk failed"))
+    story.wait(2 * story.host.node.settings.reelection_backoff_ms)
+    waiting = planned(story)
+    story.host.upkeep.finish(abandoned)
+    assert story.host.upkeep.next_cleaning() is waiting
+    assert not waiting.is_cancelled
+    story.settle()
+    assert seen(story).keys() == {"key"}
+    story.check_recovery()
 
 
 # --- retention ----------------------------------------------------------------------------------------------
