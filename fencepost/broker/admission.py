@@ -88,15 +88,16 @@ class Admission:
     ) -> None:
         try:
             arrived = decode_request(frame)
+            request, number = arrived.request, arrived.correlation_id
         except UnsupportedVersion as problem:
-            _refuse_many(asked, problem.correlation_id)
-            pass_on(connection, frame)  # which refuses it with the same words as later
-            return
-        request, number = arrived.request, arrived.correlation_id
-        _refuse_many(asked, number)
+            request, number = None, problem.correlation_id
+        if asked > STRANGER_REQUESTS_MAX:
+            # Each costs as much as a request of a user.
+            because = f"more than {STRANGER_REQUESTS_MAX} requests before the client authenticated"
+            raise NotAdmitted(because, number, ErrorCode.ILLEGAL_SASL_STATE)
         body: ReplyBody
         match request:
-            case ApiVersions():
+            case ApiVersions() | None:  # a version that is not supported is refused as after the login
                 pass_on(connection, frame)
                 return
             case SaslHandshake():
@@ -114,10 +115,3 @@ class Admission:
         except NotAdmitted:
             await trio.sleep(self.access.connection_failed_authentication_delay_ms / 1000)
             raise
-
-
-def _refuse_many(asked: int, number: int) -> None:
-    """Strangers have no turns, and each of their requests costs as much as one of a user."""
-    if asked > STRANGER_REQUESTS_MAX:
-        because = f"more than {STRANGER_REQUESTS_MAX} requests before the client authenticated"
-        raise NotAdmitted(because, number, ErrorCode.ILLEGAL_SASL_STATE)

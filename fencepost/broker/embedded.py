@@ -9,7 +9,7 @@ import secrets
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Literal
+from typing import Final, Literal
 
 import outcome
 import trio
@@ -22,6 +22,8 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.scram import KEY_SIZE, SALT_SIZE, Users, make_credential
 
+START_SECONDS_MAX: Final = 30.0  # a large log is read before the broker is ready
+
 
 def users_of(passwords: Mapping[str, str]) -> Users:
     """Users with new salts, as a user file would hold them."""
@@ -30,9 +32,6 @@ def users_of(passwords: Mapping[str, str]) -> Users:
         for name, password in passwords.items()
     }
     return Users(credentials=credentials, decoy_key=secrets.token_bytes(KEY_SIZE))
-
-
-START_SECONDS_MAX = 30.0  # a large log is read before the broker is ready
 
 
 class BrokerFailed(FencepostError):

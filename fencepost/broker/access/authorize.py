@@ -97,8 +97,11 @@ def authorize(acls: Acls, principal: str, request: Request, version: int) -> Ver
         amendment = Amendment(principal=principal, acls=acls, filters=filters) if filters else None
         return Verdict(request=request, amendment=amendment)
     entries = getattr(request, of_entries.entries)
-    kept = tuple([entry for entry in entries if allowed(of_entries.rights, _named(entry))])
-    if len(kept) == len(entries) and not filters:
+    kept: list[Any] = []
+    denied: list[Any] = []
+    for entry in entries:
+        (kept if allowed(of_entries.rights, _named(entry)) else denied).append(entry)
+    if not denied and not filters:
         return Verdict(request=request)
     amendment = Amendment(
         principal=principal,
@@ -107,19 +110,12 @@ def authorize(acls: Acls, principal: str, request: Request, version: int) -> Ver
         refused=_refused(request, of_entries, allowed),
         filters=filters,
     )
-    denial = next(
-        (
-            _denial(of_entries, _named(entry))
-            for entry in entries
-            if not allowed(of_entries.rights, _named(entry))
-        ),
-        None,
-    )
+    denial = _denial(of_entries, _named(denied[0])) if denied else None
     is_nothing_left = not kept and bool(entries) and not isinstance(request, m.Metadata)
     if is_nothing_left or (row.all_or_none and denial is not None):
         reply = API_BY_REQUEST[type(request)].reply
         return Verdict(body=reply(**{amendment.field: amendment.refused}), denial=denial)
-    rest = attrs.evolve(request, **{of_entries.entries: kept})
+    rest = attrs.evolve(request, **{of_entries.entries: tuple(kept)})
     return Verdict(request=rest, amendment=amendment, denial=denial)
 
 
