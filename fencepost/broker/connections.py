@@ -39,11 +39,11 @@ from fencepost.protocol.messages import Fetch, Produce, Request
 
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
 COSTLY_BYTES: Final = 1 << 20  # of room: records of 900 KB, or a header of 40 KB to decode
-PARTS: Final = 16  # a peer moves as soon as it has brought or taken one of so many parts of what it holds
+PARTS: Final = 16  # a peer makes progress when one of so many parts of what it holds has arrived or left
 FRAME_BYTES_PER_SECOND: Final = 64 * KIBIBYTE
 SWEEP_MS: Final = 1_000  # between two looks at all connections while a frame is unfinished
-PRESSED_SWEEP_MS: Final = 250  # while somebody waits for room
-STALLED_MS: Final = 1_000  # how long a peer may move nothing while others wait for what it holds
+PRESSED_SWEEP_MS: Final = 250  # while a connection waits for room
+STALLED_MS: Final = 1_000  # how long a peer may make no progress while others wait for what it holds
 DESCRIPTORS_WANTED: Final = 65_536  # for connections, and for two files of each partition that is in use
 DESCRIPTORS_RESERVED: Final = 64  # the listener, the lock, manifests and snapshots while they are written
 
@@ -82,8 +82,8 @@ class Connection:
     room: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
     active_ms: int = attrs.Factory(monotonic_ms)
     frame_ms: int = 0  # when the frame that has begun began, without the time in which it waited for room
-    moved_ms: int = attrs.Factory(monotonic_ms)  # when the last sixteenth of what is held arrived or left
-    moved_bytes: int = 0  # since then
+    progress_ms: int = attrs.Factory(monotonic_ms)  # when the last sixteenth of what is held arrived or left
+    progress_bytes: int = 0  # since then
 
     # --- requests
 
@@ -108,7 +108,7 @@ class Connection:
                 break
             finally:
                 self.is_reading = False
-            self._moved(size)
+            self._progressed(size)
             if not self.frames.arrived:
                 self.frame_ms = self.active_ms
             chunk = into[:size]
@@ -157,7 +157,7 @@ class Connection:
             self.reserved = size
 
     def _continue(self) -> None:
-        self.moved_ms, self.moved_bytes = monotonic_ms(), 0
+        self.progress_ms, self.progress_bytes = monotonic_ms(), 0
         self.room.unpark_all()
 
     @property
@@ -193,7 +193,7 @@ class Connection:
         """Send an answer: at once as far as the kernel takes it; a task sends the rest."""
         if self.session is not None and (tls := self.session.tls) is not None:
             if not tls.is_ready:
-                return  # a refusal before the handshake is done: there is no way to tell it
+                return  # before the handshake is done, a refusal cannot be sent
             tls.send(pieces)
             pieces = tls.outgoing()
         self._send(pieces)
@@ -206,8 +206,8 @@ class Connection:
         if self.unsent or not views:
             self._queue(views)
             return
-        self.active_ms = self.moved_ms = monotonic_ms()
-        self.moved_bytes = 0
+        self.active_ms = self.progress_ms = monotonic_ms()
+        self.progress_bytes = 0
         sent = self._push(views[:PIECES_PER_SEND_MAX])
         if sent < sum(map(len, views)) and not self.is_closed:
             self._queue(views)
@@ -247,7 +247,7 @@ class Connection:
             if self.unsent:  # else it was closed in the meantime
                 first = self.unsent[0][self.unsent_from :]
                 sent = self._push([first, *islice(self.unsent, 1, PIECES_PER_SEND_MAX)])
-                self._moved(sent)
+                self._progressed(sent)
                 self._drop_sent(sent)
         self.room.unpark_all()
 
@@ -264,14 +264,14 @@ class Connection:
 
     @property
     def stalled_bytes(self) -> int:
-        """What it holds and does not move by itself: bytes of its frame, requests that wait for others, and
-        answers. The broker itself moves what it writes.
+        """The bytes that it holds until its peer makes progress: of its frame, of requests that wait for
+        others, and of answers. A Produce does not count: it waits for the broker.
         """
         produced = sum(size for kind, size in self.in_progress.values() if kind is Produce)
         return self.requests.held - produced + self.answers.held
 
     def is_idle(self, now: int, idle_ms: int) -> bool:
-        """Whether nothing has moved for `idle_ms`, although its peer could have moved something."""
+        """Whether no byte was sent or received for `idle_ms`, although its peer could have done so."""
         waits_for_peer = self.unsent or (self.is_reading and not self.in_progress)
         return bool(waits_for_peer) and now - self.active_ms >= idle_ms
 
@@ -281,11 +281,11 @@ class Connection:
         in_time_ms = FRAME_MS + 1_000 * arrived // FRAME_BYTES_PER_SECOND
         return self.is_reading and arrived > 0 and now - self.frame_ms > in_time_ms
 
-    def _moved(self, size: int) -> None:
+    def _progressed(self, size: int) -> None:
         self.active_ms = monotonic_ms()
-        self.moved_bytes += size
-        if self.moved_bytes * PARTS >= self.requests.held + self.answers.held:
-            self.moved_ms, self.moved_bytes = self.active_ms, 0
+        self.progress_bytes += size
+        if self.progress_bytes * PARTS >= self.requests.held + self.answers.held:
+            self.progress_ms, self.progress_bytes = self.active_ms, 0
 
     def close(self) -> None:
         """Close the socket, give all room back, and wake the tasks that wait. Further calls do nothing."""
@@ -345,12 +345,12 @@ class SpareDescriptor:
 
 @attrs.define(eq=False)
 class ConnectionTable:
-    """All connections of a broker, and what they share. `tell` reports a cause and a line; `pressed` is
-    called when one must wait for room.
+    """All connections of a broker, and what they share. `report` takes a cause and a line for the operator;
+    `pressed` is called when one must wait for room.
     """
 
     settings: ConnectionSettings
-    tell: Callable[[str, str], None]
+    report: Callable[[str, str], None]
     pressed: Callable[[], None]
     has_tls: bool = False
     opened: dict[int, Connection] = attrs.Factory(dict[int, Connection])
@@ -416,7 +416,7 @@ class ConnectionTable:
 
     def relieve(self, now: int) -> None:
         """Close connections whose peers make no progress while others wait for room, the largest first."""
-        stalled = [each for each in self.opened.values() if now - each.moved_ms >= STALLED_MS]
+        stalled = [each for each in self.opened.values() if now - each.progress_ms >= STALLED_MS]
         for connection in sorted(stalled, key=lambda each: each.stalled_bytes, reverse=True):
             holds_wanted = (self.requests.is_wanted and connection.requests.is_from_pool) or (
                 self.answers.is_wanted and connection.answers.is_from_pool
@@ -434,4 +434,4 @@ class ConnectionTable:
 
     def _drop(self, connection: Connection, why: str) -> None:
         connection.close()
-        self.tell("a connection", f"closed a connection whose client {why}")
+        self.report("a connection", f"closed a connection whose client {why}")

@@ -50,7 +50,6 @@ class Received:
     to: ReplyTo = attrs.field(kw_only=True)
     version: int = attrs.field(kw_only=True, default=NEWEST_VERSION)
     from_node: int | None = attrs.field(kw_only=True, default=None)  # None: from a client
-    principal: str | None = attrs.field(kw_only=True, default=None)  # None: access control is off
 
 
 @value(kw_only=True)

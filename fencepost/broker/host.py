@@ -405,11 +405,12 @@ class Host:
             return  # nobody would get the answer
         pool = self.answers_pool
         size_max = act.max_bytes if pool is None else min(act.max_bytes, fetch_share(pool))
-        body = fetch.complete_fetch(act, self._journal, self._tell, max_bytes=size_max)
+        body = fetch.complete_fetch(act, self._journal, self.warn, max_bytes=size_max)
         if pool is not None:
             # A first batch may exceed the limits (KIP-74), so the size is known only now.
             size = sum(len(part.records) for part in body.partitions)
             if size > FETCH_OWN_BYTES and size > pool.free:
+                # The ACLs reduced this request when it arrived, and all versions of Fetch mean the same.
                 again = Received(act.request, to=act.to)
                 pool.wait(size, act.to.connection, partial(self.offer, again))
                 return
@@ -424,27 +425,15 @@ class Host:
         self.answers_pool.give(size)
 
     def _reply_listed(self, act: ReplyListed, now: int) -> None:
-        self._answer(Reply(act.to, body=fetch.complete_list(act, self._journal, self._tell)), now)
-
-    def _tell(self, text: str) -> None:
-        self.troubles.append(Trouble.of(text))
+        self._answer(Reply(act.to, body=fetch.complete_list(act, self._journal, self.warn)), now)
 
     def _wake_me(self, act: WakeMe, now: int) -> None:
         earlier = self.wakes_at_ms
         self.wakes_at_ms = act.at_ms if earlier is None else min(earlier, act.at_ms)
 
-    def _warn(self, act: Warn, now: int) -> None:
-        self.warn(act.because)
-
     def warn(self, text: str) -> None:
-        """Tell the operator."""
+        """Report something to the operator."""
         self.troubles.append(Trouble.of(text))
-
-    def _expire(self, act: ExpireLog, now: int) -> None:
-        self.upkeep.expire(act, now)
-
-    def _clean(self, act: CleanLog, now: int) -> None:
-        self.upkeep.clean(act, now)
 
     def _send(self, send: Send, now: int) -> None:
         if self.carries_own and send.node_id == self.node.settings.node_id:
@@ -482,7 +471,7 @@ class Host:
         return held.journal
 
     def writable_journal(self, key: TopicPartition) -> Journal | None:
-        """The journal of a partition, if this host still writes to it."""
+        """The journal of a partition that this host leads; None if it does not lead it any more."""
         return self.held[key].journal if self._still_writes(key) else None
 
     def _still_writes(self, key: TopicPartition) -> bool:
@@ -559,7 +548,7 @@ class Host:
         self.upkeep.forget(key)
         is_damaged = isinstance(problem, DamagedLog)
         rest = "" if is_damaged else "; gave up leadership to read the log again"
-        self.troubles.append(Trouble.of(f"{key}: {problem}{rest}"))
+        self.warn(f"{key}: {problem}{rest}")
         self._drop_appends(key)
         if key not in self.held or self._still_writes(key):
             self.directory.give_up(key)
@@ -596,7 +585,7 @@ class Host:
         except StaleLeader as problem:
             # Either a loss of power took the end of the metadata log, and later elections will pass this
             # epoch; or another election has happened, and the controller will report it. Retry later.
-            self.troubles.append(Trouble.of(f"{key}: {problem}"))
+            self.warn(f"{key}: {problem}")
             self.inbox.appendleft(StorageFailed(partition=key))
 
     def _set_aside(self, assign: Assign) -> None:
@@ -612,13 +601,13 @@ class Host:
             aside = self.directory.set_aside(key)
             if aside is not None:
                 text = f"{key}: found files of a topic that the metadata does not know; moved them to {aside}"
-                self.troubles.append(Trouble.of(text))
+                self.warn(text)
 
     def _load(self, assign: Assign, now: int) -> None:
         key = assign.partition
         journal = self._hold(key, assign.leader_epoch).journal
         if journal.dropped is not None:
-            self.troubles.append(Trouble.of(journal.dropped))
+            self.warn(journal.dropped)
             journal.dropped = None
         self.upkeep.forget(key)
         is_restart = assign.was_leader and journal.is_fresh
@@ -673,7 +662,7 @@ class Host:
             except StorageError as problem:
                 failed.append(key)
                 trouble = f"{key}: {problem}; until that succeeds, readers of the files see older records"
-                self.troubles.append(Trouble.of(trouble))
+                self.warn(trouble)
         is_more_waiting = bool(self.changed) and not failed
         self.changed.update(dict.fromkeys(failed))
         return is_more_waiting
@@ -685,12 +674,12 @@ class Host:
         ReplyFetched: _reply_fetched,
         ReplyListed: _reply_listed,
         MoveLogStart: move_log_start,
-        ExpireLog: _expire,
-        CleanLog: _clean,
+        ExpireLog: lambda host, act, now: host.upkeep.expire(act, now),
+        CleanLog: lambda host, act, now: host.upkeep.clean(act, now),
         Assign: _lead,
         Remove: _remove,
         WakeMe: _wake_me,
-        Warn: _warn,
+        Warn: lambda host, act, now: host.warn(act.because),
     }
 
 

@@ -21,7 +21,7 @@ room for its first few KiB, so small requests are served however full the pools 
 #   get less each, instead of having to wait. If the first batch is larger than what is free, the Fetch waits.
 # * Any other answer is sent without asking, because its request was already decided. If the answers are then
 #   larger than their pool, the connection with the largest is closed (`ConnectionTable.shrink`).
-# * While somebody waits, a connection that holds room and moves nothing for a second is closed
+# * While one waits, a connection that holds room and makes no progress for a second is closed
 #   (`ConnectionTable.relieve`): a client that stops in the middle of a request, or takes no answers.
 #
 # The sum of both pools, of what connections need without asking, and of one request and one answer in
@@ -48,7 +48,7 @@ class MemoryPool:
     """A number of bytes that all connections share (Kafka: MemoryPool)."""
 
     def __init__(self, limit: int, *, pressed: Granted) -> None:
-        """`pressed` is called when somebody must wait."""
+        """`pressed` is called when a request or an answer must wait."""
         self.limit = limit
         self.taken = 0
         self._pressed = pressed
@@ -63,7 +63,7 @@ class MemoryPool:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for room."""
+        """Whether a request or an answer waits for room."""
         return bool(self._waiting)
 
     def take(self, size: int) -> None:
@@ -149,7 +149,7 @@ class PoolShare:
 
 # --- the arithmetic -------------------------------------------------------------------------------------
 
-CONNECTIONS_MAX: Final = 10_000  # of a broker that was not told a number
+CONNECTIONS_MAX: Final = 10_000  # unless max.connections says otherwise
 FRAME_MS: Final = 30_000  # for a frame to arrive, and a second more for each 64 KiB that arrive
 REQUEST_OWN_BYTES: Final = 16 * KIBIBYTE  # what a connection's requests may take without asking
 READ_SIZE: Final = 16 * KIBIBYTE  # read at a time before a frame has taken room

@@ -182,7 +182,7 @@ class Server:
         self.notices = Notices(monotonic_ms)
         self.connections = ConnectionTable(
             settings.connections,
-            tell=self.notices.log,
+            report=self.notices.log,
             pressed=self.hurry,
             has_tls=settings.access.tls_cert is not None,
         )
@@ -406,8 +406,7 @@ class Server:
         for drop in self.drops:
             if drop.strikes(request):
                 self.lost.add(to)
-        principal = None if session is None else session.principal
-        self.host.offer(Received(request, to=to, version=arrived.version, principal=principal))
+        self.host.offer(Received(request, to=to, version=arrived.version))
 
     def _authorized(self, connection: Connection, session: Session, arrived: RequestFrame) -> Request | None:
         """The part of the request that the principal may have carried out; None if it is answered already."""

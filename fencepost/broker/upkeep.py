@@ -26,7 +26,7 @@ class OfLogs(Protocol):
     changed: dict[TopicPartition, None]
 
     def writable_journal(self, key: TopicPartition) -> Journal | None:
-        """The journal of a partition, if this host still writes to it."""
+        """The journal of a partition that this host leads; None if it does not lead it any more."""
         ...
 
     def roll(self, journal: Journal) -> None: ...
@@ -44,11 +44,12 @@ class Upkeep:
 
     host: OfLogs
     cleanings: dict[TopicPartition, Cleaning] = attrs.Factory(dict[TopicPartition, Cleaning])  # oldest first
-    outdated: set[TopicPartition] = attrs.Factory(set[TopicPartition])  # they have segments below their start
-    rolled: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])  # where segments became full
-    uncleanable: set[TopicPartition] = attrs.Factory(
-        set[TopicPartition]
-    )  # they met damage; until they reload
+    # These have segments below their log start.
+    outdated: set[TopicPartition] = attrs.Factory(set[TopicPartition])
+    # The log end at which a segment became full.
+    rolled: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
+    # A segment of these is damaged, so they are not cleaned until they are read anew.
+    uncleanable: set[TopicPartition] = attrs.Factory(set[TopicPartition])
 
     @property
     def is_needed(self) -> bool:

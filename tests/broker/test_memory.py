@@ -123,7 +123,7 @@ def test_the_bound_is_the_sum_of_its_parts() -> None:
 def test_a_broker_takes_no_more_connections_than_descriptors_allow() -> None:
     def limit(count: int) -> int:
         return ConnectionTable(
-            ConnectionSettings(max_connections=count), tell=print, pressed=lambda: None
+            ConnectionSettings(max_connections=count), report=print, pressed=lambda: None
         ).limit
 
     assert limit(7) == 7 < limit(1 << 40) < 1 << 40
