@@ -194,9 +194,10 @@ def _check_against(manifest: Manifest, segments: tuple[SegmentFile, ...], where:
     is_replaced = False
     for summary in manifest.segments:
         # A cleaned segment takes the place of several, and has the name of the first (journal/cleaning.py).
-        # The others are gone a moment before the manifest says so.
+        # The others are gone a moment before the manifest says so. It is smaller than all of them together,
+        # and may be larger than the first.
         if summary.base_offset in found:
-            is_replaced = found[summary.base_offset] < summary.bytes
+            is_replaced = found[summary.base_offset] != summary.bytes
         elif summary.bytes and not is_replaced:
             raise DataLoss(
                 f"{where}/{file_name(summary.base_offset, LOG)} is gone, but the manifest there lists it"

@@ -206,7 +206,8 @@ def _fill(rows: Rows, batches: Iterator[VisibleBatch], task: ReadTask, *, decode
             columns = read_columns(batch, header) if decodes or sparse else None
         except ProtocolViolation as problem:
             raise CorruptLog(
-                f"the batch at offset {header.base_offset} of {task.partition}: {problem}"
+                f"the batch at offset {header.base_offset} of {task.partition}: {problem}. "
+                "`fencepost check` lists all batches whose records cannot be read"
             ) from problem
         rows.add(header, columns, start=task.start, end=task.end)
         if rows.is_full:

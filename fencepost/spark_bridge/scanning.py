@@ -131,7 +131,10 @@ class TaskScan:
             f"at or after offset {max(self._task.start, self._next_offset)}: {problem}"
         )
         if self._fail_on_data_loss:
-            raise CorruptLog(f"{told}; set failOnDataLoss=false to read around it") from problem
+            raise CorruptLog(
+                f"{told}. `fencepost repair {self._storage.location}` lists what can be saved; "
+                "failOnDataLoss=false reads around the damage"
+            ) from problem
         follower = _follower(file, position, piece.stop, self._next_offset)
         missing = "the rest of this file is" if follower is None else "that batch is"
         warnings.warn(f"{told}; {missing} missing from the result", stacklevel=2)

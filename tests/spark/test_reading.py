@@ -250,6 +250,17 @@ def test_a_missing_segment_is_a_loss() -> None:
     assert len(visible(log.entries, COMMITTED)) == 9
 
 
+def test_a_cleaned_segment_that_is_larger_than_the_first_of_those_it_replaced_is_no_loss() -> None:
+    storage, log = log_of(
+        [("plain", 3, False), ("roll",), ("plain", 3, False), ("roll",), ("plain", 3, False), ("manifest",)]
+    )
+    first, second, _ = files_of(storage, "log")
+    whole = [storage.read_file(path) or b"" for path in (first, second)]
+    storage.replace(first, b"".join(whole), durable=False)
+    storage.remove(second)
+    assert read(storage) == visible(log.entries, COMMITTED)
+
+
 class TestAnAbortIndexedInALaterSegment:
     """An aborted transaction stands in the index of the segment that holds its marker."""
 
@@ -337,8 +348,9 @@ class TestDamageBelowTheReadableEnd:
         storage, _ = self.damaged(at=80)
         with pytest.raises(
             CorruptLog, match=r"orders-0/0+\.log is damaged at byte \d+, at or after offset 2: the checksum"
-        ):
+        ) as refused:
             read(storage)
+        assert f"`fencepost repair {storage.location}`" in str(refused.value)
 
     def test_is_read_around_when_losses_are_allowed(self) -> None:
         storage, log = self.damaged(at=80)
