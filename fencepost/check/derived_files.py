@@ -178,7 +178,7 @@ class DerivedFiles:
         true: set[TimeEntry] = set()  # of each batch that was newer than all before it
         newest = -1
         for batch in segment.batches:
-            if batch.header.max_timestamp > newest:
+            if batch.header.record_count and batch.header.max_timestamp > newest:
                 newest = batch.header.max_timestamp
                 true.add(TimeEntry(newest, batch.header.next_offset - 1))
         last = TimeEntry(-1, -1)

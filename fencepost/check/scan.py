@@ -71,6 +71,7 @@ class ScannedSegment:
     end_offset: int
     size: int = 0
     max_timestamp: int = -1
+    """Of the batches with records: that of one that compaction emptied is the time of none."""
     batches: list[ScannedBatch] = attrs.Factory(list[ScannedBatch])
 
     def add(self, batch: ScannedBatch) -> None:
@@ -78,7 +79,8 @@ class ScannedSegment:
         self.batches.append(batch)
         self.size += batch.header.size
         self.end_offset = batch.header.next_offset
-        self.max_timestamp = max(self.max_timestamp, batch.header.max_timestamp)
+        if batch.header.record_count:
+            self.max_timestamp = max(self.max_timestamp, batch.header.max_timestamp)
 
 
 @attrs.define(eq=False)

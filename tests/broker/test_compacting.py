@@ -31,6 +31,8 @@ from tests.broker.requests import (
     ORDERS,
     OTHERS,
     body_of,
+    identity_of,
+    init_request,
     plain_offset_request,
     produce_batches,
     produced,
@@ -120,6 +122,30 @@ def test_the_log_of_offsets_stays_small_under_short_transactions() -> None:
     story.check_recovery()
     story.restart()
     assert story.offset("readers").offset == 58, "the last one of each round was aborted"
+
+
+def test_a_check_finds_no_fault_in_a_segment_whose_newest_batch_was_emptied() -> None:
+    """It stays because it holds a producer's last sequence, and its time is that of no record any more."""
+    story = compacted(min_cleanable_dirty_ratio="0.1")
+    writer = identity_of(story.ask(init_request(None)))
+    for number in range(6):
+        put(story, f"k{number}", "v")
+    batch = build_data_batch(
+        [b"v" * 300],
+        keys=[b"k"],
+        base_timestamp=story.now,
+        producer_id=writer.producer_id,
+        producer_epoch=writer.producer_epoch,
+        base_sequence=0,
+    )
+    story.ask(produce_batches({KEYED: batch}, name=None))
+    for _ in range(20):
+        put(story, "k", "v")
+    story.settle()
+    assert any(entry.header.producer_id == writer.producer_id for entry in story.log(KEYED))
+    story.host.stop()
+    problems = [each for each in check_directory(story.storage).found if each.severity is Severity.PROBLEM]
+    assert problems == []
 
 
 def test_offsets_of_a_thinned_batch_keep_their_places() -> None:

@@ -37,8 +37,10 @@ def visible(part: FetchedPartition) -> dict[int, str]:
             if read_marker(part.records, at).result is ABORT:
                 dropping.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in dropping):
-            values = read_columns(part.records, header, at).values
-            found |= {header.base_offset + n: bytes(value or b"").decode() for n, value in enumerate(values)}
+            columns = read_columns(part.records, header, at)
+            deltas = columns.offset_deltas or range(len(columns.values))  # compaction leaves gaps
+            values = zip(deltas, columns.values, strict=True)
+            found |= {header.base_offset + delta: bytes(value or b"").decode() for delta, value in values}
     return found
 
 
