@@ -137,7 +137,7 @@ def sweep(
     Parameters
     ----------
     seed
-        Seed for everything that chance decides.
+        Seed for all random decisions.
     demo_kills
         Kills of the demonstration under each sync policy.
     random_kills

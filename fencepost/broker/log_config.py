@@ -6,6 +6,7 @@ Rule: a topic's own setting counts, else the broker's. Internal topics have sett
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final
 
 import attrs
@@ -60,22 +61,27 @@ def _integer(lowest: int, highest: int) -> Callable[[str], int]:
         # Long strings of digits are not parsed: that takes quadratic time.
         is_number = len(text) <= len(str(-INT64_MAX)) and text.isascii() and text.removeprefix("-").isdigit()
         if not is_number or not lowest <= int(text) <= highest:
-            raise ValueError(f"not an integer from {lowest} to {highest}")
+            raise ValueError(f"it must be an integer from {lowest} to {highest}")
         return int(text)
 
     return parse
 
 
 def _ratio(text: str) -> float:
-    if len(text) > 20 or not 0 <= float(text) <= 1:
-        raise ValueError("not a number from 0 to 1")
-    return float(text)
+    wrong = "it must be a number from 0 to 1"
+    try:
+        ratio = float(text) if len(text) <= 20 else inf
+    except ValueError as problem:
+        raise ValueError(wrong) from problem
+    if not 0 <= ratio <= 1:
+        raise ValueError(wrong)
+    return ratio
 
 
 def _policy(text: str) -> frozenset[str]:
     policies = frozenset(part.strip() for part in text.split(","))
     if not policies or policies - {COMPACT, DELETE}:
-        raise ValueError(f"not {DELETE}, {COMPACT}, or both with a comma between")
+        raise ValueError(f"it must be {DELETE}, {COMPACT}, or both, separated by a comma")
     return policies
 
 
@@ -100,7 +106,7 @@ def parse_config(name: str, value: str) -> tuple[str, Any]:
     """The field of LogConfig that a topic's setting is for, and its value; ValueError if either is wrong."""
     parse = TOPIC_CONFIGS.get(name)
     if parse is None:
-        raise ValueError(f"unknown; a topic can set {', '.join(TOPIC_CONFIGS)}")
+        raise ValueError(f"a topic has no such setting; its settings are {', '.join(TOPIC_CONFIGS)}")
     return name.replace(".", "_"), parse(value)
 
 

@@ -83,6 +83,11 @@ def worst_error(body: ReplyBody) -> tuple[ErrorCode, str]:
     return NO_ERROR, ""
 
 
+def missing_group(request: Request, error: ErrorCode) -> str:
+    """A sentence about a whole reply that says that the group of its request does not exist, or nothing."""
+    return _sentence(error, request) if error is _E.GROUP_ID_NOT_FOUND else ""
+
+
 def _parts(body: ReplyBody) -> Iterator[object]:
     if isinstance(body, m.WriteTxnMarkersReply):
         for marker in body.markers:

@@ -45,7 +45,7 @@ import attrs
 from fencepost.client.effects import SendRequest
 from fencepost.client.errors import Failure, RequestFailed, RequestTimeout, refused
 from fencepost.client.metadata import ClusterMetadata, CoordinatorKey
-from fencepost.client.reply_errors import remedy_of, worst_error
+from fencepost.client.reply_errors import missing_group, remedy_of, worst_error
 from fencepost.client.settings import backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
@@ -211,7 +211,7 @@ class PendingCalls:
                 self.cluster.learn(body, from_node=node)
             self._metadata_answered(call, error, now)
             return []
-        worst, because = error, ""
+        worst, because = error, missing_group(call.request, error)
         if worst is NO_ERROR and body is not None:
             worst, because = worst_error(body)
         if worst is not NO_ERROR:

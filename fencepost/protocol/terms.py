@@ -162,5 +162,5 @@ def topic_name_problem(name: str) -> str | None:
     if len(name) > TOPIC_NAME_LENGTH_MAX:
         return f"the name is longer than {TOPIC_NAME_LENGTH_MAX} characters"
     if not _TOPIC_NAME.fullmatch(name):
-        return "the name may hold only ASCII letters, digits, '.', '_' and '-'"
+        return "the name may contain only ASCII letters, digits, '.', '_' and '-'"
     return None

@@ -32,9 +32,9 @@ def attack(
     Parameters
     ----------
     seed
-        Seed for everything that chance decides.
+        Seed for all random decisions.
     quick
-        The short form of each attack, all on one broker; late answers are told and not judged.
+        The short form of each attack, all on one broker; late answers are reported, not judged.
     only
         Attacks by name, or by the beginning of a name. Repeatable.
     directory

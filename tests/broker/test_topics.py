@@ -15,6 +15,7 @@ from fencepost.broker.cluster.controller import (
 )
 from fencepost.broker.contract import NOBODY as NO_ONE
 from fencepost.broker.host import SyncPolicy
+from fencepost.broker.log_config import parse_config
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
@@ -91,6 +92,20 @@ def configured(story: Story, name: str, value: str) -> ErrorCode:
 )
 def test_a_setting_that_is_not_there_is_refused(name: str, value: str) -> None:
     assert configured(Story(), name, value) is ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("flush.ms", "1", "a topic has no such setting; its settings are cleanup"),
+        ("retention.ms", "-2", "it must be an integer from -1 to 9223372036854775807"),
+        ("min.cleanable.dirty.ratio", "half", "it must be a number from 0 to 1"),
+        ("cleanup.policy", "forget", "it must be delete, compact, or both, separated by a comma"),
+    ],
+)
+def test_a_refused_setting_says_what_it_must_be(name: str, value: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_config(name, value)
 
 
 def test_a_topic_has_a_limit_of_its_own_also_after_a_restart() -> None:

@@ -52,6 +52,11 @@ def commit(address: str, group_id: str, offsets: dict[TopicPartition, int]) -> N
         consumer.commit(offsets)
 
 
+def test_an_error_of_a_whole_reply_names_the_group(admin: Admin) -> None:
+    with pytest.raises(RequestFailed, match=r"group 'ghost' does not exist \(GROUP_ID_NOT_FOUND\)"):
+        admin.delete_consumer_group_offsets("ghost", [HERE])
+
+
 # --- topics and records ----------------------------------------------------------------------------------
 
 

@@ -219,9 +219,9 @@ def _topic_problem(
     if because is not None:
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
     if wanted.topic in state.topics or wanted.topic in leaving:
-        return Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.topic} exists")
+        return Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.topic!r} already exists")
     if wanted.partition_count < 1:
-        return Refused(ErrorCode.INVALID_PARTITIONS, "a topic has at least one partition")
+        return Refused(ErrorCode.INVALID_PARTITIONS, "a topic needs at least one partition")
     for config in wanted.configs:
         try:
             parse_config(config.name, config.value)
@@ -244,7 +244,7 @@ def delete_topics(state: Controller, request: m.DeleteTopics, *, to: ReplyTo) ->
         if name in INTERNAL_TOPICS:
             refused = Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics cannot be deleted")
         elif topic is None:
-            refused = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+            refused = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
         else:
             records.append(TopicRemoved(topic_id=topic.topic_id))
         answers.append(_told(name, refused))
