@@ -105,12 +105,22 @@ class Catalogue:
 
 def read_catalogue(data: bytes) -> dict[str, str]:
     """The last word about each log that was not removed; lines that are torn or damaged are left out."""
-    words: dict[str, str] = {}
-    for line in data.split(b"\n"):
-        name, word, _ = (*line.decode("ascii", "replace").split(" "), "", "")[:3]
-        if line + b"\n" == _line(name, word):
-            words[name] = word
+    words = dict(entry for line in data.split(b"\n") if (entry := _parsed(line)) is not None)
     return {name: word for name, word in words.items() if word != REMOVED}
+
+
+def damaged_lines(data: bytes) -> dict[int, bytes]:
+    """The lines that are not as they were written, by their numbers from 1 on. A last line without its end
+    counts as torn, not as damaged.
+    """
+    *lines, _ = data.split(b"\n")
+    return {number: line for number, line in enumerate(lines, 1) if line and _parsed(line) is None}
+
+
+def _parsed(line: bytes) -> tuple[str, str] | None:
+    """Name and word of an intact line."""
+    name, word, _ = (*line.decode("ascii", "replace").split(" "), "", "")[:3]
+    return (name, word) if line + b"\n" == _line(name, word) else None
 
 
 def _line(name: str, word: str) -> bytes:

@@ -8,7 +8,7 @@ never repeated.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 
@@ -29,6 +29,7 @@ from fencepost.protocol.metadata_log import (
 )
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     coordinator_partition,
@@ -43,15 +44,20 @@ _FIRST_NODE: Final = 1  # NodeSettings.node_id
 _LOST_UNKNOWN: Final = 1_000  # records: a million ids are skipped, of 2^63
 
 
+class Leadership(NamedTuple):
+    """Who leads a partition, and since which leader epoch."""
+
+    topic_id: bytes
+    leader_id: int
+    leader_epoch: int
+
+
 @attrs.define(eq=False)
 class Cluster:
     """What the metadata log says, followed record by record; a record about a lost topic is refused."""
 
     names: dict[bytes, str] = attrs.Factory(dict[bytes, str])
-    leaders: dict[TopicPartition, tuple[bytes, int, int]] = attrs.Factory(
-        dict[TopicPartition, tuple[bytes, int, int]]
-    )
-    """Topic id, leader and leader epoch of each partition."""
+    leaders: dict[TopicPartition, Leadership] = attrs.Factory(dict[TopicPartition, Leadership])
     next_producer_id: int = 0
     node_id: int = _FIRST_NODE
 
@@ -65,13 +71,15 @@ class Cluster:
             case TopicRemoved(topic_id):
                 if self.names.pop(topic_id, None) is None:
                     return False
-                self.leaders = {key: known for key, known in self.leaders.items() if known[0] != topic_id}
+                self.leaders = {
+                    key: known for key, known in self.leaders.items() if known.topic_id != topic_id
+                }
             case PartitionCreated() | LeaderChanged():
                 name = self.names.get(record.topic_id)
                 if name is None:
                     return False
                 key = TopicPartition(name, record.partition)
-                self.leaders[key] = (record.topic_id, record.leader_id, record.leader_epoch)
+                self.leaders[key] = Leadership(record.topic_id, record.leader_id, record.leader_epoch)
             case ProducerIdsAllocated():
                 self.next_producer_id = record.next_producer_id
             case BrokerRegistered():
@@ -125,16 +133,21 @@ def raised(
         records.append(ProducerIdsAllocated(cluster.node_id, next_producer_id=fresh))
     for key, epoch in sorted(leader_epochs.items()):
         known = cluster.leaders.get(key)
-        if known is not None and known[2] < epoch:
-            topic_id, leader_id, _ = known
+        if known is not None and known.leader_epoch < epoch:
             records.append(
-                LeaderChanged(topic_id, partition=key.partition, leader_id=leader_id, leader_epoch=epoch)
+                LeaderChanged(
+                    known.topic_id, partition=key.partition, leader_id=known.leader_id, leader_epoch=epoch
+                )
             )
     return records
 
 
-def adopted(cluster: Cluster, topic: str, count: int, leader_epoch: int) -> list[ClusterRecord]:
-    """The records that make a topic of its directories; `cluster` follows them."""
+def adopted(
+    cluster: Cluster, topic: str, count: int, leader_epoch: int, *, is_compacted: bool
+) -> list[ClusterRecord]:
+    """The records that make a topic of its directories; `cluster` follows them. Its settings are lost, and
+    the default ones would soon delete what was just saved.
+    """
     highest = max((int.from_bytes(topic_id, "big") for topic_id in cluster.names), default=0)
     topic_id = (highest + 1).to_bytes(16, "big")
     partitions = [
@@ -143,7 +156,12 @@ def adopted(cluster: Cluster, topic: str, count: int, leader_epoch: int) -> list
         )
         for number in range(count)
     ]
-    records: list[ClusterRecord] = [TopicCreated(topic, topic_id=topic_id), *partitions]
+    settings: list[ClusterRecord] = []
+    if topic not in INTERNAL_TOPICS:  # these have settings of their own
+        settings.append(TopicConfigured(topic, name="retention.ms", value="-1"))
+        if is_compacted:
+            settings.append(TopicConfigured(topic, name="cleanup.policy", value="compact"))
+    records: list[ClusterRecord] = [TopicCreated(topic, topic_id=topic_id), *settings, *partitions]
     for record in records:
         cluster.take(record)
     return records

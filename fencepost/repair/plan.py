@@ -34,6 +34,7 @@ from fencepost.check.directory import check_logs, vanished_logs
 from fencepost.check.findings import Findings, Severity
 from fencepost.check.records import Internals
 from fencepost.check.scan import LOG_SUFFIX, ScannedBatch, offset_of
+from fencepost.journal.catalogue import CATALOGUE_FILE, damaged_lines
 from fencepost.journal.data_directory import (
     DEFAULT_CLUSTER_ID,
     META_FILE,
@@ -60,6 +61,7 @@ from fencepost.protocol.offsets_log import read_groups, read_offsets
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
+    INT32_MAX,
     INTERNAL_TOPICS,
     NO_LEADER_EPOCH,
     TRANSACTION_STATE_TOPIC,
@@ -78,6 +80,7 @@ from fencepost.repair.salvage import (
     LostRange,
     SalvagedLog,
     content_of,
+    is_compacted,
     last_epoch,
     mend_epochs,
     salvage,
@@ -119,6 +122,7 @@ class LogPlan:
     """Whether it begins again, in the place of one that vanished."""
     model: PartitionModel = attrs.Factory(PartitionModel)
     last_epoch: int = NO_LEADER_EPOCH
+    is_compacted: bool = False
     settled: list[Settled] = attrs.Factory(list[Settled])
     appended: list[bytearray] = attrs.Factory(list[bytearray])
     derived: set[str] = attrs.Factory(set[str])
@@ -215,6 +219,7 @@ class _Planner:
             stake = "the name of the cluster; no record"
             saved = f"it is written again, with the cluster id {DEFAULT_CLUSTER_ID!r}"
             self._tell(META_FILE, "damaged derived file", str(problem), stake, saved)
+        self._check_catalogue()
         try:
             mark = self.storage.read_file(CLEAN_FILE)
             if mark is not None:
@@ -224,15 +229,27 @@ class _Planner:
             stake, saved = "nothing: the next start reads more", "it is set aside"
             self._tell(CLEAN_FILE, "damaged derived file", str(problem), stake, saved)
 
+    def _check_catalogue(self) -> None:
+        """Without damaged lines, the next start lists the logs whose files it finds."""
+        found = self.storage.read_file(CATALOGUE_FILE)
+        damaged = {} if found is None else damaged_lines(found)
+        if found is not None and not damaged:
+            return
+        lines = b"" if found is None else found
+        kept = [line for number, line in enumerate(lines.split(b"\n"), 1) if number not in damaged]
+        self.plan.files[CATALOGUE_FILE] = b"\n".join(kept)
+        because = f"line {min(damaged)} is not as it was written" if damaged else "it is missing"
+        stake = "nothing, if all logs are there: the loss of one that it listed may not be noticed"
+        saved = "the next start adds the logs whose files are there"
+        self._tell(CATALOGUE_FILE, "damaged derived file", because, stake, saved)
+
     def _read(self, partition: TopicPartition) -> None:
         witness = _witness(self.storage, partition, is_closed=str(partition) in self.closed)
         log = salvage(self.storage, partition, witness.bounds, _kind_of(partition, self.cluster))
         plan = self.logs[partition] = LogPlan(log)
-        known = self.cluster.leaders.get(partition)
+        mend_epochs(self.storage, log, self._newest_epoch(partition))
         if partition == METADATA:
             self.cluster = metadata.follow(self.storage, log)
-        elif known is not None and not self._has_lost_metadata():
-            mend_epochs(self.storage, log, known[2])
         if partition.topic in INTERNAL_TOPICS:
             self._look_into(log)
         self._look_at_end(log)
@@ -240,9 +257,17 @@ class _Planner:
         if witness.bad_log_start is not None:
             self._renew_log_start(partition, witness.bad_log_start)
         self.evidence.learn_markers(log)
-        plan.model, plan.last_epoch = model_of(log), last_epoch(log)
+        plan.model, plan.last_epoch, plan.is_compacted = model_of(log), last_epoch(log), is_compacted(log)
         if not log.is_altered and log.torn is None:
             log.forget_batches()  # a directory may hold more than memory does
+
+    def _newest_epoch(self, partition: TopicPartition) -> int:
+        """No batch of a partition has a leader epoch above this one."""
+        closed, known = self.closed.get(str(partition)), self.cluster.leaders.get(partition)
+        newest = INT32_MAX if closed is None else closed.leader_epoch
+        if partition != METADATA and known is not None and not self._has_lost_metadata():
+            newest = min(newest, known.leader_epoch)
+        return newest
 
     def _look_at_end(self, log: SalvagedLog) -> None:
         is_closed = str(log.partition) in self.closed
@@ -401,9 +426,10 @@ class _Planner:
 
     def _check_derived(self) -> None:
         """Files that differ from a log that has no fault itself."""
+        plans = {str(key): plan for key, plan in self.logs.items()}
         for finding in check_logs(self.storage).found:
             directory, _, name = finding.file.partition("/")
-            plan = next((each for key, each in self.logs.items() if str(key) == directory), None)
+            plan = plans.get(directory)
             if plan is None or finding.severity is not Severity.PROBLEM:
                 continue
             if name == LOG_START and plan.log_start is None and not plan.log.is_altered:
@@ -482,8 +508,10 @@ class _Planner:
             if topic in self.adopt or is_needed:
                 numbers = [key.partition for key in partitions]
                 count = metadata.partition_count(topic, numbers, self._names(topic))
-                epochs = [self.logs[key].last_epoch for key in partitions]
-                self.adopted += metadata.adopted(self.cluster, topic, count, max(epochs))
+                plans = [self.logs[key] for key in partitions]
+                compacted = any(plan.is_compacted for plan in plans)
+                epoch = max(plan.last_epoch for plan in plans)
+                self.adopted += metadata.adopted(self.cluster, topic, count, epoch, is_compacted=compacted)
                 self.plan.adopted.add(topic)
                 self.plan.notes.append(f"topic {topic}: put back into the metadata, with {count} partitions")
 
@@ -553,11 +581,13 @@ def _kind_of(partition: TopicPartition, cluster: Cluster) -> Belongs:
     """How to tell the batches of an internal topic from those of other logs: their records can be read, and
     the names in them lie in this partition. Data may be anything.
     """
-    count = sum(key.topic == partition.topic for key in cluster.leaders)
     names_in = _NAMES_IN.get(partition.topic)
+    if names_in is None:
+        return lambda _header, _batch: True
+    count = sum(key.topic == partition.topic for key in cluster.leaders)
 
     def belongs(header: BatchHeader, batch: bytes) -> bool:
-        if names_in is None or (header.is_control and partition.topic == CONSUMER_OFFSETS_TOPIC):
+        if header.is_control and partition.topic == CONSUMER_OFFSETS_TOPIC:
             return True
         try:
             names = names_in(batch, header)

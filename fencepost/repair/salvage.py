@@ -205,7 +205,6 @@ def salvage(
         file = str(partition) if last is None else last.file
         kind, because = LossKind.CUT_OFF, f"the log ends there, and {promised} was promised"
         log.lose(LostRange(kind, expected, promised, file, size, size, because), to=last)
-    mend_epochs(storage, log)
     return log
 
 
@@ -392,8 +391,8 @@ def _scanned(file: str, position: int, header: BatchHeader, batch: Buffer) -> Sc
     return ScannedBatch(file, position, header, marker)
 
 
-def mend_epochs(storage: StorageReader, log: SalvagedLog, newest: int = INT32_MAX) -> None:
-    """Correct the leader epochs that break the order: they never fall, and none is above the metadata's.
+def mend_epochs(storage: StorageReader, log: SalvagedLog, newest: int) -> None:
+    """Correct the leader epochs that break the order: they never fall, and none is above `newest`.
 
     No checksum covers them. As few as possible are changed, each to the epoch of the batch before it; nothing
     but the order of the log depends on them.
@@ -475,6 +474,18 @@ def repaired_bytes(storage: StorageReader, segment: SalvagedSegment, leader_epoc
             out += covering_batch(base_offset=offset, next_offset=following, leader_epoch=leader_epoch)
             offset = following
     return bytes(out)
+
+
+def is_compacted(log: SalvagedLog) -> bool:
+    """Whether a batch of a log shows that compaction was here. Only compaction sets a delete horizon, and
+    only it removes records from a batch.
+    """
+    headers = (piece.header for piece in log.pieces() if isinstance(piece, IntactBatch))
+    return any(
+        header.delete_horizon_ms is not None
+        or (header.record_count <= header.last_offset_delta and not header.is_covering)
+        for header in headers
+    )
 
 
 def last_epoch(log: SalvagedLog) -> int:

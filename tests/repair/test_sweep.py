@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from fencepost.journal.catalogue import CATALOGUE_FILE
 from fencepost.journal.manifest import CLEAN_FILE
 from fencepost.protocol.batches import walk
 from fencepost.repair import plan
 from fencepost.repair.outcomes import Evidence, Settled
 from fencepost.repair.salvage import SalvagedLog
+from tests.repair.judging import Repaired
 from tests.repair.sweep import after_flip, after_loss_of, after_removal, places, sweep, whole_files
 
 SAMPLE = 40  # `python -m tests.repair.sweep` flips every byte
@@ -20,6 +24,15 @@ def test_flipped_bytes() -> None:
     kinds, wrong = sweep(1, random.Random(1).sample(places(), SAMPLE))
     assert wrong == []
     assert min(kinds["damaged bytes"], kinds["misplaced batch"], kinds["damaged derived file"]) > 0
+
+
+def test_a_last_leader_epoch_that_is_too_high() -> None:
+    """No checksum covers it, and no later batch contradicts it; the mark of the stop does."""
+    path = "__cluster_metadata-0/00000000000000000000.log"
+    last = [at for at, _ in walk(whole_files()[path])][-1]
+    result = after_flip(path, last + 15, 1)
+    assert [damage.kind for damage in result.plan.damages] == ["damaged header"]
+    assert result.complaints == []
 
 
 def test_removed_files() -> None:
@@ -38,6 +51,15 @@ def test_removed_directories(*, is_stopped: bool) -> None:
         for complaint in after_loss_of(directory, files).complaints
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "repair", [partial(after_flip, CATALOGUE_FILE, 20, 0), partial(after_removal, CATALOGUE_FILE)]
+)
+def test_a_damaged_catalogue_is_in_the_report_and_is_repaired(repair: Callable[[], Repaired]) -> None:
+    result = repair()
+    assert [damage.file for damage in result.plan.damages] == [CATALOGUE_FILE]
+    assert result.complaints == []
 
 
 def forget(log: SalvagedLog, evidence: Evidence) -> list[Settled]:
