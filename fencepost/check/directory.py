@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from fencepost.check.derived_files import CLEAN_FILE, DerivedFiles, Object, sealed_object
 from fencepost.check.findings import Findings, Place
-from fencepost.check.records import Internals
+from fencepost.check.records import Internals, KnownCluster
 from fencepost.check.scan import LOG_SUFFIX, ScannedLog, scan_log
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.data_directory import check_data_directory, partitions_in
@@ -39,11 +39,10 @@ def check_directory(storage: StorageReader) -> Findings:
 
 
 def check_logs(storage: StorageReader) -> Findings:
-    """The same without a look at the mark of a data directory."""
+    """The same for a directory whose `meta.json` may be missing or damaged."""
     findings = Findings()
     internals = Internals(findings)
     closed = _closed(storage, findings)
-    vanished = vanished_logs(storage)
     whole: list[ScannedLog] = []
     for partition in sorted(partitions_in(storage), key=_reading_order):
         log = scan_log(
@@ -61,11 +60,7 @@ def check_logs(storage: StorageReader) -> Findings:
     for name in storage.directories():
         if ASIDE in name:
             findings.note(Place(name), "files that were set aside", SET_ASIDE)
-    for name in vanished:
-        partition = parse_directory_name(name)
-        if partition is not None and (not internals.cluster.is_known or partition in internals.cluster):
-            what = f"its files are gone, and {CATALOGUE} says that they exist"
-            findings.problem(Place(name), what, "its records are lost, and the broker does not lead it")
+    _check_catalogue(storage, internals.cluster, findings)
     _check_against_metadata(whole, internals, findings)
     _check_transactions(storage, whole, internals, findings)
     findings.transactional_ids = len(internals.histories)
@@ -95,14 +90,38 @@ def vanished_logs(storage: StorageReader) -> list[str]:
     """The directories without a log that the catalogue lists: as written in this boot of the machine, or as
     synced.
     """
+    words, _ = _catalogue(storage)
+    listed = [name for name, word in words.items() if word and word in ("synced", storage.boot_id)]
+    return sorted(name for name in listed if not any(map(_is_log, storage.files(name))))
+
+
+def _catalogue(storage: StorageReader) -> tuple[dict[str, str], list[int]]:
+    """The last word about each log, and the numbers of the damaged lines; a torn end is none of them."""
     words: dict[str, str] = {}
-    for line in (storage.read_file(CATALOGUE) or b"").decode("ascii", "replace").splitlines():
+    damaged: list[int] = []
+    lines = (storage.read_file(CATALOGUE) or b"").decode("ascii", "replace").split("\n")
+    for number, line in enumerate(lines, 1):
         text, _, checksum = line.rpartition(" ")
         name, _, word = text.partition(" ")
         if checksum == str(crc32c(f"{CATALOGUE} {text}".encode())):
             words[name] = word
-    listed = [name for name, word in words.items() if word and word in ("synced", storage.boot_id)]
-    return sorted(name for name in listed if not any(map(_is_log, storage.files(name))))
+        elif line and number < len(lines):
+            damaged.append(number)
+    return words, damaged
+
+
+def _check_catalogue(storage: StorageReader, cluster: KnownCluster, findings: Findings) -> None:
+    for number in _catalogue(storage)[1]:
+        what = f"line {number} is not as it was written"
+        findings.note(Place(CATALOGUE), what, "the loss of the log that it listed would not be noticed")
+    known = cluster.partitions()
+    for name in vanished_logs(storage):
+        partition = parse_directory_name(name)
+        if partition is None:
+            continue
+        if not cluster.is_known or partition.topic == CLUSTER_METADATA_TOPIC or partition in known:
+            what = f"its files are gone, and {CATALOGUE} says that they exist"
+            findings.problem(Place(name), what, "its records are lost, and the broker does not lead it")
 
 
 def _is_log(name: str) -> bool:
@@ -114,11 +133,10 @@ def _check_against_metadata(logs: list[ScannedLog], internals: Internals, findin
     cluster = internals.cluster
     if not cluster.is_known:
         if logs:
-            what, means = (
-                "the log of the cluster's metadata is gone",
-                "no topic is known: see `fencepost repair`",
+            what = "the log of the cluster's metadata is gone"
+            findings.problem(
+                Place(f"{CLUSTER_METADATA_TOPIC}-0"), what, "no topic is known: see `fencepost repair`"
             )
-            findings.problem(Place(f"{CLUSTER_METADATA_TOPIC}-0"), what, means)
         return
     topics = cluster.named()
     for log in logs:

@@ -53,10 +53,6 @@ class KnownCluster:
         """Topics by name."""
         return {topic.name: topic for topic in self.topics.values()}
 
-    def __contains__(self, partition: TopicPartition) -> bool:
-        """Whether the metadata knows it; that of the metadata itself counts."""
-        return partition.topic == CLUSTER_METADATA_TOPIC or partition in self.partitions()
-
     def partitions(self) -> set[TopicPartition]:
         """Every partition; one without records need not have a directory."""
         return {

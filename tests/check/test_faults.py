@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from fencepost.check.directory import check_directory
+from fencepost.check.directory import CATALOGUE, check_directory
 from fencepost.check.findings import Finding, Severity
 from fencepost.journal.indexes import ABORTED_ENTRY, OFFSET_ENTRY, TIME_ENTRY
 from fencepost.journal.manifest import encode_json
@@ -643,6 +643,14 @@ def name_of(fault: Fault) -> str:
 )
 def test_a_fault_is_found(fault: Fault) -> None:
     assert found(plant(fault, closed()), fault), [f.what for f in check_directory(closed()).found]
+
+
+def test_a_damaged_line_of_the_catalogue_is_a_note_and_a_torn_one_is_not() -> None:
+    at = closed()
+    at.put(CATALOGUE, b"orders-0 synced 1\ntorn")
+    (note,) = check_directory(at).found
+    assert (note.severity, note.file) == (Severity.NOTE, CATALOGUE)
+    assert note.what.startswith("line 1 is not")
 
 
 @pytest.mark.parametrize("fault", LEFT_BEHIND, ids=name_of)
