@@ -98,6 +98,26 @@ def test_a_marker_that_names_a_partition_twice_is_written_once() -> None:
     assert story.written() == f"a | abort {me.producer_id}/{me.producer_epoch}"
 
 
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize(
+    ("who", "error"),
+    [
+        (Identity(-1, 0), ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (Identity(-5, 3), ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (Identity(1 << 40, -1), ErrorCode.INVALID_PRODUCER_EPOCH),
+        (Identity(1 << 40, -3), ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_a_marker_that_names_no_producer_is_not_written(
+    who: Identity, error: ErrorCode, version: int
+) -> None:
+    story = Story()
+    reply = story.ask(marker_request(who, ABORT, ORDERS, transaction_version=version))
+    (written,) = body_of(reply, m.WriteTxnMarkersReply).markers
+    assert [part.error for part in written.partitions] == [error]
+    assert story.log() == []
+
+
 @pytest.mark.trio
 async def test_a_reply_larger_than_a_frame_is_an_error_for_its_client_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

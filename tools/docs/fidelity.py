@@ -306,10 +306,11 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="invalid producer ids and epochs",
-        kafka="A marker with a negative epoch gets UNKNOWN_SERVER_ERROR. Without verification, a "
-        "TxnOffsetCommit with a negative epoch gets it too, and a TxnOffsetCommit without a producer id "
-        "takes effect at once.",
-        here="The marker gets INVALID_PRODUCER_EPOCH; the offsets wait for a marker that never comes.",
+        kafka="A marker with epoch -1 or producer id -1 gets UNKNOWN_SERVER_ERROR, and one with another "
+        "negative producer id is written. Without verification, a TxnOffsetCommit with a negative epoch gets "
+        "UNKNOWN_SERVER_ERROR, and a TxnOffsetCommit without a producer id takes effect at once.",
+        here="The marker gets INVALID_PRODUCER_EPOCH or INVALID_PRODUCER_ID_MAPPING; the offsets wait for a "
+        "marker that never comes.",
         because="In Kafka an internal check fails; no client sends such requests.",
         noticed="Only with hand-crafted requests.",
     ),

@@ -424,6 +424,14 @@ def has_no_transactions(key: TopicPartition) -> bool:
     return key.topic in INTERNAL_TOPICS and key.topic != CONSUMER_OFFSETS_TOPIC
 
 
+def _has_no_producer(marker: TransactionMarker, producer: ProducerEntry) -> bool:
+    return marker.producer_id < 0
+
+
+def _has_no_epoch(marker: TransactionMarker, producer: ProducerEntry) -> bool:
+    return marker.producer_epoch < 0
+
+
 def _is_stale(marker: TransactionMarker, producer: ProducerEntry) -> bool:
     return marker.producer_epoch < producer.producer_epoch
 
@@ -451,6 +459,18 @@ def _is_of_an_older_coordinator(marker: TransactionMarker, producer: ProducerEnt
 MarkerCheck = Check[TransactionMarker, ProducerEntry]
 
 MARKER_CHECKS: Final = (
+    MarkerCheck(
+        "has a negative producer id",
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        _has_no_producer,
+        source="no producer has one; Kafka refuses only -1",
+    ),
+    MarkerCheck(
+        "has a negative epoch",
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        _has_no_epoch,
+        source="ProducerAppendInfo.checkProducerEpoch",
+    ),
     MarkerCheck(
         "has an older epoch than the producer's newest in this partition",
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -483,7 +503,7 @@ MARKER_CHECKS: Final = (
         protection="fencing",
     ),
 )
-"""In Kafka's order (ProducerAppendInfo.appendEndTxnMarker)."""
+"""In Kafka's order (ProducerAppendInfo.appendEndTxnMarker), after what no coordinator sends."""
 
 
 def judge_marker(
