@@ -661,7 +661,9 @@ class Host:
                 self.lose(key, problem)
             except StorageError as problem:
                 failed.append(key)
-                trouble = f"{key}: {problem}; until that succeeds, readers of the files see older records"
+                trouble = (
+                    f"{key}: {problem}; until the manifest is written, readers of the files see older records"
+                )
                 self.warn(trouble)
         is_more_waiting = bool(self.changed) and not failed
         self.changed.update(dict.fromkeys(failed))

@@ -133,7 +133,7 @@ class Retries:
                 complain(what, then="retrying; Ctrl-C ends this command")
                 self._reported.add(error)
         if self._reported and not errors:
-            complain("reading again")
+            complain("all partitions can be read again")
             self._reported.clear()
 
 

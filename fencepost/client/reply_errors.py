@@ -47,7 +47,7 @@ REMEDIES: Final[dict[tuple[type[Request], ErrorCode], Remedy]] = {
     # Another member has the instance id: these offsets cannot be committed, but the producer can continue
     # (TransactionManager.TxnOffsetCommitHandler).
     (m.TxnOffsetCommit, _E.FENCED_INSTANCE_ID): Remedy.ABORT,
-    # A consumer retries unknown errors of a fetch, because reading again is harmless (FetchCollector).
+    # A consumer retries unknown errors of a fetch, because another read is harmless (FetchCollector).
     (m.Fetch, _E.UNKNOWN_SERVER_ERROR): Remedy.RETRY,
     (m.TxnOffsetCommit, _E.OFFSET_METADATA_TOO_LARGE): Remedy.ABORT,
     # For an admin "unknown" is an answer; only producers and consumers wait for a topic that is being

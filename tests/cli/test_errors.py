@@ -42,7 +42,7 @@ def test_an_error_is_reported_once_until_the_partition_can_be_read_again(
     for errors in (LOST, LOST, DAMAGED, {}, {}, LOST):
         retries.note([], errors)
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fencepost: ")]
-    words = ["the connection was lost", "the log is damaged", "reading again", "the connection was lost"]
+    words = ["the connection was lost", "the log is damaged", "can be read again", "the connection was lost"]
     assert len(said) == len(words)
     assert all(part in line for part, line in zip(words, said, strict=True))
 

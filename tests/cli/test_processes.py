@@ -95,7 +95,7 @@ def test_a_follower_reports_that_the_broker_is_gone_and_goes_on_when_it_is_back(
                 read_ready(successor)
                 fencepost("produce", "fruit", "--bootstrap", address, stdin="pear\n")
                 assert follower.stdout.readline() == "pear\n"
-                assert follower.stderr.readline() == "fencepost: reading again\n"
+                assert follower.stderr.readline() == "fencepost: all partitions can be read again\n"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
