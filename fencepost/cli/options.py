@@ -68,7 +68,8 @@ def connect(bootstrap: str, config: Path | None) -> Admin:
     """An admin client of the broker at this address, for a person who waits for the answer."""
     from fencepost.client.shells.sync import Admin
 
-    return Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS, **security_of(config))
+    security = security_of(config)  # first: a person can correct it without a broker
+    return Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS, **security)
 
 
 def security_of(config: Path | None) -> SecuritySettings:
@@ -97,11 +98,25 @@ def security_of(config: Path | None) -> SecuritySettings:
     return settings
 
 
-def _settings_in(config: Path) -> dict[str, Any]:
+def text_of(option: str, file: Path, *, then: str) -> str:
+    """The text of the file that an option names; CommandFailed with this next step if it cannot be read."""
     try:
-        return tomllib.loads(config.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise CommandFailed(f"{config}: not TOML: {problem}", code=WRONG_USAGE) from problem
+        return file.read_text(encoding="utf-8")
+    except OSError as problem:
+        what = f"cannot read {option} {file}: {problem.strerror}"
+        raise CommandFailed(what, then=then, code=WRONG_USAGE) from problem
+    except UnicodeDecodeError as problem:
+        what = f"{option} {file} is not a text file: {problem.reason}"
+        raise CommandFailed(what, then=then, code=WRONG_USAGE) from problem
+
+
+def _settings_in(config: Path) -> dict[str, Any]:
+    then = "docs/access.md shows such a file, and the variables of the environment that can replace it"
+    try:
+        return tomllib.loads(text_of("--command-config", config, then=then))
+    except tomllib.TOMLDecodeError as problem:
+        what = f"--command-config {config} is not TOML: {problem}"
+        raise CommandFailed(what, then=then, code=WRONG_USAGE) from problem
 
 
 def partitions_of(admin: Admin, topic: str, wanted: Iterable[int] = ()) -> list[TopicPartition]:

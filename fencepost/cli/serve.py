@@ -9,16 +9,16 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.options import WithoutFixes
+from fencepost.cli.options import WithoutFixes, text_of
 
 if TYPE_CHECKING:
     from fencepost.broker.access.session import AccessSettings
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fencepost.broker.settings import NodeSettings
 
 DEFAULT_PORT = 9092  # Kafka's
+Parsed = TypeVar("Parsed")
 
 _Hidden = Parameter(show=False)
 _Count = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
@@ -198,7 +199,13 @@ def _given(options: Mapping[str, int | None]) -> dict[str, Any]:
 
 
 def _check_place(directory: Path | None, *, memory: bool) -> None:
-    if memory == (directory is not None):
+    if memory and directory is not None:
+        raise CommandFailed(
+            f"serve cannot keep its data both in memory and in {directory}",
+            then="leave out --memory to keep it on disk, or the directory to lose it when the broker stops",
+            code=WRONG_USAGE,
+        )
+    if not memory and directory is None:
         raise CommandFailed(
             "serve needs either a data directory or --memory",
             then="for example: fencepost serve ./data",
@@ -230,8 +237,8 @@ def _access(
         tls_cert=_path(tls_cert),
         tls_key=_path(tls_key),
         tls_client_ca=_path(tls_client_ca),
-        users=None if users is None else parse_users(_read(users), str(users)),
-        acls=None if acls is None else parse_acls(_read(acls), str(acls)),
+        users=None if users is None else _parsed("--users", users, parse_users),
+        acls=None if acls is None else _parsed("--acls", acls, parse_acls),
     )
     _check_host(reachable, access, insecure=insecure)
     return access
@@ -241,11 +248,19 @@ def _path(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _read(path: Path) -> str:
+def _parsed(option: str, file: Path, parse: Callable[[str, str], Parsed]) -> Parsed:
+    """What the file of an option holds."""
+    from fencepost.broker.access.files import AccessFileError
+
+    then = {
+        "--users": "`fencepost user add FILE NAME` writes a user file",
+        "--acls": "docs/access.md shows an ACL file",
+    }
+    text = text_of(option, file, then=then[option])
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as problem:
-        raise CommandFailed(f"{path} is not a text file: {problem.reason}", code=WRONG_USAGE) from problem
+        return parse(text, str(file))
+    except AccessFileError as problem:
+        raise CommandFailed(f"{option} {problem}", code=WRONG_USAGE) from problem
 
 
 def _check_host(host: str, access: AccessSettings, *, insecure: bool) -> None:

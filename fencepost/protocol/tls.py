@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from fencepost.protocol.batches import Buffer
@@ -69,12 +70,35 @@ def client_context(
     return context
 
 
+# What a PEM file may hold, and the mark of it.
+_CERTIFICATE: Final = ("certificate", b"CERTIFICATE-----")
+_KEY: Final = ("private key", b"PRIVATE KEY-----")
+
+
 def _load_chain(context: ssl.SSLContext, cert: str, key: str | None) -> None:
+    # OpenSSL names neither the file nor what is wrong with it.
+    _check_pem(cert, _CERTIFICATE, _KEY)
+    _check_pem(key or cert, _KEY, _CERTIFICATE)
     try:
         context.load_cert_chain(cert, key, password=_no_password)
     except OSError as problem:  # ssl.SSLError is one
         where = cert if key is None else f"{cert} and {key}"
+        if getattr(problem, "reason", None) == "KEY_VALUES_MISMATCH":
+            what = f"the private key and the certificate in {where} do not belong together"
+            raise BadCertificate(f"{what}; give the key with which the certificate was made") from problem
         raise BadCertificate(f"cannot use {where} as certificate and key: {_reason(problem)}") from problem
+
+
+def _check_pem(file: str, wanted: tuple[str, bytes], other: tuple[str, bytes]) -> None:
+    """BadCertificate unless the file holds what is wanted; `other` is what it may have been mistaken for."""
+    try:
+        content = Path(file).read_bytes()
+    except OSError as problem:
+        raise BadCertificate(f"cannot read {file}: {_reason(problem)}; check its path") from problem
+    if wanted[1] not in content:
+        has_other = f", but a {other[0]}; check that certificate and key are not swapped"
+        rest = has_other if other[1] in content else "; give a file in PEM format"
+        raise BadCertificate(f"{file} holds no {wanted[0]}{rest}")
 
 
 def _no_password() -> str:
@@ -86,7 +110,9 @@ def _load_authorities(context: ssl.SSLContext, cafile: str) -> None:
     try:
         context.load_verify_locations(cafile)
     except OSError as problem:
-        raise BadCertificate(f"cannot use the authorities in {cafile}: {_reason(problem)}") from problem
+        advice = "give a PEM file with the certificates of the authorities"
+        what = f"cannot use the authorities in {cafile}: {_reason(problem)}"
+        raise BadCertificate(f"{what}; {advice}") from problem
 
 
 def _reason(problem: OSError) -> str:

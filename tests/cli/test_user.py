@@ -59,6 +59,47 @@ def test_a_bad_name_or_password_writes_nothing(
     assert not file.exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "text", "words", "advice"),
+    [
+        ("--users", None, "cannot read --users {file}: No such file", "`fencepost user add FILE NAME`"),
+        ("--users", b"\xff", "--users {file} is not a text file", "`fencepost user add FILE NAME`"),
+        ("--users", b"[[acl]]", "{file}: this is an ACL file, not a user file", "give it as --acls"),
+        ("--users", b"iterations = 4096", "{file}: not a complete user file", "`fencepost user add`"),
+        ("--users", b"-----BEGIN", "{file}: not TOML", "`fencepost user add`"),
+        ("--acls", None, "cannot read --acls {file}: No such file", "docs/access.md"),
+        ("--acls", b"[users]", "{file}: this is a user file, not an ACL file", "give it as --users"),
+        ("--acls", b"x = ", "{file}: not TOML", "docs/access.md"),
+    ],
+)
+def test_a_broker_says_what_is_wrong_with_its_files(
+    file: Path, capsys: Output, option: str, text: bytes | None, words: str, advice: str
+) -> None:
+    if text is not None:
+        file.write_bytes(text)
+    assert run(["serve", "--memory", option, str(file)]) == WRONG_USAGE
+    said = capsys.readouterr().err
+    assert words.format(file=file) in said
+    assert advice in said
+
+
+def test_a_broker_keeps_its_data_in_one_place(tmp_path: Path, capsys: Output) -> None:
+    assert run(["serve", "--memory", str(tmp_path)]) == WRONG_USAGE
+    said = capsys.readouterr().err
+    assert f"both in memory and in {tmp_path}" in said
+    assert "leave out --memory" in said
+
+
+def test_a_file_of_settings_that_is_missing_is_named_before_a_broker_is_looked_for(
+    file: Path, capsys: Output
+) -> None:
+    command = ["topic", "list", "--bootstrap", "127.0.0.1:1", "--command-config", str(file)]
+    assert run(command) == WRONG_USAGE
+    said = capsys.readouterr().err
+    assert f"cannot read --command-config {file}: No such file" in said
+    assert "docs/access.md" in said
+
+
 def test_the_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "alice.toml"
     config.write_text('security_protocol = "SASL_SSL"\nsasl_plain_username = "alice"\n')

@@ -32,11 +32,11 @@ class AccessFileError(FencepostError):
     """A user file or an ACL file is not valid; the message says where, and what to write."""
 
 
-def _parsed(text: str, file: str) -> dict[str, Any]:
+def _parsed(text: str, file: str, advice: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as problem:
-        raise AccessFileError(f"{file}: not TOML: {problem}") from problem
+        raise AccessFileError(f"{file}: not TOML: {problem}; {advice}") from problem
 
 
 # --- ACLs ---------------------------------------------------------------------------------------------------
@@ -57,7 +57,9 @@ _HEADER = re.compile(r"\s*\[\[\s*acl\s*\]\]")
 
 def parse_acls(text: str, file: str) -> Acls:
     """The rules in the text of an ACL file; AccessFileError if one is not valid."""
-    given = _parsed(text, file)
+    given = _parsed(text, file, "docs/access.md shows an ACL file")
+    if "users" in given:
+        raise AccessFileError(f"{file}: this is a user file, not an ACL file: give it as --users")
     lines = [number for number, line in enumerate(text.splitlines(), 1) if _HEADER.match(line)]
     entries = given.pop("acl", [])
     super_users = given.pop("super_users", [])
@@ -179,7 +181,10 @@ def check_name(name: str, place: str = "") -> None:
 
 def parse_users(text: str, file: str) -> Users:
     """The users in the text of a user file; AccessFileError if it is not valid."""
-    given = _parsed(text, file)
+    advice = "make entries with `fencepost user add`"
+    given = _parsed(text, file, advice)
+    if "acl" in given:
+        raise AccessFileError(f"{file}: this is an ACL file, not a user file: give it as --acls")
     try:
         iterations, users = given["iterations"], given["users"]
         if type(iterations) is not int or not ITERATIONS <= iterations <= ITERATIONS_MAX:
@@ -195,9 +200,9 @@ def parse_users(text: str, file: str) -> Users:
                 server_key=_bytes(entry, "server_key", KEY_SIZE),
             )
     except KeyError as problem:
-        raise AccessFileError(f"{file}: no {problem}: make entries with `fencepost user add`") from problem
+        raise AccessFileError(f"{file}: not a complete user file: it has no {problem}; {advice}") from problem
     except (AttributeError, TypeError, NotBase64, ValueError) as problem:
-        raise AccessFileError(f"{file}: {problem}: make entries with `fencepost user add`") from problem
+        raise AccessFileError(f"{file}: {problem}; {advice}") from problem
     return Users(credentials=credentials, decoy_key=decoy_key, iterations=iterations)
 
 
