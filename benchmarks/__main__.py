@@ -1,5 +1,5 @@
 """`python -m benchmarks`: measures client and broker beside confluent-kafka and librdkafka's mock cluster,
-and the simulator.
+and the simulator. `python -m benchmarks partitions` and `restarts` measure what takes longer.
 
 Rule: stdout has only the results; nothing passes or fails by speed.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 from rich.console import Console
 
+from benchmarks import partitions, restarts
 from benchmarks.brokers import System
 from benchmarks.load_rounds import Tell, measure
 from benchmarks.loads import Load, Scale
@@ -98,6 +99,46 @@ def run(
         found["simulator"] = simulator_as_json(simulator)
     if as_json_line:
         print(json.dumps(found))
+
+
+@app.command(name="partitions")
+def run_partitions(*counts: int, connections: int = 5_000) -> None:
+    """Measure how long a broker with many partitions takes to create them, to start and to stop, and its
+    memory. Print a line of JSON for each number of partitions.
+
+    Parameters
+    ----------
+    counts
+        Numbers of partitions, 1,000, 3,000 and 10,000 if none is given.
+    connections
+        Number of idle connections.
+    """
+    _print_each(
+        counts or (1_000, 3_000, 10_000), lambda count, data: partitions.measure(count, connections, data)
+    )
+
+
+@app.command(name="restarts")
+def run_restarts(*counts: int, ids: int = 100) -> None:
+    """Measure how long a start takes after many transactions, and how large the coordinators' logs are by
+    then. Print a line of JSON for each number of transactions.
+
+    Parameters
+    ----------
+    counts
+        Numbers of transactions, 10,000, 100,000 and 1,000,000 if none is given.
+    ids
+        Number of transactional ids.
+    """
+    _print_each(
+        counts or (10_000, 100_000, 1_000_000), lambda count, data: restarts.measure(count, ids, data)
+    )
+
+
+def _print_each(counts: Iterable[int], measured: Callable[[int, Path], dict[str, Any]]) -> None:
+    for count in counts:
+        with TemporaryDirectory(prefix="fencepost-bench-") as data:
+            print(json.dumps(measured(count, Path(data))), flush=True)
 
 
 def _hand_out(tables: list[Grid], where: str, *, section: str | None) -> None:

@@ -1,9 +1,8 @@
 """How long a broker with many partitions takes to create them, to start and to stop, and its memory.
 
-`python -m benchmarks.partitions` runs a broker in a process of its own, on a real directory. It creates
-topics of 10 partitions, writes a record to each partition, opens idle connections, kills the broker, starts
-and stops it. It prints a line of JSON per number of partitions: seconds of the clock, and of the broker's
-CPU, which other work on the machine changes less.
+The broker is a process of its own, on a real directory. The measurement creates topics of 10 partitions,
+writes a record to each partition, opens idle connections, kills the broker, starts and stops it. The times
+are seconds of the clock, and of the broker's CPU, which other work on the machine changes less.
 """
 
 from __future__ import annotations
@@ -11,14 +10,11 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from argparse import ArgumentParser
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +26,6 @@ from benchmarks.brokers import cpu_seconds, environment, resident_bytes
 from fencepost import Admin, Producer
 
 PARTITIONS_PER_TOPIC: Final = 10
-CONNECTIONS: Final = 5_000
 RECORD: Final = b"x" * 100
 
 
@@ -99,6 +94,8 @@ def connected(address: str, count: int) -> Generator[None]:
 
 def measure(partitions: int, connections: int, data: Path) -> dict[str, Any]:
     """Times in seconds, `_cpu_s` those of the broker's process; memory in bytes."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     topics = [f"topic-{number}" for number in range(partitions // PARTITIONS_PER_TOPIC)]
     found: dict[str, Any] = {"partitions": partitions, "connections": connections}
     with started(data) as broker:
@@ -117,22 +114,3 @@ def measure(partitions: int, connections: int, data: Path) -> dict[str, Any]:
         with connected(broker.address, connections):
             found["stop_unchanged_s"], found["stop_unchanged_cpu_s"] = broker.ended(signal.SIGTERM)
     return {name: round(value, 2) if isinstance(value, float) else value for name, value in found.items()}
-
-
-def main() -> None:
-    parser = ArgumentParser(description="Measure a broker with many partitions.")
-    parser.add_argument("--partitions", type=int, nargs="+", default=[1_000, 3_000, 10_000])
-    parser.add_argument("--connections", type=int, default=CONNECTIONS)
-    arguments = parser.parse_args()
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    for count in arguments.partitions:
-        data = Path(tempfile.mkdtemp(prefix="fencepost-partitions-"))
-        try:
-            print(json.dumps(measure(count, arguments.connections, data)), flush=True)
-        finally:
-            shutil.rmtree(data)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

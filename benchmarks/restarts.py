@@ -1,19 +1,14 @@
 """How long a start takes after many transactions, and how large the coordinators' logs are by then.
 
-`python -m benchmarks.restarts` runs transactions of 100 transactional ids against a broker without sockets,
-over a real directory, and starts a new broker over it, after a kill and after a clean stop. Each transaction
-commits an offset, so it writes to `__transaction_state` and to `__consumer_offsets`.
+The measurement runs transactions of several transactional ids against a broker without sockets, on a real
+directory, and starts a new broker on it, after a kill and after a clean stop. Each transaction commits an
+offset, so it writes to `__transaction_state` and to `__consumer_offsets`.
 """
 
 from __future__ import annotations
 
 import gc
-import json
-import shutil
-import sys
-import tempfile
 import time
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -167,20 +162,3 @@ def measure(count: int, ids: int, place: Path) -> dict[str, Any]:
 
 def _size(place: Path, topic: str) -> int:
     return sum(file.stat().st_size for file in place.glob(f"{topic}-*/*.log"))
-
-
-def main() -> None:
-    parser = ArgumentParser(description="Measure starts after many transactions.")
-    parser.add_argument("--transactions", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--ids", type=int, default=100)
-    arguments = parser.parse_args()
-    for count in arguments.transactions:
-        place = Path(tempfile.mkdtemp(prefix="fencepost-restarts-"))
-        try:
-            print(json.dumps(measure(count, arguments.ids, place)), flush=True)
-        finally:
-            shutil.rmtree(place)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
