@@ -6,6 +6,9 @@ kept: the cluster's metadata and the history of each transactional id.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import NamedTuple
+
 import attrs
 
 from fencepost.check.findings import Findings
@@ -62,6 +65,13 @@ class KnownCluster:
         }
 
 
+class _Home(NamedTuple):
+    """A partition of a coordinator's topic, and how many the topic has; 0 if nothing says it."""
+
+    partition: int
+    of: int
+
+
 @attrs.define(eq=False)
 class Internals:
     """What the internal topics hold, read batch by batch."""
@@ -71,16 +81,20 @@ class Internals:
     histories: dict[str, list[LoggedState]] = attrs.Factory(dict[str, list[LoggedState]])
 
     def contents(self, partition: TopicPartition) -> RecordReader:
-        """How to look into the batches of this partition."""
+        """How to look into the batches of this partition; the log of the metadata is read before others."""
         match partition.topic:
             case topic if topic == CLUSTER_METADATA_TOPIC:
                 return self._cluster
             case topic if topic == TRANSACTION_STATE_TOPIC:
-                return lambda batch, data: self._transactions(partition, batch, data)
+                return partial(self._transactions, self._home(partition))
             case topic if topic == CONSUMER_OFFSETS_TOPIC:
-                return lambda batch, data: self._offsets(partition, batch, data)
+                return partial(self._offsets, self._home(partition))
             case _:
                 return _plain
+
+    def _home(self, partition: TopicPartition) -> _Home:
+        topic = self.cluster.named().get(partition.topic)
+        return _Home(partition.partition, 0 if topic is None else len(topic.leader_epochs))
 
     def _cluster(self, batch: ScannedBatch, data: bytes) -> None:
         for record in read_cluster_records(data, batch.header):
@@ -115,25 +129,24 @@ class Internals:
             )
         topic.leader_epochs[record.partition] = record.leader_epoch
 
-    def _transactions(self, partition: TopicPartition, batch: ScannedBatch, data: bytes) -> None:
+    def _transactions(self, home: _Home, batch: ScannedBatch, data: bytes) -> None:
         for name, record in read_transactions(data, batch.header):
             header = batch.header
             state = LoggedState(record, batch.file, header.base_offset, header.leader_epoch)
             self.histories.setdefault(name, []).append(state)
-            self._check_home(partition, batch, f"transactional id {name!r}", name)
+            self._check_home(home, batch, f"transactional id {name!r}", name)
 
-    def _offsets(self, partition: TopicPartition, batch: ScannedBatch, data: bytes) -> None:
+    def _offsets(self, home: _Home, batch: ScannedBatch, data: bytes) -> None:
         for key, _record in read_offsets(data, batch.header):
-            self._check_home(partition, batch, f"group {key.group_id!r}", key.group_id)
+            self._check_home(home, batch, f"group {key.group_id!r}", key.group_id)
 
-    def _check_home(self, partition: TopicPartition, batch: ScannedBatch, what: str, name: str) -> None:
+    def _check_home(self, home: _Home, batch: ScannedBatch, what: str, name: str) -> None:
         """A coordinator finds only what is in the partition that the name hashes to."""
-        topic = self.cluster.named().get(partition.topic)
-        home = None if topic is None else coordinator_partition(name, len(topic.leader_epochs))
-        if home is not None and home != partition.partition:
+        right = coordinator_partition(name, home.of) if home.of else home.partition
+        if right != home.partition:
             self.findings.problem(
                 batch.place,
-                f"{what} belongs to partition {home}",
+                f"{what} belongs to partition {right}",
                 "its coordinator looks for it there and does not find it",
             )
 

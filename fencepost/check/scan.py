@@ -10,6 +10,7 @@ before it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -114,6 +115,11 @@ class ScannedLog:
     @property
     def end_offset(self) -> int:
         return self.segments[-1].end_offset if self.segments else 0
+
+    def has_gap(self, after: int, before: int) -> bool:
+        """Whether compaction or a repair left offsets between these two empty."""
+        number = bisect_left(self.covered, (before, 0)) - 1
+        return number >= 0 and self.covered[number][0] > after
 
     def place(self, offset: int) -> Place:
         """The log file that holds an offset, and the offset."""
@@ -298,7 +304,7 @@ def _why_skipped(header: BatchHeader, known: ModelProducer, log: ScannedLog) -> 
     """Why sequences may be missing; nothing where they must not be."""
     if header.max_timestamp - known.timestamp > PRODUCER_ID_EXPIRATION_MS:
         return "it was idle for so long that the partition may have removed its state"
-    if any(known.last_offset < end <= header.base_offset for _, end in log.covered):
+    if log.has_gap(known.last_offset, header.base_offset):
         return "its batches in between were removed by compaction, or lost before a repair"
     return ""
 

@@ -40,12 +40,12 @@ SPLIT: Final = "the transaction is committed in some partitions and not in other
 
 def check_histories(histories: Histories, logs: list[ScannedLog], findings: Findings) -> None:
     """Each transactional id by itself: no step that a coordinator cannot take."""
-    covered = {log.directory: log.covered for log in logs}
+    whole = {log.directory: log for log in logs}
     for name, history in histories.items():
         first, last = history[0], history[-1]
-        ranges = covered.get(last.file.rpartition("/")[0], ())
+        log = whole.get(last.file.rpartition("/")[0])
         for before, after in pairwise(history):
-            is_direct = not any(before.offset < start < after.offset for start, _ in ranges)
+            is_direct = log is None or not log.has_gap(before.offset, after.offset)
             _check_step(name, before, after, findings, is_direct=is_direct)
         if first.record is not None and first.record.state in COMPLETED and first.offset == 0:
             what = f"{name!r} is {first.record.state.title} and was never prepared"

@@ -29,7 +29,7 @@ opened since. A partition's directory that was there and is gone is damage, not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Final
@@ -203,8 +203,7 @@ class DataDirectory:
         self._clean.pop(name, None)
         if name not in self._names:
             return None
-        # "~" is in no topic's name, so the new name is not that of a partition.
-        aside = next(new for n in count(1) if (new := f"{name}~{n}") not in self._names)
+        aside = name_aside(name, self._names)
         self._storage.rename_directory(name, aside)
         self._names.discard(name)
         self._names.add(aside)
@@ -234,6 +233,13 @@ class DataDirectory:
             journal.abandon()
         self._catalogue.close()
         self._storage.unlock()
+
+
+def name_aside(name: str, names: Container[str]) -> str:
+    """A new name for a directory that is set aside: `orders-0~1`. "~" is in no topic's name, so it is not the
+    name of a partition.
+    """
+    return next(new for n in count(1) if (new := f"{name}~{n}") not in names)
 
 
 def partitions_in(storage: StorageReader) -> list[TopicPartition]:

@@ -14,9 +14,8 @@ interrupted leaves a directory that is damaged as before, or repaired; it is sta
 
 from __future__ import annotations
 
-from itertools import count
-
 from fencepost.check.derived_files import SNAPSHOT_SUFFIX
+from fencepost.journal.data_directory import name_aside
 from fencepost.journal.indexes import AbortedRange, CorruptIndex
 from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import (
@@ -48,7 +47,7 @@ def perform(storage: Storage, plan: Plan) -> list[str]:
     for log in plan.logs:
         asides += _repair(storage, log)
     for name in plan.aside:
-        aside = _unused(storage, name)
+        aside = name_aside(name, storage.directories())
         storage.rename_directory(name, aside)
         asides.append(aside)
     storage.sync_directory("")
@@ -57,7 +56,7 @@ def perform(storage: Storage, plan: Plan) -> list[str]:
 
 def set_aside(storage: Storage, name: str, files: list[str], *, of: str) -> str:
     """Copy files of a directory into a new one beside it, durably; return its name."""
-    aside = _unused(storage, name)
+    aside = name_aside(name, storage.directories())
     storage.make_directory(aside)
     for file in files:
         data = storage.read_file(f"{of}/{file}" if of else file)
@@ -65,12 +64,6 @@ def set_aside(storage: Storage, name: str, files: list[str], *, of: str) -> str:
             storage.replace(f"{aside}/{file}", data, durable=True)
     storage.sync_directory("")
     return aside
-
-
-def _unused(storage: Storage, name: str) -> str:
-    """`orders-0~1`: as DataDirectory.set_aside names directories; "~" is in no topic's name."""
-    names = set(storage.directories())
-    return next(new for n in count(1) if (new := f"{name}~{n}") not in names)
 
 
 def _forget_clean(storage: Storage, names: set[str]) -> None:
