@@ -30,13 +30,12 @@ from fencepost.broker.partitions.partition import Partition, ProducerEntry
 from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.storage import DamagedLog
 from fencepost.log_model.offsets import OffsetsModel
-from fencepost.log_model.partitions import LoggedMarker, PartitionModel
-from fencepost.protocol.batches import LENGTH_PREFIX_SIZE, BatchHeader, Buffer, Marker, checksum_matches
+from fencepost.log_model.partitions import LoggedAbort, LoggedMarker, PartitionModel
+from fencepost.protocol.batches import LENGTH_PREFIX_SIZE, BatchHeader, Buffer, Marker, checksum_matches, walk
 from fencepost.protocol.messages import FetchedPartition
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
-    INTERNAL_TOPICS,
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
     TRANSACTION_STATE_TOPIC,
@@ -60,6 +59,7 @@ class PartitionRecord:
     exercised: Exercised
     host: Host | None = None
     leader_epoch: int = -1
+    is_compacted: bool = False
     begun_at: int = 0  # where the log ended when this leader took it over
     taken_over_at: list[int] = attrs.Factory(list[int])  # the same of every leader but the first
     headers: list[BatchHeader] = attrs.Factory(list[BatchHeader])
@@ -150,15 +150,17 @@ class PartitionRecord:
         """I1 and I2, after a step that moved the partition of the newest leader."""
         self.exercised[rules.BOUNDS.name] += 1
         stable, high_watermark, end = state.last_stable_offset, state.high_watermark, state.log_end_offset
+        # Retention may delete the beginning of an open transaction.
+        undecided = max(self.first_undecided(), state.log_start_batch)
         if (
             high_watermark != self.high_watermark
             or end != self.model.end_offset
-            or stable != self.first_undecided()
+            or stable != undecided
             or not state.log_start_offset <= stable <= high_watermark <= end
         ):
             raise rules.BOUNDS.broken(
                 f"{self.key}: log start {state.log_start_offset}, LSO {stable}, high watermark "
-                f"{high_watermark}, end {end}; by the log they are {self.first_undecided()}, "
+                f"{high_watermark}, end {end}; by the log they are {undecided}, "
                 f"{self.high_watermark}, {self.end_offset}"
             )
         if stable != self.last_stable_offset:
@@ -216,6 +218,10 @@ def judge_order(state: Partition) -> None:
 
 def _base_offset(header: BatchHeader) -> int:
     return header.base_offset
+
+
+def _next_offset(header: BatchHeader) -> int:
+    return header.next_offset
 
 
 def _writer(header: BatchHeader) -> str:
@@ -302,6 +308,8 @@ def judge_fetched(part: FetchedPartition, record: PartitionRecord, exercised: Ex
     aborted = record.model.aborted
     for producer_id, first, last, _ in reversed(aborted):
         if last >= begin and first < end and (producer_id, first) not in named:
+            if record.is_compacted and not _holds(part.records, producer_id, first, last):
+                continue  # nothing is left of it
             raise rules.READ_COMMITTED.broken(
                 f"{record.key}: a fetch of {begin} to {end} does not name the aborted transaction of "
                 f"producer {producer_id} from {first} to {last}"
@@ -309,10 +317,31 @@ def judge_fetched(part: FetchedPartition, record: PartitionRecord, exercised: Ex
     if named:
         real = {(each.producer_id, each.first_offset): None for each in aborted}
         for producer_id, first in named:
-            if (producer_id, first) not in real:
+            if (producer_id, first) not in real and not (
+                record.is_compacted and _is_inside(aborted, producer_id, first)
+            ):
                 raise rules.READ_COMMITTED.broken(
                     f"{record.key}: a fetch says that producer {producer_id} aborted from {first} on"
                 )
+
+
+def _is_inside(aborted: list[LoggedAbort], producer_id: int, offset: int) -> bool:
+    """Whether an offset is in an aborted transaction, whose first batches compaction may have removed."""
+    return any(
+        each.producer_id == producer_id and each.first_offset <= offset < each.last_offset for each in aborted
+    )
+
+
+def _holds(records: Buffer, producer_id: int, first: int, last: int) -> bool:
+    """Whether records of a transaction are in this run of batches."""
+    return any(
+        header.producer_id == producer_id
+        and header.is_transactional
+        and not header.is_control
+        and first <= header.base_offset < last
+        and header.record_count
+        for _, header in walk(records)
+    )
 
 
 def _span(records: Buffer) -> tuple[int, int]:
@@ -378,8 +407,10 @@ class RecoveryRule:
         lost_power = self.powerless.pop(key, "no") is None
         is_damaged = key in self.journals.damaged
         found = self._read_damaged(record) if is_damaged else self._read(key, checked=lost_power)
-        count = _accounted_for(found, record)
-        end = found[-1].next_offset if found else 0
+        log_start = self.journals.journal(key).log_start_offset if self.journals.has(key) else 0
+        record.is_compacted = node.log_config(key.topic).is_compacted
+        count = _accounted_for(found, record, log_start=log_start)
+        end = found[-1].next_offset if found else log_start
         promised = self._promised(record, lost_power=lost_power)
         if end < promised:
             raise rules.RECOVERY.broken(
@@ -441,19 +472,20 @@ class RecoveryRule:
         return 0
 
 
-def _accounted_for(found: list[BatchHeader], record: PartitionRecord) -> int:
-    """How many of the decided batches a log stands for. Compaction may have thinned a batch, and one empty
-    batch may cover several.
+def _accounted_for(found: list[BatchHeader], record: PartitionRecord, *, log_start: int) -> int:
+    """How many of the decided batches a log stands for. Those before its start were deleted. Compaction may
+    have thinned a batch, and one empty batch may cover several.
     """
-    at, decided = 0, record.headers
-    may_be_compacted = record.key.topic in INTERNAL_TOPICS
+    decided = record.headers
+    at = bisect_right(decided, log_start, key=_next_offset)
     for header in found:
         first = at
-        if header.is_covering and may_be_compacted:
+        if header.is_covering and record.is_compacted:
             while at < len(decided) and decided[at].next_offset < header.next_offset:
                 at += 1
         if at == len(decided) or not (
-            header == decided[at] or (may_be_compacted and _stands_for(header, decided[first], decided[at]))
+            header == decided[at]
+            or (record.is_compacted and _stands_for(header, decided[first], decided[at]))
         ):
             raise rules.RECOVERY.broken(
                 f"{record.key}: the log has an entry at {header.base_offset} that no leader decided"

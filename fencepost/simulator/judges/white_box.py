@@ -37,6 +37,7 @@ from fencepost.broker.contract import (
     Received,
     Remove,
     Reply,
+    StorageFailed,
     Tick,
 )
 from fencepost.broker.groups.state import Groups
@@ -68,7 +69,7 @@ from fencepost.simulator.judges.partition_rules import (
     judge_fetched,
     judge_order,
 )
-from fencepost.simulator.judges.rules import CONVERGENCE, TIMEOUT, Exercised, Violation
+from fencepost.simulator.judges.rules import CONVERGENCE, RECOVERY, TIMEOUT, Exercised, Violation
 from fencepost.simulator.judges.transaction_rules import TransactionBook
 from fencepost.simulator.world.events import FetchAnswered, NodeKilled, NodeStepped, PartitionsAdded
 from fencepost.simulator.world.nodes import SimulatedNode
@@ -211,6 +212,11 @@ class Invariants:
             if is_untouched and isinstance(groups, Groups):
                 self.offsets[key].judge_all(groups)
 
+    def storage_failed(self, _host: Host, arrived: StorageFailed, _outcome: Outcome) -> None:
+        """Only what a fault damaged is damaged: no crash leaves a log that its next leader refuses."""
+        if arrived.is_damaged and arrived.partition not in self.world.journals.damaged:
+            raise RECOVERY.broken(f"{arrived.partition}: a node refuses the log, which nothing has damaged")
+
     def _moves(self, host: Host, record: PartitionRecord) -> None:
         log = host.node.logs.get(record.key)
         if log is not None:
@@ -312,6 +318,7 @@ _BEFORE_APPENDS: Final[dict[type[Any], Callable[[Invariants, Host, Any, Outcome]
     Durable: Invariants.durable,
     Received: Invariants.received,
     BecomeLeader: Invariants.led,
+    StorageFailed: Invariants.storage_failed,
 }
 
 
