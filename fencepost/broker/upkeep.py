@@ -153,6 +153,11 @@ class Upkeep:
 
     def do_some(self) -> None:
         """Do one piece of the upkeep, for shells without threads."""
+        cleaning, has_more = self.work_on_next()
+        self.finish(cleaning, has_more=has_more)
+
+    def work_on_next(self) -> tuple[Cleaning | None, bool]:
+        """Do a piece of the next cleaning. Returns what to hand to `finish`."""
         cleaning, has_more = self.next_cleaning(), False
         if cleaning is not None:
             try:
@@ -160,4 +165,4 @@ class Upkeep:
             except StorageError as problem:
                 self.failed(cleaning, problem)
                 cleaning = None
-        self.finish(cleaning, has_more=has_more)
+        return cleaning, has_more

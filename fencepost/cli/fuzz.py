@@ -33,7 +33,7 @@ _Number = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 _AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Version = Literal[0, 1, 2]
 Protection = Literal["fencing", "dedup"]
-Workload = Literal["transactions", "groups", "power", "damage", "requests"]
+Workload = Literal["transactions", "groups", "power", "damage", "requests", "compaction"]
 
 
 @Parameter(name="*")
@@ -47,8 +47,9 @@ class WorldOptions:
             help="What happens in a world. transactions: clients write and copy with transactional ids. "
             "groups: the members of a consumer group process a topic. power: as transactions, with --sync "
             "commit or all, and nodes lose power. damage: as transactions, and disks damage synced data. "
-            "requests: as transactions, with one more client, which sends extreme values. One seed "
-            "draws a different world in each workload."
+            "requests: as transactions, with one more client, which sends extreme values. compaction: "
+            "clients read and write a compacted topic while it is cleaned, and nodes die in cleanings. One "
+            "seed draws a different world in each workload."
         ),
     ] = "transactions"
     transaction_version: Annotated[

@@ -43,6 +43,8 @@ from fencepost.broker.transactions.state import COMPLETED, PREPARED, Transaction
 from fencepost.faults.phrases import DAMAGES as DAMAGING
 from fencepost.faults.phrases import Fault, Point
 from fencepost.journal.storage import DamagedLog
+from fencepost.log_model.compaction import CleanupRules
+from fencepost.protocol.messages import TopicConfig
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.clients import Actor
 from fencepost.simulator.actors.workloads import transform, without_mark
@@ -50,6 +52,7 @@ from fencepost.simulator.faults.injector import FaultInjector
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
 from fencepost.simulator.faults.random_faults import DAMAGES, RandomFaultPlan, RandomFaults
 from fencepost.simulator.judges.black_box import check, exactly_once
+from fencepost.simulator.judges.compaction import LastReader, check_compacted
 from fencepost.simulator.judges.coverage import Coverage
 from fencepost.simulator.judges.damage import DamageBook
 from fencepost.simulator.judges.known_anomalies import KnownAnomaly, LateMessages, known_kafka
@@ -101,10 +104,14 @@ class Role:
 
 @attrs.frozen(kw_only=True)
 class RunSpec:
-    """Everything about a run but its choices. `final` reads everything at the end."""
+    """Everything about a run but its choices. `final` reads everything at the end. With `cleanup`, all topics
+    are compacted.
+    """
 
     world: WorldSettings
     topics: tuple[tuple[str, int], ...]
+    configs: tuple[TopicConfig, ...] = ()  # of all topics
+    cleanup: CleanupRules | None = None  # by which records of all topics may be removed
     roles: tuple[Role, ...]
     final: Role
     random_faults: RandomFaultPlan = attrs.Factory(RandomFaultPlan)
@@ -160,6 +167,7 @@ class Run:
     breaches: list[Violation] = attrs.Factory(list[Violation])
     stuck: list[str] = attrs.Factory(list[str])
     judge_trusted: bool = True
+    read_from: int = 0  # when the last reader began
 
     def __attrs_post_init__(self) -> None:
         spec, world = self.spec, self.world
@@ -209,7 +217,7 @@ class Run:
         for node, drift_ppm in zip(world.nodes, spec.drifts_ppm, strict=False):
             node.clock.drift_ppm = drift_ppm
         world.start()
-        world.create_topics(spec.topics)
+        world.create_topics(spec.topics, spec.configs)
         self.reached += [self.protocol_events.listen(point, _heard) for point in spec.reaches]
         self.injector.plan(spec.faults)
         for role in spec.roles:
@@ -303,8 +311,15 @@ class Run:
             self._is_worked()
             and self._is_copied()
             and self._is_readable()
+            and not self._is_cleaning()
             and all(listener.is_over for listener in self.reached)
         )
+
+    def _is_cleaning(self) -> bool:
+        """Whether a compacted topic is being cleaned: the last reader is compared with what is left."""
+        if self.spec.cleanup is None:
+            return False
+        return any(node.host is not None and node.host.upkeep.cleanings for node in self.world.nodes)
 
     def _is_readable(self) -> bool:
         """Every partition is led, and no transaction is open in it."""
@@ -401,6 +416,7 @@ class Run:
 
     def _read_all(self) -> None:
         """The last reader reads from the beginning to the end of what may be read."""
+        self.read_from = self.world.now
         ends = {where: self._stable_end(where) for where in self.spec.partitions}
         actor = self.enter(self.spec.final).actor
 
@@ -467,9 +483,21 @@ class Run:
 
     def judge_clients(self) -> Iterator[Anomaly]:
         """Every anomaly in what clients saw and in what was copied; `exercised` counts what was looked at."""
-        verdict = check(self.operations, finally_read=self._read_to_their_end())
+        operations, finally_read, cleanup = self.operations, self._read_to_their_end(), self.spec.cleanup
+        compacted = () if cleanup is None else self.spec.partitions
+        verdict = check(operations, finally_read=finally_read, compacted=compacted)
         self.exercised.update(verdict.exercised)
         yield from verdict.anomalies
+        if cleanup is not None:
+            last = LastReader(
+                name=self.spec.final.name,
+                to_the_end=finally_read,
+                begun_at=self.read_from,
+                ended_at=self.world.now,
+            )
+            verdict = check_compacted(operations, cleanup, compacted, last)
+            self.exercised.update(verdict.exercised)
+            yield from verdict.anomalies
         visible = self.visible()
         copies = dict.fromkeys(
             (self._copied_from(role), role.writes) for role in self.spec.roles if role.task is Task.COPY

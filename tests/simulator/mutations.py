@@ -539,6 +539,128 @@ OF_DAMAGE: Final = (
     ),
 )
 
+OF_COMPACTION: Final = (
+    Mutation(
+        "a cleaning goes beyond the last stable offset",
+        breaks="A committed record is removed for one whose transaction aborts later.",
+        workload="compaction",
+        edits=(
+            Edit(
+                "journal.cleaning:_cleanable", {"segment.end_offset > rules.before or is_young": "is_young"}
+            ),
+        ),
+    ),
+    Mutation(
+        "the latest record of a key is removed",
+        breaks="Readers never learn the value of the key.",
+        workload="compaction",
+        edits=(
+            Edit(
+                "journal.compaction:Cleaner._kept_records",
+                {"latest.get(record.key, record.offset) <= record.offset": "record.key not in latest"},
+            ),
+        ),
+    ),
+    Mutation(
+        "aborted records replace committed ones",
+        breaks="An aborted record removes the committed value of its key.",
+        workload="compaction",
+        edits=(
+            Edit(
+                "journal.compaction:Survey.see",
+                {"if is_dirty and header not in self._aborted:": "if is_dirty:"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a marker is removed before the records of its transaction",
+        breaks="Aborted records are left, and nothing says that they were aborted.",
+        workload="compaction",
+        edits=(
+            Edit("journal.compaction:Cleaner._kept", {"None if header in self._aborted else": ""}),
+            Edit("journal.compaction:Cleaner._kept_marker", {"if has_batches or header": "if header"}),
+        ),
+    ),
+    Mutation(
+        "a COMMIT marker is removed before the records of its transaction",
+        breaks="Committed records belong to the next transaction of their producer, which aborts.",
+        workload="compaction",
+        edits=(Edit("journal.compaction:Cleaner._kept_marker", {"if has_batches or header": "if header"}),),
+    ),
+    Mutation(
+        "tombstones are removed at once",
+        breaks="A reader that has the older value keeps it for ever.",
+        workload="compaction",
+        edits=(
+            Edit(
+                "journal.compaction:Cleaner._kept_records",
+                {"horizon is not None and horizon <= self._now": "True"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a tombstone removes no older value",
+        breaks="When the tombstone is removed, too, the key has its old value again.",
+        workload="compaction",
+        edits=(
+            Edit(
+                "journal.compaction:Survey.see",
+                {"if record.key is not None:": "if record.key is not None and not record.is_tombstone:"},
+            ),
+        ),
+    ),
+    Mutation(
+        "young records are cleaned",
+        breaks="min.compaction.lag.ms promises a reader that it can see each record.",
+        workload="compaction",
+        edits=(
+            Edit(
+                "journal.cleaning:_cleanable",
+                {"segment.end_offset > rules.before or is_young": "segment.end_offset > rules.before"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a segment is as old as its first record",
+        breaks="Retention deletes records that are younger than retention.ms.",
+        workload="compaction",
+        edits=(
+            Edit(
+                "journal.journal:Journal.deletable_before",
+                {"segment.max_timestamp <": "segment.first_timestamp <"},
+            ),
+        ),
+    ),
+    Mutation(
+        "retention deletes the segment after the log start, too",
+        breaks="Records are gone that are young enough to stay.",
+        workload="compaction",
+        edits=(
+            Edit(
+                "journal.journal:Journal.deletable_before",
+                {"(is_old or is_too_much)": "(is_old or is_too_much or segment.base_offset == start > 0)"},
+            ),
+        ),
+    ),
+    Mutation(
+        "the cleaned segment is not synced",
+        breaks="A loss of power leaves neither the old records nor the cleaned ones.",
+        workload="compaction",
+        edits=(Edit("journal.cleaning:Cleaning._write", {"made.sync(indexes=True)": "pass"}),),
+    ),
+    Mutation(
+        "the offsets in a thinned batch move up",
+        breaks="A record is read at the offset of one that was removed.",
+        workload="compaction",
+        edits=(
+            Edit(
+                "protocol.thinning:_encoded",
+                {"at if deltas is None else deltas[at] for at in kept": "at for at, _ in enumerate(kept)"},
+            ),
+        ),
+    ),
+)
+
 MUTATIONS: Final = (
     *OF_PARTITIONS,
     *OF_COORDINATORS,
@@ -547,4 +669,5 @@ MUTATIONS: Final = (
     *OF_CLIENTS,
     *OF_GROUPS,
     *OF_DAMAGE,
+    *OF_COMPACTION,
 )

@@ -29,7 +29,14 @@ from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, Poll, Write
+from fencepost.simulator.judges.operations import (
+    Action,
+    ClientOperation,
+    OperationOutcome,
+    Poll,
+    Write,
+    keyed,
+)
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import DamageNoticed, PartitionsAdded
 from fencepost.simulator.world.processes import ClientProcess, Port, Script
@@ -41,6 +48,7 @@ BATCH_BYTES: Final = 96
 REQUEST_TIMEOUT_MS: Final = 1_500
 AFTER_A_PROBLEM_MS: Final = 20
 PARTIAL_PERMILLE: Final = 150
+NAME: Final = "name"  # the header of a tombstone that tells it from all others
 MID_BATCH: Final = "read on in mid-batch"
 
 
@@ -116,22 +124,30 @@ class Sender:
         value: bytes,
         *,
         at_once: bool = True,
+        key: bytes | None = None,
+        is_tombstone: bool = False,
     ) -> Script[bool]:
         """Sends one record; False when the producer no longer takes any. Unless `at_once`, it leaves with the
-        next record that does, or with the commit.
+        next record that does, or with the commit. A tombstone has its `value` in a
+        header.
         """
         if not self.is_usable:
             return False
+        record = ProducerRecord(partition.topic, value, key, partition.partition)
+        if key is not None:  # compaction goes by the time of each record
+            record = record._replace(timestamp_ms=self.port.now)
+        if is_tombstone:
+            record = record._replace(value=None, headers=[(NAME, value)])
         try:
-            place = yield from self._take(partition, value, at_once=at_once)
+            place = yield from self._take(record, at_once=at_once)
         except ClientError:
             assert not self.is_usable, "a producer that is well takes records"
             return False
-        transaction.written.append((partition, value, place))
+        judged = value if key is None else keyed(key, value, is_tombstone=is_tombstone)
+        transaction.written.append((partition, judged, place))
         return True
 
-    def _take(self, partition: TopicPartition, value: bytes, *, at_once: bool) -> Script[Place]:
-        record = ProducerRecord(partition.topic, value, partition=partition.partition)
+    def _take(self, record: ProducerRecord, *, at_once: bool) -> Script[Place]:
         while not at_once:
             now = self.port.now
             place = self.machine.append(record, now=now, wall_ms=now)
@@ -285,8 +301,24 @@ class Receiver(RebalanceListener):
 def polls_of(batches: list[ConsumedBatch]) -> tuple[Poll, ...]:
     """What was polled: one micro-operation per batch, in order."""
     return tuple(
-        Poll(batch.partition, tuple(zip(batch.offsets, batch.values, strict=True))) for batch in batches
+        Poll(batch.partition, tuple(zip(batch.offsets, _judged(batch), strict=True))) for batch in batches
     )
+
+
+def _judged(batch: ConsumedBatch) -> list[bytes]:
+    """What judges see of the records of a batch."""
+    if batch.columns.keys is None:
+        return batch.values
+    return [
+        record.value
+        if record.key is None
+        else keyed(
+            record.key,
+            dict(record.headers or ()).get(NAME) or b"" if record.value is None else record.value,
+            is_tombstone=record.value is None,
+        )
+        for record in batch.records()
+    ]
 
 
 @attrs.define(eq=False)

@@ -47,6 +47,10 @@ from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.processes import Script
 
 PAYMENTS: Final = "payments"
+ACCOUNTS: Final = "accounts"  # compacted
+NO_KEY: Final = (None, False)
+AGAIN_PERMILLE: Final = 60  # how often a reader that rereads begins again after a poll
+LATE_STARTS_MS: Final = (0, 100, 400, 1_200)
 STRANGE: Final = "strange"
 # What others may not ask for: markers decide transactions (Kafka demands CLUSTER_ACTION), and what internal
 # topics hold belongs to everybody.
@@ -87,6 +91,18 @@ class Membership:
     starts_after_ms: int = 0
     stalls: int = 0
     leaves: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class KeyDraw:
+    """What the records of a compacted topic are: each has one of `keys`; `tombstones` permille delete it."""
+
+    keys: int
+    tombstones: int
+
+    def draw(self, choices: Choices) -> tuple[bytes, bool]:
+        """The key of a record, and whether it is a tombstone."""
+        return b"k%d" % choices.below(self.keys), choices.happens(self.tombstones)
 
 
 @attrs.define(eq=False)
@@ -168,9 +184,10 @@ def txn_writer(
     *,
     records_max: int,
     reads: bool = False,
+    keys: KeyDraw | None = None,
 ) -> Script[None]:
     """Writes `count` transactions of a few records into some of the partitions; one in four is aborted. With
-    `reads`, each transaction also reads what is committed in the partitions.
+    `reads`, each transaction also reads what is committed in the partitions. `keys` are those of the records.
     """
     made: Sender | None = None
     consumer = runner.receiver() if reads else None
@@ -186,7 +203,12 @@ def txn_writer(
             where = runner.choices.one_of(partitions)
             value = f"{runner.process.participant} {number}.{record}".encode()
             at_once = runner.choices.happens(300)
-            if not (yield from made.send(transaction, where, value, at_once=at_once)):
+            key, is_tombstone = NO_KEY if keys is None else keys.draw(runner.choices)
+            if not (
+                yield from made.send(
+                    transaction, where, value, at_once=at_once, key=key, is_tombstone=is_tombstone
+                )
+            ):
                 break
             if at_once:
                 yield from runner.rests()
@@ -251,7 +273,12 @@ def epoch_bumper(runner: Runner, count: int) -> Script[None]:
 
 
 def idempotent_writer(
-    runner: Runner, partitions: tuple[TopicPartition, ...], count: int, *, pauses_ms: tuple[int, ...] = ()
+    runner: Runner,
+    partitions: tuple[TopicPartition, ...],
+    count: int,
+    *,
+    pauses_ms: tuple[int, ...] = (),
+    keys: KeyDraw | None = None,
 ) -> Script[None]:
     """Writes `count` records into each partition, idempotent and without transactions."""
     made = runner.sender()
@@ -259,7 +286,8 @@ def idempotent_writer(
         for where in partitions:
             transaction = runner.single_write()
             value = f"{runner.process.participant} {number}-{where.partition}".encode()
-            if not (yield from made.send(transaction, where, value)):
+            key, is_tombstone = NO_KEY if keys is None else keys.draw(runner.choices)
+            if not (yield from made.send(transaction, where, value, key=key, is_tombstone=is_tombstone)):
                 return
         yield from runner.rests()
         if pauses_ms:
@@ -473,4 +501,23 @@ def reader(
         polls = yield from consumer.poll_some(runner.choices)
         if polls:
             runner.has_read(polls, invoked_at=invoked_at, isolation_level=isolation_level)
+        yield runner.choices.one_of(READER_RESTS_MS)
+
+
+def rereader(runner: Runner, partitions: tuple[TopicPartition, ...]) -> Script[None]:
+    """Starts late, reads at either isolation level, and sometimes begins again, until it is killed."""
+    yield runner.choices.one_of(LATE_STARTS_MS)
+    isolation_level = runner.choices.one_of((IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED))
+    consumer = runner.receiver(isolation_level)
+    consumer.assign(partitions)
+    placed: tuple[PositionSet, ...] = ()
+    while True:
+        invoked_at = runner.world.now
+        polls = yield from consumer.poll_some(runner.choices)
+        if polls:
+            runner.has_read((*placed, *polls), invoked_at=invoked_at, isolation_level=isolation_level)
+            placed = ()
+        if runner.choices.happens(AGAIN_PERMILLE):
+            consumer.seek(dict.fromkeys(partitions, 0))
+            placed = tuple(map(PositionSet, partitions))
         yield runner.choices.one_of(READER_RESTS_MS)

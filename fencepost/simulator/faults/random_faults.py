@@ -18,7 +18,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Final
@@ -106,6 +106,12 @@ DEATHS: Final = {
 }
 
 
+DEATHS_IN_CLEANINGS: Final = {
+    kind: (*places, DeathPlace.IN_A_CLEANING, DeathPlace.IN_A_CLEANING) for kind, places in DEATHS.items()
+}
+"""In worlds with compacted topics."""
+
+
 @attrs.frozen(kw_only=True)
 class StruckFault:
     """One fault of a run that chance drew, at a time in nanoseconds."""
@@ -132,6 +138,7 @@ class RandomFaultPlan:
     slow_participants: int = 0
     requests: tuple[type[Request], ...] = REQUESTS  # those that may be late
     answers: tuple[type[ReplyBody], ...] = ANSWERS  # those that may be lost
+    deaths: Mapping[FaultKind, tuple[DeathPlace, ...]] = DEATHS
 
 
 @attrs.define(eq=False)
@@ -282,7 +289,7 @@ def _crash(faults: RandomFaults, *, kind: FaultKind) -> None:
     if not able:
         return
     node = choices.one_of(able)
-    place = choices.one_of(DEATHS[kind])
+    place = choices.one_of(faults.plan.deaths[kind])
     left = choices.below(ACTS_BEFORE_DEATH if place is DeathPlace.ANYWHERE else WRITES_BEFORE_DEATH)
     action = Action(
         kind=ActionKind.CUT_POWER if kind is FaultKind.POWER_LOSS else ActionKind.CRASH, who=node.participant

@@ -12,12 +12,13 @@ from typing import Any, Final
 import attrs
 
 from fencepost.broker.host import SyncPolicy
-from fencepost.simulator.faults.random_faults import DAMAGES, FaultKind
+from fencepost.simulator.faults.random_faults import DAMAGES, DEATHS, FaultKind
 from fencepost.simulator.scenarios.model import (
     LONG_MS,
     POLL_INTERVALS_MS,
     RECORDS_MAX,
     SESSIONS_MS,
+    CompactionPlan,
     FuzzPlan,
     MemberPlan,
     TxnWriterPlan,
@@ -34,6 +35,9 @@ POWER_PAUSES_MS: Final = (40, 15)
 OTHER_KINDS_MAX: Final = 2
 GROUP_PAUSES_MS: Final = (240, 120, 40)
 DAMAGE_PAUSES_MS: Final = (240, 120)  # so that there is a manifest, which promises something
+
+SMALL_SEGMENTS: Final = (2_000, 600)  # an active segment is never compacted
+LIFETIMES_MS: Final = (2_000, 500, 100, 0)
 
 Planner = Callable[[Choices], FuzzPlan]
 
@@ -104,12 +108,42 @@ def draw_requests(choices: Choices, **given: Any) -> FuzzPlan:
     return attrs.evolve(draw(choices, **given), strange_requests=20 + choices.below(100))
 
 
+def draw_compaction(choices: Choices, **given: Any) -> FuzzPlan:
+    """Worlds of one compacted topic, to which everybody writes. Clocks are right, so that judges can say how
+    long a record has to stay, unless they jump.
+    """
+    plan = attrs.evolve(_draw_world(choices, given), segment_bytes=choices.one_of(SMALL_SEGMENTS))
+    # What a plain producer writes must survive a loss of power, as what a processor copies.
+    plan = _draw_kinds(choices, plan, copies=True)
+    plan = attrs.evolve(
+        plan,
+        txn_writers=_draw_txn_writers(choices),
+        idempotent_writes=choices.one_of((0, 10, 30)),
+        epoch_bumps=choices.one_of((0, 0, 0, 30)),
+        reads_uncommitted=choices.happens(500),
+        compaction=_draw_compaction(choices),
+    )
+    plan = attrs.evolve(_draw_strikes(choices, plan, PAUSES_MS), drifts_ppm=())
+    return _with_deaths(choices, plan) if choices.happens(500) else plan
+
+
+def _with_deaths(choices: Choices, plan: FuzzPlan) -> FuzzPlan:
+    """With nodes that die again and again, often in a cleaning."""
+    deaths = [kind for kind in DEATHS if _applies(kind, plan, copies=True)]
+    others = [kind for kind in plan.kinds if kind not in DEATHS]
+    kinds = (*choices.some_of(others)[:OTHER_KINDS_MAX], *deaths)
+    return attrs.evolve(
+        plan, kinds=kinds, strikes=choices.one_of(POWER_STRIKES), pause_ms=choices.one_of(PAUSES_MS)
+    )
+
+
 PLANNERS: Final = {
     "transactions": draw,
     "groups": draw_groups,
     "power": draw_power,
     "damage": draw_damage,
     "requests": draw_requests,
+    "compaction": draw_compaction,
 }
 """The populations of worlds, by the name of their workload."""
 
@@ -192,4 +226,18 @@ def _draw_members(choices: Choices) -> tuple[MemberPlan, ...]:
             leaves=choices.one_of((0, 0, 150)),
         )
         for number in range(2 + choices.below(2))
+    )
+
+
+def _draw_compaction(choices: Choices) -> CompactionPlan:
+    is_deleted = choices.happens(300)
+    return CompactionPlan(
+        keys=1 + choices.below(6),
+        tombstones=choices.one_of((100, 300, 0)),
+        min_cleanable_dirty_permille=choices.one_of((500, 200, 0)),
+        min_compaction_lag_ms=choices.one_of((0, 0, 0, 300)),
+        delete_retention_ms=choices.one_of(LIFETIMES_MS),
+        retention_ms=choices.one_of((1_500, 300, 0)) if is_deleted else 0,
+        retention_bytes=choices.one_of((0, 4_000, 1_500)) if is_deleted else 0,
+        rereaders=1 + choices.below(3),
     )

@@ -16,6 +16,10 @@ from fencepost.simulator.scenarios.model import FuzzPlan, MemberPlan, TxnWriterP
 Thing = TypeVar("Thing")
 Smaller = Callable[[FuzzPlan], Iterator[FuzzPlan]]
 
+CLEANUP: Final = (
+    *("min_cleanable_dirty_permille", "min_compaction_lag_ms"),
+    *("retention_ms", "retention_bytes"),
+)
 _NEED_NODES: Final = frozenset({FaultKind.FAILOVER, FaultKind.MOVE})
 
 
@@ -67,6 +71,17 @@ def _less_work(writer: TxnWriterPlan) -> Iterator[TxnWriterPlan]:
     yield from _as_usual(writer, ("reads",))
 
 
+def _calmer_compaction(plan: FuzzPlan) -> Iterator[FuzzPlan]:
+    compaction = plan.compaction
+    if compaction is None:
+        return
+    for name, least in (("keys", 1), ("rereaders", 0), ("tombstones", 0)):
+        for smaller in _lower(compaction, name, least):
+            yield attrs.evolve(plan, compaction=smaller)
+    for calmer in _as_usual(compaction, CLEANUP):
+        yield attrs.evolve(plan, compaction=calmer)
+
+
 def _less_of(name: str, least: int) -> Smaller:
     return lambda plan: _lower(plan, name, least)
 
@@ -101,6 +116,7 @@ DIMENSIONS: Final[tuple[Smaller, ...]] = (
     _less_of("idempotent_writes", 1),
     _less_of("epoch_bumps", 0),
     _less_of("strange_requests", 0),
+    _calmer_compaction,
     _fewer_nodes,
     _fewer_features,
     _longer_timeouts,

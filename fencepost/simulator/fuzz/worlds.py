@@ -12,32 +12,48 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.log_config import COMPACT, DELETE
 from fencepost.broker.settings import PROTECTIONS
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
+from fencepost.log_model.compaction import CleanupRules
+from fencepost.protocol.messages import TopicConfig
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.actors.workloads import (
+    ACCOUNTS,
     INPUT,
     OUTPUT,
     PAYMENTS,
+    KeyDraw,
     Runner,
     epoch_bumper,
     group_processor,
     idempotent_writer,
     processor,
     reader,
+    rereader,
     stranger,
     txn_writer,
 )
 from fencepost.simulator.faults.random_faults import (
     ANSWERS,
+    DEATHS,
+    DEATHS_IN_CLEANINGS,
     GROUP_ANSWERS,
     GROUP_REQUESTS,
     REQUESTS,
+    FaultKind,
     RandomFaultPlan,
 )
 from fencepost.simulator.fuzz.plan import PLANNERS, Planner, draw, verifies
 from fencepost.simulator.run import Role, Run, RunResult, RunSpec, Task, run_of
-from fencepost.simulator.scenarios.model import LONG_MS, SESSIONS_MS, FuzzPlan, MemberPlan, TxnWriterPlan
+from fencepost.simulator.scenarios.model import (
+    LONG_MS,
+    SESSIONS_MS,
+    CompactionPlan,
+    FuzzPlan,
+    MemberPlan,
+    TxnWriterPlan,
+)
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess, Script
@@ -45,6 +61,7 @@ from fencepost.simulator.world.processes import ClientProcess, Script
 Act = Callable[[Run, Runner], Script[None]]
 
 NS_PER_US: Final = 1_000
+PERMILLE: Final = 1_000
 PARTITIONS: Final = 2
 TOPICS: Final = (PAYMENTS, INPUT, OUTPUT)
 PROCESSORS_ID: Final = "copiers"
@@ -61,6 +78,9 @@ def partitions_of(topic: str) -> tuple[TopicPartition, ...]:
 
 INPUTS: Final = partitions_of(INPUT)
 ALL_PARTITIONS: Final = tuple(where for topic in TOPICS for where in partitions_of(topic))
+UPKEEP_MS: Final = 100  # between two looks at logs that may be cleaned or shortened
+# A batch has a header of 61 bytes. A record has a key, a value or the header that names a tombstone.
+OFFSET_BYTES_MAX: Final = 200
 
 
 # --- seeds --------------------------------------------------------------------------------------------------
@@ -80,11 +100,11 @@ def simulate(
     The result's `violation` is None, or says which rule was broken and by what; `known_anomaly` says it of a
     behaviour that older versions of Kafka have by design; `digest` is equal for equal histories. `workload`
     is "transactions", "groups" for worlds in which the members of a group process a topic, "power" for worlds
-    that lose power under `--sync` commit and all, "damage" for worlds whose disks damage synced data, or
-    "requests" for worlds with a client whose requests have an extreme meaning. Without
-    `partition_verification` it is as that version was shipped: off in 0. `broken` are protections of the
-    broker to turn off: "fencing", "dedup"; `without_fixes` are Kafka's later fixes to turn off
-    (`broker/kafka_fixes.py`). ValueError for a seed, a version or a name that does not exist.
+    that lose power under `--sync` commit and all, "damage" for worlds whose disks damage synced data,
+    "requests" for worlds with a client whose requests have an extreme meaning, or "compaction" for worlds of
+    a compacted topic. Without `partition_verification` it is as that version was shipped: off in 0. `broken`
+    are protections of the broker to turn off: "fencing", "dedup"; `without_fixes` are Kafka's later fixes to
+    turn off (`broker/kafka_fixes.py`). ValueError for a seed, a version or a name that does not exist.
     """
     # Python's generator takes more than whole numbers, and -1 and True would name the world of seed 1.
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
@@ -151,7 +171,12 @@ def try_spec(spec: RunSpec, choices: Choices, watch: Callable[[Run], None] | Non
 
 def spec_of(plan: FuzzPlan) -> RunSpec:
     """The run of a plan."""
-    world = plan.world(group_initial_rebalance_delay_ms=50, group_min_session_timeout_ms=min(SESSIONS_MS))
+    compaction = plan.compaction
+    world = plan.world(
+        group_initial_rebalance_delay_ms=50,
+        group_min_session_timeout_ms=min(SESSIONS_MS),
+        **({} if compaction is None else _UPKEEP),
+    )
     return RunSpec(
         world=attrs.evolve(
             world,
@@ -160,7 +185,9 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
             encodes=plan.encodes,
             own_travels=plan.own_travels,
         ),
-        topics=tuple((name, PARTITIONS) for name in TOPICS),
+        topics=tuple((name, PARTITIONS) for name in _topics_of(plan)),
+        configs=() if compaction is None else tuple(_configs_of(compaction)),
+        cleanup=None if compaction is None else _cleanup_of(plan, compaction),
         roles=tuple(_roles_of(plan)),
         final=_reader(plan, FINAL_READER, IsolationLevel.READ_COMMITTED),
         random_faults=RandomFaultPlan(
@@ -170,8 +197,49 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
             slow_participants=plan.slow_participants,
             requests=(*REQUESTS, *GROUP_REQUESTS) if plan.members else REQUESTS,
             answers=(*ANSWERS, *GROUP_ANSWERS) if plan.members else ANSWERS,
+            deaths=DEATHS if compaction is None else DEATHS_IN_CLEANINGS,
         ),
         drifts_ppm=plan.drifts_ppm,
+    )
+
+
+_UPKEEP: Final = {"log_cleaner_backoff_ms": UPKEEP_MS, "log_retention_check_interval_ms": UPKEEP_MS}
+
+
+def _topics_of(plan: FuzzPlan) -> tuple[str, ...]:
+    return TOPICS if plan.compaction is None else (ACCOUNTS,)
+
+
+def _partitions(plan: FuzzPlan) -> tuple[TopicPartition, ...]:
+    return ALL_PARTITIONS if plan.compaction is None else partitions_of(ACCOUNTS)
+
+
+def _keys_of(plan: FuzzPlan) -> KeyDraw | None:
+    compaction = plan.compaction
+    return None if compaction is None else KeyDraw(keys=compaction.keys, tombstones=compaction.tombstones)
+
+
+def _configs_of(plan: CompactionPlan) -> Iterator[TopicConfig]:
+    is_deleted = plan.retention_ms or plan.retention_bytes
+    yield TopicConfig(name="cleanup.policy", value=f"{COMPACT},{DELETE}" if is_deleted else COMPACT)
+    yield TopicConfig(
+        name="min.cleanable.dirty.ratio", value=str(plan.min_cleanable_dirty_permille / PERMILLE)
+    )
+    yield TopicConfig(name="min.compaction.lag.ms", value=str(plan.min_compaction_lag_ms))
+    yield TopicConfig(name="delete.retention.ms", value=str(plan.delete_retention_ms))
+    yield TopicConfig(name="retention.ms", value=str(plan.retention_ms or -1))
+    yield TopicConfig(name="retention.bytes", value=str(plan.retention_bytes or -1))
+
+
+def _cleanup_of(plan: FuzzPlan, compaction: CompactionPlan) -> CleanupRules:
+    """What the judges demand. Where clocks jump, nobody can say how long a record has to stay."""
+    jumps = FaultKind.CLOCK_JUMP in plan.kinds
+    return CleanupRules(
+        min_compaction_lag_ms=0 if jumps else compaction.min_compaction_lag_ms,
+        delete_retention_ms=0 if jumps else compaction.delete_retention_ms,
+        retention_ms=(0 if jumps else compaction.retention_ms) if compaction.retention_ms else None,
+        retention_bytes=compaction.retention_bytes or None,
+        offset_bytes_max=OFFSET_BYTES_MAX,
     )
 
 
@@ -179,7 +247,12 @@ def _roles_of(plan: FuzzPlan) -> Iterator[Role]:
     """Writers, processors, members and readers, as the plan says."""
     for each in plan.txn_writers:
         yield _role(
-            plan, each.name, Task.WORK, _writes(each), each.transactional_id, each.transaction_timeout_ms
+            plan,
+            each.name,
+            Task.WORK,
+            _writes(plan, each),
+            each.transactional_id,
+            each.transaction_timeout_ms,
         )
     if plan.idempotent_writes:
         yield _role(plan, "feeder", Task.WORK, lambda _, runner: _feeds(plan, runner))
@@ -195,6 +268,10 @@ def _roles_of(plan: FuzzPlan) -> Iterator[Role]:
     if plan.strange_requests:
         count = plan.strange_requests
         yield _role(plan, "stranger", Task.WORK, lambda _, runner: stranger(runner, count))
+    for number in range(0 if plan.compaction is None else plan.compaction.rereaders):
+        yield _role(
+            plan, f"rereader-{number + 1}", Task.READ, lambda _, runner: rereader(runner, _partitions(plan))
+        )
     yield _reader(plan, "reader", IsolationLevel.READ_COMMITTED)
     if plan.reads_uncommitted:
         yield _reader(plan, "peeker", IsolationLevel.READ_UNCOMMITTED)
@@ -228,15 +305,26 @@ def _role(
     )
 
 
-def _writes(plan: TxnWriterPlan) -> Act:
+def _writes(plan: FuzzPlan, writer: TxnWriterPlan) -> Act:
     return lambda _, runner: txn_writer(
-        runner, partitions_of(PAYMENTS), plan.transactions, records_max=plan.records_max, reads=plan.reads
+        runner,
+        partitions_of(PAYMENTS if plan.compaction is None else ACCOUNTS),
+        writer.transactions,
+        records_max=writer.records_max,
+        reads=writer.reads,
+        keys=_keys_of(plan),
     )
 
 
 def _feeds(plan: FuzzPlan, runner: Runner) -> Script[None]:
-    pauses_ms = FEED_PAUSES_MS if plan.members else ()
-    return idempotent_writer(runner, INPUTS, plan.idempotent_writes, pauses_ms=pauses_ms)
+    is_slow = plan.members or plan.compaction is not None
+    return idempotent_writer(
+        runner,
+        INPUTS if plan.compaction is None else partitions_of(ACCOUNTS),
+        plan.idempotent_writes,
+        pauses_ms=FEED_PAUSES_MS if is_slow else (),
+        keys=_keys_of(plan),
+    )
 
 
 def _copies(run: Run, runner: Runner) -> Script[None]:
@@ -251,4 +339,5 @@ def _shares(member: MemberPlan) -> Act:
 
 def _reader(plan: FuzzPlan, name: str, isolation_level: IsolationLevel) -> Role:
     """A process that reads everything."""
-    return _role(plan, name, Task.READ, lambda _, runner: reader(runner, ALL_PARTITIONS, isolation_level))
+    partitions = _partitions(plan)
+    return _role(plan, name, Task.READ, lambda _, runner: reader(runner, partitions, isolation_level))

@@ -32,13 +32,17 @@ from fencepost.simulator.judges.rules import Anomaly, HistoryVerdict, Rule
 
 
 def check(
-    operations: Sequence[ClientOperation], *, finally_read: Collection[TopicPartition] = ()
+    operations: Sequence[ClientOperation],
+    *,
+    finally_read: Collection[TopicPartition] = (),
+    compacted: Collection[TopicPartition] = (),
 ) -> HistoryVerdict:
     """Judge a whole history, in the order in which its operations ended; ValueError for values that are
     not unique.
 
     `finally_read` are the partitions that were read to their end when everything else was over: only of
-    those can it be said that a record will never be seen.
+    those can it be said that a record will never be seen. Of `compacted` partitions records may be missing:
+    which ones is for `compaction.check_compacted` to judge.
     """
     seen = observe(operations)
     anomalies: list[Anomaly] = []
@@ -46,9 +50,9 @@ def check(
         anomalies += judge_places(seen, log)
         for isolation_level in IsolationLevel:
             anomalies += judge_reads(seen, log, isolation_level)
-        anomalies += judge_polls(seen, log)
+        anomalies += judge_polls(seen, log, may_skip=log.partition in compacted)
         anomalies += judge_sends(seen, log)
-    anomalies += judge_missing(seen, frozenset(finally_read))
+    anomalies += judge_missing(seen, frozenset(finally_read), frozenset(compacted))
     anomalies += judge_mixed(seen)
     return HistoryVerdict(tuple(anomalies), exercised=seen.exercised)
 
@@ -155,10 +159,12 @@ class _Count:
     missed: list[Missed] = attrs.field(factory=list[Missed])
 
 
-def judge_missing(seen: Observations, finally_read: Collection[TopicPartition]) -> Iterator[Anomaly]:
+def judge_missing(
+    seen: Observations, finally_read: Collection[TopicPartition], compacted: Collection[TopicPartition] = ()
+) -> Iterator[Anomaly]:
     """Lost writes, unseen writes and torn transactions of the whole history."""
     counts: dict[int, _Count] = {}
-    for log in seen.logs.values():
+    for log in (log for log in seen.logs.values() if log.partition not in compacted):
         _count(seen, log, counts, finally_read=log.partition in finally_read)
     for position, count in counts.items():
         writer = seen.operations[position]
@@ -274,8 +280,10 @@ def _records(missed: list[Missed]) -> tuple[Record, ...]:
 
 # --- order --------------------------------------------------------------------------------------------------
 
+_SKIPS: Final = (rules.POLL_SKIP, rules.INTERNAL_POLL_SKIP)
 
-def judge_polls(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
+
+def judge_polls(seen: Observations, log: ObservedLog, *, may_skip: bool = False) -> Iterator[Anomaly]:
     """Skips and steps back, within an operation and from one to the next of its process."""
     last: dict[str, tuple[int, int]] = {}  # position in the history and offset, by process
     within = across = 0
@@ -296,10 +304,12 @@ def judge_polls(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
         start = readings.index.get(offsets[0])
         if start is None or readings.order[start : start + len(offsets)] != offsets:
             since = position if before is None else before[0]
-            yield from _judge_steps(seen, log, readings, offsets, since=since, position=position)
-    seen.exercised[rules.INTERNAL_POLL_SKIP.name] += within
+            for anomaly in _judge_steps(seen, log, readings, offsets, since=since, position=position):
+                if not (may_skip and anomaly.rule in _SKIPS):
+                    yield anomaly
+    seen.exercised[rules.INTERNAL_POLL_SKIP.name] += 0 if may_skip else within
     seen.exercised[rules.INTERNAL_NONMONOTONIC_POLL.name] += within
-    seen.exercised[rules.POLL_SKIP.name] += across
+    seen.exercised[rules.POLL_SKIP.name] += 0 if may_skip else across
     seen.exercised[rules.NONMONOTONIC_POLL.name] += across
 
 

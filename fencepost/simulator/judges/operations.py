@@ -9,11 +9,27 @@ them by the thousand.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 
 Record = tuple[int, bytes]  # an offset and the value that stood there
+
+_SET: Final = b"="
+_DELETED: Final = b"~"
+
+
+def keyed(key: bytes, value: bytes, *, is_tombstone: bool) -> bytes:
+    """The value that judges see of a record with a key: it names the key. That of a tombstone, which has no
+    value, is whatever tells it from all others.
+    """
+    return key + (_DELETED if is_tombstone else _SET) + value
+
+
+def key_of(value: bytes) -> tuple[bytes, bool]:
+    """The key in such a value, and whether it is that of a tombstone."""
+    at = min(place for place in (value.find(_SET), value.find(_DELETED)) if place >= 0)
+    return value[:at], value[at : at + 1] == _DELETED
 
 
 class OperationOutcome(Enum):

@@ -158,6 +158,23 @@ CIRCULAR_READS = Rule(
     meaning="At read_committed, transactions read each other's writes in a cycle (write-read edges only).",
     exercised_by="write-read edges between transactions that read and write",
 )
+LOST_LATEST = Rule(
+    "lost-latest",
+    meaning="A reader of a compacted topic passed a committed record without getting it, and no newer record "
+    "of its key was committed.",
+    exercised_by="records of compacted topics that were the latest of their key when they were read",
+)
+EARLY_TOMBSTONE = Rule(
+    "early-tombstone",
+    meaning="A reader passed a tombstone without getting it, less than `delete.retention.ms` after its "
+    "commit.",
+    exercised_by="tombstones that were read in this time",
+)
+STALE_VALUE = Rule(
+    "stale-value",
+    meaning="A reader of a whole compacted topic ends with a value of a key that is not the last one.",
+    exercised_by="keys whose last record the last reader compared with its own",
+)
 MISSING_OUTPUT = Rule(
     "missing-output",
     meaning="The result of an input is missing from the output.",

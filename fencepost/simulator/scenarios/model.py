@@ -239,6 +239,22 @@ class MemberPlan(Membership):
 
 
 @attrs.frozen(kw_only=True)
+class CompactionPlan:
+    """A compacted topic, to which all writers of a fuzzed world write. `tombstones` is permille of the
+    records. Where retention has a limit (0: none), old segments are deleted, too.
+    """
+
+    keys: Work
+    tombstones: Count = 0
+    min_cleanable_dirty_permille: Count = 0
+    min_compaction_lag_ms: Count = 0
+    delete_retention_ms: Count = 0
+    retention_ms: Count = 0
+    retention_bytes: Count = 0
+    rereaders: Count = 0  # processes that start late, and begin again
+
+
+@attrs.frozen(kw_only=True)
 class FuzzPlan(Brokers):
     """One seed's world, its workload and its faults; everything random in it was decided when it was drawn.
     The default is the calmest world, in which nobody works.
@@ -263,6 +279,7 @@ class FuzzPlan(Brokers):
     kinds: Annotated[tuple[FaultKind, ...], Key("kinds", within="faults")] = ()
     strikes: Annotated[Count, Key("strikes", within="faults")] = 0
     pause_ms: Annotated[int, Key("pause_ms", within="faults")] = 120  # between two strikes, about
+    compaction: CompactionPlan | None = None
 
 
 # --- the scenario -------------------------------------------------------------------------------------------

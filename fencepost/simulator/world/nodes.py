@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -35,6 +35,8 @@ from fencepost.simulator.world.journals import ClusterJournals
 from fencepost.simulator.world.network import CLOSE, Close, ReplyMessage, RequestMessage, SimulatedConnection
 from fencepost.simulator.world.participants import NS_PER_MS, Participant
 
+KILLED_IN_CLEANING: Final = "killed in a cleaning"
+
 
 class DeathPlace(Enum):
     """Between which acts of a node its drawn death comes."""
@@ -42,6 +44,7 @@ class DeathPlace(Enum):
     ANYWHERE = "anywhere"  # between any two acts
     BEFORE_A_WRITE = "before a write"  # the write is decided, and is in no log
     AFTER_A_WRITE = "after a write"  # the write is in a log that is not synced
+    IN_A_CLEANING = "in a cleaning"  # between two steps of a compaction
 
 
 @attrs.define(eq=False)
@@ -54,14 +57,23 @@ class CountedDeath:
 
     def counts(self, act: object) -> bool:
         """Whether this act counts."""
-        return self.left > 0 and (self.place is DeathPlace.ANYWHERE or type(act) is Append)
+        counted = type(act) is Append and self.place is not DeathPlace.IN_A_CLEANING
+        return self.left > 0 and (self.place is DeathPlace.ANYWHERE or counted)
 
     def is_due(self, host: Host) -> bool:
         if self.left:
             return False
         if self.place is DeathPlace.BEFORE_A_WRITE:
             return bool(host.to_do) and type(host.to_do[0]) is Append
+        if self.place is DeathPlace.IN_A_CLEANING:
+            return False
         return self.place is DeathPlace.AFTER_A_WRITE or not host.is_idle
+
+    def is_due_in_cleaning(self) -> bool:
+        """Counts a step of a cleaning; whether the node dies before it."""
+        is_due = self.place is DeathPlace.IN_A_CLEANING and not self.left
+        self.left -= self.place is DeathPlace.IN_A_CLEANING
+        return is_due
 
 
 @attrs.define(eq=False)
@@ -306,11 +318,23 @@ class SimulatedNode(Participant):
         self.work()
 
     def _clean(self, host: Host) -> None:
-        """A piece of the upkeep of logs; the node may die before the next one."""
+        """A piece of the upkeep of logs; the node may die before it, after it, or while the cleaned segment
+        lies beside the old ones.
+        """
         self.is_cleaning = False
-        if self.host is host:
-            host.upkeep.do_some()
-            self.work()
+        if self.host is host and not self._dies_in_cleaning(host):
+            cleaning, has_more = host.upkeep.work_on_next()
+            if not self._dies_in_cleaning(host):
+                host.upkeep.finish(cleaning, has_more=has_more)
+                self.work()
+
+    def _dies_in_cleaning(self, host: Host) -> bool:
+        death = self.death
+        if death is None or not host.upkeep.cleanings or not death.is_due_in_cleaning():
+            return False
+        self.world.marks[KILLED_IN_CLEANING] += 1
+        death.strike()
+        return True
 
     def _wake_at(self, shown_ms: int) -> None:
         self.ticks_for_ms = shown_ms

@@ -35,7 +35,7 @@ from fencepost.client.calls import RequestCalls
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CONTROLLER
 from fencepost.journal.journal import JournalSettings
-from fencepost.protocol.messages import CreateTopic, CreateTopics
+from fencepost.protocol.messages import CreateTopic, CreateTopics, TopicConfig
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import DiskFailed, EventStream
@@ -166,14 +166,16 @@ class World:
         self.processes.append(process)
         return process
 
-    def create_topics(self, topics: Sequence[tuple[str, int]]) -> None:
+    def create_topics(self, topics: Sequence[tuple[str, int]], configs: tuple[TopicConfig, ...] = ()) -> None:
         """Creates topics, each with its number of partitions, as any client would, and returns when they
-        exist.
+        exist. All of them get these `configs`.
         """
         process = self.process("admin")
         machine = RequestMachine(self.bootstrap)
         port = process.port(machine, request_timeout_ms=PATIENCE_MS)
-        wanted = tuple(CreateTopic(topic=name, partition_count=count) for name, count in topics)
+        wanted = tuple(
+            CreateTopic(topic=name, partition_count=count, configs=configs) for name, count in topics
+        )
 
         def script() -> Script[None]:
             # Raises if they cannot be created: no fault strikes before they exist.
