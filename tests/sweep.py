@@ -21,9 +21,8 @@ import trio
 from cyclopts import App, Parameter
 
 from tests.attack import kills
-from tests.attack.attacks import Attack
 from tests.attack.playing import Run, play
-from tests.attack.scene import BrokerOptions, Scene
+from tests.attack.scene import Scene
 from tests.broker import test_every_byte
 from tests.cli.processes import COMMAND
 
@@ -68,11 +67,8 @@ class Sweep:
         async def act(scene: Scene) -> None:
             await kills.kills(scene, count)
 
-        for policy in kills.POLICIES:
-            options = BrokerOptions(arguments=("--sync", policy))
-            attack = Attack(
-                name=f"kills, sync {policy}", does="SIGKILL", act=act, options=options, is_restarted=True
-            )
+        for few in kills.ATTACKS:
+            attack = attrs.evolve(few, act=act)
             with TemporaryDirectory(prefix="fencepost-sweep-") as directory:
                 run = Run(seed=self.seed, is_quick=True, judges_time=False, directory=Path(directory))
                 (row,) = trio.run(play, [attack], run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import islice
 from time import time_ns
 from typing import Any
@@ -14,7 +13,7 @@ import trio
 
 from fencepost import Admin
 from fencepost.protocol import messages as m
-from fencepost.protocol.frames import FRAME_SIZE_MAX, FrameTooLarge, encode_request
+from fencepost.protocol.frames import FRAME_SIZE_MAX
 from fencepost.simulator.actors.extremes import Extremes, Names
 from fencepost.simulator.world.choices import Choices
 from tests.attack.attacks import Attack
@@ -70,7 +69,7 @@ async def extreme_requests(scene: Scene) -> None:
     drawn, blocks = extremes(scene), scene.scaled(2, 100)
     answers = closed = 0
     for _ in range(blocks):
-        requests = [*islice(sendable(drawn), BLOCK), m.ApiVersions()]
+        requests = [*(drawn.request() for _ in range(BLOCK)), m.ApiVersions()]
         async with scene.target.wire() as wire, trio.open_nursery() as nursery:
             nursery.start_soon(send_all, wire, requests)
             try:
@@ -81,15 +80,6 @@ async def extreme_requests(scene: Scene) -> None:
             answers += len(wire.arrived)
             nursery.cancel_scope.cancel()
     scene.figures |= {"requests": blocks * BLOCK, "answers": answers, "connections closed": closed}
-
-
-def sendable(drawn: Extremes) -> Iterator[m.Request]:
-    """Requests without end, of those that a client's library would send at all."""
-    while True:
-        request = drawn.request()
-        with suppress(FrameTooLarge):
-            encode_request(request, correlation_id=0)
-            yield request
 
 
 async def send_all(wire: Wire, requests: list[m.Request]) -> None:
@@ -103,6 +93,11 @@ async def send_all(wire: Wire, requests: list[m.Request]) -> None:
 # --- without ------------------------------------------------------------------------------------------------
 
 
+def sized(content: bytes) -> bytes:
+    """With its length before it."""
+    return len(content).to_bytes(4, "big") + content
+
+
 def flip_bits(frame: bytes, chance: random.Random) -> bytes:
     """A few bits behind the length."""
     changed = bytearray(frame)
@@ -113,8 +108,7 @@ def flip_bits(frame: bytes, chance: random.Random) -> bytes:
 
 def cut(frame: bytes, chance: random.Random) -> bytes:
     """The beginning, with a length that fits it."""
-    body = frame[4 : chance.randrange(4, len(frame))]
-    return len(body).to_bytes(4, "big") + body
+    return sized(frame[4 : chance.randrange(4, len(frame))])
 
 
 def change_length(frame: bytes, chance: random.Random) -> bytes:
@@ -138,15 +132,12 @@ def change_leaf(frame: bytes, chance: random.Random) -> bytes:
             break
         place = place[index]
     place[index] = chance.choice(LEAVES)
-    packed = msgpack.packb(header)
-    body = len(packed).to_bytes(4, "big") + packed + frame[8 + length :]
-    return len(body).to_bytes(4, "big") + body
+    return sized(sized(msgpack.packb(header)) + frame[8 + length :])
 
 
 def noise(_frame: bytes, chance: random.Random) -> bytes:
     """Random bytes with a length that fits them."""
-    body = chance.randbytes(chance.randint(0, 2_000))
-    return len(body).to_bytes(4, "big") + body
+    return sized(chance.randbytes(chance.randint(0, 2_000)))
 
 
 MUTATIONS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
@@ -184,8 +175,8 @@ async def meaningless_frames(scene: Scene) -> None:
 
 def broken_frames(drawn: Extremes, chance: random.Random) -> Iterator[bytes]:
     """Frames without end."""
-    for request in sendable(drawn):
-        yield chance.choice(MUTATIONS)(encoded([request]), chance)
+    while True:
+        yield chance.choice(MUTATIONS)(encoded([drawn.request()]), chance)
 
 
 async def answers_something(stream: trio.SocketStream) -> bool:
