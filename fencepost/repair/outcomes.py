@@ -6,9 +6,9 @@ Rule: nothing becomes committed without proof. A transaction without one is abor
 # Theory of operation
 #
 # A transaction that is open where a lost range begins may have ended in it. Without its marker, the next
-# marker of its producer would decide it, which may be that of a later transaction: aborted records would
-# become committed. Or no marker comes any more, and the last stable offset stays for ever. So each of them is
-# settled, in this order:
+# marker of its producer would decide it. That one may belong to a later transaction, and aborted records
+# would become committed. Or there is no later marker, and the last stable offset would never move again. So
+# each of these transactions is settled; the first row that applies counts:
 #
 #     proof                                                            what is done
 #     the damage is one batch that is no marker                        nothing: the transaction goes on
@@ -22,7 +22,7 @@ Rule: nothing becomes committed without proof. A transaction without one is abor
 # several transactions share an epoch, so a lost range that may hold a marker aborts them.
 #
 # A lost range has an offset for each marker that it held. If more transactions are in doubt than it has
-# offsets, it grows over the batches behind it, which are lost, too.
+# offsets, it grows over the batches after it, which are lost, too.
 
 from __future__ import annotations
 
@@ -130,23 +130,26 @@ class Evidence:
 
 def settle_lost(log: SalvagedLog, evidence: Evidence) -> list[Settled]:
     """Decide for each lost range of a log which markers take its first offsets."""
-    while True:
-        model, settled = PartitionModel(), list[Settled]()
-        for segment in log.segments:
-            for number, piece in enumerate(segment.pieces):
-                if isinstance(piece, IntactBatch):
-                    model.apply(piece.header, piece.batch.marker)
-                    continue
-                ended = list(_ended_in(log, piece, model, evidence))
-                if len(ended) > piece.end - piece.start and _absorb(log, segment, number):
-                    break
-                piece.markers = _markers(model, piece, ended)
-                settled += ended
-            else:
+    while (settled := _settled_in(log, evidence)) is None:
+        pass
+    return settled
+
+
+def _settled_in(log: SalvagedLog, evidence: Evidence) -> list[Settled] | None:
+    """None if a lost range had to grow, which changes what follows it."""
+    model, settled = PartitionModel(), list[Settled]()
+    for segment in log.segments:
+        for number, piece in enumerate(segment.pieces):
+            if isinstance(piece, IntactBatch):
+                model.apply(piece.header, piece.batch.marker)
                 continue
-            break
-        else:
-            return settled
+            ended = list(_ended_in(log, piece, model, evidence))
+            if len(ended) > piece.end - piece.start:
+                _grow(log, segment, number, piece)
+                return None
+            piece.markers = _markers(model, piece, ended)
+            settled += ended
+    return settled
 
 
 def _ended_in(
@@ -176,29 +179,21 @@ def _next_of(log: SalvagedLog, producer_id: int, offset: int) -> tuple[int, Tran
     return None
 
 
-def _absorb(log: SalvagedLog, segment: SalvagedSegment, number: int) -> bool:
-    """Let a lost range grow over the batch behind it; False at the end of the log, which may grow."""
-    lost = segment.pieces[number]
-    assert isinstance(lost, LostRange), "only a lost range grows"
-    if number + 1 == len(segment.pieces):
-        return _absorb_next_segment(log, segment, lost)
-    following = segment.pieces.pop(number + 1)
-    lost.end = following.end if isinstance(following, LostRange) else following.header.next_offset
-    lost.may_hold_markers = True
-    return True
-
-
-def _absorb_next_segment(log: SalvagedLog, segment: SalvagedSegment, lost: LostRange) -> bool:
+def _grow(log: SalvagedLog, segment: SalvagedSegment, number: int, lost: LostRange) -> None:
+    """Let a lost range grow over the batch or the segment after it; at the end of the log, by an offset."""
+    if number + 1 < len(segment.pieces):
+        following = segment.pieces.pop(number + 1)
+        lost.end = following.end if isinstance(following, LostRange) else following.header.next_offset
+        lost.may_hold_markers = True
+        return
     later = [other for other in log.segments if other.base_offset >= segment.end_offset and other.pieces]
     if not later:
         lost.end += 1
         segment.end_offset += 1
-        return True
-    following = later[0]
-    lost.end = segment.end_offset = following.end_offset
-    log.segments.remove(following)
-    log.strays.append(following.file)
-    return True
+        return
+    lost.end = segment.end_offset = later[0].end_offset
+    log.segments.remove(later[0])
+    log.strays.append(later[0].file)
 
 
 def _markers(model: PartitionModel, lost: LostRange, ended: list[Settled]) -> list[bytearray]:

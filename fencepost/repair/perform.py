@@ -7,7 +7,7 @@ interrupted leaves a directory that is damaged as before, or repaired; it is sta
 # Order of the writes to one partition, so that no kill in between hides damage:
 #
 #     1  copies of all files that change, in NAME~1, synced
-#     2  snapshots that speak of lost batches are removed: the broker must not trust them beside a new log
+#     2  snapshots that cover lost batches are removed: the broker must not trust them with a new log
 #     3  log files are replaced, each atomically
 #     4  the log start; then the other derived files are removed: until now they were witnesses of the damage
 #     5  the journal opens the log as at a start of the broker, which builds the indexes again, and appends

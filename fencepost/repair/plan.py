@@ -218,7 +218,7 @@ class _Planner:
             self.plan.files[META_FILE] = content
             stake = "the name of the cluster; no record"
             saved = f"it is written again, with the cluster id {DEFAULT_CLUSTER_ID!r}"
-            self._tell(META_FILE, "damaged derived file", str(problem), stake, saved)
+            self._report(META_FILE, "damaged derived file", str(problem), stake, saved)
         self._check_catalogue()
         try:
             mark = self.storage.read_file(CLEAN_FILE)
@@ -227,7 +227,7 @@ class _Planner:
         except CorruptIndex as problem:
             self.plan.files[CLEAN_FILE] = None
             stake, saved = "nothing: the next start reads more", "it is set aside"
-            self._tell(CLEAN_FILE, "damaged derived file", str(problem), stake, saved)
+            self._report(CLEAN_FILE, "damaged derived file", str(problem), stake, saved)
 
     def _check_catalogue(self) -> None:
         """Without damaged lines, the next start lists the logs whose files it finds."""
@@ -241,10 +241,10 @@ class _Planner:
         because = f"line {min(damaged)} is not as it was written" if damaged else "it is missing"
         stake = "nothing, if all logs are there: the loss of one that it listed may not be noticed"
         saved = "the next start adds the logs whose files are there"
-        self._tell(CATALOGUE_FILE, "damaged derived file", because, stake, saved)
+        self._report(CATALOGUE_FILE, "damaged derived file", because, stake, saved)
 
     def _read(self, partition: TopicPartition) -> None:
-        witness = _witness(self.storage, partition, is_closed=str(partition) in self.closed)
+        witness = _witness(self.storage, partition, self.closed.get(str(partition)))
         log = salvage(self.storage, partition, witness.bounds, _kind_of(partition, self.cluster))
         plan = self.logs[partition] = LogPlan(log)
         mend_epochs(self.storage, log, self._newest_epoch(partition))
@@ -277,7 +277,7 @@ class _Planner:
             if not is_closed:
                 because = "they are not the beginning of a batch"
                 stake = f"records written to {log.partition} shortly before the broker died, if any"
-            self._tell(
+            self._report(
                 log.torn.file, "bytes after the end", because, stake, "they are cut off",
                 span=(log.torn.first_byte, log.torn.end_byte),
             )  # fmt: skip
@@ -344,7 +344,7 @@ class _Planner:
             log.lose(lost, to=None)
         else:
             stakes = (f"all records of {partition}", "the log begins again, empty")
-            self._tell(str(partition), lost.kind.value, because, *_STAKES.get(partition.topic, stakes))
+            self._report(str(partition), lost.kind.value, because, *_STAKES.get(partition.topic, stakes))
         self.logs[partition] = LogPlan(log, is_new=True)
 
     def _settle(self, plan: LogPlan) -> None:
@@ -354,12 +354,14 @@ class _Planner:
                 plan.settled = settle_lost(log, self.evidence)
             plan.model = model_of(log)
         for lost in log.lost():
-            self._tell_lost(plan, lost)
+            self._report_lost(plan, lost)
         for text in log.mended:
-            self._tell(text, "damaged header", "the checksum does not cover it", "nothing", "it is corrected")
+            self._report(
+                text, "damaged header", "the checksum does not cover it", "nothing", "it is corrected"
+            )
         for file in log.strays:
             stake = "what it holds is in another file, or is lost"
-            self._tell(file, "misplaced segment", "other files hold its offsets", stake, "it is set aside")
+            self._report(file, "misplaced segment", "other files hold its offsets", stake, "it is set aside")
         if log.torn is not None and not log.is_altered:
             self.plan.notes.append(
                 f"{log.torn.file}: bytes {log.torn.first_byte} to {log.torn.end_byte - 1} are a torn tail "
@@ -373,18 +375,18 @@ class _Planner:
             if is_needed and plan.log.torn is not None:
                 plan.log.segments[-1].is_altered = True
 
-    def _tell_lost(self, plan: LogPlan, lost: LostRange) -> None:
+    def _report_lost(self, plan: LogPlan, lost: LostRange) -> None:
         partition = plan.log.partition
         if lost.kind is LossKind.MISSING_PARTITION:
             stake = f"all records of {partition}: at least those at offsets {lost.start} to {lost.end - 1}"
             saved = f"its next record gets offset {lost.end}"
-            self._tell(
+            self._report(
                 lost.file, lost.kind.value, lost.because, *_STAKES.get(partition.topic, (stake, saved))
             )
             return
         span = (lost.first_byte, lost.end_byte) if lost.end_byte > lost.first_byte else None
         if lost.end == lost.start:
-            self._tell(lost.file, lost.kind.value, lost.because, "nothing", "all batches", span=span)
+            self._report(lost.file, lost.kind.value, lost.because, "nothing", "all batches", span=span)
             return
         last = lost.end - 1
         stake, saved = _STAKES.get(partition.topic, ("", ""))
@@ -404,7 +406,7 @@ class _Planner:
             )
         )  # fmt: skip
 
-    def _tell(
+    def _report(
         self,
         file: str,
         kind: str,
@@ -422,7 +424,7 @@ class _Planner:
         start = self.logs[partition].log_start = self.starts[partition]
         stake = f"records of {partition} that were deleted may be readable again"
         saved = f"the log starts at offset {start}, as its manifest and its oldest file say"
-        self._tell(f"{partition}/{LOG_START}", "damaged derived file", because, stake, saved)
+        self._report(f"{partition}/{LOG_START}", "damaged derived file", because, stake, saved)
 
     def _check_derived(self) -> None:
         """Files that differ from a log that has no fault itself."""
@@ -438,7 +440,7 @@ class _Planner:
                 plan.derived.add(finding.file)
                 if not plan.log.is_altered:
                     stake, saved = finding.means, "it is built again from the log"
-                    self._tell(finding.file, "damaged derived file", finding.what, stake, saved)
+                    self._report(finding.file, "damaged derived file", finding.what, stake, saved)
         for plan in self.logs.values():
             self._check_snapshots(plan)
 
@@ -536,7 +538,7 @@ class _Planner:
         for key in partitions:
             end = self.logs[key].log.end_offset
             self.plan.aside.append(str(key))
-            self._tell(
+            self._report(
                 str(key),
                 "lost topic",
                 "the metadata does not know it any more",
@@ -620,21 +622,23 @@ _NAMES_IN: Final[Mapping[str, Callable[[bytes, BatchHeader], list[str]]]] = {
 }
 
 
-def _witness(storage: StorageReader, partition: TopicPartition, *, is_closed: bool) -> Witness:
-    """What is left of the small files. A manifest's log start is a lower bound, and so is the oldest file."""
+def _witness(storage: StorageReader, partition: TopicPartition, closed: SyncedSegment | None) -> Witness:
+    """What is left of the small files. A manifest's log start is a lower bound, and so is the oldest file.
+    `closed` is the last segment in the mark of a clean stop.
+    """
     directory, bad_log_start = str(partition), None
     bases = [base for name in storage.files(directory) if (base := offset_of(name, LOG_SUFFIX)) is not None]
-    start, promised, closed_at = 0, 0, None
+    closed_at = None if closed is None else closed.end_offset
+    start, promised = 0, closed_at or 0
     manifest = storage.read_file(f"{directory}/{MANIFEST}")
     checkpoint = storage.read_file(f"{directory}/{CHECKPOINT}")
     with suppress(CorruptIndex):  # a damaged one is no witness; `check` finds it
         if manifest is not None:
-            told = decode_manifest(manifest, directory=directory)
-            start, promised = told.log_start_offset, told.promised_end(storage.boot_id)
+            found = decode_manifest(manifest, directory=directory)
+            start, promised = found.log_start_offset, max(promised, found.promised_end(storage.boot_id))
     with suppress(CorruptIndex):
         if checkpoint is not None and (entries := decode_checkpoint(checkpoint, directory=directory)):
             promised = max(promised, entries[-1].end_offset)
-            closed_at = promised if is_closed else None
     try:
         start = max(start, read_log_start(storage, directory))
     except DamagedLog as problem:

@@ -15,11 +15,11 @@ place, so every record that is left has the offset that its readers know.
 # only the batch format with the journal.
 #
 # Records may contain the bytes of batches, and a damaged length may hide where a batch ends. So a batch that
-# is found behind damage must link to the next one or end the file. If only the length of a batch is damaged,
+# is found after damage must link to the next one or end the file. If only the length of a batch is damaged,
 # its checksum proves where it ends, and nothing is lost.
 #
 # A batch with a wrong base offset has a right checksum, because the offset is outside it. It may be a flipped
-# bit, or the bytes of another place. Nothing tells the two apart, so it is lost.
+# bit, or the bytes of another place. The two cannot be distinguished, so it is lost.
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ Belongs = Callable[[BatchHeader, bytes], bool]
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """What the small files say of a log: where it starts, the end that a start insists on, and, if it was
+    """What the small files say of a log: where it starts, the end that the next start demands, and, if it was
     closed in order, its exact end.
     """
 
@@ -268,7 +268,7 @@ class _Reader:
 
     @property
     def _offset_max(self) -> int:
-        """No batch behind damage reaches beyond this offset."""
+        """No batch after damage reaches beyond this offset."""
         end = self.bounds.closed_at if self.limit is None else self.limit
         return self.base + INT32_MAX if end is None else end
 

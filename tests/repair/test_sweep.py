@@ -6,16 +6,18 @@ import random
 from collections.abc import Callable
 from functools import partial
 
+import attrs
 import pytest
 
 from fencepost.journal.catalogue import CATALOGUE_FILE
-from fencepost.journal.manifest import CLEAN_FILE
+from fencepost.journal.manifest import CLEAN_FILE, decode_manifest, encode_manifest
 from fencepost.protocol.batches import walk
 from fencepost.repair import plan
 from fencepost.repair.outcomes import Evidence, Settled
 from fencepost.repair.salvage import SalvagedLog
-from tests.repair.judging import Repaired
-from tests.repair.sweep import after_flip, after_loss_of, after_removal, places, sweep, whole_files
+from tests.broker.test_every_byte import disk_with
+from tests.repair.judging import Repaired, repaired
+from tests.repair.sweep import after_flip, after_loss_of, after_removal, places, sweep, whole, whole_files
 
 SAMPLE = 40  # `python -m tests.repair.sweep` flips every byte
 
@@ -32,6 +34,19 @@ def test_a_last_leader_epoch_that_is_too_high() -> None:
     last = [at for at, _ in walk(whole_files()[path])][-1]
     result = after_flip(path, last + 15, 1)
     assert [damage.kind for damage in result.plan.damages] == ["damaged header"]
+    assert result.complaints == []
+
+
+def test_after_a_reboot_the_mark_of_the_stop_says_where_a_log_ended() -> None:
+    """A stop does not replace a manifest only because more is synced now."""
+    path, place = "orders-0/00000000000000000000.log", "orders-0/manifest.json"
+    *_, last = [at for at, _ in walk(whole_files()[path])]
+    manifest = attrs.evolve(decode_manifest(whole_files()[place], directory="orders-0"), durable_end=0)
+    written = encode_manifest(manifest, directory="orders-0")
+    disk = disk_with({**whole_files(), path: whole_files()[path][:last], place: written})
+    disk.boot_id = "after a reboot"
+    result = repaired(disk, whole())
+    assert [damage.kind for damage in result.plan.damages] == ["missing end"]
     assert result.complaints == []
 
 
