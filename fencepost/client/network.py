@@ -208,7 +208,7 @@ class NetworkClient:
         if found is None:
             found = ClientConnection(self.client_id, self.request_timeout_ms, self.start_handshake)
             self.connections[node_id] = found
-            # After a refusal nothing is tried again: its requests only time out.
+            # After a refusal no connection is opened any more: its requests time out.
             if self.failure is None:
                 self.to_open.append(node_id)
         return found

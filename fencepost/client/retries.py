@@ -143,7 +143,7 @@ class PendingCalls:
     _metadata_at: Due = 0
     _looking_up: dict[CoordinatorKey, CallNumber] = attrs.field(factory=dict)
     _expires_at: Ignored[float] = inf
-    """No deadline of a call is earlier: `expired`, which every input asks, then has nothing to look for."""
+    """No call has an earlier deadline, so `expired`, which every input calls, need not look before."""
     _out: list[SendRequest] = attrs.field(factory=list)
 
     def submit(

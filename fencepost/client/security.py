@@ -1,20 +1,20 @@
 """How a client secures a connection: TLS, then SASL, then its requests. Bytes in, bytes out.
 
-Rule: a client speaks exactly what its settings say. A broker that offers less ends the client with an error;
-nothing is tried again with less.
+Rule: a client uses exactly the security that its settings ask for. If the broker offers less, every call
+raises AuthenticationFailed; the client never falls back to less.
 """
 
-# What the machines send before the connection is ready stays in `held`. So they know nothing of security, and
-# a request whose connection never became ready was never sent.
+# What the machines send before the connection is ready waits in `held`. So the machines need not know about
+# security, and a request whose connection never became ready was never sent.
 #
 #     PLAINTEXT        (no object of this module at all)
 #     SSL              TLS -> ready
 #     SASL_PLAINTEXT          SaslHandshake -> SaslAuthenticate, once or twice -> ready
 #     SASL_SSL         TLS -> SaslHandshake -> SaslAuthenticate, once or twice -> ready
 #
-# A wrong password does not become right by asking again, and each attempt is a guess to the broker. So the
-# first refusal ends the client (Kafka: AuthenticationException is not retriable). A connection that breaks
-# without a refusal is tried again as any other.
+# A retry does not make a wrong password right, and to the broker each attempt is a guess. So the first
+# refusal ends the client (Kafka: AuthenticationException is not retriable). A connection that breaks without
+# a refusal is opened again as any other.
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Security:
 
 
 class HandshakeRefused(ProtocolViolation):
-    """The connection can never become ready, also not the next one."""
+    """The broker refused the connection, and would refuse the next one, too."""
 
     def __init__(self, because: str, error: ErrorCode = NO_ERROR) -> None:
         super().__init__(because)
@@ -154,7 +154,7 @@ def refusal(error: ErrorCode, security: Security | None) -> HandshakeRefused:
 
 @attrs.define(eq=False)
 class Handshake:
-    """The way of one connection to its first request."""
+    """TLS and SASL of one connection, up to its first request."""
 
     security: Security
     tls: Tls | None

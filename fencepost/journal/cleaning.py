@@ -68,7 +68,7 @@ def plan_cleaning(journal: Journal, rules: CleaningRules) -> Cleaning | None:
 
 
 def _cleanable(journal: Journal, rules: CleaningRules) -> Iterator[Segment]:
-    """Full segments below the last stable offset, without records that must stay for a while."""
+    """Full segments below the last stable offset, up to the first one with records that are too young."""
     for segment in journal.full_segments:
         is_young = (
             rules.min_compaction_lag_ms > 0

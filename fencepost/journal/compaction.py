@@ -1,7 +1,7 @@
 """What compaction leaves of a log: batches in, batches out, and nothing else.
 
-Rule: whoever reads the cleaned log learns the latest committed value of every key, the same producers, the
-same open transactions and the same log end as from the whole one, and nothing that was not committed.
+Rule: a reader of the cleaned log gets the latest committed value of every key, the same producers, the same
+open transactions and the same log end as from the whole log, and no record that was not committed.
 """
 
 # Theory of operation (Kafka: LogCleaner, Cleaner, CleanedTransactionMetadata, MemoryRecords.filterTo)

@@ -561,7 +561,7 @@ class Journal:
         """
         if self.failed is None:
             if self._unchanged is None:
-                # Neither snapshot nor indexes are synced: after a loss of power their checksums tell.
+                # Neither snapshot nor indexes are synced: their checksums show what a loss of power took.
                 with self._writing():
                     self._active.complete_time_index()
                     self._active.save_indexes()

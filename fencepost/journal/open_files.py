@@ -1,6 +1,6 @@
 """The log files that a broker has open: as many as its limit on file descriptors allows.
 
-Rule: a segment opens its file when it needs it. One more than `most` closes the file that was opened first.
+Rule: a segment opens its file when it needs it. Beyond the limit, the file that was opened first is closed.
 """
 
 # Not the one that was used least recently: noting each use would cost time in every append, and opening a
@@ -16,17 +16,17 @@ class OpenFiles:
     appends may use it.
     """
 
-    __slots__ = ("_closes", "_most")
+    __slots__ = ("_closes", "_limit")
 
-    def __init__(self, most: int) -> None:
-        assert most > 0, "an append needs an open file"
+    def __init__(self, limit: int) -> None:
+        assert limit > 0, "an append needs an open file"
         self._closes: dict[str, Callable[[], None]] = {}
-        self._most = most
+        self._limit = limit
 
     def opened(self, path: str, close: Callable[[], None]) -> None:
         """A file was opened; `close` must call `closed`."""
         self._closes[path] = close
-        if len(self._closes) > self._most:
+        if len(self._closes) > self._limit:
             next(iter(self._closes.values()))()
 
     def closed(self, path: str) -> None:

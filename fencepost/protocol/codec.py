@@ -43,7 +43,7 @@ Decode = Callable[[Any, "Payload"], Any]
 
 
 class Kept(tuple[T, ...]):  # noqa: SLOT001 a subclass of tuple cannot have slots
-    """A tuple that is sent again and again, and keeps its encoded form. Its items hold no records."""
+    """A tuple that is encoded once and sent many times. Its items hold no records."""
 
     encoded: list[Any] | None = None
 

@@ -4,7 +4,7 @@ Rule: base offset, last offset and producer fields never change, so every reader
 ended, and a producer's last sequence can still be read from a batch without records.
 """
 
-# Kafka does the same in MemoryRecords.filterTo. A tombstone or a marker that may go later gets a delete
+# Kafka does the same in MemoryRecords.filterTo. A tombstone or a marker that may go shift_ms gets a delete
 # horizon (KIP-534): the base timestamp then says when, and the timestamps of the records count from there.
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def thinned(
     Its largest timestamp stays, since it is also when its producer wrote last.
     """
     base = header.base_timestamp if delete_horizon_ms is None else delete_horizon_ms
-    later = header.base_timestamp - base
+    shift_ms = header.base_timestamp - base
     if header.magic == MAGIC_KAFKA:
         records = read_kafka_records(bytes(payload_of(batch, header)), header.record_count)
         payload: Buffer = encode_kafka_records(
-            records[at]._replace(timestamp_delta=records[at].timestamp_delta + later) for at in kept
+            records[at]._replace(timestamp_delta=records[at].timestamp_delta + shift_ms) for at in kept
         )
     else:
-        payload = _encoded(read_columns(batch, header), kept, later=later)
+        payload = _encoded(read_columns(batch, header), kept, shift_ms=shift_ms)
     return _rebuilt(
         header,
         compress(payload, Compression(header.compression)),
@@ -81,7 +81,7 @@ def emptied(header: BatchHeader) -> bytearray:
     )
 
 
-def _encoded(columns: Columns, kept: Sequence[int], *, later: int) -> bytes:
+def _encoded(columns: Columns, kept: Sequence[int], *, shift_ms: int) -> bytes:
     deltas, keys = columns.offset_deltas, columns.keys
     times, headers = columns.timestamp_deltas, columns.headers
     is_dense = deltas is None and list(kept) == list(range(len(columns.values)))
@@ -90,7 +90,7 @@ def _encoded(columns: Columns, kept: Sequence[int], *, later: int) -> bytes:
             None if is_dense else [at if deltas is None else deltas[at] for at in kept],
             None if keys is None else [keys[at] for at in kept],
             [columns.values[at] for at in kept],
-            [later + (0 if times is None else times[at]) for at in kept] if times or later else None,
+            [shift_ms + (0 if times is None else times[at]) for at in kept] if times or shift_ms else None,
             None if headers is None else [headers[at] for at in kept],
         )
     )

@@ -95,8 +95,8 @@ MUTATIONS: Final = (
     _one(
         "timestamps follow the horizon",
         "protocol.thinning:thinned",
-        "later = header.base_timestamp - base",
-        "later = 0",
+        "shift_ms = header.base_timestamp - base",
+        "shift_ms = 0",
         breaks="Records seem to come from the future.",
     ),
     _one(

@@ -51,7 +51,7 @@ class Names:
     now_ms: Callable[[], int]
 
     def of_field(self, field: str) -> Sequence[str]:
-        """The names that make sense in a field; all of them in a field that nobody has thought of."""
+        """The names that make sense in a field; all of them if its name does not say which."""
         if "topic" in field:
             return (*self.topics, *sorted(INTERNAL_TOPICS))
         if "group" in field:

@@ -1,13 +1,13 @@
-"""Whether somebody noticed the damage of a run: *detected or harmless, never wrong*.
+"""Whether the damage of a run was noticed: *detected or harmless, never wrong*.
 
-Rule: what counts is what an operator or a client is told. All other judges say whether anything was wrong.
+Rule: only what reaches an operator or a client counts. The other judges say whether anything was wrong.
 """
 
 #     a node refuses a damaged log, or does not start without its metadata    the operator reads why
 #     a reader gets an error instead of records                               KAFKA_STORAGE_ERROR
 #     a reader refuses records whose checksum is wrong                        CorruptRecords
 #
-# A run with damage that nobody noticed must end like any other run: everything copied, nothing open. This
+# A run with damage that was not noticed must end like any other run: everything copied, nothing open. This
 # is what "harmless" means. Once damage was noticed, progress is no longer owed, and only what clients see
 # counts.
 

@@ -135,7 +135,7 @@ class NodeKilled:
 
 @value
 class DamageNoticed:
-    """A node or a client found out that a disk is damaged, in a way that no other event tells."""
+    """A node or a client found out that a disk is damaged, in a way that no other event reports."""
 
     how: str
 
