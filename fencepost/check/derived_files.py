@@ -34,7 +34,7 @@ from fencepost.check.scan import (
     follow_producers,
     offset_of,
 )
-from fencepost.journal.storage import TEMPORARY_SUFFIX, StorageReader
+from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
 from fencepost.log_model.partitions import LoggedAbort, ModelProducer
 from fencepost.protocol.terms import NO_OFFSET
 
@@ -140,7 +140,7 @@ class DerivedFiles:
         for name in self.storage.files(self.log.directory):
             place = Place(f"{self.log.directory}/{name}")
             based = [offset for suffix in INDEX_SUFFIXES if (offset := offset_of(name, suffix)) is not None]
-            if name.endswith(TEMPORARY_SUFFIX):
+            if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX)):
                 self.findings.note(place, "a file that was never finished", "the next start removes it")
             elif based and based[0] not in bases:
                 means = "a segment is missing, or was removed when a broker died"
@@ -153,6 +153,11 @@ class DerivedFiles:
     ) -> None:
         """Read an index, and compare its whole entries with what a scan of its segment makes."""
         place = Place(segment.file.removesuffix(LOG_SUFFIX) + suffix)
+        names = self.storage.files(self.log.directory)
+        new, new_log = (file.rpartition("/")[2] + CLEANED_SUFFIX for file in (place.file, segment.file))
+        if new in names and new_log not in names:
+            self.findings.note(place, "a cleaned segment has taken the place of the log alone", REBUILT)
+            return
         data = self.storage.read_file(place.file)
         if data is None:
             self.findings.tell(segment.is_final, place, "the index is missing", REBUILT)

@@ -171,6 +171,10 @@ def scan_log(
     scan = _Scan(storage, log, contents, findings)
     for base, size in sizes.items():
         file = f"{log.directory}/{base:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
+        if log.segments and base < log.end_offset and not was_closed:
+            what = f"a cleaned segment, which ends at offset {log.end_offset}, has taken its place"
+            findings.note(Place(file, base), what, "the next start removes what a crash left")
+            continue
         if log.segments and base != log.end_offset:
             what = f"a segment begins at offset {base} where {log.end_offset} was expected"
             scan.fail(Place(file, base), what)

@@ -359,6 +359,10 @@ class _Planner:
             self._report(
                 text, "damaged header", "the checksum does not cover it", "nothing", "it is corrected"
             )
+        for file in log.replaced:
+            self.plan.notes.append(
+                f"{file}: a cleaned segment has taken its place, and the next start removes it"
+            )
         for file in log.strays:
             stake = "what it holds is in another file, or is lost"
             self._report(file, "misplaced segment", "other files hold its offsets", stake, "it is set aside")

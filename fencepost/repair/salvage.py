@@ -47,6 +47,7 @@ from fencepost.protocol.batches import (
     place,
     read_header,
     read_marker,
+    walk,
 )
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import INT32_MAX, NO_LEADER_EPOCH, TopicPartition
@@ -126,6 +127,8 @@ class SalvagedLog:
     segments: list[SalvagedSegment] = attrs.Factory(list[SalvagedSegment])
     strays: list[str] = attrs.Factory(list[str])
     """Log files that lie inside another one's offsets; nothing of them is used."""
+    replaced: list[str] = attrs.Factory(list[str])
+    """Those whose place a cleaned segment has taken: the next start removes them."""
     mended: list[str] = attrs.Factory(list[str])
     """What was corrected without any loss."""
     torn: TornTail | None = None
@@ -190,15 +193,17 @@ def salvage(
         if (offset := offset_of(name, LOG_SUFFIX)) is not None
     }
     expected, bases, promised = min([bounds.start, *sizes]), sorted(sizes), bounds.promised
+    cleaned_end = 0
     for number, base in enumerate(bases):
         file = f"{partition}/{base:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
         if base < expected:
-            log.strays.append(file)
+            (log.replaced if base < cleaned_end else log.strays).append(file)
             continue
         if base > expected:
             _lose_before(log, expected, base)
-        limit = bases[number + 1] if number + 1 < len(bases) else None
-        expected = _Reader(storage, log, file, base, limit, bounds, belongs).read(sizes[base])
+        reader = _Reader(storage, log, file, base, bases[number + 1 :], bounds, belongs)
+        expected = reader.read(sizes[base])
+        cleaned_end = expected if reader.is_cleaned else 0
     if promised > expected:
         last = log.segments[-1] if log.segments else None
         size = 0 if last is None else storage.files(str(partition)).get(last.file.rpartition("/")[2], 0)
@@ -219,16 +224,18 @@ def _lose_before(log: SalvagedLog, expected: int, base: int) -> None:
 
 @attrs.define(eq=False)
 class _Reader:
-    """Reads one log file. `limit` is where the next one begins; None in the last one."""
+    """Reads one log file. `later` are the base offsets of those after it."""
 
     storage: StorageReader
     log: SalvagedLog
     file: str
     base: int
-    limit: int | None
+    later: list[int]
     bounds: Bounds
     belongs: Belongs
     data: bytes = b""
+    is_cleaned: bool = False
+    """Whether it takes the place of later ones that a crash left."""
     unconfirmed_end: int = 0
     """The end of intact batches in damaged bytes that no neighbour confirms: they may be of another place."""
 
@@ -244,7 +251,8 @@ class _Reader:
                 batch = opened.read(at, header.size) if header is not None else b""
                 if header is None or not self._is_intact(batch, header):
                     self.data = self.data or opened.read(0, size)
-                    at = self._skip(segment, at)
+                    if not self._takes_places(at, segment.end_offset):
+                        at = self._skip(segment, at)
                     continue
                 segment.pieces.append(IntactBatch(_scanned(self.file, at, header, batch)))
                 segment.end_offset = header.next_offset
@@ -252,6 +260,30 @@ class _Reader:
         finally:
             opened.close()
         return segment.end_offset
+
+    @property
+    def limit(self) -> int | None:
+        """Where the next file begins; None in the last one."""
+        return self.later[0] if self.later else None
+
+    def _takes_places(self, at: int, offset: int) -> bool:
+        """Whether the rest of the file is intact and ends where a file after the next one begins: a crash
+        came between the rename of a cleaned segment and the removal of those that it replaces. `later` is
+        without them then.
+        """
+        try:
+            for position, header in walk(memoryview(self.data)[at:]):
+                batch = self.data[at + position : at + position + header.size]
+                if header.base_offset != offset or not self._is_intact(batch, header):
+                    return False
+                offset = header.next_offset
+        except ProtocolViolation:
+            return False
+        if offset not in self.later[1:]:
+            return False
+        self.later = self.later[self.later.index(offset) :]
+        self.is_cleaned = True
+        return True
 
     def _header(self, data: Buffer, expected: int, *, left: int) -> BatchHeader | None:
         """The header in these bytes, if a whole batch can begin with it at this offset."""

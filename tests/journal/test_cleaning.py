@@ -8,6 +8,8 @@ from collections.abc import Callable
 import attrs
 import pytest
 
+from fencepost.check.directory import check_logs
+from fencepost.check.findings import Severity
 from fencepost.journal.cleaning import Cleaning, CleaningCancelled, CleaningRules, plan_cleaning
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.memory import MemoryStorage
@@ -15,6 +17,7 @@ from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import DamagedLog, Storage, StorageError
 from fencepost.protocol.terms import INT64_MAX
 from fencepost.protocol.thinning import keyed_records
+from fencepost.repair.salvage import Bounds, salvage
 from tests.journal import test_compaction as naive
 from tests.journal.logs import DIRECTORY, ORDERS, files_of, flip
 from tests.journal.test_compaction import ABORT, COMMIT, Log, check_same
@@ -235,7 +238,7 @@ def keeps(seed: int) -> Callable[[int], int]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_crash_at_any_step_leaves_a_log_that_says_the_same(seed: int) -> None:
-    is_over, steps = False, 0
+    is_over, steps, damages = False, 0, list[str]()
     while not is_over:
         disk = Mortal(keeps(seed))
         disk.breaks = lambda _operation, _path: disk.lives() is not None  # noqa: B023 one disk at a time
@@ -252,12 +255,31 @@ def test_a_crash_at_any_step_leaves_a_log_that_says_the_same(seed: int) -> None:
         except Died:
             disk.kill() if seed == 2 else disk.lose_power()
         disk.left = 1 << 40
+        if not is_over:
+            damages += damages_in(disk)
         found = opened(disk) if not is_over else journal
         check_same(before, content(found))
         assert found.dropped is None
         clean(found, now=RULES.now * 2)
         check_same(before, content(found))
     assert steps > 30
+    assert damages == [], "check and repair know what a crash leaves"
+
+
+def damages_in(disk: Storage) -> list[str]:
+    """What a check of the log, and a repair, take for damage. The snapshots here were never true, and no
+    coordinator decided anything.
+    """
+    log = salvage(disk, ORDERS, Bounds(start=0, promised=0), lambda _header, _batch: True)
+    problems = [
+        f"{finding.file}: {finding.what}"
+        for finding in check_logs(disk).found
+        if finding.severity is Severity.PROBLEM
+        and finding.file.startswith(DIRECTORY)
+        and not finding.file.endswith("snapshot")
+        and "no coordinator" not in finding.what
+    ]
+    return [*problems, *log.strays, *[str(lost) for lost in log.lost()]]
 
 
 def test_a_durable_record_is_not_removed_for_one_that_a_loss_of_power_takes() -> None:
