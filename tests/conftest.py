@@ -1,6 +1,13 @@
 """Settings that every test shares."""
 
+import os
+
 from hypothesis import settings
+
+# Every Spark session of a test lives for seconds: most of its time would go into the compiler that pays off
+# after minutes. With the quick one alone a session costs half of the processor time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", os.environ["SPARK_SUBMIT_OPTS"])
 
 # Hypothesis's default deadline of 200 ms per example fails on a busy machine. What a test asserts must not
 # depend on how fast the machine is, so no example has a deadline.

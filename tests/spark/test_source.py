@@ -1,6 +1,7 @@
 """The data source inside Spark: columns, options, errors, and a directory whose writer was killed."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -256,13 +257,19 @@ def test_no_java_on_the_path_and_workers_without_the_package(
     asked = subprocess.run(
         [python, "-c", ELSEWHERE, tmp_path, ROOT, written[0]],
         cwd=tmp_path,
-        env={"PATH": str(tools), "PYSPARK_PYTHON": str(python), "HOME": str(tmp_path)},
+        env={"PATH": str(tools), "PYSPARK_PYTHON": str(python), "HOME": str(tmp_path), **java_options()},
         capture_output=True,
         text=True,
         timeout=300,
     )
     expected = sum(len(visible(log.entries, COMMITTED)) for log in written[1].values())
     assert asked.stdout.split() == [str(expected)], asked.stderr
+
+
+def java_options() -> dict[str, str]:
+    """How every test runs Java."""
+    names = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
+    return {name: os.environ[name] for name in names}
 
 
 def executable(path: Path, script: str) -> Path:
