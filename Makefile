@@ -34,7 +34,7 @@ demo: env
 lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/basedpyright --threads 2 --pythonpath $(BIN)/python
 
 # --dist loadfile: tests of one file share costly fixtures (a Spark session), so they stay in one process.
 test: lint
