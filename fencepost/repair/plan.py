@@ -5,7 +5,7 @@ Rule: nothing is written here. The same plan is the report of a dry run and the 
 
 # Theory of operation
 #
-#     witnesses     what the small files promise: where a log starts and how far it went
+#     witnesses     what the small files promise: where a log starts and how far it went (witnesses.py)
 #     salvage       every log, batch by batch, around its damage
 #     evidence      transaction log and markers of all partitions: how transactions ended
 #     settle        markers in the place of lost ones
@@ -16,9 +16,7 @@ Rule: nothing is written here. The same plan is the report of a dry run and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 import attrs
 
@@ -33,7 +31,7 @@ from fencepost.check.derived_files import (
 from fencepost.check.directory import check_logs, vanished_logs
 from fencepost.check.findings import Findings, Severity
 from fencepost.check.records import Internals
-from fencepost.check.scan import LOG_SUFFIX, ScannedBatch, offset_of
+from fencepost.check.scan import ScannedBatch, offset_of
 from fencepost.journal.catalogue import CATALOGUE_FILE, damaged_lines
 from fencepost.journal.data_directory import (
     DEFAULT_CLUSTER_ID,
@@ -43,20 +41,12 @@ from fencepost.journal.data_directory import (
     partitions_in,
 )
 from fencepost.journal.indexes import CorruptIndex
-from fencepost.journal.manifest import (
-    SyncedSegment,
-    decode_checkpoint,
-    decode_clean_mark,
-    decode_manifest,
-    encode_json,
-    read_log_start,
-)
-from fencepost.journal.storage import DamagedLog, NotADataDirectory, StorageReader
+from fencepost.journal.manifest import SyncedSegment, decode_clean_mark, encode_json
+from fencepost.journal.storage import NotADataDirectory, StorageReader
 from fencepost.log_model.partitions import PartitionModel
 from fencepost.log_model.transactions import decisions_of
-from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.metadata_log import ClusterRecord, cluster_batch, read_cluster_records
+from fencepost.protocol.metadata_log import ClusterRecord, cluster_batch
 from fencepost.protocol.offsets_log import read_groups, read_offsets
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
@@ -66,15 +56,12 @@ from fencepost.protocol.terms import (
     NO_LEADER_EPOCH,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
-    coordinator_partition,
 )
-from fencepost.protocol.transaction_log import read_transactions, transaction_batch
+from fencepost.protocol.transaction_log import transaction_batch
 from fencepost.repair import metadata
 from fencepost.repair.metadata import Cluster
 from fencepost.repair.outcomes import Evidence, Settled, marker_of, model_of, settle_lost, settle_open
 from fencepost.repair.salvage import (
-    Belongs,
-    Bounds,
     IntactBatch,
     LossKind,
     LostRange,
@@ -85,6 +72,7 @@ from fencepost.repair.salvage import (
     mend_epochs,
     salvage,
 )
+from fencepost.repair.witnesses import kind_of, witness_of
 
 METADATA: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _DERIVED: Final = (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, f"/{MANIFEST}", f"/{CHECKPOINT}")
@@ -104,13 +92,6 @@ class DamagedPlace:
     """First damaged byte, and the one after the last."""
     at_stake: str
     saved: str
-
-
-class Witness(NamedTuple):
-    """What the small files of a partition say, and why the log start cannot be read, if it cannot."""
-
-    bounds: Bounds
-    bad_log_start: str | None
 
 
 @attrs.define(eq=False)
@@ -244,8 +225,8 @@ class _Planner:
         self._report(CATALOGUE_FILE, "damaged derived file", because, stake, saved)
 
     def _read(self, partition: TopicPartition) -> None:
-        witness = _witness(self.storage, partition, self.closed.get(str(partition)))
-        log = salvage(self.storage, partition, witness.bounds, _kind_of(partition, self.cluster))
+        witness = witness_of(self.storage, partition, self.closed.get(str(partition)))
+        log = salvage(self.storage, partition, witness.bounds, kind_of(partition, self.cluster))
         plan = self.logs[partition] = LogPlan(log)
         mend_epochs(self.storage, log, self._newest_epoch(partition))
         if partition == METADATA:
@@ -581,72 +562,3 @@ def _in_words(settled: Settled) -> str:
     if is_proven:
         return f"{what}; it was decided as {result.name}, and gets that marker again"
     return f"{what}, and so may be its outcome; it is aborted"
-
-
-def _kind_of(partition: TopicPartition, cluster: Cluster) -> Belongs:
-    """How to tell the batches of an internal topic from those of other logs: their records can be read, and
-    the names in them lie in this partition. Data may be anything.
-    """
-    names_in = _NAMES_IN.get(partition.topic)
-    if names_in is None:
-        return lambda _header, _batch: True
-    count = sum(key.topic == partition.topic for key in cluster.leaders)
-
-    def belongs(header: BatchHeader, batch: bytes) -> bool:
-        if header.is_control and partition.topic == CONSUMER_OFFSETS_TOPIC:
-            return True
-        try:
-            names = names_in(batch, header)
-        except ProtocolViolation:
-            return False
-        home = [coordinator_partition(name, count) for name in names if count]
-        return not header.is_control and all(number == partition.partition for number in home)
-
-    return belongs
-
-
-def _no_names(batch: bytes, header: BatchHeader) -> list[str]:
-    read_cluster_records(batch, header)
-    return []
-
-
-def _transactional_ids(batch: bytes, header: BatchHeader) -> list[str]:
-    return [name for name, _ in read_transactions(batch, header)]
-
-
-def _group_ids(batch: bytes, header: BatchHeader) -> list[str]:
-    offsets, groups = read_offsets(batch, header), read_groups(batch, header)
-    return [*[key.group_id for key, _ in offsets], *[name for name, _ in groups]]
-
-
-_NAMES_IN: Final[Mapping[str, Callable[[bytes, BatchHeader], list[str]]]] = {
-    CLUSTER_METADATA_TOPIC: _no_names,
-    TRANSACTION_STATE_TOPIC: _transactional_ids,
-    CONSUMER_OFFSETS_TOPIC: _group_ids,
-}
-
-
-def _witness(storage: StorageReader, partition: TopicPartition, closed: SyncedSegment | None) -> Witness:
-    """What is left of the small files. A manifest's log start is a lower bound, and so is the oldest file.
-    `closed` is the last segment in the mark of a clean stop.
-    """
-    directory, bad_log_start = str(partition), None
-    bases = [base for name in storage.files(directory) if (base := offset_of(name, LOG_SUFFIX)) is not None]
-    closed_at = None if closed is None else closed.end_offset
-    start, promised = 0, closed_at or 0
-    manifest = storage.read_file(f"{directory}/{MANIFEST}")
-    checkpoint = storage.read_file(f"{directory}/{CHECKPOINT}")
-    with suppress(CorruptIndex):  # a damaged one is no witness; `check` finds it
-        if manifest is not None:
-            found = decode_manifest(manifest, directory=directory)
-            start, promised = found.log_start_offset, max(promised, found.promised_end(storage.boot_id))
-    with suppress(CorruptIndex):
-        if checkpoint is not None and (entries := decode_checkpoint(checkpoint, directory=directory)):
-            promised = max(promised, entries[-1].end_offset)
-    try:
-        start = max(start, read_log_start(storage, directory))
-    except DamagedLog as problem:
-        bad_log_start = str(problem.__cause__)
-        start = max(start, min(bases, default=0))
-    bounds = Bounds(start=start, promised=max(start, promised), closed_at=closed_at)
-    return Witness(bounds, bad_log_start)

@@ -1,0 +1,107 @@
+"""What is known of a log before it is read: the offsets that its small files promise, and which records it
+can hold.
+
+Rule: nothing here looks into the log. A damaged small file is no witness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from fencepost.check.derived_files import CHECKPOINT, MANIFEST
+from fencepost.check.scan import LOG_SUFFIX, offset_of
+from fencepost.journal.indexes import CorruptIndex
+from fencepost.journal.manifest import SyncedSegment, decode_checkpoint, decode_manifest, read_log_start
+from fencepost.journal.storage import DamagedLog, StorageReader
+from fencepost.protocol.batches import BatchHeader
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.metadata_log import read_cluster_records
+from fencepost.protocol.offsets_log import read_groups, read_offsets
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    coordinator_partition,
+)
+from fencepost.protocol.transaction_log import read_transactions
+from fencepost.repair.metadata import Cluster
+from fencepost.repair.salvage import Belongs, Bounds
+
+
+class Witness(NamedTuple):
+    """What the small files of a partition say, and why the log start cannot be read, if it cannot."""
+
+    bounds: Bounds
+    bad_log_start: str | None
+
+
+def kind_of(partition: TopicPartition, cluster: Cluster) -> Belongs:
+    """How to tell the batches of an internal topic from those of other logs: their records can be read, and
+    the names in them lie in this partition. Data may be anything.
+    """
+    names_in = _NAMES_IN.get(partition.topic)
+    if names_in is None:
+        return lambda _header, _batch: True
+    count = sum(key.topic == partition.topic for key in cluster.leaders)
+
+    def belongs(header: BatchHeader, batch: bytes) -> bool:
+        if header.is_control and partition.topic == CONSUMER_OFFSETS_TOPIC:
+            return True
+        try:
+            names = names_in(batch, header)
+        except ProtocolViolation:
+            return False
+        home = [coordinator_partition(name, count) for name in names if count]
+        return not header.is_control and all(number == partition.partition for number in home)
+
+    return belongs
+
+
+def _no_names(batch: bytes, header: BatchHeader) -> list[str]:
+    read_cluster_records(batch, header)
+    return []
+
+
+def _transactional_ids(batch: bytes, header: BatchHeader) -> list[str]:
+    return [name for name, _ in read_transactions(batch, header)]
+
+
+def _group_ids(batch: bytes, header: BatchHeader) -> list[str]:
+    offsets, groups = read_offsets(batch, header), read_groups(batch, header)
+    return [*[key.group_id for key, _ in offsets], *[name for name, _ in groups]]
+
+
+_NAMES_IN: Final[Mapping[str, Callable[[bytes, BatchHeader], list[str]]]] = {
+    CLUSTER_METADATA_TOPIC: _no_names,
+    TRANSACTION_STATE_TOPIC: _transactional_ids,
+    CONSUMER_OFFSETS_TOPIC: _group_ids,
+}
+
+
+def witness_of(storage: StorageReader, partition: TopicPartition, closed: SyncedSegment | None) -> Witness:
+    """What is left of the small files. A manifest's log start is a lower bound, and so is the oldest file.
+    `closed` is the last segment in the mark of a clean stop.
+    """
+    directory, bad_log_start = str(partition), None
+    bases = [base for name in storage.files(directory) if (base := offset_of(name, LOG_SUFFIX)) is not None]
+    closed_at = None if closed is None else closed.end_offset
+    start, promised = 0, closed_at or 0
+    manifest = storage.read_file(f"{directory}/{MANIFEST}")
+    checkpoint = storage.read_file(f"{directory}/{CHECKPOINT}")
+    with suppress(CorruptIndex):  # a damaged one is no witness; `check` finds it
+        if manifest is not None:
+            found = decode_manifest(manifest, directory=directory)
+            start, promised = found.log_start_offset, max(promised, found.promised_end(storage.boot_id))
+    with suppress(CorruptIndex):
+        if checkpoint is not None and (entries := decode_checkpoint(checkpoint, directory=directory)):
+            promised = max(promised, entries[-1].end_offset)
+    try:
+        start = max(start, read_log_start(storage, directory))
+    except DamagedLog as problem:
+        bad_log_start = str(problem.__cause__)
+        start = max(start, min(bases, default=0))
+    bounds = Bounds(start=start, promised=max(start, promised), closed_at=closed_at)
+    return Witness(bounds, bad_log_start)
