@@ -113,6 +113,7 @@ class Cleaning:
             self._cleaner = Cleaner(
                 self._survey,
                 aborted=self._aborted,
+                open_at_start=self._transactions,
                 now=self._rules.now,
                 delete_retention_ms=self._rules.delete_retention_ms,
             )

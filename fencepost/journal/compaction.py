@@ -23,9 +23,11 @@ open transactions and the same log end as from the whole log, and no record that
 #     a tombstone                   until its delete horizon: a reader that has read the older value, and is
 #                                   slower than the compaction, must still learn that the key is gone. The
 #                                   first cleaning sets the horizon, now + delete.retention.ms (KIP-534)
-#     a marker                      while a batch of its transaction is there, and then until its own horizon,
-#                                   which the cleaning that removes the last of them sets. Kafka sets it one
-#                                   cleaning later, and a log of short transactions would not shrink for long
+#     a marker                      while a batch of its transaction is there, or the snapshot at the start of
+#                                   the log has it open (retention deleted its beginning); and then until its
+#                                   own horizon, which the cleaning that removes the last of them sets. Kafka
+#                                   sets it one cleaning later, and a log of short transactions would not
+#                                   shrink for long
 #     a producer's last batch       without its records: it holds the last sequence, by which duplicates and
 #                                   gaps are recognised
 #     a producer's last marker      it holds the newest epoch, which fences older ones. Kafka reads that from
@@ -48,7 +50,7 @@ from operator import attrgetter
 from typing import Final
 
 from fencepost.journal.indexes import AbortedRange
-from fencepost.journal.open_transactions import OpenTransactions
+from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.protocol.batches import BatchHeader, Buffer, covering_batch, read_header, read_marker
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import INT32_MAX
@@ -140,15 +142,25 @@ class Cleaner:
     """The second pass. `clean` takes the log in pieces, in order, and follows its transactions over them."""
 
     def __init__(
-        self, survey: Survey, *, aborted: Iterable[AbortedRange], now: int, delete_retention_ms: int
+        self,
+        survey: Survey,
+        *,
+        aborted: Iterable[AbortedRange],
+        open_at_start: Iterable[OpenTransaction] = (),
+        now: int,
+        delete_retention_ms: int,
     ) -> None:
-        """`now` (ms) passes delete horizons, and sets new ones."""
+        """`now` (ms) passes delete horizons, and sets new ones. `open_at_start` is what the snapshot at the
+        start of the log has open.
+        """
         self._end, self._latest = survey.end, survey.latest
         self._kept_batches, self._kept_markers = survey.kept_batches(), survey.kept_markers()
         self._aborted = _Aborted(aborted)
         self._now = now
         self._horizon_ms = now + delete_retention_ms
-        self._with_batches: set[int] = set()  # producers of which a batch is left since their last marker
+        # Producers of which a batch is left since their last marker. Retention may have deleted the beginning
+        # of a transaction, but the snapshot remembers it.
+        self._with_batches = {transaction.producer_id for transaction in open_at_start}
 
     def clean(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """What is left of a piece of the log, without gaps."""

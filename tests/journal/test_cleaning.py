@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import pytest
@@ -13,13 +14,14 @@ from fencepost.check.findings import Severity
 from fencepost.journal.cleaning import Cleaning, CleaningCancelled, CleaningRules, plan_cleaning
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import DamagedLog, Storage, StorageError
 from fencepost.protocol.terms import INT64_MAX
 from fencepost.protocol.thinning import keyed_records
 from fencepost.repair.salvage import Bounds, salvage
 from tests.journal import test_compaction as naive
-from tests.journal.logs import DIRECTORY, ORDERS, files_of, flip
+from tests.journal.logs import DIRECTORY, ORDERS, Writer, files_of, flip
 from tests.journal.test_compaction import ABORT, COMMIT, Log, check_same
 
 SEGMENT_BYTES = 400
@@ -77,7 +79,7 @@ def run(cleaning: Cleaning | None) -> None:
         cleaning.finish()
 
 
-def clean(journal: Journal, **rules: int) -> None:
+def clean(journal: Journal, **rules: Any) -> None:
     """A cleaning that takes everything for dirty, as after a start."""
     journal.first_dirty_offset = 0
     run(plan_cleaning(journal, attrs.evolve(RULES, **rules)))
@@ -310,6 +312,33 @@ def test_a_durable_record_is_not_removed_for_one_that_a_loss_of_power_takes() ->
         for record in keyed_records(batch, header)
     }
     assert b"a" in found
+
+
+def test_a_marker_stays_while_the_snapshot_at_the_start_has_its_transaction_open() -> None:
+    """Retention deleted the beginning of the transaction. Without its marker it would be open for ever, or
+    end with the producer's next marker, and an abort would take the committed records in between.
+    """
+    writer = Writer(opened(MemoryStorage()))
+    journal = writer.journal
+    writer.data(1)
+    writer.roll()
+    writer.commit(1)
+    writer.data(1)
+    writer.commit(1)
+    writer.roll()
+    journal.move_log_start(1)
+    assert journal.remove_deleted()
+    for now in (5_000, 6_000, 7_000):  # the first one sets horizons, the second one passes them
+        clean(journal, now=now, delete_retention_ms=0, producers=frozenset())
+    assert open_in(journal) == []
+
+
+def open_in(journal: Journal) -> list[OpenTransaction]:
+    """What a new leader takes for open."""
+    transactions = journal.open_at_start()
+    for header, batch in journal.batches(journal.oldest_offset):
+        transactions.see(header, batch)
+    return list(transactions)
 
 
 def test_files_that_an_abandoned_cleaning_left_are_not_continued() -> None:
