@@ -169,7 +169,7 @@ LIMITS: Final = (
         REQUEST_ARRAY_LENGTH_MAX,
         "entries",
         None,
-        f"more than {ENTRIES.value:,} get an error, more than this no answer",
+        f"more than {ENTRIES.value:,} get an error, and more than this get no answer",
     ),
     Limit("client id", CLIENT_ID_LENGTH_MAX, "characters", None, "as long as the longest file name"),
     Limit("any other text", STRING_LENGTH_MAX, "bytes", None, "the type STRING of Kafka's protocol"),

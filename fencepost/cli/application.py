@@ -124,7 +124,7 @@ COMMANDS = (
     (
         "transactions late",
         "fencepost.cli.transactions:find_late",
-        """Show partitions whose oldest open transaction is past its maximum timeout.
+        """Show partitions whose oldest open transaction is past the maximum timeout.
 
         Their number is Kafka's metric PartitionsWithLateTransactionsCount. It is above 0 when transactions
         hang, or when coordinators are too slow to end them.

@@ -36,7 +36,7 @@ def demo(
     flights
         Number of flights to process, from the first of the year on.
     kills
-        Number of kills. A fifth of them hit the broker (at least two, at most half), the others hit a worker.
+        Number of kills. A fifth of them hit the broker (at least two, at most half); the others hit a worker.
     seed
         Seed for the points of the kills and for the transactions that are aborted on purpose.
     sync

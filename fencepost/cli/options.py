@@ -83,7 +83,7 @@ def security_of(config: Path | None) -> SecuritySettings:
     found: dict[str, Any] = {} if config is None else _settings_in(config)
     if unknown := found.keys() - names.keys():
         raise CommandFailed(
-            f"{config}: unknown setting {min(unknown)!r}", then=f"it may hold {', '.join(names)}",
+            f"{config}: unknown setting {min(unknown)!r}", then=f"the settings are {', '.join(names)}",
             code=WRONG_USAGE,
         )  # fmt: skip
     found |= {name: os.environ[key] for name in names if (key := f"FENCEPOST_{name.upper()}") in os.environ}
@@ -111,7 +111,7 @@ def text_of(option: str, file: Path, *, then: str) -> str:
 
 
 def _settings_in(config: Path) -> dict[str, Any]:
-    then = "docs/access.md shows such a file, and the variables of the environment that can replace it"
+    then = "docs/access.md shows such a file, and the environment variables that can replace it"
     try:
         return tomllib.loads(text_of("--command-config", config, then=then))
     except tomllib.TOMLDecodeError as problem:

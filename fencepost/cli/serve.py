@@ -96,11 +96,11 @@ def serve(
     queued_max_response_bytes
         Memory for all answers that clients have not taken yet. [default: 256 MiB]
     tls_cert
-        PEM file with the broker's certificate and its chain: clients connect by TLS only.
+        PEM file with the broker's certificate and its chain: clients must then use TLS.
     tls_key
         PEM file with the private key of that certificate.
     tls_client_ca
-        PEM file with authorities: each client must show a certificate of one of them.
+        PEM file with authorities: each client must present a certificate that one of them signed.
     users
         User file, written by `fencepost user add`: clients must log in (SASL PLAIN or SCRAM-SHA-256).
     acls
@@ -202,7 +202,7 @@ def _check_place(directory: Path | None, *, memory: bool) -> None:
     if memory and directory is not None:
         raise CommandFailed(
             f"serve cannot keep its data both in memory and in {directory}",
-            then="leave out --memory to keep it on disk, or the directory to lose it when the broker stops",
+            then="leave out --memory, or the directory (data in memory is lost when the broker stops)",
             code=WRONG_USAGE,
         )
     if not memory and directory is None:

@@ -270,7 +270,7 @@ def find_late(
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show partitions whose oldest open transaction is past its maximum timeout.
+    """Show partitions whose oldest open transaction is past the maximum timeout.
 
     Parameters
     ----------

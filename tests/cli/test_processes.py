@@ -118,7 +118,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         (["nonsense"], 2, "nonsense"),
         (["serve", "--prot", "1"], 2, "--port"),
         (["serve"], 2, "either a data directory or --memory"),
-        (["serve", "here", "--memory"], 2, "either a data directory or --memory"),
+        (["serve", "here", "--memory"], 2, "both in memory and in here"),
         (["serve", "--memory", "--port", "99999"], 2, "--port"),
         (["serve", "--memory", "--transaction-state-log-segment-bytes", "1"], 2, "segment-bytes"),
         (["serve", "--memory", "--producer-id-expiration-ms", "0"], 2, "--producer-id-expiration-ms"),

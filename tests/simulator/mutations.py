@@ -457,7 +457,7 @@ OF_GROUPS: Final = (
     ),
     Mutation(
         "a withheld partition waits forever",
-        breaks="A static member restarts before it has joined again, and no other rebalance begins.",
+        breaks="The static member that gives it up restarts before it rejoins, and no rebalance follows.",
         workload="groups",
         edits=(
             Edit(
@@ -542,7 +542,7 @@ OF_DAMAGE: Final = (
 OF_COMPACTION: Final = (
     Mutation(
         "a cleaning goes beyond the last stable offset",
-        breaks="A committed record is removed for one whose transaction aborts later.",
+        breaks="A committed record is removed in favour of one whose transaction aborts later.",
         workload="compaction",
         edits=(
             Edit(

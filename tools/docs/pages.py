@@ -231,7 +231,7 @@ def _rights() -> str:
         (kind.__name__, "; ".join(map(_need, row.needs)) or "-", "; ".join(map(_filter, row.filters)) or "-")
         for kind, row in sorted(RIGHTS.items(), key=lambda found: API_BY_REQUEST[found[0]].key)
     ]
-    return tables.markdown_table(["request", "needs", "the reply lists only entries with"], rows)
+    return tables.markdown_table(["request", "needs", "the reply lists only"], rows)
 
 
 def _need(need: Need) -> str:
@@ -241,8 +241,8 @@ def _need(need: Need) -> str:
 
 def _filter(hidden: Filter) -> str:
     what = f"{hidden.inner} of {hidden.entries}" if hidden.inner else hidden.entries
-    where = ", ".join(filter(None, [hidden.condition, what]))
-    return f"{where}: {' or '.join(map(_right, hidden.rights))}"
+    where = f"for {hidden.condition}: " if hidden.condition else ""
+    return f"{where}{what} with {' or '.join(map(_right, hidden.rights))}"
 
 
 def _right(right: Right) -> str:
