@@ -160,8 +160,8 @@ CIRCULAR_READS = Rule(
 )
 LOST_LATEST = Rule(
     "lost-latest",
-    meaning="A reader of a compacted topic passed a committed record without getting it, and no newer record "
-    "of its key was committed.",
+    meaning="A reader of a compacted topic passed a committed record without getting it, before a newer "
+    "record of its key or retention may have removed it.",
     exercised_by="records of compacted topics that were the latest of their key when they were read",
 )
 EARLY_TOMBSTONE = Rule(
