@@ -15,13 +15,7 @@ import trio
 from fencepost.broker.access.session import SASL_SERVER_MAX_RECEIVE_SIZE, AccessSettings, NotAdmitted, Session
 from fencepost.broker.connections import Connection
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.frames import (
-    FRAME_SIZE_MAX,
-    ReplyFrame,
-    UnsupportedVersion,
-    decode_request,
-    encode_reply,
-)
+from fencepost.protocol.frames import FRAME_SIZE_MAX, ReplyFrame, RequestFrame
 from fencepost.protocol.messages import ApiVersions, ReplyBody, SaslAuthenticate, SaslHandshake
 from fencepost.protocol.scram import PLAIN, SCRAM_SHA_256
 from fencepost.protocol.tls import TlsChannel, server_context
@@ -30,7 +24,7 @@ PASSWORD_CHECKS_MAX: Final = 2  # at a time: guesses must not take all processor
 RECEIVE_SIZE: Final = 1 << 14
 STRANGER_REQUESTS_MAX: Final = 16  # before the login is done; clients send up to five
 
-PassOn = Callable[[Connection, memoryview], None]
+PassOn = Callable[[Connection, RequestFrame], None]
 """Takes up a request that needs no authentication."""
 
 
@@ -69,36 +63,41 @@ class Admission:
         raise NotAdmitted(f"no authentication within {seconds:g} s", 0, ErrorCode.REQUEST_TIMED_OUT)
 
     async def _admit(self, connection: Connection, session: Session, pass_on: PassOn) -> bool:
-        frames, buffer = connection.frames, memoryview(bytearray(RECEIVE_SIZE))
+        buffer = memoryview(bytearray(RECEIVE_SIZE))
         session.admit_stranger()
         asked = 0
         while not session.is_admitted:
-            frames.frame_size_max = SASL_SERVER_MAX_RECEIVE_SIZE
+            connection.frames.frame_size_max = SASL_SERVER_MAX_RECEIVE_SIZE
             if not await connection.receive(buffer):
                 return False
-            while not session.is_admitted and (frame := frames.take()) is not None:
+            while not session.is_admitted and (frame := connection.frames.take()) is not None:
                 asked += 1
                 await self._take(connection, session, frame, pass_on, asked)
                 await trio.lowlevel.checkpoint()  # the others have their turns
-        frames.frame_size_max = FRAME_SIZE_MAX
+        connection.frames.frame_size_max = FRAME_SIZE_MAX
         return True
 
     async def _take(
         self, connection: Connection, session: Session, frame: memoryview, pass_on: PassOn, asked: int
     ) -> None:
-        try:
-            arrived = decode_request(frame)
-            request, number = arrived.request, arrived.correlation_id
-        except UnsupportedVersion as problem:
-            request, number = None, problem.correlation_id
+        taken = connection.dialect.ask(frame)
+        if taken.pieces is not None:  # a version that is not supported
+            connection.send(taken.pieces)
+        for arrived in taken.requests:
+            await self._answer(connection, session, arrived, pass_on, asked)
+
+    async def _answer(
+        self, connection: Connection, session: Session, arrived: RequestFrame, pass_on: PassOn, asked: int
+    ) -> None:
+        request, number = arrived.request, arrived.correlation_id
         if asked > STRANGER_REQUESTS_MAX:
             # Each costs as much as a request of a user.
             because = f"more than {STRANGER_REQUESTS_MAX} requests before the client authenticated"
             raise NotAdmitted(because, number, ErrorCode.ILLEGAL_SASL_STATE)
         body: ReplyBody
         match request:
-            case ApiVersions() | None:  # a version that is not supported is refused as after the login
-                pass_on(connection, frame)
+            case ApiVersions():
+                pass_on(connection, arrived)
                 return
             case SaslHandshake():
                 body = session.handshake(request, number)
@@ -107,7 +106,7 @@ class Admission:
             case _:
                 because = f"{type(request).__name__} before the client authenticated"
                 raise NotAdmitted(because, number, ErrorCode.ILLEGAL_SASL_STATE)
-        connection.send(encode_reply(ReplyFrame(number, error=NO_ERROR, body=body)))
+        connection.reply(ReplyFrame(number, error=NO_ERROR, body=body))
 
     async def _authenticate(self, session: Session, message: bytes, number: int) -> ReplyBody:
         try:

@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from fencepost.broker.access.session import Session
+from fencepost.broker.dialects import Undecided
 from fencepost.broker.memory import (
     CONNECTIONS_MAX,
     FETCH_OWN_BYTES,
@@ -34,7 +35,8 @@ from fencepost.broker.memory import (
 )
 from fencepost.broker.settings import ConnectionSettings
 from fencepost.protocol.batches import Buffer
-from fencepost.protocol.frames import Announced, FrameReader
+from fencepost.protocol.dialect import Dialect
+from fencepost.protocol.frames import Announced, FrameReader, ReplyFrame
 from fencepost.protocol.messages import Fetch, Produce, Request
 
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
@@ -70,7 +72,7 @@ class Connection:
     requests: PoolShare
     answers: PoolShare
     session: Session | None = None  # None: everyone may do everything
-    frames: FrameReader = attrs.Factory(FrameReader)
+    dialect: Dialect = attrs.Factory(Undecided)
     reserved: int = 0  # room that was taken for the next frame
     was_slow: bool = False  # its last request took a round
     in_progress: dict[int, InProgress] = attrs.Factory(dict[int, InProgress])  # by correlation id
@@ -113,6 +115,8 @@ class Connection:
                 self.frame_ms = self.active_ms
             chunk = into[:size]
             self.frames.add(chunk if self.session is None else self._decrypted(self.session, chunk))
+            if isinstance(self.dialect, Undecided):
+                self.dialect = self.dialect.decided()
             return size > 0
         return False
 
@@ -134,10 +138,21 @@ class Connection:
             return None
         if not (self.reserved or self._reserves(announced)):
             await self._wait_for_room()
-        while (self.unsent or self.fetches >= FETCHES_MAX) and not self.is_closed:
+        while self._must_wait and not self.is_closed:
             await self.room.park()
         self.frame_ms = self.active_ms
         return None if self.is_closed else self.frames.take()
+
+    @property
+    def frames(self) -> FrameReader:
+        """What has arrived and was not taken up."""
+        return self.dialect.frames
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether an answer must leave before the next request is read."""
+        is_turn_of_other = self.dialect.is_serial and bool(self.in_progress)
+        return bool(self.unsent) or self.fetches >= FETCHES_MAX or is_turn_of_other
 
     def _reserves(self, announced: Announced) -> bool:
         """Take room for the next frame, and for what is decoded from it. False if it must wait for room."""
@@ -178,6 +193,7 @@ class Connection:
             return False
         if ended.kind is Fetch:
             self.fetches -= 1
+        if ended.kind is Fetch or self.dialect.is_serial:
             self.room.unpark_all()
         self.requests.give(ended.size)
         return True
@@ -188,6 +204,12 @@ class Connection:
         self.requests.give(size)
 
     # --- answers
+
+    def reply(self, reply: ReplyFrame) -> None:
+        """Send the reply to a request that never reached the node."""
+        pieces = self.dialect.reply(reply).pieces
+        if pieces is not None:
+            self.send(pieces)
 
     def send(self, pieces: list[Buffer]) -> None:
         """Send an answer: at once as far as the kernel takes it; a task sends the rest."""

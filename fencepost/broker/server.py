@@ -76,17 +76,9 @@ from fencepost.journal.disk import DiskStorage
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import StorageError
-from fencepost.protocol.batches import Buffer
+from fencepost.protocol.dialect import Asked
 from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
-from fencepost.protocol.frames import (
-    FrameTooLarge,
-    PeerSpeaksTls,
-    ReplyFrame,
-    RequestFrame,
-    UnsupportedVersion,
-    decode_request,
-    encode_reply,
-)
+from fencepost.protocol.frames import FrameTooLarge, PeerSpeaksTls, ReplyFrame, RequestFrame, encode_reply
 from fencepost.protocol.messages import Produce, Request
 from fencepost.protocol.secure import TlsFailed
 from fencepost.protocol.terms import escaped
@@ -224,7 +216,7 @@ class Server:
                 self._send_answers()
         else:
             self._work_until_held(now)
-        self._send_answers()
+            self._send_answers()
         self._tell_troubles()
         if host.unsynced:
             self._unsynced.unpark_all()
@@ -268,24 +260,25 @@ class Server:
                 print(json.dumps({"lost_reply": type(answer.body).__name__}), flush=True)
                 connection.close()
             else:
-                connection.send(self._encode(answer, connection.session))
+                self._go_on(connection, self._answered(connection, answer))
         if self.host.read_bytes:
             self.host.sent_read()
         if self.connections.answers.free < 0:
             self.connections.shrink()
 
-    def _encode(self, answer: Reply, session: Session | None = None) -> list[Buffer]:
-        number = answer.to.correlation_id
+    def _answered(self, connection: Connection, answer: Reply) -> Asked:
+        """What an answer of the node leads to."""
+        number, session, dialect = answer.to.correlation_id, connection.session, connection.dialect
         try:
             if session is not None:
                 answer = session.amended(answer)
-            return encode_reply(ReplyFrame(number, error=answer.error, body=answer.body))
+            return dialect.reply(ReplyFrame(number, error=answer.error, body=answer.body))
         except FrameTooLarge as problem:
             self.notices.log("a reply that is too large", f"{type(answer.body).__name__}: {problem}")
-            return encode_reply(ReplyFrame(number, error=ErrorCode.INVALID_REQUEST, body=None))
+            return dialect.reply(ReplyFrame(number, error=ErrorCode.INVALID_REQUEST, body=None))
         except Exception as problem:  # noqa: BLE001 - a bug costs this reply, not the others
             self._log(Trouble.bug("drops a reply:", problem))
-            return encode_reply(ReplyFrame(number, error=ErrorCode.UNKNOWN_SERVER_ERROR, body=None))
+            return dialect.reply(ReplyFrame(number, error=ErrorCode.UNKNOWN_SERVER_ERROR, body=None))
 
     # --- connections
 
@@ -331,7 +324,7 @@ class Server:
                     self.hurry(SWEEP_MS)
                 is_open = await connection.receive(self._received)
         except NotAdmitted as problem:
-            connection.send(encode_reply(problem.reply))
+            connection.reply(problem.reply)
             self.notices.log("a login", f"refused a connection from {connection.peer}: {problem}")
         except PeerSpeaksTls as problem:
             # Any frame will do: what is not TLS tells the client's TLS library what is wrong.
@@ -349,9 +342,9 @@ class Server:
             self.host.offer(Disconnected(connection=connection.number))
             self.turn()
 
-    def _offer_early(self, connection: Connection, frame: memoryview) -> None:
+    def _offer_early(self, connection: Connection, arrived: RequestFrame) -> None:
         """Take up a request that needs no authentication."""
-        self._offer(connection, frame)
+        self._begin(connection, arrived)
         self.turn()
 
     async def _take_up(self, connection: Connection) -> None:
@@ -384,12 +377,15 @@ class Server:
         return time.monotonic_ns() + ROUND_NS // (1 + self._in_line)
 
     def _offer(self, connection: Connection, frame: memoryview) -> None:
-        try:
-            arrived = decode_request(frame)
-        except UnsupportedVersion as problem:
-            refused = ReplyFrame(problem.correlation_id, error=ErrorCode.UNSUPPORTED_VERSION, body=None)
-            connection.send(encode_reply(refused))
-            return
+        self._go_on(connection, connection.dialect.ask(frame))
+
+    def _go_on(self, connection: Connection, asked: Asked) -> None:
+        if asked.pieces is not None:
+            connection.send(asked.pieces)
+        for arrived in asked.requests:
+            self._begin(connection, arrived)
+
+    def _begin(self, connection: Connection, arrived: RequestFrame) -> None:
         to, request = ReplyTo(connection.number, arrived.correlation_id), arrived.request
         session = connection.session
         if to.correlation_id in connection.in_progress:
@@ -419,7 +415,8 @@ class Server:
             if verdict.request is None:
                 connection.end(number)
                 to = ReplyTo(connection.number, number)
-                connection.send(self._encode(Reply(to, error=verdict.error, body=verdict.body)))
+                denied = Reply(to, error=verdict.error, body=verdict.body)
+                self._go_on(connection, self._answered(connection, denied))
             elif verdict.amendment is not None:
                 session.amendments[number] = verdict.amendment
         return verdict.request

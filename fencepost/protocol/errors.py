@@ -85,6 +85,7 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_VERSION = 35, _R.FATAL, "the broker does not support this version of the request"
     TOPIC_ALREADY_EXISTS = 36, _R.RAISE, "a topic of that name exists"
     INVALID_PARTITIONS = 37, _R.RAISE, "the number of partitions is not allowed"
+    INVALID_REPLICATION_FACTOR = 38, _R.RAISE, "the cluster does not have so many brokers"
     INVALID_CONFIG = 40, _R.RAISE, "the setting is unknown, or its value is not allowed"
     INVALID_REQUEST = 42, _R.FATAL, "the request is not valid"
     POLICY_VIOLATION = 44, _R.RAISE, "the request is beyond a limit of the cluster"
@@ -119,8 +120,10 @@ class ErrorCode(IntEnum):
     UNKNOWN_PRODUCER_ID = 59, _R.ABORT, "the partition has forgotten the producer"
     NON_EMPTY_GROUP = 68, _R.RAISE, "the group has members"
     GROUP_ID_NOT_FOUND = 69, _R.RAISE, "no such group"
+    FETCH_SESSION_ID_NOT_FOUND = 70, _R.RETRY, "the broker does not know this fetch session"
     FENCED_LEADER_EPOCH = 74, _R.REFRESH, "the reader's leader epoch is older than the leader's"
     UNKNOWN_LEADER_EPOCH = 75, _R.REFRESH, "the reader's leader epoch is newer than the leader's"
+    UNSUPPORTED_COMPRESSION_TYPE = 76, _R.RAISE, "a client of this version cannot decompress the records"
     OFFSET_NOT_AVAILABLE = 78, _R.RETRY, "the new leader does not know the end of its log yet"
     MEMBER_ID_REQUIRED = 79, _R.RETRY, "the broker has assigned a member id: join again with it"
     GROUP_MAX_SIZE_REACHED = (

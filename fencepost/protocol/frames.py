@@ -256,7 +256,7 @@ class FrameReader:
             return None
         begin = at + _LENGTH_SIZE
         length = int.from_bytes(data[at:begin], "big")
-        self._check_length(length)
+        self.check_length(length)
         end = begin + length
         if end > len(data):
             return None
@@ -276,14 +276,19 @@ class FrameReader:
         data, at = self._buffer, self._at
         if len(data) - at < _PREFIX.size:
             if len(data) - at >= _LENGTH_SIZE:
-                self._check_length(int.from_bytes(data[at : at + _LENGTH_SIZE], "big"))
+                self.check_length(int.from_bytes(data[at : at + _LENGTH_SIZE], "big"))
             return None
         length, header_size = _PREFIX.unpack_from(data, at)
-        self._check_length(length)
+        self.check_length(length)
         _check_header_size(header_size, REQUEST_HEADER_MAX)
         return Announced(_LENGTH_SIZE + length, header_size)
 
-    def _check_length(self, length: int) -> None:
+    def peek(self, size: int) -> bytes:
+        """The first bytes of the next frame, as many of `size` as have arrived."""
+        return bytes(self._buffer[self._at : self._at + size])
+
+    def check_length(self, length: int) -> None:
+        """ProtocolViolation for a length that no frame has."""
         # Before its bytes arrive: a wrong length must not make anybody wait for 4 GiB.
         if not _LENGTH_SIZE <= length <= self.frame_size_max:
             if length >> 16 in (HANDSHAKE_RECORD << 8 | 3, ALERT_RECORD << 8 | 3):

@@ -14,6 +14,7 @@ import trio
 
 from fencepost.broker import connections, host
 from fencepost.broker import server as server_module
+from fencepost.broker.dialects import ARRAY_OF_FIVE
 from fencepost.broker.memory import FETCHES_MAX, MEBIBYTE, READ_SIZE
 from fencepost.broker.partitions import fetch
 from fencepost.broker.server import BrokerSettings, Server
@@ -163,7 +164,7 @@ async def test_a_header_that_is_too_large_is_refused_before_it_arrives() -> None
 
 def beginning(size: int, *, arrived: int) -> bytes:
     """The first bytes of a request with so many bytes of records."""
-    return struct.pack(">II", size, 16) + bytes(arrived - 8)
+    return struct.pack(">IIB", size, 16, ARRAY_OF_FIVE) + bytes(arrived - 9)
 
 
 async def test_an_announced_length_takes_nothing_before_bytes_arrive() -> None:

@@ -1,0 +1,75 @@
+"""The APIs that Kafka's clients are served, with their versions: what ApiVersions advertises.
+
+Rule: nothing is advertised that is not served in every version of its range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from fencepost.kafka_bridge import cluster, data, groups, sasl, transactions
+from fencepost.kafka_bridge.exchange import Exchange
+
+Translate = Callable[[Any, int], Exchange]
+"""The exchange for a request in a version."""
+
+
+class ServedApi(NamedTuple):
+    """One API: Kafka's key, the first and last version, and how its requests are translated."""
+
+    key: int
+    first: int
+    last: int
+    translate: Translate
+
+
+def _served(key: int, versions: tuple[int, int], translate: Translate) -> ServedApi:
+    return ServedApi(key, *versions, translate)
+
+
+# The first versions are those of Apache Kafka 4. The last are those before topic ids (Produce 13, Fetch 13,
+# Metadata 10, OffsetCommit 10, OffsetFetch 10) and before KIP-848.
+_SERVED: Final = (
+    _served(0, (3, 12), data.produce),
+    _served(1, (4, 12), data.fetch),
+    _served(2, (1, 10), data.list_offsets),
+    _served(3, (0, 8), cluster.metadata),
+    _served(8, (2, 9), groups.offset_commit),
+    _served(9, (1, 8), groups.offset_fetch),
+    _served(10, (0, 5), cluster.find_coordinator),
+    _served(11, (2, 9), groups.join_group),
+    _served(12, (0, 4), groups.heartbeat),
+    _served(13, (0, 5), groups.leave_group),
+    _served(14, (0, 5), groups.sync_group),
+    _served(15, (0, 6), groups.describe_groups),
+    _served(16, (0, 5), groups.list_groups),
+    _served(17, (1, 1), sasl.sasl_handshake),
+    _served(19, (2, 6), cluster.create_topics),
+    _served(20, (1, 5), cluster.delete_topics),
+    _served(21, (0, 2), data.delete_records),
+    _served(22, (0, 5), transactions.init_producer_id),
+    _served(24, (0, 3), transactions.add_partitions_to_txn),
+    _served(25, (0, 4), transactions.add_offsets_to_txn),
+    _served(26, (0, 5), transactions.end_txn),
+    _served(27, (1, 2), transactions.write_txn_markers),
+    _served(28, (0, 5), transactions.txn_offset_commit),
+    _served(36, (0, 2), sasl.sasl_authenticate),
+    _served(42, (0, 2), groups.delete_groups),
+    _served(47, (0, 0), groups.offset_delete),
+    _served(61, (0, 0), transactions.describe_producers),
+    _served(65, (0, 0), transactions.describe_transactions),
+    _served(66, (0, 1), transactions.list_transactions),
+)
+API_VERSIONS_RANGE: Final = (18, 0, 4)
+
+SERVED: Final = {
+    api.key: api
+    for api in (
+        *_SERVED,
+        ServedApi(
+            *API_VERSIONS_RANGE,
+            cluster.api_versions([*((api.key, api.first, api.last) for api in _SERVED), API_VERSIONS_RANGE]),
+        ),
+    )
+}

@@ -1,0 +1,214 @@
+"""ApiVersions, Metadata, FindCoordinator, and topics that are created and deleted.
+
+Rule: what this broker does not have (replicas, racks, topic ids, authorized operations) is answered as Kafka
+answers where it is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, one
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.terms import CoordinatorType, topic_name_problem
+
+NOT_ASKED: Final = -(2**31)  # authorized operations
+DEFAULT_PARTITIONS: Final = -1
+DEFAULT_REPLICAS: Final = (-1, 1)  # the default, and what one node can have
+TRANSACTION_VERSION: Final = "transaction.version"
+TRANSACTION_VERSION_MAX: Final = 2
+AUTO_CREATES_ALWAYS: Final = 3  # Metadata: the last version that does not say whether topics may be created
+
+
+def api_versions(versions: Iterable[tuple[int, int, int]]) -> Any:
+    """The translation of ApiVersions for a broker that serves these (API key, first, last version)."""
+    keys = [{"api_key": key, "min_version": first, "max_version": last} for key, first, last in versions]
+
+    def translate(_request: Any, _version: int) -> Exchange:
+        def respond(answer: Answer) -> Values:
+            feature = {"name": TRANSACTION_VERSION}
+            finalized = 0 if answer.body is None else answer.body.transaction_version
+            return {
+                "error_code": answer.error,
+                "api_keys": keys,
+                "throttle_time": 0,
+                "supported_features": [feature | {"min_version": 0, "max_version": TRANSACTION_VERSION_MAX}],
+                "finalized_features_epoch": 0,
+                "finalized_features": [
+                    feature | {"max_version_level": finalized, "min_version_level": finalized}
+                ]
+                if finalized
+                else [],
+            }
+
+        return one(m.ApiVersions(), respond)
+
+    return translate
+
+
+def metadata(request: Any, version: int) -> Exchange:
+    """Describe topics and their leaders. A topic that does not exist is created, if client and broker allow
+    it; the client asks again until it is there.
+    """
+    asked = request.topics
+    names = None if asked is None or not (asked or version) else tuple(topic.name for topic in asked)
+    may_create = version <= AUTO_CREATES_ALWAYS or request.allow_auto_topic_creation
+
+    def respond(answers: Sequence[Answer]) -> Values:
+        error, body = answers[0]
+        if body is None:
+            topics = [
+                m.TopicMetadata(topic=name, error=error, is_internal=False, partitions=())
+                for name in names or []
+            ]
+            body = m.MetadataReply(cluster_id="", controller_id=-1, nodes=(), topics=tuple(topics))
+        return _described(body)
+
+    def beside(answers: Sequence[Answer]) -> tuple[m.Request, ...]:
+        body = answers[0].body
+        missing = () if body is None else body.topics
+        new = tuple(
+            m.CreateTopic(topic=topic.topic, partition_count=1)
+            for topic in missing
+            if topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic_name_problem(topic.topic) is None
+        )
+        return (m.CreateTopics(topics=new),) if new and may_create else ()
+
+    return Exchange((m.Metadata(topics=names),), respond, beside)
+
+
+def _described(reply: m.MetadataReply) -> Values:
+    return {
+        "throttle_time": 0,
+        "brokers": [
+            {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": None}
+            for node in reply.nodes
+        ],
+        "cluster_id": reply.cluster_id,
+        "controller_id": reply.controller_id,
+        "topics": [_described_topic(topic) for topic in reply.topics],
+        "cluster_authorized_operations": NOT_ASKED,
+    }
+
+
+def _described_topic(topic: m.TopicMetadata) -> Values:
+    return {
+        "error_code": topic.error,
+        "name": topic.topic,
+        "is_internal": topic.is_internal,
+        "partitions": [
+            {
+                "error_code": NO_ERROR,
+                "partition_index": each.partition,
+                "leader_id": each.leader_id,
+                "leader_epoch": each.leader_epoch,
+                "replica_nodes": [each.leader_id],
+                "isr_nodes": [each.leader_id],
+                "offline_replicas": [],
+            }
+            for each in topic.partitions
+        ],
+        "topic_authorized_operations": NOT_ASKED,
+    }
+
+
+def find_coordinator(request: Any, version: int) -> Exchange:
+    """Find the coordinators of groups or transactional ids; before version 4, of one."""
+    keys = tuple(request.coordinator_keys) if version >= 4 else (request.key,)
+    kind = getattr(request, "key_type", CoordinatorType.GROUP.value)
+
+    def respond(answers: Sequence[Answer]) -> Values:
+        found = [_coordinator(key, answer) for key, answer in zip(keys, answers, strict=True)]
+        return {"throttle_time": 0, "coordinators": found, **(found[0] if version < 4 else {})}
+
+    return Exchange(tuple(m.FindCoordinator(kind=kind, key=key) for key in keys), respond)
+
+
+def _coordinator(key: str, answer: Answer) -> Values:
+    node = answer.body or m.FindCoordinatorReply(node_id=-1, host="", port=-1)
+    return {
+        "key": key,
+        "node_id": node.node_id,
+        "host": node.host,
+        "port": node.port,
+        "error_code": answer.error,
+        "error_message": None if answer.error is NO_ERROR else answer.error.meaning,
+    }
+
+
+def create_topics(request: Any, _: int) -> Exchange:
+    """Create topics. One node has one replica of each partition, and assigns it by itself."""
+    refused = {topic.name: because for topic in request.topics if (because := _refusal(topic, request))}
+    counts = {topic.name: max(topic.num_partitions, 1) for topic in request.topics}
+    asked = m.CreateTopics(
+        topics=tuple(
+            m.CreateTopic(
+                topic=topic.name,
+                partition_count=1 if topic.num_partitions == DEFAULT_PARTITIONS else topic.num_partitions,
+                configs=tuple(
+                    m.TopicConfig(name=each.name, value=each.value)
+                    for each in topic.configs
+                    if each.value is not None
+                ),
+            )
+            for topic in request.topics
+            if topic.name not in refused
+        )
+    )
+
+    def respond(answer: Answer) -> Values:
+        results = [
+            m.TopicError(topic=name, error=error, because=because)
+            for name, (error, because) in refused.items()
+        ]
+        if answer.body is None:
+            names = [topic.topic for topic in asked.topics]
+            results += [m.TopicError(topic=name, error=answer.error, because="") for name in names]
+        else:
+            results += answer.body.topics
+        return {
+            "throttle_time": 0,
+            "topics": [
+                _topic_values(result)
+                | {"num_partitions": counts[result.topic], "replication_factor": 1, "configs": []}
+                for result in results
+            ],
+        }
+
+    return one(asked, respond)
+
+
+def _refusal(topic: Any, request: Any) -> tuple[ErrorCode, str] | None:
+    if topic.assignments:
+        return ErrorCode.INVALID_REQUEST, "this broker assigns partitions by itself: give a number of them"
+    if topic.replication_factor not in DEFAULT_REPLICAS:
+        because = f"there is one broker, so the replication factor is 1, not {topic.replication_factor}"
+        return ErrorCode.INVALID_REPLICATION_FACTOR, because
+    if request.validate_only:
+        return ErrorCode.INVALID_REQUEST, "this broker does not validate without creating"
+    return None
+
+
+def _topic_values(result: m.TopicError) -> dict[str, Any]:
+    return {
+        "name": result.topic,
+        "error_code": result.error,
+        "error_message": None if result.error is NO_ERROR else result.because or result.error.meaning,
+    }
+
+
+def delete_topics(request: Any, _: int) -> Exchange:
+    """Delete topics by name."""
+    asked = m.DeleteTopics(topics=tuple(request.topic_names))
+
+    def respond(answer: Answer) -> Values:
+        results = (
+            answer.body.topics
+            if answer.body is not None
+            else [m.TopicError(topic=name, error=answer.error, because="") for name in asked.topics]
+        )
+        return {"throttle_time": 0, "responses": [_topic_values(result) for result in results]}
+
+    return one(asked, respond)

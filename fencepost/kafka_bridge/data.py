@@ -1,0 +1,219 @@
+"""Produce, Fetch, ListOffsets and DeleteRecords of Kafka's clients.
+
+Rule: records pass as bytes. Only a reader that cannot read columns makes the broker encode a batch again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, by_topic, known, one
+from fencepost.kafka_bridge.records import for_kafka, uses_zstd
+from fencepost.kafka_bridge.wire import milliseconds
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, IsolationLevel
+
+NO_SESSION: Final = 0  # of a Fetch, and of a reply that grants none (KIP-227)
+FINAL_EPOCH: Final = -1  # of a client that wants no session
+FIRST_ZSTD_VERSION: Final = 10
+
+
+def produce(request: Any, _: int) -> Exchange:
+    """One batch for each partition."""
+    parts = tuple(
+        m.ProducePartition(topic=topic.name, partition=part.index, records=part.records or b"")
+        for topic in request.topic_data
+        for part in topic.partition_data
+    )
+    asked = m.Produce(
+        transactional_id=request.transactional_id,
+        acks=request.acks,
+        timeout_ms=milliseconds(request.timeout),
+        partitions=parts,
+    )
+
+    def respond(answer: Answer) -> Values:
+        produced = _produced(parts, answer.error) if answer.body is None else answer.body.partitions
+        return {
+            "responses": [
+                {"name": topic, "partition_responses": [_produced_values(part) for part in its]}
+                for topic, its in by_topic(produced).items()
+            ],
+            "throttle_time": 0,
+        }
+
+    return one(asked, respond)
+
+
+def _produced(parts: tuple[m.ProducePartition, ...], error: ErrorCode) -> tuple[m.ProducedPartition, ...]:
+    return tuple(
+        m.ProducedPartition(
+            topic=part.topic,
+            partition=part.partition,
+            error=error,
+            base_offset=NO_OFFSET,
+            log_start_offset=NO_OFFSET,
+        )
+        for part in parts
+    )
+
+
+def _produced_values(part: m.ProducedPartition) -> Values:
+    return {
+        "index": part.partition,
+        "error_code": part.error,
+        "base_offset": part.base_offset,
+        "log_append_time": NO_TIMESTAMP,  # the time of a record is that of its producer (CreateTime)
+        "log_start_offset": part.log_start_offset,
+        "record_errors": (),
+        "error_message": None if part.error is NO_ERROR else part.error.meaning,
+    }
+
+
+def fetch(request: Any, version: int) -> Exchange:
+    """Read batches. No session is granted, so a client names all of its partitions each time."""
+    session_id = getattr(request, "session_id", NO_SESSION)
+    if session_id != NO_SESSION and getattr(request, "session_epoch", FINAL_EPOCH) != FINAL_EPOCH:
+        return known(_fetched_values((), error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, version=version))
+    parts = tuple(
+        m.FetchPartition(
+            topic=topic.topic,
+            partition=part.partition,
+            current_leader_epoch=getattr(part, "current_leader_epoch", NO_LEADER_EPOCH),
+            fetch_offset=part.fetch_offset,
+            max_bytes=part.partition_max_bytes,
+        )
+        for topic in request.topics
+        for part in topic.partitions
+    )
+    asked = m.Fetch(
+        max_wait_ms=milliseconds(request.max_wait),
+        min_bytes=request.min_bytes,
+        max_bytes=request.max_bytes,
+        isolation_level=IsolationLevel(request.isolation_level),
+        partitions=parts,
+    )
+
+    def respond(answer: Answer) -> Values:
+        fetched = () if answer.body is None else answer.body.partitions
+        return _fetched_values(fetched, error=answer.error, version=version)
+
+    return one(asked, respond)
+
+
+def _fetched_values(fetched: tuple[m.FetchedPartition, ...], *, error: ErrorCode, version: int) -> Values:
+    return {
+        "throttle_time": 0,
+        "error_code": error,
+        "session_id": NO_SESSION,
+        "responses": [
+            {"topic": topic, "partitions": [_fetched_part(part, version) for part in its]}
+            for topic, its in by_topic(fetched).items()
+        ],
+    }
+
+
+def _fetched_part(part: m.FetchedPartition, version: int) -> Values:
+    error, records = part.error, part.records
+    if version < FIRST_ZSTD_VERSION and uses_zstd(records):
+        error, records = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, b""
+    return {
+        "partition_index": part.partition,
+        "error_code": error,
+        "high_watermark": part.high_watermark,
+        "last_stable_offset": part.last_stable_offset,
+        "log_start_offset": part.log_start_offset,
+        "aborted_transactions": None
+        if part.aborted is None
+        else [{"producer_id": each.producer_id, "first_offset": each.first_offset} for each in part.aborted],
+        "records": bytes(for_kafka(records)),
+    }
+
+
+def list_offsets(request: Any, _: int) -> Exchange:
+    """Find offsets by timestamp, or the ends of logs."""
+    parts = tuple(
+        m.ListOffsetsPartition(
+            topic=topic.name,
+            partition=part.partition_index,
+            current_leader_epoch=getattr(part, "current_leader_epoch", NO_LEADER_EPOCH),
+            timestamp=part.timestamp,
+        )
+        for topic in request.topics
+        for part in topic.partitions
+    )
+    level = IsolationLevel(getattr(request, "isolation_level", IsolationLevel.READ_UNCOMMITTED))
+    asked = m.ListOffsets(isolation_level=level, partitions=parts)
+
+    def respond(answer: Answer) -> Values:
+        listed = _not_listed(parts, answer.error) if answer.body is None else answer.body.partitions
+        return {
+            "throttle_time": 0,
+            "topics": [
+                {"name": topic, "partitions": [_listed_values(part) for part in its]}
+                for topic, its in by_topic(listed).items()
+            ],
+        }
+
+    return one(asked, respond)
+
+
+def _not_listed(parts: tuple[m.ListOffsetsPartition, ...], error: ErrorCode) -> tuple[m.ListedOffset, ...]:
+    return tuple(
+        m.ListedOffset(
+            topic=part.topic, partition=part.partition, error=error, timestamp=NO_TIMESTAMP, offset=NO_OFFSET
+        )
+        for part in parts
+    )
+
+
+def _listed_values(part: m.ListedOffset) -> Values:
+    return {
+        "partition_index": part.partition,
+        "error_code": part.error,
+        "timestamp": part.timestamp,
+        "offset": part.offset,
+        "leader_epoch": NO_LEADER_EPOCH,
+    }
+
+
+def delete_records(request: Any, _: int) -> Exchange:
+    """Move the start of logs forward."""
+    parts = tuple(
+        m.DeleteRecordsPartition(topic=topic.name, partition=part.partition_index, offset=part.offset)
+        for topic in request.topics
+        for part in topic.partitions
+    )
+    asked = m.DeleteRecords(timeout_ms=milliseconds(request.timeout), partitions=parts)
+
+    def respond(answer: Answer) -> Values:
+        deleted = (
+            tuple(
+                m.DeletedRecords(
+                    topic=part.topic, partition=part.partition, low_watermark=NO_OFFSET, error=answer.error
+                )
+                for part in parts
+            )
+            if answer.body is None
+            else answer.body.partitions
+        )
+        return {
+            "throttle_time": 0,
+            "topics": [
+                {
+                    "name": topic,
+                    "partitions": [
+                        {
+                            "partition_index": part.partition,
+                            "low_watermark": part.low_watermark,
+                            "error_code": part.error,
+                        }
+                        for part in its
+                    ],
+                }
+                for topic, its in by_topic(deleted).items()
+            ],
+        }
+
+    return one(asked, respond)

@@ -1,0 +1,142 @@
+"""The dialect of Kafka's clients: their frames on one side, requests of the node on the other.
+
+Rule: one request is in progress at a time, and responses leave in the order of the requests, as in Kafka
+(Selector mutes a connection until its response is sent).
+"""
+
+# Theory of operation
+#
+#     frame -> header -> kio's request -> Exchange -> requests of the node
+#                                            ^  |
+#                       answers of the node -+  +-> fields -> kio's response -> frame
+#
+# Most requests become one request of the node, with the same fields in our classes. FindCoordinator and
+# OffsetFetch may name several keys, and become one request for each; the response waits for all of them.
+#
+# The node numbers nothing itself: the correlation ids of its requests count up from 0 on each connection. The
+# client's own stays here.
+#
+# A request that cannot be decoded closes the connection, as in Kafka. One exception: a client asks for the
+# versions in the newest version that it knows, and must get an answer that it can read (KIP-511).
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import attrs
+
+from fencepost.kafka_bridge.apis import SERVED
+from fencepost.kafka_bridge.exchange import Answer, Exchange
+from fencepost.kafka_bridge.wire import (
+    API_VERSIONS_KEY,
+    RequestHeader,
+    decode_request,
+    encode_response,
+    read_header,
+)
+from fencepost.protocol.batches import Buffer
+from fencepost.protocol.dialect import Asked
+from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.frames import REQUEST_HEADER_MAX, Announced, FrameReader, ReplyFrame, RequestFrame
+from fencepost.protocol.messages import Produce, Request
+
+PRODUCE_KEY: Final = 0
+COPIES_PER_HEADER: Final = 25  # memory.py counts a header this many times; records are copied once
+NO_ACKS: Final = 0
+_PREFIX = struct.Struct(">Ih")  # length, API key
+
+
+class KafkaFrameReader(FrameReader):
+    """Kafka's frames: a length, and a request whose header has no length of its own."""
+
+    def announced(self) -> Announced | None:
+        """The sizes of the next frame, or None before its first 6 bytes are there."""
+        start = self.peek(_PREFIX.size)
+        if len(start) < _PREFIX.size:
+            return None
+        length, api_key = _PREFIX.unpack(start)
+        self.check_length(length)
+        if api_key == PRODUCE_KEY:
+            return Announced(4 + length, length // COPIES_PER_HEADER)
+        if length > REQUEST_HEADER_MAX:
+            raise ProtocolViolation(
+                f"a Kafka request of {length} bytes without records; the limit is {REQUEST_HEADER_MAX}"
+            )
+        return Announced(4 + length, length)
+
+
+@attrs.define
+class _InProgress:
+    """The request that the client waits for. `places` are those of the answers that have not come, by
+    correlation id.
+    """
+
+    header: RequestHeader
+    exchange: Exchange
+    places: dict[int, int]
+    answers: list[Answer | None]
+
+
+class KafkaDialect:
+    """One connection of a Kafka client."""
+
+    is_serial = True
+
+    def __init__(self) -> None:
+        self.frames: FrameReader = KafkaFrameReader()
+        self._next = 0
+        self._current: _InProgress | None = None
+
+    def ask(self, frame: memoryview) -> Asked:
+        header = read_header(frame)
+        api = SERVED.get(header.api_key)
+        if api is None or not api.first <= header.version <= api.last:
+            return _unsupported(header)
+        exchange = api.translate(decode_request(frame, header), header.version)
+        if not exchange.requests:
+            return Asked(pieces=_encoded(header, exchange, ()))
+        requests = self._numbered(exchange.requests, header)
+        first = exchange.requests[0]
+        if not (isinstance(first, Produce) and first.acks == NO_ACKS):  # that gets no response
+            places = {request.correlation_id: place for place, request in enumerate(requests)}
+            self._current = _InProgress(header, exchange, places, [None] * len(requests))
+        return Asked(requests)
+
+    def reply(self, reply: ReplyFrame) -> Asked:
+        current = self._current
+        if current is None or reply.correlation_id not in current.places:
+            return Asked()  # to a request beside the exchange
+        current.answers[current.places.pop(reply.correlation_id)] = Answer(reply.error, reply.body)
+        if current.places:
+            return Asked()
+        self._current = None
+        answers = [answer for answer in current.answers if answer is not None]
+        beside = self._numbered(current.exchange.beside(answers), current.header)
+        return Asked(beside, _encoded(current.header, current.exchange, answers))
+
+    def _numbered(self, requests: Iterable[Request], header: RequestHeader) -> tuple[RequestFrame, ...]:
+        numbered = tuple(
+            RequestFrame(request, correlation_id=number, version=header.version, client_id=header.client_id)
+            for number, request in enumerate(requests, start=self._next)
+        )
+        self._next += len(numbered)
+        return numbered
+
+
+def _unsupported(header: RequestHeader) -> Asked:
+    if header.api_key != API_VERSIONS_KEY:
+        what = f"Kafka API {header.api_key} version {header.version}"
+        raise ProtocolViolation(f"{what} is not served: ask ApiVersions for the range")
+    served = SERVED[API_VERSIONS_KEY]
+    values = {
+        "error_code": ErrorCode.UNSUPPORTED_VERSION,
+        "api_keys": [{"api_key": API_VERSIONS_KEY, "min_version": served.first, "max_version": served.last}],
+    }
+    return Asked(pieces=encode_response(API_VERSIONS_KEY, 0, header.correlation_id, values))
+
+
+def _encoded(header: RequestHeader, exchange: Exchange, answers: Sequence[Answer]) -> list[Buffer]:
+    values = exchange.respond(answers)
+    return encode_response(header.api_key, header.version, header.correlation_id, values)

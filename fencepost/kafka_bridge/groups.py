@@ -1,0 +1,338 @@
+"""The requests of consumer groups of the classic protocol, and committed offsets.
+
+Rule: the bytes of members (metadata and assignments) pass unchanged; what they mean is between clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, by_topic, one
+from fencepost.kafka_bridge.transactions import committed, offsets_to_commit
+from fencepost.kafka_bridge.wire import milliseconds
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import NO_ERROR
+from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, GroupState, TopicPartition
+
+NO_GENERATION: Final = -1
+NOT_ASKED: Final = -(2**31)  # authorized operations
+FIRST_BATCHED_OFFSET_FETCH: Final = 8
+FIRST_BATCHED_LEAVE_GROUP: Final = 3
+CLASSIC: Final = "classic"
+_STATES: Final = {state.title.lower(): state for state in GroupState}
+
+
+def offset_commit(request: Any, _: int) -> Exchange:
+    """Commit offsets outside a transaction."""
+    offsets = offsets_to_commit(request)
+    generation = getattr(
+        request, "generation_id_or_member_epoch", getattr(request, "generation_id", NO_GENERATION)
+    )
+    asked = m.OffsetCommit(
+        group_id=request.group_id,
+        generation_id=generation,
+        member_id=request.member_id,
+        group_instance_id=getattr(request, "group_instance_id", None),
+        offsets=offsets,
+    )
+    return one(asked, lambda answer: committed(offsets, answer))
+
+
+def offset_fetch(request: Any, version: int) -> Exchange:
+    """Read committed offsets; since version 8, of several groups."""
+    is_batched = version >= FIRST_BATCHED_OFFSET_FETCH
+    groups = request.groups if is_batched else (request,)
+    asked = tuple(_offsets_of(group, stable=getattr(request, "require_stable", False)) for group in groups)
+
+    def respond(answers: Sequence[Answer]) -> Values:
+        fetched = [_fetched(one, answer) for one, answer in zip(asked, answers, strict=True)]
+        return {"throttle_time": 0, "groups": fetched, **({} if is_batched else fetched[0])}
+
+    return Exchange(asked, respond)
+
+
+def _offsets_of(group: Any, *, stable: bool) -> m.OffsetFetch:
+    parts = (
+        None
+        if group.topics is None
+        else tuple(
+            TopicPartition(topic.name, partition)
+            for topic in group.topics
+            for partition in topic.partition_indexes
+        )
+    )
+    return m.OffsetFetch(group_id=group.group_id, require_stable=stable, partitions=parts)
+
+
+def _fetched(asked: m.OffsetFetch, answer: Answer) -> dict[str, Any]:
+    offsets = (
+        answer.body.offsets
+        if answer.body is not None
+        else [
+            m.FetchedOffset(
+                topic=part.topic,
+                partition=part.partition,
+                error=answer.error,
+                offset=NO_OFFSET,
+                leader_epoch=NO_LEADER_EPOCH,
+                metadata="",
+            )
+            for part in asked.partitions or ()
+        ]
+    )
+    return {
+        "group_id": asked.group_id,
+        "error_code": answer.error,
+        "topics": [
+            {
+                "name": topic,
+                "partitions": [
+                    {
+                        "partition_index": each.partition,
+                        "committed_offset": each.offset,
+                        "committed_leader_epoch": each.leader_epoch,
+                        "metadata": each.metadata,
+                        "error_code": each.error,
+                    }
+                    for each in its
+                ],
+            }
+            for topic, its in by_topic(offsets).items()
+        ],
+    }
+
+
+def join_group(request: Any, _: int) -> Exchange:
+    """Join a group, or its next generation."""
+    asked = m.JoinGroup(
+        group_id=request.group_id,
+        session_timeout_ms=milliseconds(request.session_timeout),
+        rebalance_timeout_ms=milliseconds(request.rebalance_timeout),
+        member_id=request.member_id,
+        group_instance_id=getattr(request, "group_instance_id", None),
+        protocol_type=request.protocol_type,
+        protocols=tuple(
+            m.GroupProtocol(name=each.name, metadata=each.metadata) for each in request.protocols
+        ),
+    )
+    return one(asked, lambda answer: _joined(asked, answer))
+
+
+def _joined(asked: m.JoinGroup, answer: Answer) -> Values:
+    joined = answer.body or m.JoinGroupReply(
+        generation_id=NO_GENERATION,
+        protocol_type=None,
+        protocol_name=None,
+        leader="",
+        skip_assignment=False,
+        member_id=asked.member_id,
+        members=(),
+    )
+    return {
+        "throttle_time": 0,
+        "error_code": answer.error,
+        "generation_id": joined.generation_id,
+        "protocol_type": joined.protocol_type,
+        "protocol_name": joined.protocol_name or "",
+        "leader": joined.leader,
+        "skip_assignment": joined.skip_assignment,
+        "member_id": joined.member_id,
+        "members": [
+            {
+                "member_id": each.member_id,
+                "group_instance_id": each.group_instance_id,
+                "metadata": each.metadata,
+            }
+            for each in joined.members
+        ],
+    }
+
+
+def sync_group(request: Any, _: int) -> Exchange:
+    """Get a member's assignment; the leader brings those of all members."""
+    asked = m.SyncGroup(
+        group_id=request.group_id,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=getattr(request, "group_instance_id", None),
+        protocol_type=getattr(request, "protocol_type", None),
+        protocol_name=getattr(request, "protocol_name", None),
+        assignments=tuple(
+            m.MemberAssignment(member_id=each.member_id, assignment=each.assignment)
+            for each in request.assignments
+        ),
+    )
+
+    def respond(answer: Answer) -> Values:
+        synced = answer.body or m.SyncGroupReply(protocol_type=None, protocol_name=None, assignment=b"")
+        return {
+            "throttle_time": 0,
+            "error_code": answer.error,
+            "protocol_type": synced.protocol_type,
+            "protocol_name": synced.protocol_name,
+            "assignment": synced.assignment,
+        }
+
+    return one(asked, respond)
+
+
+def heartbeat(request: Any, _: int) -> Exchange:
+    """Keep a membership."""
+    asked = m.Heartbeat(
+        group_id=request.group_id,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=getattr(request, "group_instance_id", None),
+    )
+    return one(asked, lambda answer: {"throttle_time": 0, "error_code": answer.error})
+
+
+def leave_group(request: Any, version: int) -> Exchange:
+    """Leave a group; since version 3, several members."""
+    is_batched = version >= FIRST_BATCHED_LEAVE_GROUP
+    members = (
+        tuple(
+            m.LeavingMember(member_id=each.member_id, group_instance_id=each.group_instance_id)
+            for each in request.members
+        )
+        if is_batched
+        else (m.LeavingMember(member_id=request.member_id, group_instance_id=None),)
+    )
+
+    def respond(answer: Answer) -> Values:
+        left = () if answer.body is None else answer.body.members
+        first = left[0].error if left and not is_batched else answer.error
+        return {
+            "throttle_time": 0,
+            "error_code": first,
+            "members": [
+                {
+                    "member_id": each.member_id,
+                    "group_instance_id": each.group_instance_id,
+                    "error_code": each.error,
+                }
+                for each in left
+            ],
+        }
+
+    return one(m.LeaveGroup(group_id=request.group_id, members=members), respond)
+
+
+def describe_groups(request: Any, _: int) -> Exchange:
+    """Describe groups and their members."""
+    names = tuple(request.groups)
+
+    def respond(answer: Answer) -> Values:
+        described = (
+            answer.body.groups
+            if answer.body is not None
+            else [
+                m.DescribedGroup(
+                    group_id=name,
+                    error=answer.error,
+                    state=GroupState.DEAD,
+                    protocol_type="",
+                    protocol="",
+                    members=(),
+                )
+                for name in names
+            ]
+        )
+        return {"throttle_time": 0, "groups": [_described(each) for each in described]}
+
+    return one(m.DescribeGroups(groups=names), respond)
+
+
+def _described(group: m.DescribedGroup) -> Values:
+    return {
+        "error_code": group.error,
+        "error_message": None if group.error is NO_ERROR else group.error.meaning,
+        "group_id": group.group_id,
+        "group_state": group.state.title,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol,
+        "members": [
+            {
+                "member_id": each.member_id,
+                "group_instance_id": each.group_instance_id,
+                "client_id": "",
+                "client_host": "",
+                "member_metadata": each.metadata,
+                "member_assignment": each.assignment,
+            }
+            for each in group.members
+        ],
+        "authorized_operations": NOT_ASKED,
+    }
+
+
+def list_groups(request: Any, _: int) -> Exchange:
+    """List the groups of this coordinator; unknown states select none."""
+    named = tuple(getattr(request, "states_filter", ()))
+    states = tuple(_STATES[name.lower()] for name in named if name.lower() in _STATES)
+    types = {name.lower() for name in getattr(request, "types_filter", ())}
+    selects_none = bool(named and not states) or bool(types and CLASSIC not in types)
+
+    def respond(answer: Answer) -> Values:
+        listed = () if answer.body is None or selects_none else answer.body.groups
+        return {
+            "throttle_time": 0,
+            "error_code": answer.error,
+            "groups": [
+                {
+                    "group_id": each.group_id,
+                    "protocol_type": each.protocol_type,
+                    "group_state": each.state.title,
+                    "group_type": CLASSIC,
+                }
+                for each in listed
+            ],
+        }
+
+    return one(m.ListGroups(states=states), respond)
+
+
+def delete_groups(request: Any, _: int) -> Exchange:
+    """Delete groups that have no members."""
+    names = tuple(request.groups_names)
+
+    def respond(answer: Answer) -> Values:
+        deleted = (
+            answer.body.groups
+            if answer.body is not None
+            else [m.GroupError(group_id=name, error=answer.error) for name in names]
+        )
+        return {
+            "throttle_time": 0,
+            "results": [{"group_id": each.group_id, "error_code": each.error} for each in deleted],
+        }
+
+    return one(m.DeleteGroups(groups=names), respond)
+
+
+def offset_delete(request: Any, _: int) -> Exchange:
+    """Delete a group's offsets of partitions that no member reads."""
+    parts = tuple(
+        TopicPartition(topic.name, part.partition_index)
+        for topic in request.topics
+        for part in topic.partitions
+    )
+
+    def respond(answer: Answer) -> Values:
+        deleted = () if answer.body is None else answer.body.partitions
+        return {
+            "error_code": answer.error,
+            "throttle_time": 0,
+            "topics": [
+                {
+                    "name": topic,
+                    "partitions": [
+                        {"partition_index": part.partition, "error_code": part.error} for part in its
+                    ],
+                }
+                for topic, its in by_topic(deleted).items()
+            ],
+        }
+
+    return one(m.OffsetDelete(group_id=request.group_id, partitions=parts), respond)

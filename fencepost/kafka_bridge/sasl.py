@@ -1,0 +1,37 @@
+"""SaslHandshake and SaslAuthenticate of Kafka's clients (KIP-43, KIP-152).
+
+Rule: the messages of a mechanism pass as bytes. Connections answer these requests; the node never sees them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, one
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import NO_ERROR
+
+
+def sasl_handshake(request: Any, _: int) -> Exchange:
+    """Choose the mechanism."""
+
+    def respond(answer: Answer) -> Values:
+        offered = () if answer.body is None else answer.body.mechanisms
+        return {"error_code": answer.error, "mechanisms": offered}
+
+    return one(m.SaslHandshake(mechanism=request.mechanism), respond)
+
+
+def sasl_authenticate(request: Any, _: int) -> Exchange:
+    """Send one message of the mechanism."""
+
+    def respond(answer: Answer) -> Values:
+        body = answer.body or m.SaslAuthenticateReply(auth_bytes=b"")
+        return {
+            "error_code": answer.error,
+            "error_message": None if answer.error is NO_ERROR else answer.error.meaning,
+            "auth_bytes": body.auth_bytes,
+            "session_lifetime": body.session_lifetime_ms,
+        }
+
+    return one(m.SaslAuthenticate(auth_bytes=request.auth_bytes), respond)

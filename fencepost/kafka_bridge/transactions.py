@@ -1,0 +1,325 @@
+"""The requests of transactional producers, and questions about transactions.
+
+Rule: an error of the whole request is an error of each of its partitions where the response has no other
+place for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, by_topic, one
+from fencepost.kafka_bridge.wire import milliseconds
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import NO_ERROR
+from fencepost.protocol.terms import (
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TopicPartition,
+    TransactionResult,
+)
+
+NO_GENERATION = -1
+
+
+def partition_errors(asked: Iterable[TopicPartition], answer: Answer) -> Sequence[m.PartitionError]:
+    """The result of each partition."""
+    if answer.body is not None:
+        return answer.body.partitions
+    return [
+        m.PartitionError(topic=each.topic, partition=each.partition, error=answer.error) for each in asked
+    ]
+
+
+def init_producer_id(request: Any, _: int) -> Exchange:
+    """Get a producer id and epoch."""
+    asked = m.InitProducerId(
+        transactional_id=request.transactional_id,
+        transaction_timeout_ms=milliseconds(request.transaction_timeout),
+        producer_id=getattr(request, "producer_id", NO_PRODUCER_ID),
+        producer_epoch=getattr(request, "producer_epoch", NO_PRODUCER_EPOCH),
+    )
+
+    def respond(answer: Answer) -> Values:
+        granted = answer.body
+        return {
+            "throttle_time": 0,
+            "error_code": answer.error,
+            "producer_id": NO_PRODUCER_ID if granted is None else granted.producer_id,
+            "producer_epoch": NO_PRODUCER_EPOCH if granted is None else granted.producer_epoch,
+        }
+
+    return one(asked, respond)
+
+
+def add_partitions_to_txn(request: Any, _: int) -> Exchange:
+    """Add partitions to a transaction. Later versions are for brokers, which do not connect here."""
+    parts = tuple(
+        TopicPartition(topic.name, partition)
+        for topic in request.v3_and_below_topics
+        for partition in topic.partitions
+    )
+    asked = m.AddPartitionsToTxn(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        verify_only=False,
+        partitions=parts,
+    )
+
+    def respond(answer: Answer) -> Values:
+        return {
+            "throttle_time": 0,
+            "results_by_topic_v3_and_below": [
+                {
+                    "name": topic,
+                    "results_by_partition": [
+                        {"partition_index": part.partition, "partition_error_code": part.error}
+                        for part in its
+                    ],
+                }
+                for topic, its in by_topic(partition_errors(parts, answer)).items()
+            ],
+        }
+
+    return one(asked, respond)
+
+
+def add_offsets_to_txn(request: Any, _: int) -> Exchange:
+    """Add a group's offsets to a transaction."""
+    asked = m.AddOffsetsToTxn(
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        group_id=request.group_id,
+    )
+    return one(asked, lambda answer: {"throttle_time": 0, "error_code": answer.error})
+
+
+def end_txn(request: Any, _: int) -> Exchange:
+    """Commit or abort."""
+    asked = m.EndTxn(
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        result=TransactionResult.COMMIT if request.committed else TransactionResult.ABORT,
+    )
+
+    def respond(answer: Answer) -> Values:
+        ended = answer.body
+        return {
+            "throttle_time": 0,
+            "error_code": answer.error,
+            "producer_id": NO_PRODUCER_ID if ended is None else ended.producer_id,
+            "producer_epoch": NO_PRODUCER_EPOCH if ended is None else ended.producer_epoch,
+        }
+
+    return one(asked, respond)
+
+
+def offsets_to_commit(request: Any) -> tuple[m.OffsetToCommit, ...]:
+    """The offsets in an OffsetCommit or TxnOffsetCommit."""
+    return tuple(
+        m.OffsetToCommit(
+            topic=topic.name,
+            partition=part.partition_index,
+            offset=part.committed_offset,
+            leader_epoch=getattr(part, "committed_leader_epoch", NO_LEADER_EPOCH),
+            metadata=part.committed_metadata or "",
+        )
+        for topic in request.topics
+        for part in topic.partitions
+    )
+
+
+def committed(offsets: Iterable[m.OffsetToCommit], answer: Answer) -> Values:
+    """The response to an OffsetCommit or TxnOffsetCommit."""
+    asked = [TopicPartition(each.topic, each.partition) for each in offsets]
+    return {
+        "throttle_time": 0,
+        "topics": [
+            {
+                "name": topic,
+                "partitions": [{"partition_index": part.partition, "error_code": part.error} for part in its],
+            }
+            for topic, its in by_topic(partition_errors(asked, answer)).items()
+        ],
+    }
+
+
+def txn_offset_commit(request: Any, _: int) -> Exchange:
+    """Commit offsets as part of a transaction."""
+    offsets = offsets_to_commit(request)
+    asked = m.TxnOffsetCommit(
+        transactional_id=request.transactional_id,
+        group_id=request.group_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        generation_id=getattr(request, "generation_id", NO_GENERATION),
+        member_id=getattr(request, "member_id", ""),
+        group_instance_id=getattr(request, "group_instance_id", None),
+        offsets=offsets,
+    )
+    return one(asked, lambda answer: committed(offsets, answer))
+
+
+def describe_producers(request: Any, _: int) -> Exchange:
+    """List the producers that a partition leader remembers (KIP-664)."""
+    parts = tuple(
+        TopicPartition(topic.name, partition)
+        for topic in request.topics
+        for partition in topic.partition_indexes
+    )
+
+    def respond(answer: Answer) -> Values:
+        described = (
+            [
+                m.DescribedProducers(
+                    topic=each.topic, partition=each.partition, error=answer.error, producers=()
+                )
+                for each in parts
+            ]
+            if answer.body is None
+            else answer.body.partitions
+        )
+        return {
+            "throttle_time": 0,
+            "topics": [
+                {"name": topic, "partitions": [_producers(part) for part in its]}
+                for topic, its in by_topic(described).items()
+            ],
+        }
+
+    return one(m.DescribeProducers(partitions=parts), respond)
+
+
+def _producers(part: m.DescribedProducers) -> Values:
+    return {
+        "partition_index": part.partition,
+        "error_code": part.error,
+        "error_message": None if part.error is NO_ERROR else part.error.meaning,
+        "active_producers": [
+            {
+                "producer_id": each.producer_id,
+                "producer_epoch": each.producer_epoch,
+                "last_sequence": each.last_sequence,
+                "last_timestamp": each.last_timestamp,
+                "coordinator_epoch": each.coordinator_epoch,
+                "current_txn_start_offset": each.open_since_offset,
+            }
+            for each in part.producers
+        ],
+    }
+
+
+def describe_transactions(request: Any, _: int) -> Exchange:
+    """Describe the current transaction of each transactional id (KIP-664)."""
+    names = tuple(request.transactional_ids)
+
+    def respond(answer: Answer) -> Values:
+        described = (
+            [m.TransactionDescription(transactional_id=name, error=answer.error) for name in names]
+            if answer.body is None
+            else answer.body.transactions
+        )
+        return {"throttle_time": 0, "transaction_states": [_transaction(each) for each in described]}
+
+    return one(m.DescribeTransactions(transactional_ids=names), respond)
+
+
+def _transaction(described: m.TransactionDescription) -> Values:
+    return {
+        "error_code": described.error,
+        "transactional_id": described.transactional_id,
+        "transaction_state": described.state.title if described.error is NO_ERROR else "",
+        "transaction_timeout": described.timeout_ms,
+        "transaction_start_time": described.start_ms,
+        "producer_id": described.producer_id,
+        "producer_epoch": described.producer_epoch,
+        "topics": [
+            {"topic": topic, "partitions": [each.partition for each in its]}
+            for topic, its in by_topic(described.partitions).items()
+        ],
+    }
+
+
+def list_transactions(request: Any, _: int) -> Exchange:
+    """List the transactions of this coordinator (KIP-664, KIP-994)."""
+    asked = m.ListTransactions(
+        states=tuple(request.state_filters),
+        producer_ids=tuple(request.producer_id_filters),
+        duration_ms=getattr(request, "duration_filter", -1),
+    )
+
+    def respond(answer: Answer) -> Values:
+        body = answer.body or m.ListTransactionsReply(unknown_states=(), transactions=())
+        return {
+            "throttle_time": 0,
+            "error_code": answer.error,
+            "unknown_state_filters": body.unknown_states,
+            "transaction_states": [
+                {
+                    "transactional_id": each.transactional_id,
+                    "producer_id": each.producer_id,
+                    "transaction_state": each.state.title,
+                }
+                for each in body.transactions
+            ],
+        }
+
+    return one(asked, respond)
+
+
+def write_txn_markers(request: Any, _: int) -> Exchange:
+    """Append markers, as a coordinator of another cluster would; an administrator aborts with it."""
+    asked = m.WriteTxnMarkers(
+        markers=tuple(
+            m.TransactionMarker(
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                result=TransactionResult.COMMIT if each.transaction_result else TransactionResult.ABORT,
+                coordinator_epoch=each.coordinator_epoch,
+                transaction_version=getattr(each, "transaction_version", 0),
+                partitions=tuple(
+                    TopicPartition(topic.name, partition)
+                    for topic in each.topics
+                    for partition in topic.partition_indexes
+                ),
+            )
+            for each in request.markers
+        )
+    )
+
+    return one(asked, lambda answer: _written(asked.markers, answer))
+
+
+def _written(markers: Sequence[m.TransactionMarker], answer: Answer) -> Values:
+    written = (
+        [
+            m.WrittenMarker(
+                producer_id=each.producer_id, partitions=tuple(partition_errors(each.partitions, answer))
+            )
+            for each in markers
+        ]
+        if answer.body is None
+        else answer.body.markers
+    )
+    return {
+        "markers": [
+            {
+                "producer_id": marker.producer_id,
+                "topics": [
+                    {
+                        "name": topic,
+                        "partitions": [
+                            {"partition_index": part.partition, "error_code": part.error} for part in its
+                        ],
+                    }
+                    for topic, its in by_topic(marker.partitions).items()
+                ],
+            }
+            for marker in written
+        ]
+    }

@@ -1,0 +1,194 @@
+"""Kafka's requests and responses as bytes, by the schemas of kio: one class for each version of a message.
+
+Rule: nothing here knows what a message means. Bytes that are not a request raise ProtocolViolation.
+"""
+
+# Theory of operation
+#
+#     u32 length | i16 API key | i16 version | i32 correlation id | client id | tagged fields | request
+#     u32 length | i32 correlation id | tagged fields | response
+#
+# kio has a class for each message and version, generated from Kafka's schemas. Versions of a message differ
+# in their fields, and mostly have one meaning. So a response is described once, as a mapping that has the
+# fields of all versions, and `encoded` fills the class of one version with those that it has. A mapping that
+# lacks a field without a default is a bug.
+#
+# Both headers have tagged fields from the message's first flexible version on, except the response to
+# ApiVersions: a client that is newer than the broker must be able to read it (ApiVersionsResponse.json).
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from types import NoneType
+from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode as KafkaErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from fencepost.protocol.batches import Buffer
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.frames import CLIENT_ID_LENGTH_MAX
+
+API_VERSIONS_KEY: Final = 18
+_HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
+_CORRELATION_ID = struct.Struct(">i")
+_LENGTH = struct.Struct(">I")
+_NO_TAGGED_FIELDS: Final = b"\0"
+_NULL: Final = -1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class RequestHeader(NamedTuple):
+    """The header of a request, and where the request itself begins."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str
+    end: int
+
+
+def read_header(frame: memoryview) -> RequestHeader:
+    """The header of a frame (the bytes after its length), without its tagged fields."""
+    if len(frame) < _HEADER.size:
+        raise ProtocolViolation(f"a Kafka request of {len(frame)} bytes is shorter than its header")
+    api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
+    end = _HEADER.size + max(length, 0)
+    if not _NULL <= length <= CLIENT_ID_LENGTH_MAX or end > len(frame):
+        raise ProtocolViolation(f"a client id of {length} bytes; the limit is {CLIENT_ID_LENGTH_MAX}")
+    try:
+        client_id = str(frame[_HEADER.size : end], "utf-8")
+    except UnicodeDecodeError as problem:
+        raise ProtocolViolation("the client id is not UTF-8") from problem
+    return RequestHeader(api_key, version, correlation_id, client_id, end)
+
+
+def decode_request(frame: memoryview, header: RequestHeader) -> Any:
+    """The request after its header, an instance of kio's class for its version."""
+    schema = _request_class(header.api_key, header.version)
+    at = header.end
+    if schema.__flexible__:
+        at = _after_tagged_fields(frame, at)
+    try:
+        request, size = _reader(schema)(frame.toreadonly(), at)
+    except Exception as problem:
+        name = f"{schema.__name__} version {header.version}"
+        raise ProtocolViolation(f"the bytes of a {name} cannot be decoded: {problem}") from problem
+    if at + size != len(frame):
+        raise ProtocolViolation(f"{len(frame) - at - size} bytes follow a {schema.__name__}")
+    return request
+
+
+def encode_response(
+    api_key: int, version: int, correlation_id: int, values: Mapping[str, Any]
+) -> list[Buffer]:
+    """The pieces of a response frame, ready for sendmsg; times in `values` are milliseconds."""
+    schema = _response_class(api_key, version)
+    out = io.BytesIO()
+    out.write(_CORRELATION_ID.pack(correlation_id))
+    if schema.__flexible__ and api_key != API_VERSIONS_KEY:
+        out.write(_NO_TAGGED_FIELDS)
+    _writer(schema)(out, _filled(schema, values))
+    data = out.getbuffer()
+    return [_LENGTH.pack(len(data)), data]
+
+
+def _after_tagged_fields(frame: memoryview, at: int) -> int:
+    count, at = _unsigned_varint(frame, at)
+    for _ in range(count):
+        _, at = _unsigned_varint(frame, at)
+        size, at = _unsigned_varint(frame, at)
+        at += size
+    return at
+
+
+def _unsigned_varint(frame: memoryview, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while at < len(frame) and shift < 35:
+        byte = frame[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+    raise ProtocolViolation("the tagged fields of a Kafka request are damaged")
+
+
+# --- kio's classes ---------------------------------------------------------------------------------------
+
+
+@cache
+def _request_class(api_key: int, version: int) -> Any:
+    return load_request_schema(api_key, version)
+
+
+@cache
+def _response_class(api_key: int, version: int) -> Any:
+    return load_response_schema(api_key, version)
+
+
+@cache
+def _reader(schema: Any) -> Callable[[memoryview, int], tuple[Any, int]]:
+    return entity_reader(schema)
+
+
+@cache
+def _writer(schema: Any) -> Callable[[io.BytesIO, Any], None]:
+    return entity_writer(schema)
+
+
+def _filled(schema: Any, values: Mapping[str, Any]) -> Any:
+    return schema(**{name: make(values[name]) for name, make in _fillers(schema) if name in values})
+
+
+@cache
+def _fillers(schema: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    """How each field of a class is made from a plain value."""
+    hints = get_type_hints(schema)
+    return tuple((each.name, _filler(hints[each.name], each.metadata)) for each in fields(schema))
+
+
+def _filler(hint: Any, metadata: Mapping[str, Any]) -> Callable[[Any], Any]:
+    arguments = get_args(hint)
+    if NoneType in arguments:
+        (inner,) = (each for each in arguments if each is not NoneType)
+        make = _filler(inner, metadata)
+        return lambda value: None if value is None else make(value)
+    if get_origin(hint) is tuple:
+        make = _filler(arguments[0], metadata)
+        return lambda values: tuple(map(make, values))
+    if hasattr(hint, "__dataclass_fields__"):
+        return lambda values: _filled(hint, values)
+    return _KINDS.get(metadata.get("kafka_type", ""), _as_it_is)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _duration(milliseconds: int) -> timedelta:
+    return timedelta(milliseconds=milliseconds)
+
+
+def _time(milliseconds: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+_KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "error_code": KafkaErrorCode,
+    "timedelta_i32": _duration,
+    "timedelta_i64": _duration,
+    "datetime_i64": _time,
+}
+
+
+def milliseconds(duration: timedelta) -> int:
+    """A duration in a request as milliseconds."""
+    return duration // _MILLISECOND

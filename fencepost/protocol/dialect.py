@@ -1,0 +1,69 @@
+"""A dialect: how the bytes of a connection become requests, and replies become bytes.
+
+Rule: a dialect belongs to one connection. It knows bytes and messages, and neither sockets nor the node.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from fencepost.protocol.batches import Buffer
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.frames import (
+    FrameReader,
+    ReplyFrame,
+    RequestFrame,
+    UnsupportedVersion,
+    decode_request,
+    encode_reply,
+)
+
+
+class Asked(NamedTuple):
+    """What a frame or a reply leads to: requests for the node, and bytes for the client. The correlation id
+    of a request is the dialect's; the reply repeats it.
+    """
+
+    requests: tuple[RequestFrame, ...] = ()
+    pieces: list[Buffer] | None = None
+
+
+class Dialect(Protocol):
+    """One side of one connection."""
+
+    @property
+    def frames(self) -> FrameReader:
+        """What finds the frames in the bytes that arrive."""
+        ...
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether a request is read only after the one before it was answered."""
+        ...
+
+    def ask(self, frame: memoryview) -> Asked:
+        """Take a frame. ProtocolViolation when it is not a request: nothing after it can be read."""
+        ...
+
+    def reply(self, reply: ReplyFrame) -> Asked:
+        """Take the reply to a request. FrameTooLarge when its bytes do not fit into a frame."""
+        ...
+
+
+class FencepostDialect:
+    """Fencepost's own frames: one request, one reply, in any order."""
+
+    is_serial = False
+
+    def __init__(self) -> None:
+        self.frames = FrameReader()
+
+    def ask(self, frame: memoryview) -> Asked:
+        try:
+            return Asked((decode_request(frame),))
+        except UnsupportedVersion as problem:
+            refused = ReplyFrame(problem.correlation_id, error=ErrorCode.UNSUPPORTED_VERSION, body=None)
+            return self.reply(refused)
+
+    def reply(self, reply: ReplyFrame) -> Asked:
+        return Asked(pieces=encode_reply(reply))
