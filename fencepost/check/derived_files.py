@@ -121,6 +121,7 @@ class DerivedFiles:
         found = (offset_of(name, SNAPSHOT_SUFFIX) for name in self.storage.files(self.log.directory))
         snapshots = [offset for offset in found if offset is not None]
         spoken_of = {*snapshots} if manifest is None else {*snapshots, manifest["high_watermark"]}
+        self._begin_with_snapshot()
         follow_producers(self.log, spoken_of, self.findings)
         for segment in self.log.segments:
             self._check_index(segment, ".index", _OFFSET, self._compare_offsets)
@@ -234,6 +235,18 @@ class DerivedFiles:
 
     # --- producer snapshots ---------------------------------------------------------------------------------
 
+    def _begin_with_snapshot(self) -> None:
+        """Where older segments were deleted, their producers live on in the snapshot at the start."""
+        log = self.log
+        data = self.storage.read_file(f"{log.directory}/{log.start_offset:020d}{SNAPSHOT_SUFFIX}")
+        if log.start_offset and data is not None and not _why_torn(data):
+            producers = _producers_in(data)
+            opened = [(found.first_offset, number) for number, found in producers.items()]
+            log.model.producers.update(producers)
+            log.model.open.update(
+                (number, first_offset) for first_offset, number in sorted(opened) if first_offset != NO_OFFSET
+            )
+
     def _check_snapshot(self, offset: int) -> None:
         log = self.log
         place = Place(f"{log.directory}/{offset:020d}{SNAPSHOT_SUFFIX}")
@@ -251,20 +264,19 @@ class DerivedFiles:
         if torn:  # as a loss of power may leave it
             self.findings.tell(log.was_closed, place, torn, DROPPED)
             return
-        entries = _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :])
-        told = {producer_id: ModelProducer(*fields) for producer_id, *fields in entries}
+        told = _producers_in(data)
         for producer_id in sorted(told.keys() | expected.keys()):
-            self._compare_producers(place, producer_id, told.get(producer_id), expected.get(producer_id))
+            says, right = told.get(producer_id), expected.get(producer_id)
+            # A snapshot remembers what compaction removed after it was taken.
+            if not (says is not None and log.has_gap(-1, offset) and _is_newer(says, right)):
+                self._compare_producers(place, producer_id, says, right)
 
     def _compare_producers(
         self, place: Place, producer_id: int, says: ModelProducer | None, right: ModelProducer | None
     ) -> None:
         newest = self.log.model.newest_timestamp
         if right is None:
-            # Compaction removes the last batch of a producer, too, once the leader has forgotten it.
-            is_expired = says is not None and newest - says.timestamp > PRODUCER_ID_EXPIRATION_MS
-            if not (self.log.covered and is_expired):
-                self.findings.problem(place, f"producer {producer_id} wrote nothing before", MISLED)
+            self.findings.problem(place, f"producer {producer_id} wrote nothing before", MISLED)
         elif says is None:
             is_expired = newest - right.timestamp > PRODUCER_ID_EXPIRATION_MS
             self.findings.tell(
@@ -411,6 +423,20 @@ class DerivedFiles:
 
 
 _Compare = Callable[[ScannedSegment, Place, list[tuple[Any, ...]]], None]
+
+
+def _producers_in(snapshot: bytes) -> dict[int, ModelProducer]:
+    """The producers in a valid snapshot."""
+    entries = _SNAPSHOT_ENTRY.iter_unpack(snapshot[_SNAPSHOT_HEAD.size :])
+    return {producer_id: ModelProducer(*fields) for producer_id, *fields in entries}
+
+
+def _is_newer(says: ModelProducer, left: ModelProducer | None) -> bool:
+    """Whether a snapshot can be right although only this is left of the producer's batches before it."""
+    return left is None or (
+        says.timestamp >= left.timestamp
+        and (says.producer_epoch, says.last_offset) >= (left.producer_epoch, left.last_offset)
+    )
 
 
 def _why_torn(data: bytes) -> str:

@@ -316,6 +316,34 @@ def test_segments_beyond_a_size_are_deleted() -> None:
     assert story.partition().log_start_offset > 20
 
 
+@pytest.mark.parametrize("policy", ["delete"])
+def test_old_segments_leave_the_disk_and_a_check_finds_no_fault(policy: str) -> None:
+    """The snapshot at the start names producers whose batches are gone; in a compacted log, others
+    name batches that compaction removed since.
+    """
+    story = compacted(HURRIED, cleanup_policy=policy, retention_bytes="5000")
+    writer = identity_of(story.ask(init_request(None)))
+    for number in range(120):
+        batch = build_data_batch(
+            [b"v" * 100, b""],
+            keys=[b"always" if number % 3 else b"%d" % number, b"always"],
+            base_timestamp=story.now,
+            producer_id=writer.producer_id,
+            producer_epoch=writer.producer_epoch,
+            base_sequence=2 * number,
+        )
+        assert produced(story.ask(produce_batches({KEYED: batch}, name=None)))[KEYED].error is ErrorCode.NONE
+        story.wait(SCAN_MS)
+    start = story.partition(KEYED).log_start_offset
+    assert start > 100
+    names = [name for name in story.storage.files(str(KEYED)) if name.endswith(".log")]
+    assert min(int(name.removesuffix(".log")) for name in names) == start
+    story.check_recovery()
+    story.host.stop()
+    problems = [each for each in check_directory(story.storage).found if each.severity is Severity.PROBLEM]
+    assert problems == []
+
+
 def test_nothing_is_deleted_without_a_limit_and_internal_topics_never_are() -> None:
     settings = attrs.evolve(HURRIED, log_retention_ms=-1)
     story = Story(settings=settings, journal=SMALL)
