@@ -54,5 +54,6 @@ def order_to_clean(node: Node, log: LeaderLog, now: int) -> CleanLog | None:
         min_compaction_lag_ms=config.min_compaction_lag_ms,
         max_compaction_lag_ms=config.max_compaction_lag_ms,
         delete_retention_ms=config.delete_retention_ms,
+        is_deleted=config.is_deleted,
     )
     return CleanLog(partition=state.key, rules=rules)

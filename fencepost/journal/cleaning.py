@@ -48,6 +48,8 @@ class CleaningRules:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     delete_retention_ms: int
+    is_deleted: bool = False
+    """Whether retention deletes the oldest segments, too."""
 
 
 class CleaningCancelled(StorageError):
@@ -126,10 +128,19 @@ class Cleaning:
         """Let the segment that was written take the place of the old ones."""
         made, self._made = self._made, None
         if made is not None:
-            self.journal.forget_snapshots(before=self._survey.end)
+            self._forget_snapshots(made[1])
             self.journal.replace_segments(*made)
         if not self._groups:
             self.journal.first_dirty_offset = self._survey.end
+
+    def _forget_snapshots(self, made: Segment) -> None:
+        """Remove those where no segment will begin any more. Retention deletes segments up to a snapshot;
+        where nothing is deleted, none inside the clean part is needed.
+        """
+        if self._rules.is_deleted:
+            self.journal.forget_snapshots(after=made.base_offset, before=made.end_offset)
+        else:
+            self.journal.forget_snapshots(after=self.journal.oldest_offset, before=self._survey.end)
 
     def _batches(self, segment: Segment) -> Iterator[Batch]:
         for header, batch in segment.all_batches():

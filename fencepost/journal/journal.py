@@ -332,12 +332,10 @@ class Journal:
         self._unchanged = None
         self._names_changed, self._checkpoint_is_durable = True, False
 
-    def forget_snapshots(self, *, before: int) -> None:
-        """Remove the snapshots inside the part of the log that is cleaned up to `before`. A producer of
-        theirs may have its last batch after them, and then nothing before is left of it.
-        """
+    def forget_snapshots(self, *, after: int, before: int) -> None:
+        """Remove the snapshots between two offsets."""
         with self._writing():
-            for offset in [taken for taken in self._snapshots if self.oldest_offset < taken < before]:
+            for offset in [taken for taken in self._snapshots if after < taken < before]:
                 self._storage.remove(self._snapshot_path(offset))
                 self._snapshots.remove(offset)
 

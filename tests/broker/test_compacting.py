@@ -316,7 +316,7 @@ def test_segments_beyond_a_size_are_deleted() -> None:
     assert story.partition().log_start_offset > 20
 
 
-@pytest.mark.parametrize("policy", ["delete"])
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 def test_old_segments_leave_the_disk_and_a_check_finds_no_fault(policy: str) -> None:
     """The snapshot at the start names producers whose batches are gone; in a compacted log, others
     name batches that compaction removed since.

@@ -131,6 +131,13 @@ OF_FILES: Final = (
         breaks="A transaction whose beginning retention deleted is open for ever.",
     ),
     _one(
+        "a cleaning removes the snapshots that retention needs",
+        "journal.cleaning:Cleaning._forget_snapshots",
+        "if self._rules.is_deleted:",
+        "if False:",
+        breaks="The log start moves, and the files of everything before it stay.",
+    ),
+    _one(
         "the cleaned segment is not synced",
         "journal.cleaning:Cleaning._write",
         "made.sync(indexes=True)",

@@ -333,6 +333,25 @@ def test_a_marker_stays_while_the_snapshot_at_the_start_has_its_transaction_open
     assert open_in(journal) == []
 
 
+def test_retention_frees_the_disk_of_a_log_that_is_cleaned() -> None:
+    """Segments are deleted up to a snapshot, so a cleaning leaves those where segments begin."""
+    journal, log = opened(MemoryStorage()), Log()
+    for number in range(200):
+        log.write([(b"%d" % number, b"x" * 40), (b"always", b"")])
+        header, batch = log.batches[-1]
+        journal.append(batch, header, leader_epoch=0)
+        if journal.is_full:
+            journal.roll([])
+            journal.first_dirty_offset = 0
+            run(plan_cleaning(journal, attrs.evolve(RULES, is_deleted=True)))
+            end = journal.log_end_offset
+            start = journal.deletable_before(now=0, retention_ms=-1, retention_bytes=2_000, before=end)
+            journal.move_log_start(start)
+            journal.remove_deleted()
+    assert journal.log_start_offset > 300
+    assert journal.oldest_offset == journal.log_start_offset
+
+
 def open_in(journal: Journal) -> list[OpenTransaction]:
     """What a new leader takes for open."""
     transactions = journal.open_at_start()
