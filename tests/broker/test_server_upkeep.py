@@ -32,8 +32,8 @@ async def test_logs_are_compacted_while_transactions_go_on(sync: SyncPolicy) -> 
                 await wire.ask(wanted)  # the server has turns meanwhile
 
         number = 0
-        # A cleaning leaves the segments that become full meanwhile to the next one. On a busy machine it may be
-        # slower than the transactions: after the first ones they wait for it, or it would never catch up.
+        # A cleaning leaves the segments that become full meanwhile to the next one. On a busy machine it may
+        # be slower than the transactions: after the first ones they wait for it, or it would never catch up.
         with trio.fail_after(PATIENCE_S):
             while number < 60 or len(journal.full_segments) > 4:
                 if number >= 60:
