@@ -21,7 +21,7 @@ def address() -> Iterator[str]:
     node = NodeSettings(group_initial_rebalance_delay_ms=0)
     with fencepost.Broker(node=node) as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
-        for created in admin.create_topics([NewTopic(TOPIC, 2, 1)]).values():  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        for created in admin.create_topics([NewTopic(TOPIC, 2, 1)]).values():  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] the package names no types
             assert created.result(10) is None
         yield broker.address
 
