@@ -71,7 +71,7 @@ def produce(
     partition: int | None = None,
     transactional_id: str | None = None,
     records_per_transaction: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
-    compression: Literal["none", "gzip", "lz4", "zstd"] = "none",
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none",
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
     as_json: AsJson = False,

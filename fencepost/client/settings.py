@@ -176,14 +176,13 @@ class ConsumerSettings:
             )
 
 
-# Kafka's snappy is missing: Python has no maintained package for it.
-_COMPRESSIONS: Final = ("none", "gzip", "lz4", "zstd")
+_COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def compression_named(name: str) -> Compression:
-    """The compression called "none", "gzip", "lz4" or "zstd"."""
+    """The compression called "none", "gzip", "snappy", "lz4" or "zstd"."""
     if name not in _COMPRESSIONS:
-        raise ValueError(f"compression_type must be none, gzip, lz4 or zstd, not {name!r}")
+        raise ValueError(f"compression_type must be none, gzip, snappy, lz4 or zstd, not {name!r}")
     return Compression[name.upper()]
 
 

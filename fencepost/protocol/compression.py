@@ -5,11 +5,13 @@ Rule: the decompressed size is limited before decompressing, so that a small bat
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
+import cramjam
 import lz4.frame
 import zstandard
 
@@ -19,6 +21,11 @@ from fencepost.protocol.errors import ProtocolViolation
 # 64 times Kafka's default max.message.bytes; records that compress better than that are treated as an attack.
 DECOMPRESSED_SIZE_MAX: Final = 64 * 1024 * 1024
 
+# Kafka's Java client writes snappy-java's stream: this, two version numbers, and blocks after their lengths.
+# Others write a single block (librdkafka), and everybody reads both.
+_XERIAL: Final = b"\x82SNAPPY\0"
+_XERIAL_HEADER_SIZE: Final = 16
+_BLOCK_LENGTH = struct.Struct(">i")
 _GZIP_WINDOW_BITS: Final = 31  # 15 bits of window, plus 16 for gzip's own header and trailer
 
 
@@ -27,7 +34,7 @@ class Compression(IntEnum):
 
     NONE = 0
     GZIP = 1
-    SNAPPY = 2  # refused: no well-maintained package implements Kafka's framing of it
+    SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
 
@@ -36,21 +43,16 @@ _NONE: Final = Compression.NONE
 
 
 class UnsupportedCompression(ProtocolViolation):
-    """The compression is not supported, for reading or for writing."""
+    """The number of the compression has no meaning."""
 
     def __init__(self, compression: int) -> None:
-        known = {member.value: member.name.lower() for member in Compression}
-        super().__init__(
-            f"compression {known.get(compression, compression)} is not supported; use none, gzip, lz4 or zstd"
-        )
+        super().__init__(f"compression {compression} is not supported; use none, gzip, snappy, lz4 or zstd")
 
 
 def compress(data: Buffer, compression: Compression) -> Buffer:
-    """Compress at the format's default level; NONE returns `data`, SNAPPY raises UnsupportedCompression."""
+    """Compress at the format's default level; NONE returns `data`."""
     if compression is _NONE:
         return data
-    if compression not in _CODECS:
-        raise UnsupportedCompression(compression)
     return _CODECS[compression][0](data)
 
 
@@ -94,6 +96,42 @@ def _gzip_decompress(data: Buffer, limit: int) -> bytes:
     return unfolded
 
 
+def _snappy_compress(data: Buffer) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(bytes(data)))
+
+
+def _snappy_decompress(data: Buffer, limit: int) -> bytes:
+    view = memoryview(data)
+    if bytes(view[: len(_XERIAL)]) != _XERIAL:
+        return _snappy_block(view, limit)
+    unfolded = bytearray()
+    at = _XERIAL_HEADER_SIZE
+    while at < len(view):
+        start = at + _BLOCK_LENGTH.size
+        if start > len(view):
+            raise _damaged("snappy", "it ends in the length of a block")
+        (length,) = _BLOCK_LENGTH.unpack_from(view, at)
+        at = start + length
+        if length < 0 or at > len(view):
+            raise _damaged("snappy", f"a block of {length} bytes does not fit into it")
+        unfolded += _snappy_block(view[start:at], limit - len(unfolded))
+    if at > len(view):
+        raise _damaged("snappy", "it ends in its header")
+    return bytes(unfolded)
+
+
+def _snappy_block(block: memoryview, limit: int) -> bytes:
+    if not block:
+        raise _damaged("snappy", "an empty block")
+    packed = bytes(block)
+    try:
+        if cramjam.snappy.decompress_raw_len(packed) > limit:  # which is what it then allocates
+            raise _too_large(limit)
+        return bytes(cramjam.snappy.decompress_raw(packed))
+    except cramjam.DecompressionError as problem:
+        raise _damaged("snappy", problem) from None
+
+
 def _lz4_decompress(data: Buffer, limit: int) -> bytes:
     unpacker = lz4.frame.LZ4FrameDecompressor()
     try:
@@ -127,6 +165,7 @@ def _zstd_decompress(data: Buffer, limit: int) -> bytes:
 _Codec = tuple[Callable[[Buffer], bytes], Callable[[Buffer, int], bytes]]
 _CODECS: Final[dict[int, _Codec]] = {
     Compression.GZIP: (_gzip_compress, _gzip_decompress),
+    Compression.SNAPPY: (_snappy_compress, _snappy_decompress),
     Compression.LZ4: (lz4.frame.compress, _lz4_decompress),
     Compression.ZSTD: (_zstd_compress, _zstd_decompress),
 }

@@ -196,6 +196,7 @@ def test_counts_of_the_header_bind_the_records() -> None:
     refused(stranger(packed, record_count=0, last_offset_delta=1), "0 entries")
     refused(stranger(packed, attributes=2), "snappy")
     refused(stranger(packed, attributes=4), "zstd")
+    refused(stranger(packed, attributes=5), "compression 5 is not supported")
     far = msgpack.packb([None, None, V, [0, 1], None])
     refused(stranger(far, base_timestamp=INT64_MAX), "64 bits")
 

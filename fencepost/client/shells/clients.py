@@ -107,11 +107,11 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         transaction that is open for longer. `batch_size`, `linger_ms`: a batch is sent when it has this size
         or this age. `buffer_memory`: the limit for records without an acknowledgement. `delivery_timeout_ms`:
         the limit from send() to the acknowledgement, retries included. `max_block_ms`: how long a call may
-        wait. `compression_type`: none, gzip, lz4 or zstd. `key_serializer`, `value_serializer`: from objects
-        to bytes. `transaction_version`: 2 for KIP-890, 0 for the protocol before it. `clock`: milliseconds,
-        for tests. `security`: security_protocol, sasl_mechanism, sasl_plain_username, sasl_plain_password,
-        ssl_cafile, ssl_certfile, ssl_keyfile, ssl_check_hostname (docs/access.md). ValueError if a setting is
-        invalid.
+        wait. `compression_type`: none, gzip, snappy, lz4 or zstd. `key_serializer`, `value_serializer`: from
+        objects to bytes. `transaction_version`: 2 for KIP-890, 0 for the protocol before it. `clock`:
+        milliseconds, for tests. `security`: security_protocol, sasl_mechanism, sasl_plain_username,
+        sasl_plain_password, ssl_cafile, ssl_certfile, ssl_keyfile, ssl_check_hostname (docs/access.md).
+        ValueError if a setting is invalid.
         """
         self.settings = ProducerSettings(
             transactional_id=transactional_id,
