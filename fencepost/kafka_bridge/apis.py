@@ -34,7 +34,7 @@ _SERVED: Final = (
     _served(0, (3, 12), data.produce),
     _served(1, (4, 12), data.fetch),
     _served(2, (1, 10), data.list_offsets),
-    _served(3, (0, 8), cluster.metadata),
+    _served(3, (0, 9), cluster.metadata),
     _served(8, (2, 9), groups.offset_commit),
     _served(9, (1, 8), groups.offset_fetch),
     _served(10, (0, 5), cluster.find_coordinator),

@@ -31,6 +31,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode as KafkaErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from fencepost.kafka_bridge.tagged_fields import after_tagged_fields, tolerant_reader
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import CLIENT_ID_LENGTH_MAX
@@ -74,16 +75,24 @@ def decode_request(frame: memoryview, header: RequestHeader) -> Any:
     """The request after its header, an instance of kio's class for its version."""
     schema = _request_class(header.api_key, header.version)
     at = header.end
+    name = f"{schema.__name__} version {header.version}"
     if schema.__flexible__:
-        at = _after_tagged_fields(frame, at)
+        at = after_tagged_fields(frame, at)
     try:
-        request, size = _reader(schema)(frame.toreadonly(), at)
+        request, size = _read(schema, frame.toreadonly(), at)
     except Exception as problem:
-        name = f"{schema.__name__} version {header.version}"
         raise ProtocolViolation(f"the bytes of a {name} cannot be decoded: {problem}") from problem
-    if at + size != len(frame):
-        raise ProtocolViolation(f"{len(frame) - at - size} bytes follow a {schema.__name__}")
+    # Kafka does not look at what follows a request. librdkafka sends a byte too many with some.
+    if at + size > len(frame):
+        raise ProtocolViolation(f"a {name} ends in the middle of its tagged fields")
     return request
+
+
+def _read(schema: Any, frame: memoryview, at: int) -> tuple[Any, int]:
+    try:
+        return _reader(schema)(frame, at)
+    except KeyError:  # an unknown tagged field
+        return tolerant_reader(schema)(frame, at)
 
 
 def encode_response(
@@ -98,27 +107,6 @@ def encode_response(
     _writer(schema)(out, _filled(schema, values))
     data = out.getbuffer()
     return [_LENGTH.pack(len(data)), data]
-
-
-def _after_tagged_fields(frame: memoryview, at: int) -> int:
-    count, at = _unsigned_varint(frame, at)
-    for _ in range(count):
-        _, at = _unsigned_varint(frame, at)
-        size, at = _unsigned_varint(frame, at)
-        at += size
-    return at
-
-
-def _unsigned_varint(frame: memoryview, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while at < len(frame) and shift < 35:
-        byte = frame[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-        shift += 7
-    raise ProtocolViolation("the tagged fields of a Kafka request are damaged")
 
 
 # --- kio's classes ---------------------------------------------------------------------------------------

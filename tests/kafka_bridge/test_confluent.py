@@ -121,3 +121,9 @@ def test_a_topic_is_created_by_the_first_send(address: str) -> None:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "g"})
     assert consumer.get_watermark_offsets(TopicPartition("new", 0), timeout=10) == (0, 1)
     consumer.close()
+
+
+def test_metadata_lists_all_topics(address: str) -> None:
+    """The C client sends a tagged field that no schema has, and a stray byte."""
+    listed = AdminClient({"bootstrap.servers": address}).list_topics(timeout=10)
+    assert {name: len(topic.partitions) for name, topic in listed.topics.items()} == {TOPIC: 2}

@@ -1,0 +1,123 @@
+"""Requests with tagged fields that this broker does not know: the unknown ones are skipped.
+
+Rule: a request means the same with and without unknown tagged fields, at every level of it (KIP-482).
+"""
+
+# A flexible struct ends with tagged fields: their number, then tag, size and bytes of each. A newer client
+# adds tags that an older broker has never heard of, and the size lets the broker step over them. kio's reader
+# is fast and raises KeyError on them, so the few requests that have some are read here: struct by struct in
+# Python, while kio reads the fields that are not structs.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import Field, fields
+from functools import cache
+from types import NoneType
+from typing import Any, Final, get_args, get_origin
+
+from kio._kio_native import get_field_reader
+from kio.serial.readers import read_compact_array_length, read_int8, read_legacy_array_length
+
+from fencepost.protocol.errors import ProtocolViolation
+
+Read = Callable[[memoryview, int], tuple[Any, int]]
+"""Reads a value at a position; returns it and its size in bytes."""
+
+_VARINT_BITS: Final = 35
+_NULL_STRUCT: Final = -1  # KIP-893
+
+
+def read_unsigned_varint(frame: memoryview, at: int) -> tuple[int, int]:
+    """The number at a position, and the position after it."""
+    number = shift = 0
+    while at < len(frame) and shift < _VARINT_BITS:
+        byte = frame[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+    raise ProtocolViolation("the tagged fields of a Kafka request are damaged")
+
+
+def after_tagged_fields(frame: memoryview, at: int) -> int:
+    """The position after tagged fields that nobody reads."""
+    return _tagged_fields(frame, at, {}, {})
+
+
+@cache
+def tolerant_reader(schema: Any) -> Read:
+    """The reader of a class of kio that skips unknown tagged fields."""
+    every = [(field, field.metadata.get("tag")) for field in fields(schema)]
+    plain = tuple((field.name, _field_reader(schema, field)) for field, tag in every if tag is None)
+    tagged = {tag: (field.name, _field_reader(schema, field)) for field, tag in every if tag is not None}
+
+    def read(frame: memoryview, start: int) -> tuple[Any, int]:
+        values: dict[str, Any] = {}
+        at = start
+        for name, read_field in plain:
+            values[name], size = read_field(frame, at)
+            at += size
+        if schema.__flexible__:
+            at = _tagged_fields(frame, at, tagged, values)
+        return schema(**values), at - start
+
+    return read
+
+
+def _tagged_fields(
+    frame: memoryview, at: int, known: dict[int, tuple[str, Read]], values: dict[str, Any]
+) -> int:
+    count, at = read_unsigned_varint(frame, at)
+    for _ in range(count):
+        tag, at = read_unsigned_varint(frame, at)
+        size, at = read_unsigned_varint(frame, at)
+        if tag in known:
+            name, read_field = known[tag]
+            values[name], _ = read_field(frame, at)
+        at += size
+    return at
+
+
+def _field_reader(schema: Any, field: Field[Any]) -> Read:
+    kind: Any = field.type
+    arguments = get_args(kind)
+    is_nullable = NoneType in arguments
+    if is_nullable:
+        (kind,) = (each for each in arguments if each is not NoneType)
+    if get_origin(kind) is tuple and hasattr(get_args(kind)[0], "__dataclass_fields__"):
+        return _array_reader(tolerant_reader(get_args(kind)[0]), is_compact=schema.__flexible__)
+    if not hasattr(kind, "__dataclass_fields__"):
+        is_tagged = "tag" in field.metadata
+        return get_field_reader(schema, field, is_request_header=False, is_tagged_field=is_tagged)
+    return _nullable_reader(tolerant_reader(kind)) if is_nullable else tolerant_reader(kind)
+
+
+def _array_reader(read_item: Read, *, is_compact: bool) -> Read:
+    read_length: Read = read_compact_array_length if is_compact else read_legacy_array_length
+
+    def read(frame: memoryview, start: int) -> tuple[Any, int]:
+        length, size = read_length(frame, start)
+        if length is None or length < 0:
+            return None, size
+        at = start + size
+        items: list[Any] = []
+        for _ in range(length):  # a length that the frame does not hold ends at its last byte
+            item, size = read_item(frame, at)
+            items.append(item)
+            at += size
+        return tuple(items), at - start
+
+    return read
+
+
+def _nullable_reader(read_struct: Read) -> Read:
+    def read(frame: memoryview, start: int) -> tuple[Any, int]:
+        marker, marker_size = read_int8(frame, start)
+        if marker == _NULL_STRUCT:
+            return None, marker_size
+        value, size = read_struct(frame, start + marker_size)
+        return value, marker_size + size
+
+    return read
