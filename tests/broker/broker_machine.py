@@ -347,6 +347,13 @@ class BrokerAndModel(RuleBasedStateMachine):
             keys = (ORDERS,)
             self.a_producer_goes_on(number=number, keys=keys, times=times, count=1, high=False, joins=True)
 
+    @rule(number=ANYBODY, key=ONE_KEY, count=COUNTS)
+    def epochs_begin_alike(self, number: int, key: TopicPartition, count: int) -> None:
+        """The first batch of an epoch looks like that of the epoch before it, and is another."""
+        for _ in range(2):
+            self.talk.begin(number, self.talk.identity(number))
+            self.a_producer_goes_on(number=number, keys=(key,), times=1, count=count, high=False, joins=True)
+
     # --- what happens to a broker
 
     @rule(
