@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from fencepost.broker import expiration, limits
-from fencepost.broker.cluster import describe, follower
+from fencepost.broker.cluster import configs, describe, follower
 from fencepost.broker.cluster import handlers as cluster_handlers
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import (
@@ -102,6 +102,7 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     m.SaslHandshake: describe.refuse_sasl,
     m.SaslAuthenticate: describe.refuse_sasl,
     m.CreateTopics: cluster_handlers.create_topics,
+    m.DescribeConfigs: configs.describe_configs,
     m.DeleteRecords: delete_records.delete_records,
     m.DeleteTopics: cluster_handlers.delete_topics,
     m.WriteTxnMarkers: markers.write_markers,

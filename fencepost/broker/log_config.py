@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 
 from fencepost.journal.journal import SEGMENT_BYTES, SEGMENT_BYTES_MAX, SEGMENT_MS, JournalSettings
-from fencepost.protocol.terms import INT32_MAX, INT64_MAX
+from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
 
 COMPACT: Final = "compact"
 DELETE: Final = "delete"
@@ -87,27 +87,44 @@ def _policy(text: str) -> frozenset[str]:
 
 SEGMENT_BYTES_MIN: Final = 1 << 20  # as since Kafka 4.0 (KIP-1030): a smaller one would make a file per batch
 
-# What a topic can set, and how its value is read (ValueError: the value is wrong).
-TOPIC_CONFIGS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "cleanup.policy": _policy,
-    "delete.retention.ms": _integer(0, INT64_MAX),
-    "max.compaction.lag.ms": _integer(1, INT64_MAX),
-    "max.message.bytes": _integer(0, INT32_MAX),
-    "min.cleanable.dirty.ratio": _ratio,
-    "min.compaction.lag.ms": _integer(0, INT64_MAX),
-    "retention.bytes": _integer(UNLIMITED, INT64_MAX),
-    "retention.ms": _integer(UNLIMITED, INT64_MAX),
-    "segment.bytes": _integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
-    "segment.ms": _integer(1, INT64_MAX),
+
+class TopicSetting(NamedTuple):
+    """How a topic's setting is read (ValueError: the value is wrong), and the name of the broker's setting
+    that counts for topics without their own.
+    """
+
+    parse: Callable[[str], Any]
+    config_type: ConfigType
+    of_broker: str
+
+    @property
+    def field(self) -> str:
+        """The broker's setting as a field of NodeSettings, which does not have all of them."""
+        return self.of_broker.replace(".", "_")
+
+
+_LONG, _INT = ConfigType.LONG, ConfigType.INT
+TOPIC_CONFIGS: Final[Mapping[str, TopicSetting]] = {
+    "cleanup.policy": TopicSetting(_policy, ConfigType.LIST, "log.cleanup.policy"),
+    "delete.retention.ms": TopicSetting(_integer(0, INT64_MAX), _LONG, "log.cleaner.delete.retention.ms"),
+    "max.compaction.lag.ms": TopicSetting(_integer(1, INT64_MAX), _LONG, "log.cleaner.max.compaction.lag.ms"),
+    "max.message.bytes": TopicSetting(_integer(0, INT32_MAX), _INT, "message.max.bytes"),
+    "min.cleanable.dirty.ratio": TopicSetting(_ratio, ConfigType.DOUBLE, "log.cleaner.min.cleanable.ratio"),
+    "min.compaction.lag.ms": TopicSetting(_integer(0, INT64_MAX), _LONG, "log.cleaner.min.compaction.lag.ms"),
+    "retention.bytes": TopicSetting(_integer(UNLIMITED, INT64_MAX), _LONG, "log.retention.bytes"),
+    "retention.ms": TopicSetting(_integer(UNLIMITED, INT64_MAX), _LONG, "log.retention.ms"),
+    "segment.bytes": TopicSetting(_integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX), _INT, "log.segment.bytes"),
+    "segment.ms": TopicSetting(_integer(1, INT64_MAX), _LONG, "log.roll.ms"),
 }
+"""What a topic can set."""
 
 
 def parse_config(name: str, value: str) -> tuple[str, Any]:
     """The field of LogConfig that a topic's setting is for, and its value; ValueError if either is wrong."""
-    parse = TOPIC_CONFIGS.get(name)
-    if parse is None:
+    setting = TOPIC_CONFIGS.get(name)
+    if setting is None:
         raise ValueError(f"a topic has no such setting; its settings are {', '.join(TOPIC_CONFIGS)}")
-    return name.replace(".", "_"), parse(value)
+    return name.replace(".", "_"), setting.parse(value)
 
 
 def with_own(config: LogConfig, configs: Mapping[str, str]) -> LogConfig:

@@ -8,14 +8,21 @@ from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect, is_offset, partitions_of
-from fencepost.cli.output import Columns, counted, print_json, print_rows, print_table
+from fencepost.cli.output import Columns, counted, print_json, print_rows, print_table, row_of
 from fencepost.client.admin import TopicDescription
+from fencepost.protocol import messages as m
 from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, INTERNAL_TOPICS, TopicPartition
 
 LISTED: Columns[TopicDescription] = (
     ("topic", "TOPIC", lambda topic: topic.topic),
     ("partitions", "PARTITIONS", lambda topic: len(topic.leaders)),
     ("internal", "INTERNAL", lambda topic: topic.is_internal),
+)
+
+CONFIGS: Columns[m.DescribedConfig] = (
+    ("name", "SETTING", lambda config: config.name),
+    ("value", "VALUE", lambda config: config.value),
+    ("source", "SOURCE", lambda config: config.source.name.lower()),
 )
 
 
@@ -89,7 +96,7 @@ def describe_topic(
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the partitions of a topic: leaders, offsets, open transactions.
+    """Show the partitions of a topic (leaders, offsets, open transactions) and its settings.
 
     Parameters
     ----------
@@ -102,6 +109,7 @@ def describe_topic(
         starts = admin.beginning_offsets(partitions)
         stable = admin.end_offsets(partitions, "read_committed")
         ends = admin.end_offsets(partitions, "read_uncommitted")
+        configs = admin.describe_topic_configs(name)
         producers = {partition: admin.describe_producers(partition) for partition in partitions}
     rows = [
         {
@@ -118,10 +126,15 @@ def describe_topic(
         )
     ]
     if as_json:
-        print_json({"topic": name, "internal": described.is_internal, "partitions": rows})
+        settings = [row_of(CONFIGS, config) for config in configs]
+        print_json(
+            {"topic": name, "internal": described.is_internal, "partitions": rows, "configs": settings}
+        )
     else:
         columns = ("PARTITION", "LEADER", "LEADER EPOCH", "START", "STABLE END", "END", "OPEN TRANSACTIONS")
         print_table(columns, [tuple(row.values()) for row in rows])
+        print()
+        print_rows(CONFIGS, configs, as_json=False)
 
 
 def delete_topic(

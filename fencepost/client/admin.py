@@ -134,6 +134,16 @@ class AdminCalls(RequestCalls):
         """One topic. RequestFailed with UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
         return _topics((yield from self.ask(m.Metadata(topics=(name,)), ANY_NODE)))[0]
 
+    def describe_topic_configs(self, name: str) -> CallScript[list[m.DescribedConfig]]:
+        """The settings of a topic, its own and those of the broker, each with its source."""
+        request = m.DescribeConfigs(topics=(name,), node_id=None)
+        return list((yield from self.ask(request, ANY_NODE)).topics[0].configs)
+
+    def describe_broker_configs(self, broker_id: int) -> CallScript[list[m.DescribedConfig]]:
+        """The settings of a broker that have a name in Kafka."""
+        request = m.DescribeConfigs(topics=(), node_id=broker_id)
+        return list((yield from self.ask(request, BrokerAt(broker_id))).node)
+
     def list_brokers(self) -> CallScript[list[int]]:
         """The ids of the running brokers."""
         reply: m.MetadataReply = yield from self.ask(m.Metadata(topics=()), ANY_NODE)

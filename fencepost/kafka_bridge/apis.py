@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from fencepost.kafka_bridge import cluster, data, groups, sasl, transactions
+from fencepost.kafka_bridge import cluster, configs, data, groups, sasl, transactions
 from fencepost.kafka_bridge.exchange import Exchange
 
 Translate = Callable[[Any, int], Exchange]
@@ -54,6 +54,7 @@ _SERVED: Final = (
     _served(26, (0, 5), transactions.end_txn),
     _served(27, (1, 2), transactions.write_txn_markers),
     _served(28, (0, 5), transactions.txn_offset_commit),
+    _served(32, (1, 4), configs.describe_configs),
     _served(36, (0, 2), sasl.sasl_authenticate),
     _served(42, (0, 2), groups.delete_groups),
     _served(47, (0, 0), groups.offset_delete),

@@ -24,6 +24,8 @@ from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
+    ConfigSource,
+    ConfigType,
     GroupState,
     IsolationLevel,
     TopicPartition,
@@ -381,6 +383,54 @@ class ElectLeaders:
 @value(kw_only=True)
 class ElectLeadersReply:
     partitions: tuple[PartitionError, ...]
+
+
+# --- settings of topics and nodes (KIP-133, KIP-226) --------------------------------------------------------
+
+
+@value(kw_only=True)
+class DescribeConfigs:
+    """Describe the settings of topics, and those of one node; -1 is the node that gets this request."""
+
+    topics: tuple[str, ...]
+    node_id: Int32 | None
+
+
+@value(kw_only=True)
+class ConfigSynonym:
+    """A value for a setting, under the name that it has at its source."""
+
+    name: str
+    value: str
+    source: ConfigSource
+
+
+@value(kw_only=True)
+class DescribedConfig:
+    """A setting that is in force. `synonyms`: every value that it has, first the one that counts."""
+
+    name: str
+    value: str
+    source: ConfigSource
+    config_type: ConfigType
+    is_read_only: bool
+    synonyms: tuple[ConfigSynonym, ...]
+
+
+@value(kw_only=True)
+class TopicConfigs:
+    """The settings of one topic; `because` explains an error in words."""
+
+    topic: str
+    error: ErrorCode
+    because: str
+    configs: tuple[DescribedConfig, ...]
+
+
+@value(kw_only=True)
+class DescribeConfigsReply:
+    topics: tuple[TopicConfigs, ...]
+    node: tuple[DescribedConfig, ...]
 
 
 # --- authentication (KIP-43, KIP-152) ----------------------------------------------------------------------
@@ -899,6 +949,7 @@ Request = (
     | EndTxn | WriteTxnMarkers | TxnOffsetCommit | DescribeProducers | DescribeTransactions | ListTransactions
     | AllocateProducerIds | BrokerRegistration | ElectLeaders | JoinGroup | SyncGroup | Heartbeat | LeaveGroup
     | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete | SaslHandshake | SaslAuthenticate
+    | DescribeConfigs
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
@@ -908,6 +959,7 @@ ReplyBody = (
     | AllocateProducerIdsReply | BrokerRegistrationReply | ElectLeadersReply | JoinGroupReply | SyncGroupReply
     | HeartbeatReply | LeaveGroupReply | DescribeGroupsReply | ListGroupsReply | DeleteGroupsReply
     | OffsetDeleteReply | DeleteRecordsReply | SaslHandshakeReply | SaslAuthenticateReply
+    | DescribeConfigsReply
 )  # fmt: skip
 
 
@@ -957,6 +1009,7 @@ APIS: Final[tuple[Api, ...]] = (
     _api(26, EndTxn, EndTxnReply, (0, 5)),
     _api(27, WriteTxnMarkers, WriteTxnMarkersReply, (1, 2)),
     _api(28, TxnOffsetCommit, TxnOffsetCommitReply, (0, 5)),
+    _api(32, DescribeConfigs, DescribeConfigsReply, (4, 4)),
     _api(36, SaslAuthenticate, SaslAuthenticateReply, (2, 2)),
     _api(42, DeleteGroups, DeleteGroupsReply, (2, 2)),
     _api(43, ElectLeaders, ElectLeadersReply, (2, 2)),

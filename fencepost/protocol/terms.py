@@ -26,6 +26,7 @@ INT64_MAX: Final = 2**63 - 1
 # One epoch is held back so that the coordinator can always fence (TransactionMetadata.isEpochExhausted).
 LAST_GRANTED_EPOCH: Final = INT16_MAX - 1
 
+ASKED_NODE: Final = -1  # DescribeConfigs: the node that gets the request
 NEWEST_VERSION: Final = INT16_MAX  # of a request: the newest version of its API
 
 LATEST_TIMESTAMP: Final = -1  # ListOffsets: the end that the isolation level allows
@@ -118,6 +119,25 @@ class CoordinatorType(IntEnum):
 
     GROUP = 0
     TRANSACTION = 1
+
+
+class ConfigSource(IntEnum):
+    """Where the value of a setting comes from (DescribeConfigsResponse.ConfigSource)."""
+
+    TOPIC = 1  # the topic's own
+    BROKER = 4  # the broker's, in its file or on its command line
+    DEFAULT = 5
+
+
+class ConfigType(IntEnum):
+    """The type of a setting's value (DescribeConfigsResponse.ConfigType)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
 
 
 def sequence_after(sequence: int, count: int) -> int:

@@ -85,6 +85,10 @@ SAMPLES: Final[dict[type[Any], Samples]] = {
         lambda: m.CreateTopics(topics=(m.CreateTopic(topic="fresh", partition_count=1),)),
     ),
     m.DeleteTopics: (lambda: m.DeleteTopics(topics=("fresh",)),),
+    m.DescribeConfigs: (
+        lambda: m.DescribeConfigs(topics=(TOPIC,), node_id=None),
+        lambda: m.DescribeConfigs(topics=(TOPIC,), node_id=1),
+    ),
     m.DeleteRecords: (
         lambda: m.DeleteRecords(
             timeout_ms=0, partitions=(m.DeleteRecordsPartition(topic=TOPIC, partition=0, offset=0),)

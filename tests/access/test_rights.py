@@ -250,6 +250,7 @@ DOCUMENTED = {
     "EndTxn": {"TransactionalId Write"},
     "WriteTxnMarkers": {"Cluster Alter", "Cluster ClusterAction"},
     "TxnOffsetCommit": {"TransactionalId Write", "Group Read", "Topic Read"},
+    "DescribeConfigs": {"Cluster DescribeConfigs", "Topic DescribeConfigs"},
     "SaslAuthenticate": set[str](),
     "DeleteGroups": {"Group Delete"},
     "ElectLeaders": {"Cluster ClusterAction"},  # Kafka: Alter, for administrators; here nodes send it

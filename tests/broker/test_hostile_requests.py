@@ -77,6 +77,7 @@ def asked_for(request: m.Request) -> object:
     ("request_", "field"),
     [
         (m.Metadata(topics=("orders",) * TIMES), "topics"),
+        (m.DescribeConfigs(topics=("orders",) * TIMES, node_id=None), "topics"),
         (m.DescribeGroups(groups=("g",) * TIMES), "groups"),
         (m.DescribeProducers(partitions=(ORDERS,) * TIMES), "partitions"),
         (m.OffsetFetch(group_id="g", require_stable=False, partitions=(ORDERS,) * TIMES), "offsets"),

@@ -57,6 +57,7 @@ def test_topics(shell: Shell) -> None:
     described = shell.json("topic", "describe", "maps")
     assert [entry["partition"] for entry in described["partitions"]] == [0, 1, 2]
     assert described["partitions"][0]["end"] == 0
+    assert {"name": "retention.ms", "value": "604800000", "source": "default"} in described["configs"]
     assert "STABLE END" in shell("topic", "describe", "maps")
     shell("topic", "delete", "maps")
     assert "fencepost topic list" in shell("topic", "describe", "maps", code=1)

@@ -35,6 +35,7 @@ KAFKA_KEYS = {
     "EndTxn": 26,
     "WriteTxnMarkers": 27,
     "TxnOffsetCommit": 28,
+    "DescribeConfigs": 32,
     "SaslAuthenticate": 36,
     "DeleteGroups": 42,
     "ElectLeaders": 43,

@@ -111,7 +111,7 @@ def authorize(acls: Acls, principal: str, request: Request, version: int) -> Ver
         filters=filters,
     )
     denial = _denial(of_entries, _named(denied[0])) if denied else None
-    is_nothing_left = not kept and bool(entries) and not isinstance(request, m.Metadata)
+    is_nothing_left = not kept and bool(entries) and not isinstance(request, m.Metadata | m.DescribeConfigs)
     if is_nothing_left or (row.all_or_none and denial is not None):
         reply = API_BY_REQUEST[type(request)].reply
         return Verdict(body=reply(**{amendment.field: amendment.refused}), denial=denial)
@@ -231,6 +231,10 @@ def _described_topic(topic: str, error: ErrorCode) -> m.TopicMetadata:
     return m.TopicMetadata(topic=topic, error=error, is_internal=False, partitions=())
 
 
+def _topic_configs(topic: str, error: ErrorCode) -> m.TopicConfigs:
+    return m.TopicConfigs(topic=topic, error=error, because="", configs=())
+
+
 def _group(group_id: str, error: ErrorCode) -> m.DescribedGroup:
     return m.DescribedGroup(
         group_id=group_id, error=error, state=GroupState.DEAD, protocol_type="", protocol="", members=()
@@ -249,6 +253,7 @@ REFUSALS: Final[dict[type[Any], Refuse]] = {
     m.OffsetDelete: _partition,
     m.CreateTopics: _topic,
     m.DeleteTopics: _topic,
+    m.DescribeConfigs: _topic_configs,
     m.DeleteRecords: _deleted,
     m.AddPartitionsToTxn: _partition,
     m.TxnOffsetCommit: _partition,

@@ -85,6 +85,10 @@ def _need(
 # --- conditions ---------------------------------------------------------------------------------------------
 
 
+def _describes_node(request: m.DescribeConfigs, version: int) -> bool:
+    return request.node_id is not None
+
+
 def _has_id(request: m.Produce | m.InitProducerId, version: int) -> bool:
     return request.transactional_id is not None
 
@@ -188,6 +192,10 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
         Need((Right(_R.TOPIC, _O.CREATE), Right(_R.CLUSTER, _O.CREATE)), "topics"),
     )),
     m.DeleteTopics: RequestRights((_need(_R.TOPIC, _O.DELETE, "topics"),)),
+    m.DescribeConfigs: RequestRights((
+        _need(_R.CLUSTER, _O.DESCRIBE_CONFIGS, when=_describes_node, condition="of a node"),
+        _need(_R.TOPIC, _O.DESCRIBE_CONFIGS, "topics"),
+    )),
     m.DeleteRecords: RequestRights((_need(_R.TOPIC, _O.DELETE, "partitions"),)),
     m.InitProducerId: RequestRights((
         _WRITE_ID._replace(when=_has_id, condition="with a transactional id"),

@@ -249,6 +249,8 @@ class AsyncAdmin(AdminClient[AsyncDriver]):
     delete_topic = awaited(AdminCalls.delete_topic)
     list_topics = awaited(AdminCalls.list_topics)
     describe_topic = awaited(AdminCalls.describe_topic)
+    describe_topic_configs = awaited(AdminCalls.describe_topic_configs)
+    describe_broker_configs = awaited(AdminCalls.describe_broker_configs)
     list_brokers = awaited(AdminCalls.list_brokers)
     beginning_offsets = awaited(AdminCalls.beginning_offsets)
     end_offsets = awaited(AdminCalls.end_offsets)

@@ -243,6 +243,8 @@ class Admin(AdminClient[Driver]):
     delete_topic = blocking(AdminCalls.delete_topic)
     list_topics = blocking(AdminCalls.list_topics)
     describe_topic = blocking(AdminCalls.describe_topic)
+    describe_topic_configs = blocking(AdminCalls.describe_topic_configs)
+    describe_broker_configs = blocking(AdminCalls.describe_broker_configs)
     list_brokers = blocking(AdminCalls.list_brokers)
     beginning_offsets = blocking(AdminCalls.beginning_offsets)
     end_offsets = blocking(AdminCalls.end_offsets)

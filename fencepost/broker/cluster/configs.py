@@ -1,0 +1,148 @@
+"""The settings of topics and of this node as DescribeConfigs shows them, with their sources.
+
+Rule: a value in force is the one that the logs and coordinators use (`Node.log_config`, NodeSettings); only
+settings that have a name in Kafka are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, cast
+
+import attrs
+
+from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.broker.contract import Refused, Reply, ReplyTo
+from fencepost.broker.log_config import TOPIC_CONFIGS
+from fencepost.broker.node import Node
+from fencepost.broker.settings import NodeSettings
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.terms import ASKED_NODE, ConfigSource, ConfigType, topic_name_problem
+
+_BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
+
+# Of these, only the first is not the name of its field with dots.
+NODE_CONFIGS: Final[Mapping[str, ConfigType]] = {
+    "transaction.partition.verification.enable": _BOOLEAN,
+    "node.id": _INT,
+    "transaction.state.log.num.partitions": _INT,
+    "transaction.state.log.segment.bytes": _INT,
+    "offsets.topic.num.partitions": _INT,
+    "offsets.topic.segment.bytes": _INT,
+    "message.max.bytes": _INT,
+    "log.message.timestamp.after.max.ms": _LONG,
+    "log.message.timestamp.before.max.ms": _LONG,
+    "transaction.max.timeout.ms": _INT,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": _INT,
+    "transactional.id.expiration.ms": _INT,
+    "transaction.remove.expired.transaction.cleanup.interval.ms": _INT,
+    "producer.id.expiration.ms": _INT,
+    "producer.id.expiration.check.interval.ms": _INT,
+    "offsets.retention.minutes": _INT,
+    "offsets.retention.check.interval.ms": _LONG,
+    "log.retention.ms": _LONG,
+    "log.retention.bytes": _LONG,
+    "log.retention.check.interval.ms": _LONG,
+    "log.cleaner.backoff.ms": _LONG,
+    "log.cleaner.min.cleanable.ratio": ConfigType.DOUBLE,
+    "log.cleaner.min.compaction.lag.ms": _LONG,
+    "log.cleaner.max.compaction.lag.ms": _LONG,
+    "log.cleaner.delete.retention.ms": _LONG,
+    "group.initial.rebalance.delay.ms": _INT,
+    "group.min.session.timeout.ms": _INT,
+    "group.max.session.timeout.ms": _INT,
+    "group.max.size": _INT,
+}
+_DEFAULTS: Final = NodeSettings()
+_FIELDS: Final = frozenset(field.name for field in attrs.fields(NodeSettings))
+
+
+class _Value(NamedTuple):
+    text: str
+    source: ConfigSource
+
+
+def describe_configs(node: Node, request: m.DescribeConfigs, to: ReplyTo, now: int) -> None:
+    """The settings of each topic, and of this node if the request asks for them."""
+    own_id = node.settings.node_id
+    if request.node_id not in (None, ASKED_NODE, own_id):
+        node.reply(to, Refused(ErrorCode.INVALID_REQUEST, f"this is node {own_id}, not {request.node_id}"))
+        return
+    # Most topics have no settings of their own, and share one list.
+    plain = tuple(_described(node, "", {}))
+    body = m.DescribeConfigsReply(
+        topics=tuple(_topic(node, name, plain) for name in dict.fromkeys(request.topics)),
+        node=() if request.node_id is None else tuple(_of_node(node.settings)),
+    )
+    node.after_all((METADATA_PARTITION,), Reply(to, body=body))
+
+
+def _topic(node: Node, name: str, plain: tuple[m.DescribedConfig, ...]) -> m.TopicConfigs:
+    because = topic_name_problem(name)
+    if because is not None:
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
+        return m.TopicConfigs(topic=name, error=error, because=because, configs=())
+    topic = node.cluster.topics.get(name)
+    if topic is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return m.TopicConfigs(topic=name, error=error, because="", configs=())
+    is_plain = not topic.configs and name not in node.settings.internal_log_configs
+    configs = plain if is_plain else tuple(_described(node, name, topic.configs))
+    return m.TopicConfigs(topic=name, error=NO_ERROR, because="", configs=configs)
+
+
+def _described(node: Node, topic: str, own: Mapping[str, str]) -> Iterator[m.DescribedConfig]:
+    """The settings of a topic in the order of their names."""
+    in_force, of_broker = node.log_config(topic), node.settings.log_config
+    for name, setting in TOPIC_CONFIGS.items():
+        field = name.replace(".", "_")
+        text = own.get(name)
+        # Internal topics have settings that no record says.
+        if text is None and getattr(in_force, field) != getattr(of_broker, field):
+            text = _text(getattr(in_force, field))
+        values = [] if text is None else [(name, _Value(text, ConfigSource.TOPIC))]
+        if setting.field in _FIELDS:
+            values += [(setting.of_broker, each) for each in _values(node.settings, setting.field)]
+        else:
+            fallback = _Value(_text(getattr(of_broker, field)), ConfigSource.DEFAULT)
+            values.append((setting.of_broker, fallback))
+        yield _config(name, values, setting.config_type, is_read_only=False)
+
+
+def _of_node(settings: NodeSettings) -> Iterator[m.DescribedConfig]:
+    for name, config_type in NODE_CONFIGS.items():
+        field = name.replace(".", "_")
+        field = field if field in _FIELDS else "partition_verification"
+        values = [(name, each) for each in _values(settings, field)]
+        yield _config(name, values, config_type, is_read_only=True)
+
+
+def _values(settings: NodeSettings, field: str) -> list[_Value]:
+    """The values of a node's setting: the default, and before it another one that the node was given."""
+    given, default = getattr(settings, field), getattr(_DEFAULTS, field)
+    values = [_Value(_text(default), ConfigSource.DEFAULT)]
+    return values if given == default else [_Value(_text(given), ConfigSource.BROKER), *values]
+
+
+def _config(
+    name: str, values: list[tuple[str, _Value]], config_type: ConfigType, *, is_read_only: bool
+) -> m.DescribedConfig:
+    _, first = values[0]
+    return m.DescribedConfig(
+        name=name,
+        value=first.text,
+        source=first.source,
+        config_type=config_type,
+        is_read_only=is_read_only,
+        synonyms=tuple(
+            m.ConfigSynonym(name=known_as, value=each.text, source=each.source) for known_as, each in values
+        ),
+    )
+
+
+def _text(value: Any) -> str:
+    """A value as Kafka writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(sorted(cast("frozenset[str]", value))) if isinstance(value, frozenset) else str(value)

@@ -1,0 +1,115 @@
+"""DescribeConfigs: the settings of topics and of the broker.
+
+Rule: Kafka's request names resources of several types. Each type is a request of its own here, so that a
+right that is missing for one does not refuse the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Values
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.terms import ASKED_NODE, INT32_MAX
+
+DEFAULTS_OF_BROKERS: Final = ""  # dynamic settings of all brokers, of which there are none
+
+
+class ResourceType(IntEnum):
+    """The types of resources that have settings here (ConfigResource.Type)."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class _Result(NamedTuple):
+    error: ErrorCode
+    because: str = ""
+    configs: Sequence[m.DescribedConfig] = ()
+
+
+def describe_configs(request: Any, _: int) -> Exchange:
+    """Describe the settings of topics, and of the broker that is asked."""
+    topics = tuple(
+        each.resource_name for each in request.resources if each.resource_type == ResourceType.TOPIC
+    )
+    brokers = [each.resource_name for each in request.resources if each.resource_type == ResourceType.BROKER]
+    node_ids = dict.fromkeys(node_id for name in brokers if (node_id := _node_id(name)) is not None)
+    requests = [m.DescribeConfigs(topics=topics, node_id=None)] if topics else []
+    requests += [m.DescribeConfigs(topics=(), node_id=node_id) for node_id in node_ids]
+
+    def respond(answers: Sequence[Answer]) -> Values:
+        of_topics = _of_topics(topics, answers[0]) if topics else {}
+        of_nodes = dict(zip(node_ids, answers[-len(node_ids) :], strict=True)) if node_ids else {}
+        results = [
+            {
+                "resource_type": each.resource_type,
+                "resource_name": each.resource_name,
+                **_result_values(_result(each, of_topics, of_nodes), each.configuration_keys, request),
+            }
+            # Each resource once: a request of some KB could otherwise ask for an answer of some GB.
+            for each in {
+                (each.resource_type, each.resource_name): each for each in request.resources
+            }.values()
+        ]
+        return {"throttle_time": 0, "results": results}
+
+    return Exchange(tuple(requests), respond)
+
+
+def _node_id(name: str) -> int | None:
+    """The node that a resource of type BROKER names, or None if that is no number."""
+    if name == DEFAULTS_OF_BROKERS:
+        return ASKED_NODE
+    is_number = name.isascii() and name.isdigit() and len(name) <= len(str(INT32_MAX))
+    return int(name) if is_number and int(name) <= INT32_MAX else None
+
+
+def _of_topics(topics: Collection[str], answer: Answer) -> dict[str, _Result]:
+    if answer.body is None:
+        return dict.fromkeys(topics, _Result(answer.error))
+    return {found.topic: _Result(found.error, found.because, found.configs) for found in answer.body.topics}
+
+
+def _result(asked: Any, of_topics: dict[str, _Result], of_nodes: dict[int, Answer]) -> _Result:
+    if asked.resource_type == ResourceType.TOPIC:
+        return of_topics[asked.resource_name]
+    if asked.resource_type != ResourceType.BROKER:
+        because = f"only topics and brokers have settings here, not resources of type {asked.resource_type}"
+        return _Result(ErrorCode.INVALID_REQUEST, because)
+    node_id = _node_id(asked.resource_name)
+    if node_id is None:
+        return _Result(ErrorCode.INVALID_REQUEST, f"{asked.resource_name:.100} is not the id of a broker")
+    answer = of_nodes[node_id]
+    if answer.error is ErrorCode.INVALID_REQUEST:
+        return _Result(answer.error, f"another broker was asked for the settings of broker {node_id}")
+    configs = () if answer.body is None or node_id == ASKED_NODE else answer.body.node
+    return _Result(answer.error, configs=configs)
+
+
+def _result_values(result: _Result, keys: Sequence[str] | None, request: Any) -> Values:
+    with_synonyms = request.include_synonyms
+    return {
+        "error_code": result.error,
+        "error_message": None if result.error is NO_ERROR else result.because or result.error.meaning,
+        "configs": [
+            {
+                "name": config.name,
+                "value": config.value,
+                "read_only": config.is_read_only,
+                "config_source": config.source,
+                "is_sensitive": False,
+                "config_type": config.config_type,
+                "documentation": None,
+                "synonyms": [
+                    {"name": each.name, "value": each.value, "source": each.source}
+                    for each in (config.synonyms if with_synonyms else ())
+                ],
+            }
+            for config in result.configs
+            if not keys or config.name in keys
+        ],
+    }

@@ -1,0 +1,69 @@
+"""Kafka's administrators on a real socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import confluent_kafka
+import confluent_kafka.admin
+import pytest
+
+import fencepost
+
+TOPIC = "orders"
+kafka: Any = confluent_kafka.admin  # its stubs leave most types open
+Code: Any = confluent_kafka.KafkaError
+
+
+@pytest.fixture
+def broker() -> Iterator[fencepost.Broker]:
+    with fencepost.Broker() as running:
+        yield running
+
+
+@pytest.fixture
+def admin(broker: fencepost.Broker) -> Any:
+    made = kafka.AdminClient({"bootstrap.servers": broker.address})
+    done(made.create_topics([kafka.NewTopic(TOPIC, 2, 1, config={"retention.ms": "1000"})]))
+    return made
+
+
+def done(futures: dict[Any, Any]) -> Any:
+    """The one result of a call."""
+    (future,) = futures.values()
+    return future.result(10)
+
+
+def refused(futures: dict[Any, Any]) -> tuple[int, str]:
+    with pytest.raises(confluent_kafka.KafkaException) as problem:
+        done(futures)
+    error = problem.value.args[0]
+    return error.code(), error.str()
+
+
+def configs_of(admin: Any, name: str, kind: str = "TOPIC") -> dict[str, Any]:
+    return done(admin.describe_configs([kafka.ConfigResource(kafka.ConfigResource.Type[kind], name)]))
+
+
+def test_settings_are_described_with_their_sources(admin: Any) -> None:
+    of_topic = configs_of(admin, TOPIC)
+    assert (of_topic["retention.ms"].value, of_topic["retention.ms"].source) == ("1000", 1)
+    assert (of_topic["cleanup.policy"].value, of_topic["cleanup.policy"].source) == ("delete", 5)
+    assert list(of_topic["retention.ms"].synonyms) == ["retention.ms", "log.retention.ms"]
+    of_broker = configs_of(admin, "1", "BROKER")
+    assert of_broker["message.max.bytes"].value == "1048588"
+    assert of_broker["message.max.bytes"].is_read_only
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "error"),
+    [
+        ("TOPIC", "absent", Code.UNKNOWN_TOPIC_OR_PART),
+        ("TOPIC", "a/b", Code.TOPIC_EXCEPTION),
+        ("GROUP", "readers", Code.INVALID_REQUEST),
+    ],
+)
+def test_what_has_no_settings_is_refused(admin: Any, kind: str, name: str, error: int) -> None:
+    resource = kafka.ConfigResource(kafka.ConfigResource.Type[kind], name)
+    assert refused(admin.describe_configs([resource]))[0] == error
