@@ -41,11 +41,6 @@ def read_unsigned_varint(frame: memoryview, at: int) -> tuple[int, int]:
     raise ProtocolViolation("the tagged fields of a Kafka request are damaged")
 
 
-def after_tagged_fields(frame: memoryview, at: int) -> int:
-    """The position after tagged fields that nobody reads."""
-    return _tagged_fields(frame, at, {}, {})
-
-
 @cache
 def tolerant_reader(schema: Any) -> Read:
     """The reader of a class of kio that skips unknown tagged fields."""

@@ -31,7 +31,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode as KafkaErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from fencepost.kafka_bridge.tagged_fields import after_tagged_fields, tolerant_reader
+from fencepost.kafka_bridge.counts import check_counts, skip_tagged_fields
+from fencepost.kafka_bridge.tagged_fields import tolerant_reader
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import CLIENT_ID_LENGTH_MAX
@@ -77,7 +78,8 @@ def decode_request(frame: memoryview, header: RequestHeader) -> Any:
     at = header.end
     name = f"{schema.__name__} version {header.version}"
     if schema.__flexible__:
-        at = after_tagged_fields(frame, at)
+        at = skip_tagged_fields(frame, at)
+    check_counts(schema, frame, at)
     try:
         request, size = _read(schema, frame.toreadonly(), at)
     except Exception as problem:
