@@ -121,6 +121,7 @@ class ErrorCode(IntEnum):
     NON_EMPTY_GROUP = 68, _R.RAISE, "the group has members"
     GROUP_ID_NOT_FOUND = 69, _R.RAISE, "no such group"
     FETCH_SESSION_ID_NOT_FOUND = 70, _R.RETRY, "the broker does not know this fetch session"
+    INVALID_FETCH_SESSION_EPOCH = 71, _R.RETRY, "the fetch does not follow the last one of its session"
     FENCED_LEADER_EPOCH = 74, _R.REFRESH, "the reader's leader epoch is older than the leader's"
     UNKNOWN_LEADER_EPOCH = 75, _R.REFRESH, "the reader's leader epoch is newer than the leader's"
     UNSUPPORTED_COMPRESSION_TYPE = 76, _R.RAISE, "a client of this version cannot decompress the records"
@@ -136,6 +137,7 @@ class ErrorCode(IntEnum):
     INVALID_RECORD = 87, _R.ABORT, "the batch breaks a rule of its format"
     UNSTABLE_OFFSET_COMMIT = 88, _R.RETRY, "a transaction that moves this offset is not decided yet"
     PRODUCER_FENCED = 90, _R.FATAL, "a newer producer with the same transactional id took over"
+    UNKNOWN_TOPIC_ID = 100, _R.REFRESH, "no topic has this id"
     TRANSACTIONAL_ID_NOT_FOUND = 105, _R.RAISE, "no such transactional id"
     # Clients from before KIP-890 get INVALID_TXN_STATE in its place, which is fatal to them.
     TRANSACTION_ABORTABLE = 120, _R.ABORT, "the transaction cannot continue and must be aborted"

@@ -24,6 +24,7 @@ from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
+    NO_TOPIC_ID,
     ConfigSource,
     ConfigType,
     GroupState,
@@ -249,6 +250,7 @@ class TopicMetadata:
     error: ErrorCode
     is_internal: bool
     partitions: tuple[PartitionMetadata, ...]
+    topic_id: bytes = NO_TOPIC_ID  # of the topic that has the name now (KIP-516)
 
 
 @value(kw_only=True)
@@ -325,6 +327,7 @@ class TopicError:
     topic: str
     error: ErrorCode
     because: str
+    topic_id: bytes = NO_TOPIC_ID  # of the topic that was created or deleted
 
 
 @value(kw_only=True)

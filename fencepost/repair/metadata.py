@@ -25,11 +25,14 @@ from fencepost.protocol.metadata_log import (
     TopicCreated,
     TopicRemoved,
     cluster_batch,
+    new_topic_id,
     read_cluster_records,
+    topic_number,
 )
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
+    NO_TIMESTAMP,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     coordinator_partition,
@@ -148,8 +151,8 @@ def adopted(
     """The records that make a topic of its directories; `cluster` follows them. Its settings are lost, and
     the default ones would soon delete what was just saved.
     """
-    highest = max((int.from_bytes(topic_id, "big") for topic_id in cluster.names), default=0)
-    topic_id = (highest + 1).to_bytes(16, "big")
+    highest = max(map(topic_number, cluster.names), default=0)
+    topic_id = new_topic_id(topic, number=highest + 1, created_ms=NO_TIMESTAMP)
     partitions = [
         PartitionCreated(
             topic_id, partition=number, leader_id=cluster.node_id, leader_epoch=max(leader_epoch, 0)

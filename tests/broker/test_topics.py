@@ -25,6 +25,7 @@ from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
     NO_OFFSET,
+    NO_TOPIC_ID,
     TOPIC_NAME_LENGTH_MAX,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
@@ -143,6 +144,22 @@ def test_metadata_names_what_there_is() -> None:
     ]
     (ghost,) = body_of(story.ask(m.Metadata(topics=("ghost",))), m.MetadataReply).topics
     assert (ghost.error, ghost.partitions) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ())
+
+
+def test_a_topic_has_an_id_that_no_topic_has_again() -> None:
+    story = Story()
+    story.restart()
+    ids: list[bytes] = []
+    for _ in range(3):
+        (made,) = body_of(story.ask(create("new")), m.CreateTopicsReply).topics
+        (described,) = body_of(story.ask(m.Metadata(topics=("new",))), m.MetadataReply).topics
+        story.restart()
+        (gone,) = body_of(story.ask(m.DeleteTopics(topics=("new",))), m.DeleteTopicsReply).topics
+        assert made.topic_id == described.topic_id == gone.topic_id != NO_TOPIC_ID
+        ids.append(made.topic_id)
+    (ghost,) = body_of(story.ask(m.Metadata(topics=("new",))), m.MetadataReply).topics
+    assert ghost.topic_id == NO_TOPIC_ID
+    assert len(set(ids)) == len(ids)
 
 
 # --- deletion ----------------------------------------------------------------------------------------------
@@ -339,7 +356,7 @@ def test_deciding_changes_nothing() -> None:
     state = Controller()
     apply(state, [BrokerRegistered(1, broker_epoch=0, host="node", port=1)])
     before = log_state(state)
-    decision = create_topics(state, create("a", 3), to=NO_ONE)
+    decision = create_topics(state, create("a", 3), to=NO_ONE, now=0)
     assert log_state(state) == before
     copied = fork(state)
     apply(state, decision.entries)

@@ -355,5 +355,5 @@ def test_a_tuple_that_keeps_its_encoding_is_sent_like_any_other() -> None:
     for _ in range(2):
         for topic in (parts, kept):
             body = m.TopicMetadata(topic="t", error=ErrorCode.NONE, is_internal=False, partitions=topic)
-            assert codec.encode(body, []) == ["t", 0, False, [[n, 1, n] for n in range(5)]]
+            assert codec.encode(body, []) == ["t", 0, False, [[n, 1, n] for n in range(5)], bytes(16)]
     assert kept.encoded is not None

@@ -21,7 +21,9 @@ from fencepost.protocol.metadata_log import (
     TopicCreated,
     TopicRemoved,
     cluster_batch,
+    new_topic_id,
     read_cluster_records,
+    topic_number,
 )
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, offsets_batch, read_offsets
 from fencepost.protocol.records import read_columns
@@ -266,6 +268,18 @@ cluster_records = st.one_of(
 def test_any_cluster_records_come_back(records: list[ClusterRecord], timestamp: int) -> None:
     batch = cluster_batch(records, timestamp=timestamp)
     assert read_cluster_records(batch, read_batch(batch)) == records
+
+
+def test_topics_of_clusters_at_one_address_differ_in_their_ids() -> None:
+    ids = {
+        new_topic_id(name, number=number, created_ms=created_ms)
+        for name in ("a", "b")
+        for number in (1, 2**40)
+        for created_ms in (0, 1)
+    }
+    assert len(ids) == 8
+    assert {topic_number(each) for each in ids} == {1, 2**40}
+    assert all(each[0] < 0x80 for each in ids)
 
 
 def test_a_topic_id_has_sixteen_bytes() -> None:

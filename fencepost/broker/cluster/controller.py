@@ -27,11 +27,14 @@ from fencepost.protocol.metadata_log import (
     TopicConfigured,
     TopicCreated,
     TopicRemoved,
+    new_topic_id,
+    topic_number,
 )
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
     NO_LEADER_EPOCH,
+    NO_TOPIC_ID,
     TopicPartition,
     topic_name_problem,
 )
@@ -73,7 +76,7 @@ class Controller:
     # it.
     removed: dict[str, int] = attrs.Factory(dict[str, int])
     # Not a count of topics: a repair may have saved a topic and lost an earlier one.
-    newest_topic_id: int = 0
+    newest_topic_number: int = 0
     next_producer_id: int = 0
 
     def leader(self, partition: TopicPartition) -> Leader | None:
@@ -147,6 +150,7 @@ def create_topics(
     request: m.CreateTopics,
     *,
     to: ReplyTo,
+    now: int,
     internal: bool = False,
     leaving: Collection[str] = (),
 ) -> ClusterDecision:
@@ -155,25 +159,30 @@ def create_topics(
     """
     records: list[ClusterRecord] = []
     answers: list[m.TopicError] = []
-    made: set[str] = set()
+    made: dict[str, bytes] = {}
     times_named = Counter(wanted.topic for wanted in request.topics)
     too_many = None if internal else _too_many_partitions(state, request)
     for wanted in {each.topic: each for each in request.topics}.values():
         problem = too_many or _topic_problem(state, wanted, leaving, times_named, internal=internal)
         if problem is None:
-            records.extend(_new_topic(state, wanted, at=state.newest_topic_id + len(made)))
-            made.add(wanted.topic)
-        answers.append(_told(wanted.topic, problem or Refused(NO_ERROR)))
+            at = state.newest_topic_number + len(made)
+            made[wanted.topic] = new_topic_id(wanted.topic, number=at + 1, created_ms=now)
+            records.extend(_new_topic(state, wanted, at=at, topic_id=made[wanted.topic]))
+        topic_id = made.get(wanted.topic, NO_TOPIC_ID)
+        answers.append(_told(wanted.topic, problem or Refused(NO_ERROR), topic_id))
     return Decision(
         entries=tuple(records), effects=(Reply(to, body=m.CreateTopicsReply(topics=tuple(answers))),)
     )
 
 
-def _new_topic(state: Controller, wanted: m.CreateTopic, *, at: int) -> Iterator[ClusterRecord]:
-    """The records of the topic with number `at`: its partitions are spread over the nodes, round robin."""
+def _new_topic(
+    state: Controller, wanted: m.CreateTopic, *, at: int, topic_id: bytes
+) -> Iterator[ClusterRecord]:
+    """The records of a topic: its partitions are spread over the nodes, round robin, and `at` says where the
+    first one goes.
+    """
     assert state.brokers, "the controller's node registers itself before anybody asks it"
     node_ids = sorted(state.brokers)
-    topic_id = (at + 1).to_bytes(16, "big")
     yield TopicCreated(topic=wanted.topic, topic_id=topic_id)
     for name, value in {config.name: config.value for config in wanted.configs}.items():
         yield TopicConfigured(wanted.topic, name=name, value=value)  # named twice, the last value counts
@@ -231,8 +240,9 @@ def _topic_problem(
     return None
 
 
-def _told(topic: str, refused: Refused) -> m.TopicError:
-    return m.TopicError(topic=topic, error=refused.error, because=refused.because[:BECAUSE_LENGTH_MAX])
+def _told(topic: str, refused: Refused, topic_id: bytes) -> m.TopicError:
+    because = refused.because[:BECAUSE_LENGTH_MAX]
+    return m.TopicError(topic=topic, error=refused.error, because=because, topic_id=topic_id)
 
 
 def delete_topics(state: Controller, request: m.DeleteTopics, *, to: ReplyTo) -> ClusterDecision:
@@ -247,7 +257,7 @@ def delete_topics(state: Controller, request: m.DeleteTopics, *, to: ReplyTo) ->
             refused = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
         else:
             records.append(TopicRemoved(topic_id=topic.topic_id))
-        answers.append(_told(name, refused))
+        answers.append(_told(name, refused, NO_TOPIC_ID if topic is None else topic.topic_id))
     reply = Reply(to, body=m.DeleteTopicsReply(topics=tuple(answers)))
     return Decision(entries=tuple(records), effects=(reply,))
 
@@ -269,7 +279,7 @@ def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Assign | 
                 state.topics[record.topic] = Topic(record.topic, record.topic_id)
                 state.removed.pop(record.topic, None)
                 state.names[record.topic_id] = record.topic
-                state.newest_topic_id = max(state.newest_topic_id, int.from_bytes(record.topic_id, "big"))
+                state.newest_topic_number = max(state.newest_topic_number, topic_number(record.topic_id))
             case TopicConfigured():
                 state.topics[record.topic].configs[record.name] = record.value
             case TopicRemoved():

@@ -74,7 +74,11 @@ def _topic(name: str, topic: Topic | None) -> m.TopicMetadata:
             for number, leader in sorted(topic.leaders.items())
         )
         topic.described = m.TopicMetadata(
-            topic=name, error=NO_ERROR, is_internal=name in INTERNAL_TOPICS, partitions=Kept(parts)
+            topic=name,
+            error=NO_ERROR,
+            is_internal=name in INTERNAL_TOPICS,
+            partitions=Kept(parts),
+            topic_id=topic.topic_id,
         )
     return topic.described
 

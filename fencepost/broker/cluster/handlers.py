@@ -97,7 +97,9 @@ def _create(node: Node, request: m.CreateTopics, to: ReplyTo, now: int, *, inter
         return
     is_settled = log.partition.high_watermark == log.partition.log_end_offset
     leaving = () if is_settled else node.cluster.removed
-    decision = controller.create_topics(node.cluster, request, to=to, internal=internal, leaving=leaving)
+    decision = controller.create_topics(
+        node.cluster, request, to=to, now=now, internal=internal, leaving=leaving
+    )
     _control(node, decision, to, now)
 
 
