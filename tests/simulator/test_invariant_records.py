@@ -159,6 +159,16 @@ def test_a_marker_that_a_log_lost_says_nothing_of_what_came_in_its_place() -> No
     assert record.model.markers == {}
 
 
+def test_a_log_that_was_set_aside_is_not_missed() -> None:
+    """After a loss of power the metadata may not know a partition. Its next log is a new one."""
+    journals = ClusterJournals(
+        lambda _most: 0, settings=JournalSettings(), breaks=lambda _what, _where: False
+    )
+    journals.journal(KEY)
+    assert journals.set_aside(KEY) == f"{KEY}~1"
+    assert journals.journal(KEY).log_end_offset == 0
+
+
 def test_a_replaced_leader_learns_of_nothing_new() -> None:
     record = record_of()
     write(record, 0, 0)

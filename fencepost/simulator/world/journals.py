@@ -89,6 +89,8 @@ class ClusterJournals:
         """Takes the disk of a partition that the metadata does not know out of service."""
         self.give_up(partition)
         self.aside.append(self.disks.pop(partition))
+        self.listed.pop(partition, None)
+        self.damaged.pop(partition, None)
         return f"{partition}~{len(self.aside)}"
 
     def finish_deleting(self) -> None:
