@@ -99,8 +99,8 @@ class NodeSettings:
     log_cleaner_delete_retention_ms: int = 86_400_000
     # Kafka has 100 MiB. A coordinator reads all of its log at a start, and never cleans an active segment. So
     # this bounds what a start reads per partition, however many transactions there were.
-    transaction_state_log_segment_bytes: int = 32_768
-    offsets_topic_segment_bytes: int = 32_768
+    transaction_state_log_segment_bytes: int = 16_384
+    offsets_topic_segment_bytes: int = 16_384
     reelection_backoff_ms: int = 1_000  # a disk that failed gets this long before its log is read again
     controller_quorum_retry_backoff_ms: int = 20  # controller.quorum.retry.backoff.ms
     metadata_max_wait_ms: int = 500  # KafkaRaftClient.MAX_FETCH_WAIT_MS: how long a metadata Fetch is parked

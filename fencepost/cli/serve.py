@@ -128,7 +128,7 @@ def serve(
         [default: 7 days, as in Kafka]
     transaction_state_log_segment_bytes
         Size of a full segment of the transaction log. Only full segments are compacted, so a large one keeps
-        the history of every transaction, and makes a start slower. [default: 32 KiB]
+        the history of every transaction, and makes a start slower. [default: 16 KiB]
     transaction_version
         Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98.
     partition_verification

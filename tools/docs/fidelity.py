@@ -181,7 +181,7 @@ DIFFERENCES: Final = (
         what="compaction",
         kafka="Compacted logs have gaps. Internal topics have segments of 100 MiB and keep markers "
         "for a day.",
-        here="An empty batch covers what was removed. Internal topics have segments of 32 KiB and keep "
+        here="An empty batch covers what was removed. Internal topics have segments of 16 KiB and keep "
         "markers for 10 seconds.",
         because="A gap stays a sign of damage, and a start reads the coordinators' logs in full.",
         noticed="A start is fast after any number of transactions.",
