@@ -37,8 +37,9 @@ lint: env
 	$(BIN)/basedpyright --threads 2 --pythonpath $(BIN)/python
 
 # --dist loadfile: tests of one file share costly fixtures (a Spark session), so they stay in one process.
+# --no-loadscope-reorder: files with few tests would come last, and among them are the longest (the demo).
 test: lint
-	$(BIN)/pytest -n 2 --dist loadfile --durations 10 $(TESTS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10 $(TESTS)
 
 format: env
 	$(BIN)/ruff check --fix .

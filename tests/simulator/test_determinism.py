@@ -11,6 +11,7 @@ import pytest
 from tests.simulator import digests
 
 PATIENCE_S = 300
+OTHERS = ("4", "5", "9", "2")  # how strings hash elsewhere; what shows most often comes first
 
 
 def told(hash_seed: str, fault: str = "") -> list[str]:
@@ -36,4 +37,4 @@ def test_every_process_tells_the_same_histories() -> None:
 @pytest.mark.parametrize("fault", digests.FAULTS)
 def test_whatever_does_not_follow_from_the_seed_shows(fault: str) -> None:
     told_before = told("1", fault)
-    assert any(told(hash_seed, fault) != told_before for hash_seed in ("2", "3", "4", "5"))
+    assert any(told(hash_seed, fault) != told_before for hash_seed in OTHERS)

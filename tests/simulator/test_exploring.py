@@ -10,13 +10,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 
 import attrs
 import pytest
 
 from fencepost.broker.settings import PROTECTIONS
 from fencepost.protocol.terms import TransactionResult
-from fencepost.simulator.explore import ExploreConfig, search
+from fencepost.simulator.explore import ExploreConfig, Explored, search
 from fencepost.simulator.explore.search import explore
 from fencepost.simulator.explore.trace import REACHED
 from fencepost.simulator.explore.worlds import Successor, World, Worlds
@@ -27,11 +28,17 @@ TWO_PRODUCERS = ExploreConfig(producers=2, transactions=1, retries=0)
 CRASHING = ExploreConfig(transactions=1, retries=0, crashes=1)
 
 
+@cache
+def explored(config: ExploreConfig) -> Explored:
+    """Several tests look at the same worlds, each at something else."""
+    return explore(config)
+
+
 # --- KAFKA-17754 --------------------------------------------------------------------------------------------
 
 
 def test_a_late_end_decides_the_next_transaction_before_kip_890() -> None:
-    found = explore(LATE_END)
+    found = explored(LATE_END)
     assert found.violation == "G1a"
     assert found.states < 5_000
     assert list(found.trace) == [
@@ -58,18 +65,18 @@ def test_a_late_end_decides_the_next_transaction_before_kip_890() -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_asking_the_coordinator_about_batches_does_not_help(version: int) -> None:
-    found = explore(attrs.evolve(LATE_END, transaction_version=version, partition_verification=True))
+    found = explored(attrs.evolve(LATE_END, transaction_version=version, partition_verification=True))
     assert found.violation == "G1a"
     assert len(found.trace) == 22
 
 
 def test_without_a_retry_nothing_is_late() -> None:
-    found = explore(attrs.evolve(LATE_END, retries=0))
+    found = explored(attrs.evolve(LATE_END, retries=0))
     assert (found.violation, found.complete) == (None, True)
 
 
 def test_an_epoch_per_transaction_is_the_cure() -> None:
-    proof = explore(SAME_IN_VERSION_2)
+    proof = explored(SAME_IN_VERSION_2)
     assert (proof.violation, proof.complete, proof.trace) == (None, True, ())
     assert (proof.states, proof.transitions, proof.ends) == (3_313, 6_968, 24)
 
@@ -79,7 +86,7 @@ def test_an_epoch_per_transaction_is_the_cure() -> None:
     [(ExploreConfig(transactions=1, retries=0), 18), (ExploreConfig(partitions=2), 3_834), (CRASHING, 3_492)],
 )
 def test_other_worlds_of_version_2(config: ExploreConfig, states: int) -> None:
-    proof = explore(config)
+    proof = explored(config)
     assert (proof.violation, proof.complete, proof.states) == (None, True, states)
     assert proof.ends > 0, "some world of these ends well"
 
@@ -91,7 +98,7 @@ def test_the_way_there_is_the_shortest() -> None:
     """Breadth first keeps the depths in order; a depth-first look at the same worlds finds none that is wrong
     nearer to the root.
     """
-    found = explore(LATE_END)
+    found = explored(LATE_END)
     assert _nearest_wrong_depth(LATE_END, at_most=len(found.trace) - 1) is None
     assert _nearest_wrong_depth(LATE_END, at_most=len(found.trace)) == len(found.trace)
 
@@ -128,7 +135,7 @@ def test_states_that_count_as_equal_go_on_alike(
     config: ExploreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If equal keys could act differently, what is met first would decide what is found."""
-    forwards = explore(config)
+    forwards = explored(config)
     monkeypatch.setattr(search, "Worlds", Backwards)
     backwards = explore(config)
     assert (forwards.states, forwards.transitions, forwards.ends) == (
@@ -146,8 +153,8 @@ def test_producers_that_do_the_same_are_interchangeable(
     config: ExploreConfig, all_states: int, states: int
 ) -> None:
     """Half of the states and one, for in the first state alone both stand where the other stands."""
-    plain = explore(attrs.evolve(config, symmetry=False))
-    folded = explore(config)
+    plain = explored(attrs.evolve(config, symmetry=False))
+    folded = explored(config)
     assert (plain.violation, plain.complete, plain.states) == (None, True, all_states)
     assert (folded.violation, folded.complete, folded.states) == (None, True, states)
     assert 2 * folded.ends == plain.ends
@@ -155,8 +162,8 @@ def test_producers_that_do_the_same_are_interchangeable(
 
 def test_symmetry_hides_nothing() -> None:
     broken = attrs.evolve(TWO_PRODUCERS, retries=1, broken=frozenset({"fencing"}))
-    plain = explore(attrs.evolve(broken, symmetry=False))
-    folded = explore(broken)
+    plain = explored(attrs.evolve(broken, symmetry=False))
+    folded = explored(broken)
     assert folded.violation == plain.violation == "duplicate"
     assert len(folded.trace) == len(plain.trace)
     assert folded.states < plain.states
@@ -164,21 +171,21 @@ def test_symmetry_hides_nothing() -> None:
 
 
 def test_a_search_that_is_cut_short_proves_nothing() -> None:
-    cut = explore(attrs.evolve(SAME_IN_VERSION_2, max_states=100))
+    cut = explored(attrs.evolve(SAME_IN_VERSION_2, max_states=100))
     assert (cut.violation, cut.complete) == (None, False)
 
 
 @pytest.mark.parametrize("config", [LATE_END, SAME_IN_VERSION_2])
 def test_the_standard_worlds_come_through_what_could_go_wrong(config: ExploreConfig) -> None:
     """Whoever finds nothing must have met late ends, and transactions that are over."""
-    reached = explore(config).reached
+    reached = explored(config).reached
     assert tuple(reached) == REACHED
     assert all(reached.values()), reached
     assert reached["late requests"] > reached["late EndTxns"] > reached["refused late EndTxns"]
 
 
 def test_what_a_world_has_not_is_not_counted() -> None:
-    calm = explore(
+    calm = explored(
         attrs.evolve(LATE_END, transactions=1, retries=0, ends=(TransactionResult.COMMIT,))
     ).reached
     assert calm == dict.fromkeys(REACHED, 0) | {"commits": 3, "commit markers": 2}
@@ -213,6 +220,6 @@ def test_hash_seeds_change_nothing() -> None:
 
 @pytest.mark.parametrize("protection", sorted(PROTECTIONS))
 def test_without_a_protection_something_is_found(protection: str) -> None:
-    found = explore(attrs.evolve(SAME_IN_VERSION_2, broken=frozenset({protection})))
+    found = explored(attrs.evolve(SAME_IN_VERSION_2, broken=frozenset({protection})))
     assert found.violation is not None
     assert found.trace
