@@ -269,6 +269,17 @@ class Remove:
     partition: TopicPartition
 
 
+@value(kw_only=True)
+class Configure:
+    """Settings of the partition's topic changed: its log follows them from now on."""
+
+    partition: TopicPartition
+
+
+MetadataChange = Assign | Remove | Configure
+"""A change in the metadata log on which the leader of a partition acts, once it is durable."""
+
+
 @value
 class WakeMe:
     """Send a Tick at this time (milliseconds). An earlier Tick does no harm."""
@@ -284,8 +295,8 @@ class Warn:
 
 
 Effect = (
-    Reply | ReplyFetched | ReplyListed | MoveLogStart | ExpireLog | CleanLog | Send | Assign | Remove | WakeMe
-    | Warn
+    Reply | ReplyFetched | ReplyListed | MoveLogStart | ExpireLog | CleanLog | Send | Assign | Remove
+    | Configure | WakeMe | Warn
 )  # fmt: skip
 
 

@@ -103,6 +103,7 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     m.SaslAuthenticate: describe.refuse_sasl,
     m.CreateTopics: cluster_handlers.create_topics,
     m.DescribeConfigs: configs.describe_configs,
+    m.IncrementalAlterConfigs: cluster_handlers.alter_configs,
     m.DeleteRecords: delete_records.delete_records,
     m.DeleteTopics: cluster_handlers.delete_topics,
     m.WriteTxnMarkers: markers.write_markers,

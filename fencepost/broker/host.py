@@ -61,6 +61,7 @@ from fencepost.broker.contract import (
     Assign,
     BecomeLeader,
     CleanLog,
+    Configure,
     Durable,
     Effect,
     ExpireLog,
@@ -455,9 +456,17 @@ class Host:
         log of a later leader, or of a later topic, under the same name.
         """
         journal = self.directory.journal(key)
-        journal.configure(self.node.log_config(key.topic).journal_settings(journal.settings))
+        self._follow_settings(key, journal)
         held = self.held[key] = Held(journal, leader_epoch)
         return held
+
+    def _configure(self, changed: Configure, now: int) -> None:
+        held = self.held.get(changed.partition)
+        if held is not None and self.directory.holds(held.journal):
+            self._follow_settings(changed.partition, held.journal)
+
+    def _follow_settings(self, key: TopicPartition, journal: Journal) -> None:
+        journal.configure(self.node.log_config(key.topic).journal_settings(journal.broker_settings))
 
     def _journal(self, key: TopicPartition) -> Journal:
         """The log of a partition that this node leads. Raises StorageError when a later leader closed or
@@ -680,6 +689,7 @@ class Host:
         CleanLog: lambda host, act, now: host.upkeep.clean(act, now),
         Assign: _lead,
         Remove: _remove,
+        Configure: _configure,
         WakeMe: _wake_me,
         Warn: lambda host, act, now: host.warn(act.because),
     }

@@ -79,10 +79,15 @@ def _ratio(text: str) -> float:
 
 
 def _policy(text: str) -> frozenset[str]:
-    policies = frozenset(part.strip() for part in text.split(","))
-    if not policies or policies - {COMPACT, DELETE}:
+    policies = listed(text)
+    if len(set(policies)) < len(policies) or set(policies) - {COMPACT, DELETE}:
         raise ValueError(f"it must be {DELETE}, {COMPACT}, or both, separated by a comma")
-    return policies
+    return frozenset(policies)
+
+
+def listed(text: str) -> list[str]:
+    """The entries of a setting of type LIST. An empty cleanup.policy keeps everything (KIP-1161)."""
+    return [part.strip() for part in text.split(",")] if text else []
 
 
 SEGMENT_BYTES_MIN: Final = 1 << 20  # as since Kafka 4.0 (KIP-1030): a smaller one would make a file per batch

@@ -65,9 +65,11 @@ from fencepost.broker.contract import (
     Append,
     Assign,
     BecomeLeader,
+    Configure,
     Durable,
     Input,
     LogStartMoved,
+    MetadataChange,
     Outcome,
     Received,
     Refused,
@@ -144,7 +146,7 @@ class Node:
     logs: dict[TopicPartition, LeaderLog] = attrs.Factory(dict[TopicPartition, LeaderLog])
     cluster: Controller = attrs.Factory(Controller)
     following: Following = attrs.Factory(Following)
-    news: list[Assign | Remove] = attrs.Factory(list[Assign | Remove])  # durable; handled as the step ends
+    news: list[MetadataChange] = attrs.Factory(list[MetadataChange])  # durable; handled as the step ends
     producer_ids: ProducerIds = attrs.Factory(ProducerIds)
     gatherings: dict[Ticket, Gathering] = attrs.Factory(dict[int, Gathering])
     in_flight: dict[Token, InFlight] = attrs.Factory(dict[int, InFlight])
@@ -249,7 +251,7 @@ class Node:
 
     def enter(
         self, log: LeaderLog, header: BatchHeader, batch: Buffer, entries: Entries | None = None
-    ) -> tuple[AbortedRange | None, list[Assign | Remove]]:
+    ) -> tuple[AbortedRange | None, list[MetadataChange]]:
         """Apply a batch that the log now holds to partition and coordinator, live and at recovery.
 
         A live caller has just built the batch and passes its entries; recovery decodes them. With
@@ -325,7 +327,7 @@ class Node:
                     self.collect(effect)
                 case AfterAll():
                     self.after_all(effect.keys, effect.reply)
-                case Assign() | Remove():
+                case Assign() | Remove() | Configure():
                     self.news.append(effect)  # handled as the step ends
                 case _:
                     self.outcome.effects.append(effect)

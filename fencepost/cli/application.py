@@ -48,7 +48,7 @@ COMMANDS = (
         """,
     ),
     ("user remove", "fencepost.cli.user:remove_user", "Remove a user from a user file."),
-    ("topic", None, "Create, list, describe and delete topics; delete records."),
+    ("topic", None, "Create, list, describe, alter and delete topics; delete records."),
     ("topic create", "fencepost.cli.topic:create_topic", "Create a topic."),
     ("topic list", "fencepost.cli.topic:list_topics", "List topics."),
     (
@@ -57,6 +57,14 @@ COMMANDS = (
         """Show the partitions of a topic with offsets and open transactions.
 
         STABLE END is the last stable offset, where read_committed stops. END is the high watermark.
+        """,
+    ),
+    (
+        "topic alter",
+        "fencepost.cli.topic:alter_topic",
+        """Change settings of a topic.
+
+        All changes take effect at once, or none.
         """,
     ),
     ("topic delete", "fencepost.cli.topic:delete_topic", "Delete a topic and all its records."),

@@ -1,4 +1,4 @@
-"""`fencepost topic create|list|describe|delete|delete-records`."""
+"""`fencepost topic create|list|describe|alter|delete|delete-records`."""
 
 from __future__ import annotations
 
@@ -48,11 +48,7 @@ def create_topic(
         retention.ms or max.message.bytes; docs/compaction.md lists them. Repeatable.
     """
     _refuse_internal(name, "created")
-    configs = dict(map(_setting, config))
-    if len(configs) < len(config):
-        raise CommandFailed(
-            "--config sets the same setting twice", then="give each setting once", code=WRONG_USAGE
-        )
+    configs = _settings(config)
     with connect(bootstrap, command_config) as admin:
         admin.create_topic(name, partitions=partitions, configs=configs)
     print(f"Created {name} with {counted(partitions, 'partition')}.")
@@ -65,6 +61,15 @@ def _refuse_internal(name: str, what: str) -> None:
             then="the broker creates its internal topics when it needs them",
             code=WRONG_USAGE,
         )
+
+
+def _settings(given: tuple[str, ...]) -> dict[str, str]:
+    configs = dict(map(_setting, given))
+    if len(configs) < len(given):
+        raise CommandFailed(
+            "--config sets the same setting twice", then="give each setting once", code=WRONG_USAGE
+        )
+    return configs
 
 
 def _setting(given: str) -> tuple[str, str]:
@@ -135,6 +140,38 @@ def describe_topic(
         print_table(columns, [tuple(row.values()) for row in rows])
         print()
         print_rows(CONFIGS, configs, as_json=False)
+
+
+def alter_topic(
+    name: str,
+    /,
+    *,
+    config: tuple[str, ...] = (),
+    delete_config: tuple[str, ...] = (),
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+) -> None:
+    """Change settings of a topic.
+
+    Parameters
+    ----------
+    name
+        The topic.
+    config
+        A setting as name=value; docs/compaction.md lists them. Repeatable.
+    delete_config
+        The name of a setting for which the broker's value shall count again. Repeatable.
+    """
+    changes: dict[str, str | None] = {**_settings(config), **dict.fromkeys(delete_config)}
+    if not changes or len(changes) < len(config) + len(delete_config):
+        raise CommandFailed(
+            "topic alter needs --config or --delete-config, and each setting once",
+            then="for example: fencepost topic alter orders --config retention.ms=3600000",
+            code=WRONG_USAGE,
+        )
+    with connect(bootstrap, command_config) as admin:
+        admin.alter_topic_configs(name, changes)
+    print(f"Changed {counted(len(changes), 'setting')} of {name}.")
 
 
 def delete_topic(

@@ -25,6 +25,7 @@ from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
+    ConfigOperation,
     CoordinatorType,
     GroupState,
     TopicPartition,
@@ -138,6 +139,23 @@ class AdminCalls(RequestCalls):
         """The settings of a topic, its own and those of the broker, each with its source."""
         request = m.DescribeConfigs(topics=(name,), node_id=None)
         return list((yield from self.ask(request, ANY_NODE)).topics[0].configs)
+
+    def alter_topic_configs(self, name: str, configs: Mapping[str, str | None]) -> CallScript[None]:
+        """Changes settings of a topic, at once and all of them or none; the others stay.
+
+        `configs`: values by Kafka's names. With None, the broker's setting counts again. RequestFailed when
+        the topic does not exist (UNKNOWN_TOPIC_OR_PARTITION), or a setting is invalid (INVALID_CONFIG).
+        """
+        changes = tuple(
+            m.ConfigChange(
+                name=key,
+                operation=ConfigOperation.DELETE if value is None else ConfigOperation.SET,
+                value=value,
+            )
+            for key, value in sorted(configs.items())
+        )
+        wanted = m.TopicConfigChanges(topic=name, changes=changes)
+        yield from self.ask(m.IncrementalAlterConfigs(topics=(wanted,), validate_only=False), CONTROLLER)
 
     def describe_broker_configs(self, broker_id: int) -> CallScript[list[m.DescribedConfig]]:
         """The settings of a broker that have a name in Kafka."""

@@ -117,7 +117,7 @@ class Journal:
         `when_named` is called by the first sync, once the names of the files are durable.
         """
         self.partition = partition
-        self.settings = settings or JournalSettings()
+        self.settings = self.broker_settings = settings or JournalSettings()
         self._storage = storage
         self._directory = directory_name(partition)
         self._open_files = open_files or OpenFiles(OPEN_FILES)

@@ -57,6 +57,7 @@ _SERVED: Final = (
     _served(32, (1, 4), configs.describe_configs),
     _served(36, (0, 2), sasl.sasl_authenticate),
     _served(42, (0, 2), groups.delete_groups),
+    _served(44, (0, 1), configs.incremental_alter_configs),
     _served(47, (0, 0), groups.offset_delete),
     _served(61, (0, 0), transactions.describe_producers),
     _served(65, (0, 0), transactions.describe_transactions),

@@ -1,4 +1,4 @@
-"""DescribeConfigs: the settings of topics and of the broker.
+"""DescribeConfigs and IncrementalAlterConfigs: the settings of topics and of the broker.
 
 Rule: Kafka's request names resources of several types. Each type is a request of its own here, so that a
 right that is missing for one does not refuse the others.
@@ -6,6 +6,7 @@ right that is missing for one does not refuse the others.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from fencepost.kafka_bridge.exchange import Answer, Exchange, Values
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import ASKED_NODE, INT32_MAX
+from fencepost.protocol.terms import ASKED_NODE, INT32_MAX, ConfigOperation
 
 DEFAULTS_OF_BROKERS: Final = ""  # dynamic settings of all brokers, of which there are none
 
@@ -78,8 +79,7 @@ def _result(asked: Any, of_topics: dict[str, _Result], of_nodes: dict[int, Answe
     if asked.resource_type == ResourceType.TOPIC:
         return of_topics[asked.resource_name]
     if asked.resource_type != ResourceType.BROKER:
-        because = f"only topics and brokers have settings here, not resources of type {asked.resource_type}"
-        return _Result(ErrorCode.INVALID_REQUEST, because)
+        return _Result(ErrorCode.INVALID_REQUEST, _no_settings(asked))
     node_id = _node_id(asked.resource_name)
     if node_id is None:
         return _Result(ErrorCode.INVALID_REQUEST, f"{asked.resource_name:.100} is not the id of a broker")
@@ -90,11 +90,21 @@ def _result(asked: Any, of_topics: dict[str, _Result], of_nodes: dict[int, Answe
     return _Result(answer.error, configs=configs)
 
 
-def _result_values(result: _Result, keys: Sequence[str] | None, request: Any) -> Values:
-    with_synonyms = request.include_synonyms
+def _no_settings(resource: Any) -> str:
+    return f"only topics and brokers have settings here, not resources of type {resource.resource_type}"
+
+
+def _error_values(result: _Result) -> dict[str, Any]:
     return {
         "error_code": result.error,
         "error_message": None if result.error is NO_ERROR else result.because or result.error.meaning,
+    }
+
+
+def _result_values(result: _Result, keys: Sequence[str] | None, request: Any) -> Values:
+    with_synonyms = request.include_synonyms
+    return {
+        **_error_values(result),
         "configs": [
             {
                 "name": config.name,
@@ -113,3 +123,63 @@ def _result_values(result: _Result, keys: Sequence[str] | None, request: Any) ->
             if not keys or config.name in keys
         ],
     }
+
+
+# --- changing them ---------------------------------------------------------------------------------------
+
+_OPERATIONS: Final = {operation.value: operation for operation in ConfigOperation}
+
+
+def incremental_alter_configs(request: Any, _: int) -> Exchange:
+    """Change settings of topics. Those of the broker are given to it when it starts."""
+    named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    resources = {(each.resource_type, each.resource_name): each for each in request.resources}
+    refused = {
+        key: refusal
+        for key, each in resources.items()
+        if (refusal := _refusal(each, times_named=named[key])) is not None
+    }
+    topics = tuple(
+        m.TopicConfigChanges(topic=each.resource_name, changes=tuple(map(_change, each.configs)))
+        for key, each in resources.items()
+        if key not in refused
+    )
+    asked = m.IncrementalAlterConfigs(topics=topics, validate_only=request.validate_only)
+
+    def respond(answers: Sequence[Answer]) -> Values:
+        results = dict(refused)
+        for answer in answers:
+            if answer.body is None:
+                results |= {(ResourceType.TOPIC, topic.topic): _Result(answer.error) for topic in topics}
+            else:
+                results |= {
+                    (ResourceType.TOPIC, found.topic): _Result(found.error, found.because)
+                    for found in answer.body.topics
+                }
+        return {
+            "throttle_time": 0,
+            "responses": [
+                {"resource_type": kind, "resource_name": name, **_error_values(results[kind, name])}
+                for kind, name in resources
+            ],
+        }
+
+    return Exchange((asked,) if topics else (), respond)
+
+
+def _refusal(resource: Any, *, times_named: int) -> _Result | None:
+    because = None
+    if times_named > 1:
+        because = "each resource must appear at most once"
+    elif resource.resource_type == ResourceType.BROKER:
+        because = "a broker's settings are given to it when it starts, and do not change"
+    elif resource.resource_type != ResourceType.TOPIC:
+        because = _no_settings(resource)
+    elif any(each.config_operation not in _OPERATIONS for each in resource.configs):
+        because = "a setting can be set and deleted, and a list can be appended to and subtracted from"
+    return None if because is None else _Result(ErrorCode.INVALID_REQUEST, because)
+
+
+def _change(config: Any) -> m.ConfigChange:
+    operation = _OPERATIONS[config.config_operation]
+    return m.ConfigChange(name=config.name, operation=operation, value=config.value)

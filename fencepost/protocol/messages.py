@@ -25,6 +25,7 @@ from fencepost.protocol.terms import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     NO_TOPIC_ID,
+    ConfigOperation,
     ConfigSource,
     ConfigType,
     GroupState,
@@ -434,6 +435,34 @@ class TopicConfigs:
 class DescribeConfigsReply:
     topics: tuple[TopicConfigs, ...]
     node: tuple[DescribedConfig, ...]
+
+
+@value(kw_only=True)
+class ConfigChange:
+    """A change of one setting; only DELETE has no value."""
+
+    name: str
+    operation: ConfigOperation
+    value: str | None
+
+
+@value(kw_only=True)
+class TopicConfigChanges:
+    topic: str
+    changes: tuple[ConfigChange, ...]
+
+
+@value(kw_only=True)
+class IncrementalAlterConfigs:
+    """Change settings of topics (KIP-339): all changes of a topic, or none of them."""
+
+    topics: tuple[TopicConfigChanges, ...]
+    validate_only: bool
+
+
+@value(kw_only=True)
+class IncrementalAlterConfigsReply:
+    topics: tuple[TopicError, ...]
 
 
 # --- authentication (KIP-43, KIP-152) ----------------------------------------------------------------------
@@ -952,7 +981,7 @@ Request = (
     | EndTxn | WriteTxnMarkers | TxnOffsetCommit | DescribeProducers | DescribeTransactions | ListTransactions
     | AllocateProducerIds | BrokerRegistration | ElectLeaders | JoinGroup | SyncGroup | Heartbeat | LeaveGroup
     | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete | SaslHandshake | SaslAuthenticate
-    | DescribeConfigs
+    | DescribeConfigs | IncrementalAlterConfigs
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
@@ -962,7 +991,7 @@ ReplyBody = (
     | AllocateProducerIdsReply | BrokerRegistrationReply | ElectLeadersReply | JoinGroupReply | SyncGroupReply
     | HeartbeatReply | LeaveGroupReply | DescribeGroupsReply | ListGroupsReply | DeleteGroupsReply
     | OffsetDeleteReply | DeleteRecordsReply | SaslHandshakeReply | SaslAuthenticateReply
-    | DescribeConfigsReply
+    | DescribeConfigsReply | IncrementalAlterConfigsReply
 )  # fmt: skip
 
 
@@ -1016,6 +1045,7 @@ APIS: Final[tuple[Api, ...]] = (
     _api(36, SaslAuthenticate, SaslAuthenticateReply, (2, 2)),
     _api(42, DeleteGroups, DeleteGroupsReply, (2, 2)),
     _api(43, ElectLeaders, ElectLeadersReply, (2, 2)),
+    _api(44, IncrementalAlterConfigs, IncrementalAlterConfigsReply, (1, 1)),
     _api(47, OffsetDelete, OffsetDeleteReply, (0, 0)),
     _api(61, DescribeProducers, DescribeProducersReply, (0, 0)),
     _api(62, BrokerRegistration, BrokerRegistrationReply, (0, 0)),

@@ -110,11 +110,11 @@ class TopicRemoved:
 
 @attrs.frozen
 class TopicConfigured:
-    """ConfigRecord of a topic: one setting of it."""
+    """ConfigRecord of a topic: one setting of it. With None, the broker's setting counts again."""
 
     topic: str
     name: str = attrs.field(kw_only=True)
-    value: str = attrs.field(kw_only=True)
+    value: str | None = attrs.field(kw_only=True)
 
 
 @attrs.frozen
@@ -202,8 +202,12 @@ def _content(record: ClusterRecord) -> tuple[int, bytes, list[tuple[int, bytes]]
 
 def _config_content(record: TopicConfigured) -> bytes:
     out = bytearray((_TOPIC_RESOURCE,))
-    for text in (record.topic, record.name, record.value):
+    for text in (record.topic, record.name):
         put_compact_string(out, text)
+    if record.value is None:
+        put_unsigned_varint(out, 0)
+    else:
+        put_compact_string(out, record.value)
     return bytes(out)
 
 
@@ -269,7 +273,7 @@ def _read_config(fields: Fields) -> ClusterRecord | None:
     (resource,) = fields.take(1)
     topic, name, value = fields.compact_string(), fields.compact_string(), fields.compact_nullable_string()
     fields.tagged_fields()
-    if resource != _TOPIC_RESOURCE or value is None:  # a setting of a node, or one that is removed
+    if resource != _TOPIC_RESOURCE:  # a setting of a node
         return None
     return TopicConfigured(topic, name=name, value=value)
 

@@ -130,6 +130,15 @@ class ConfigSource(IntEnum):
     DEFAULT = 5
 
 
+class ConfigOperation(IntEnum):
+    """What happens to a setting (AlterConfigOp.OpType). The last two are for lists."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
 class ConfigType(IntEnum):
     """The type of a setting's value (DescribeConfigsResponse.ConfigType)."""
 

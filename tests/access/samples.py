@@ -89,6 +89,11 @@ SAMPLES: Final[dict[type[Any], Samples]] = {
         lambda: m.DescribeConfigs(topics=(TOPIC,), node_id=None),
         lambda: m.DescribeConfigs(topics=(TOPIC,), node_id=1),
     ),
+    m.IncrementalAlterConfigs: (
+        lambda: m.IncrementalAlterConfigs(
+            topics=(m.TopicConfigChanges(topic=TOPIC, changes=()),), validate_only=False
+        ),
+    ),
     m.DeleteRecords: (
         lambda: m.DeleteRecords(
             timeout_ms=0, partitions=(m.DeleteRecordsPartition(topic=TOPIC, partition=0, offset=0),)

@@ -254,6 +254,7 @@ DOCUMENTED = {
     "SaslAuthenticate": set[str](),
     "DeleteGroups": {"Group Delete"},
     "ElectLeaders": {"Cluster ClusterAction"},  # Kafka: Alter, for administrators; here nodes send it
+    "IncrementalAlterConfigs": {"Topic AlterConfigs"},  # Kafka: also of brokers
     "OffsetDelete": {"Group Delete", "Topic Read"},
     "DescribeProducers": {"Topic Read"},
     "BrokerRegistration": {"Cluster ClusterAction"},

@@ -1,4 +1,4 @@
-"""The settings of topics and nodes: what DescribeConfigs says of them."""
+"""The settings of topics and nodes: what DescribeConfigs says, and what IncrementalAlterConfigs changes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from fencepost.broker.cluster.configs import NODE_CONFIGS
 from fencepost.broker.log_config import TOPIC_CONFIGS
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.terms import ASKED_NODE, CONSUMER_OFFSETS_TOPIC, ConfigSource
-from tests.broker.requests import body_of
+from fencepost.protocol.records import build_data_batch
+from fencepost.protocol.terms import ASKED_NODE, CONSUMER_OFFSETS_TOPIC, ConfigOperation, ConfigSource
+from tests.broker.requests import NOBODY, ORDERS, body_of, produce_batches, produced
 from tests.broker.story import SETTINGS, Story
 
 TOPIC, BROKER, DEFAULT = ConfigSource.TOPIC, ConfigSource.BROKER, ConfigSource.DEFAULT
@@ -64,7 +65,9 @@ def test_an_internal_topic_has_the_settings_by_which_it_is_kept() -> None:
     story = Story()
     story.commit_offset(story.identity(), "readers", 1)
     assert setting(story, CONSUMER_OFFSETS_TOPIC, "cleanup.policy").value == "compact"
-    assert setting(story, CONSUMER_OFFSETS_TOPIC, "segment.bytes").value == "32768"
+    assert setting(story, CONSUMER_OFFSETS_TOPIC, "segment.bytes").value == str(
+        SETTINGS.offsets_topic_segment_bytes
+    )
     assert setting(story, CONSUMER_OFFSETS_TOPIC, "segment.bytes").source is TOPIC
 
 
@@ -94,3 +97,139 @@ def test_a_node_says_its_settings(node_id: int) -> None:
 def test_a_node_does_not_speak_for_another_one() -> None:
     reply = Story().ask(m.DescribeConfigs(topics=(), node_id=SETTINGS.node_id + 1))
     assert reply.error is ErrorCode.INVALID_REQUEST
+
+
+# --- changes ---------------------------------------------------------------------------------------------
+
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
+
+
+def alter(
+    story: Story, topic: str, *changes: tuple[str, ConfigOperation, str | None], validate_only: bool = False
+) -> m.TopicError:
+    made = tuple(m.ConfigChange(name=name, operation=how, value=value) for name, how, value in changes)
+    wanted = m.TopicConfigChanges(topic=topic, changes=made)
+    reply = story.ask(m.IncrementalAlterConfigs(topics=(wanted,), validate_only=validate_only))
+    (answer,) = body_of(reply, m.IncrementalAlterConfigsReply).topics
+    return answer
+
+
+def test_settings_change_at_once_and_for_good() -> None:
+    story = Story()
+    create(story, "mine", retention_ms="1000", segment_ms="5")
+    answer = alter(
+        story,
+        "mine",
+        ("retention.ms", SET, "77"),
+        ("segment.ms", DELETE, None),
+        ("segment.bytes", DELETE, None),
+    )
+    assert answer.error is ErrorCode.NONE
+    for _ in range(2):
+        assert story.host.node.cluster.topics["mine"].configs == {"retention.ms": "77"}
+        assert setting(story, "mine", "segment.ms").source is DEFAULT
+        story.check_recovery()
+        story.restart()
+
+
+def test_a_list_grows_and_shrinks() -> None:
+    """The values are those that Apache Kafka 4.3.1 shows after the same requests."""
+    story = Story()
+    steps = [
+        (APPEND, "compact", "delete,compact"),
+        (APPEND, "compact", "delete,compact"),
+        (SUBTRACT, "delete", "compact"),
+        (SUBTRACT, "nope", "compact"),
+        (SUBTRACT, "compact", ""),
+        (DELETE, None, "delete"),
+        (APPEND, "delete", "delete"),
+    ]
+    for how, value, expected in steps:
+        assert alter(story, "orders", ("cleanup.policy", how, value)).error is ErrorCode.NONE
+        assert setting(story, "orders", "cleanup.policy").value == expected
+
+
+@pytest.mark.parametrize(
+    ("topic", "changes", "error"),
+    [
+        ("orders", [("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
+        ("orders", [("retention.ms", SET, "x")], ErrorCode.INVALID_CONFIG),
+        ("orders", [("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
+        ("orders", [("cleanup.policy", APPEND, "nope")], ErrorCode.INVALID_CONFIG),
+        ("orders", [("nope", SET, "1")], ErrorCode.INVALID_CONFIG),
+        ("orders", [("nope", DELETE, None)], ErrorCode.NONE),
+        ("orders", [("retention.ms", SET, "1"), ("retention.ms", SET, "2")], ErrorCode.INVALID_REQUEST),
+        ("orders", [("retention.ms", SET, "1"), ("nope", SET, "2")], ErrorCode.INVALID_CONFIG),
+        ("orders", [], ErrorCode.NONE),
+        ("absent", [("retention.ms", SET, "1")], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("a/b", [("retention.ms", SET, "1")], ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (CONSUMER_OFFSETS_TOPIC, [("retention.ms", SET, "1")], ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ],
+)
+def test_a_change_that_cannot_be_made_changes_nothing(
+    topic: str, changes: list[tuple[str, ConfigOperation, str | None]], error: ErrorCode
+) -> None:
+    story = Story()
+    assert alter(story, topic, *changes).error is error
+    assert story.host.node.cluster.topics["orders"].configs == {}
+
+
+def test_a_change_can_be_tried() -> None:
+    story = Story()
+    assert alter(story, "orders", ("retention.ms", SET, "1"), validate_only=True).error is ErrorCode.NONE
+    assert story.host.node.cluster.topics["orders"].configs == {}
+
+
+def test_a_topic_that_is_named_twice_stays_as_it_is() -> None:
+    story = Story()
+    wanted = m.TopicConfigChanges(
+        topic="orders", changes=(m.ConfigChange(name="retention.ms", operation=SET, value="1"),)
+    )
+    reply = story.ask(m.IncrementalAlterConfigs(topics=(wanted, wanted), validate_only=False))
+    (answer,) = body_of(reply, m.IncrementalAlterConfigsReply).topics
+    assert answer.error is ErrorCode.INVALID_REQUEST
+    assert story.host.node.cluster.topics["orders"].configs == {}
+
+
+def test_the_size_of_a_batch_and_the_need_of_keys_follow_a_change() -> None:
+    story = Story()
+    alter(story, "orders", ("max.message.bytes", SET, "200"))
+    assert story.produce(NOBODY, "x" * 200, name=None).error is ErrorCode.MESSAGE_TOO_LARGE
+    alter(story, "orders", ("max.message.bytes", DELETE, None), ("cleanup.policy", SET, "compact"))
+    assert story.produce(NOBODY, "x" * 200, name=None).error is ErrorCode.INVALID_RECORD
+    alter(story, "orders", ("cleanup.policy", SET, "delete"))
+    assert story.produce(NOBODY, "x" * 200, name=None).error is ErrorCode.NONE
+
+
+def test_retention_and_segments_follow_a_change() -> None:
+    story = Story()
+    assert story.produce(NOBODY, "x", name=None).error is ErrorCode.NONE
+    journal = story.host.directory.journal(ORDERS)
+    before = journal.settings
+    alter(story, "orders", ("segment.ms", SET, "1"), ("retention.ms", SET, "1"))
+    assert journal.settings.segment_ms == 1
+    for _ in range(3):
+        assert story.produce(NOBODY, "x", name=None).error is ErrorCode.NONE
+        story.wait(10)
+    story.wait(2 * SETTINGS.log_retention_check_interval_ms)
+    assert journal.log_start_offset >= 2
+    alter(story, "orders", ("segment.ms", DELETE, None))
+    assert journal.settings == before
+
+
+def test_records_without_keys_leave_a_topic_that_becomes_compacted() -> None:
+    """As in Apache Kafka, whose cleaner drops a record without a key."""
+    story = Story()
+    alter(story, "orders", ("segment.ms", SET, "1"), ("min.cleanable.dirty.ratio", SET, "0"))
+    for _ in range(3):
+        batch = build_data_batch([b"x"], base_timestamp=story.now)
+        reply = story.ask(produce_batches({ORDERS: batch}, name=None))
+        assert produced(reply)[ORDERS].error is ErrorCode.NONE
+        story.wait(10)
+    alter(story, "orders", ("cleanup.policy", SET, "compact"))
+    story.wait(2 * SETTINGS.log_cleaner_backoff_ms)
+    emptied = " | x"
+    assert story.written() == emptied
+    story.check_recovery()
+    story.restart()
+    assert story.written() == emptied

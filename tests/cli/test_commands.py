@@ -59,6 +59,12 @@ def test_topics(shell: Shell) -> None:
     assert described["partitions"][0]["end"] == 0
     assert {"name": "retention.ms", "value": "604800000", "source": "default"} in described["configs"]
     assert "STABLE END" in shell("topic", "describe", "maps")
+    assert "1 setting" in shell("topic", "alter", "maps", "--config", "retention.ms=5")
+    altered = shell.json("topic", "describe", "maps")["configs"]
+    assert {"name": "retention.ms", "value": "5", "source": "topic"} in altered
+    shell("topic", "alter", "maps", "--delete-config", "retention.ms")
+    assert shell.json("topic", "describe", "maps")["configs"] == described["configs"]
+    assert "needs --config" in shell("topic", "alter", "maps", code=2)
     shell("topic", "delete", "maps")
     assert "fencepost topic list" in shell("topic", "describe", "maps", code=1)
 

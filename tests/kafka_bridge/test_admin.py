@@ -67,3 +67,21 @@ def test_settings_are_described_with_their_sources(admin: Any) -> None:
 def test_what_has_no_settings_is_refused(admin: Any, kind: str, name: str, error: int) -> None:
     resource = kafka.ConfigResource(kafka.ConfigResource.Type[kind], name)
     assert refused(admin.describe_configs([resource]))[0] == error
+
+
+def alter(admin: Any, name: str, change: str, operation: str, value: str | None, kind: str = "TOPIC") -> Any:
+    how = kafka.AlterConfigOpType[operation]
+    entry = kafka.ConfigEntry(change, value, incremental_operation=how)
+    resource = kafka.ConfigResource(kafka.ConfigResource.Type[kind], name, incremental_configs=[entry])
+    return admin.incremental_alter_configs([resource])
+
+
+def test_settings_are_changed(admin: Any) -> None:
+    done(alter(admin, TOPIC, "retention.ms", "SET", "5"))
+    done(alter(admin, TOPIC, "cleanup.policy", "APPEND", "compact"))
+    found = configs_of(admin, TOPIC)
+    assert (found["retention.ms"].value, found["cleanup.policy"].value) == ("5", "delete,compact")
+    done(alter(admin, TOPIC, "retention.ms", "DELETE", None))
+    assert configs_of(admin, TOPIC)["retention.ms"].value == "604800000"
+    assert refused(alter(admin, TOPIC, "retention.ms", "SET", "x"))[0] == Code.INVALID_CONFIG
+    assert refused(alter(admin, "1", "message.max.bytes", "SET", "9", "BROKER"))[0] == Code.INVALID_REQUEST

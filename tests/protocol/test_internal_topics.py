@@ -256,7 +256,7 @@ leaders_changed = st.builds(
 cluster_records = st.one_of(
     st.builds(TopicCreated, words, topic_id=topic_ids),
     st.builds(TopicRemoved, topic_ids),
-    st.builds(TopicConfigured, words, name=words, value=words),
+    st.builds(TopicConfigured, words, name=words, value=st.none() | words),
     st.builds(PartitionCreated, topic_ids, **leaderships),
     leaders_changed,
     st.builds(ProducerIdsAllocated, int32s, next_producer_id=int64s),

@@ -39,6 +39,7 @@ KAFKA_KEYS = {
     "SaslAuthenticate": 36,
     "DeleteGroups": 42,
     "ElectLeaders": 43,
+    "IncrementalAlterConfigs": 44,
     "OffsetDelete": 47,
     "DescribeProducers": 61,
     "BrokerRegistration": 62,

@@ -196,6 +196,7 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
         _need(_R.CLUSTER, _O.DESCRIBE_CONFIGS, when=_describes_node, condition="of a node"),
         _need(_R.TOPIC, _O.DESCRIBE_CONFIGS, "topics"),
     )),
+    m.IncrementalAlterConfigs: RequestRights((_need(_R.TOPIC, _O.ALTER_CONFIGS, "topics"),)),
     m.DeleteRecords: RequestRights((_need(_R.TOPIC, _O.DELETE, "partitions"),)),
     m.InitProducerId: RequestRights((
         _WRITE_ID._replace(when=_has_id, condition="with a transactional id"),

@@ -12,9 +12,18 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.contract import Assign, Decision, Refused, Remove, Reply, ReplyTo
+from fencepost.broker.contract import (
+    Assign,
+    Configure,
+    Decision,
+    MetadataChange,
+    Refused,
+    Remove,
+    Reply,
+    ReplyTo,
+)
 from fencepost.broker.limits import CLUSTER_PARTITIONS, REQUEST_PARTITIONS, Limit
-from fencepost.broker.log_config import parse_config
+from fencepost.broker.log_config import DELETE, TOPIC_CONFIGS, listed, parse_config
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.fork import Ignored, Shared
@@ -35,6 +44,8 @@ from fencepost.protocol.terms import (
     INTERNAL_TOPICS,
     NO_LEADER_EPOCH,
     NO_TOPIC_ID,
+    ConfigOperation,
+    ConfigType,
     TopicPartition,
     topic_name_problem,
 )
@@ -232,15 +243,12 @@ def _topic_problem(
     if wanted.partition_count < 1:
         return Refused(ErrorCode.INVALID_PARTITIONS, "a topic needs at least one partition")
     for config in wanted.configs:
-        try:
-            parse_config(config.name, config.value)
-        except ValueError as problem:
-            because = f"{config.name}={config.value:.100} cannot be set: {problem}"
-            return Refused(ErrorCode.INVALID_CONFIG, because)
+        if (problem := _config_problem(config.name, config.value)) is not None:
+            return problem
     return None
 
 
-def _told(topic: str, refused: Refused, topic_id: bytes) -> m.TopicError:
+def _told(topic: str, refused: Refused, topic_id: bytes = NO_TOPIC_ID) -> m.TopicError:
     because = refused.because[:BECAUSE_LENGTH_MAX]
     return m.TopicError(topic=topic, error=refused.error, because=because, topic_id=topic_id)
 
@@ -262,6 +270,77 @@ def delete_topics(state: Controller, request: m.DeleteTopics, *, to: ReplyTo) ->
     return Decision(entries=tuple(records), effects=(reply,))
 
 
+def alter_configs(state: Controller, request: m.IncrementalAlterConfigs, *, to: ReplyTo) -> ClusterDecision:
+    """Change settings of topics, as their records say from now on."""
+    records: list[ClusterRecord] = []
+    answers: list[m.TopicError] = []
+    times_named = Counter(wanted.topic for wanted in request.topics)
+    for wanted in {each.topic: each for each in request.topics}.values():
+        changed = _changed_configs(state, wanted, times_named[wanted.topic])
+        if not isinstance(changed, Refused):
+            records += [] if request.validate_only else changed
+        answers.append(_told(wanted.topic, changed if isinstance(changed, Refused) else Refused(NO_ERROR)))
+    reply = Reply(to, body=m.IncrementalAlterConfigsReply(topics=tuple(answers)))
+    return Decision(entries=tuple(records), effects=(reply,))
+
+
+def _changed_configs(
+    state: Controller, wanted: m.TopicConfigChanges, times_named: int
+) -> list[TopicConfigured] | Refused:
+    """The records of one topic's changes (ConfigurationControlManager.incrementalAlterConfigs)."""
+    if times_named > 1:
+        return Refused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+    because = topic_name_problem(wanted.topic)
+    if because is None and wanted.topic in INTERNAL_TOPICS:
+        because = "the broker has the settings of internal topics"
+    if because is not None:
+        return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
+    topic = state.topics.get(wanted.topic)
+    if topic is None:
+        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.topic!r} does not exist")
+    if len({change.name for change in wanted.changes}) < len(wanted.changes):
+        return Refused(ErrorCode.INVALID_REQUEST, "the request changes a setting twice")
+    records: list[TopicConfigured] = []
+    for change in wanted.changes:
+        value = _changed_value(topic.configs.get(change.name), change)
+        if isinstance(value, Refused):
+            return value
+        if value != topic.configs.get(change.name):
+            records.append(TopicConfigured(topic.name, name=change.name, value=value))
+    return records
+
+
+def _changed_value(own: str | None, change: m.ConfigChange) -> str | Refused | None:
+    """The value that a topic's own setting has after the change, None if it then has none."""
+    if change.operation is ConfigOperation.DELETE:
+        return None
+    if change.value is None:
+        return Refused(ErrorCode.INVALID_REQUEST, f"{change.name:.100} is changed to no value")
+    setting, value = TOPIC_CONFIGS.get(change.name), change.value
+    if change.operation is not ConfigOperation.SET:
+        if setting is not None and setting.config_type is not ConfigType.LIST:
+            because = f"{change.name} is not a list: it can be set, and neither grow nor shrink"
+            return Refused(ErrorCode.INVALID_CONFIG, because)
+        value = _changed_list(DELETE if own is None else own, change.operation, listed(value))
+    return _config_problem(change.name, value) or value
+
+
+def _changed_list(old: str, operation: ConfigOperation, entries: list[str]) -> str:
+    """A list with these entries, or without them. The only one is cleanup.policy."""
+    if operation is ConfigOperation.APPEND:
+        return ",".join(dict.fromkeys([*listed(old), *entries]))
+    return ",".join(entry for entry in listed(old) if entry not in entries)
+
+
+def _config_problem(name: str, value: str) -> Refused | None:
+    try:
+        parse_config(name, value)
+    except ValueError as problem:
+        because = f"{name:.100}={value:.100} cannot be set: {problem}"
+        return Refused(ErrorCode.INVALID_CONFIG, because)
+    return None
+
+
 def allocate_producer_ids(state: Controller, *, node_id: int, to: ReplyTo) -> ClusterDecision:
     """Grant the next block of producer ids. No id is granted twice; gaps are normal (KIP-730)."""
     first = state.next_producer_id
@@ -270,9 +349,9 @@ def allocate_producer_ids(state: Controller, *, node_id: int, to: ReplyTo) -> Cl
     return Decision(entries=(record,), effects=(Reply(to, body=body),))
 
 
-def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Assign | Remove]:
+def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[MetadataChange]:
     """Apply records that the metadata log now holds. Returns the changes on which nodes act, once durable."""
-    news: list[Assign | Remove] = []
+    news: list[MetadataChange] = []
     for record in records:
         match record:
             case TopicCreated():
@@ -281,7 +360,7 @@ def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Assign | 
                 state.names[record.topic_id] = record.topic
                 state.newest_topic_number = max(state.newest_topic_number, topic_number(record.topic_id))
             case TopicConfigured():
-                state.topics[record.topic].configs[record.name] = record.value
+                news.extend(_configure(state.topics[record.topic], record))
             case TopicRemoved():
                 news.extend(_remove(state, state.names.pop(record.topic_id)))
             case PartitionCreated() | LeaderChanged():
@@ -294,10 +373,19 @@ def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Assign | 
     return news
 
 
-def _remove(state: Controller, name: str) -> list[Assign | Remove]:
+def _remove(state: Controller, name: str) -> list[MetadataChange]:
     leaders = state.topics.pop(name).leaders
     state.removed[name] = max(leader.leader_epoch for leader in leaders.values())
     return [Remove(partition=TopicPartition(name, number)) for number in leaders]
+
+
+def _configure(topic: Topic, record: TopicConfigured) -> Iterator[MetadataChange]:
+    """A topic that is being created has no partitions yet, so nothing follows."""
+    if record.value is None:
+        topic.configs.pop(record.name, None)
+    else:
+        topic.configs[record.name] = record.value
+    return (Configure(partition=TopicPartition(topic.name, number)) for number in topic.leaders)
 
 
 def _assign(state: Controller, record: PartitionCreated | LeaderChanged) -> Assign:

@@ -10,7 +10,7 @@ Rule: a node acts only on durable records, and only on those after its own regis
 #       <-- broker_epoch ---------- = the offset of this batch in the metadata log
 #     Fetch(offset 0) ------------> durable records, as for any consumer; the Fetch waits for more
 #       apply all of them to `node.cluster`
-#       act on those from broker_epoch on: Assign -> lead, Remove -> drop
+#       act on those from broker_epoch on: Assign -> lead, Remove -> drop, Configure
 #     Fetch(next offset) ---------> ...
 #
 # There is no push and no other channel: leadership, topics and addresses reach a node as records, in one
@@ -29,7 +29,7 @@ from typing import Final
 
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, Controller, Leader
-from fencepost.broker.contract import Answered, Assign, Remove, Warn
+from fencepost.broker.contract import Answered, Assign, Configure, Remove, Warn
 from fencepost.broker.groups import offsets
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.node import Node
@@ -164,6 +164,10 @@ def act_on_news(node: Node, now: int) -> None:
                     node.outcome.effects.append(change)
                 node.damaged.discard(change.partition)
                 gone.add(change.partition.topic)
+            case Configure() if log is not None:
+                node.outcome.effects.append(change)
+            case Configure():
+                pass
     if gone:
         for log in node.logs_under(Groups):
             offsets.forget_topics(node, log, gone, now)

@@ -26,6 +26,11 @@ def delete_topics(node: Node, request: m.DeleteTopics, to: ReplyTo, now: int) ->
     _control(node, controller.delete_topics(node.cluster, request, to=to), to, now)
 
 
+def alter_configs(node: Node, request: m.IncrementalAlterConfigs, to: ReplyTo, now: int) -> None:
+    """IncrementalAlterConfigs."""
+    _control(node, controller.alter_configs(node.cluster, request, to=to), to, now)
+
+
 def allocate_producer_ids(node: Node, request: m.AllocateProducerIds, to: ReplyTo, now: int) -> None:
     """AllocateProducerIds."""
     _control(node, controller.allocate_producer_ids(node.cluster, node_id=request.node_id, to=to), to, now)

@@ -250,6 +250,7 @@ class AsyncAdmin(AdminClient[AsyncDriver]):
     list_topics = awaited(AdminCalls.list_topics)
     describe_topic = awaited(AdminCalls.describe_topic)
     describe_topic_configs = awaited(AdminCalls.describe_topic_configs)
+    alter_topic_configs = awaited(AdminCalls.alter_topic_configs)
     describe_broker_configs = awaited(AdminCalls.describe_broker_configs)
     list_brokers = awaited(AdminCalls.list_brokers)
     beginning_offsets = awaited(AdminCalls.beginning_offsets)

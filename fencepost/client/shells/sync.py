@@ -244,6 +244,7 @@ class Admin(AdminClient[Driver]):
     list_topics = blocking(AdminCalls.list_topics)
     describe_topic = blocking(AdminCalls.describe_topic)
     describe_topic_configs = blocking(AdminCalls.describe_topic_configs)
+    alter_topic_configs = blocking(AdminCalls.alter_topic_configs)
     describe_broker_configs = blocking(AdminCalls.describe_broker_configs)
     list_brokers = blocking(AdminCalls.list_brokers)
     beginning_offsets = blocking(AdminCalls.beginning_offsets)
