@@ -38,6 +38,8 @@ lint: env
 
 # --dist loadfile: tests of one file share costly fixtures (a Spark session), so they stay in one process.
 # --no-loadscope-reorder: files with few tests would come last, and among them are the longest (the demo).
+# Tests start hundreds of processes; each would compile the package where bytecode is not written.
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10 $(TESTS)
 
