@@ -49,7 +49,7 @@ _SERVED: Final = (
     _served(20, (1, 5), cluster.delete_topics),
     _served(21, (0, 2), data.delete_records),
     _served(22, (0, 5), transactions.init_producer_id),
-    _served(24, (0, 3), transactions.add_partitions_to_txn),
+    _served(24, (0, 5), transactions.add_partitions_to_txn),
     _served(25, (0, 4), transactions.add_offsets_to_txn),
     _served(26, (0, 5), transactions.end_txn),
     _served(27, (1, 2), transactions.write_txn_markers),

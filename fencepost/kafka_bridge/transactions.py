@@ -12,7 +12,7 @@ from typing import Any
 from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, by_topic, one
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import NO_ERROR
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -22,6 +22,9 @@ from fencepost.protocol.terms import (
 )
 
 NO_GENERATION = -1
+FIRST_BATCHED_ADD_PARTITIONS = 4
+ERRORS_OF_ALL = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
+"""Those of an AddPartitionsToTxn as a whole, since it has a field for them."""
 
 
 def partition_errors(asked: Iterable[TopicPartition], answer: Answer) -> Sequence[m.PartitionError]:
@@ -54,13 +57,11 @@ def init_producer_id(request: Any, _: int) -> Exchange:
     return one(asked, respond)
 
 
-def add_partitions_to_txn(request: Any, _: int) -> Exchange:
-    """Add partitions to a transaction. Later versions are for brokers, which do not connect here."""
-    parts = tuple(
-        TopicPartition(topic.name, partition)
-        for topic in request.v3_and_below_topics
-        for partition in topic.partitions
-    )
+def add_partitions_to_txn(request: Any, version: int) -> Exchange:
+    """Add partitions to a transaction; since version 4, to several, as brokers do (KIP-890)."""
+    if version >= FIRST_BATCHED_ADD_PARTITIONS:
+        return _add_partitions_of_several(request)
+    parts = _partitions_of(request.v3_and_below_topics)
     asked = m.AddPartitionsToTxn(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
@@ -70,21 +71,52 @@ def add_partitions_to_txn(request: Any, _: int) -> Exchange:
     )
 
     def respond(answer: Answer) -> Values:
-        return {
-            "throttle_time": 0,
-            "results_by_topic_v3_and_below": [
-                {
-                    "name": topic,
-                    "results_by_partition": [
-                        {"partition_index": part.partition, "partition_error_code": part.error}
-                        for part in its
-                    ],
-                }
-                for topic, its in by_topic(partition_errors(parts, answer)).items()
-            ],
-        }
+        return {"throttle_time": 0, "results_by_topic_v3_and_below": _added(parts, answer)}
 
     return one(asked, respond)
+
+
+def _add_partitions_of_several(request: Any) -> Exchange:
+    asked = tuple(
+        m.AddPartitionsToTxn(
+            transactional_id=each.transactional_id,
+            producer_id=each.producer_id,
+            producer_epoch=each.producer_epoch,
+            verify_only=each.verify_only,
+            partitions=_partitions_of(each.topics),
+        )
+        for each in request.transactions
+    )
+
+    def respond(answers: Sequence[Answer]) -> Values:
+        of_all = next((answer.error for answer in answers if answer.error in ERRORS_OF_ALL), NO_ERROR)
+        results = [
+            {"transactional_id": each.transactional_id, "topic_results": _added(each.partitions, answer)}
+            for each, answer in zip(asked, answers, strict=True)
+        ]
+        return {
+            "throttle_time": 0,
+            "error_code": of_all,
+            "results_by_transaction": results if of_all is NO_ERROR else [],
+        }
+
+    return Exchange(asked, respond)
+
+
+def _partitions_of(topics: Iterable[Any]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(topic.name, partition) for topic in topics for partition in topic.partitions)
+
+
+def _added(parts: Iterable[TopicPartition], answer: Answer) -> list[Values]:
+    return [
+        {
+            "name": topic,
+            "results_by_partition": [
+                {"partition_index": part.partition, "partition_error_code": part.error} for part in its
+            ],
+        }
+        for topic, its in by_topic(partition_errors(parts, answer)).items()
+    ]
 
 
 def add_offsets_to_txn(request: Any, _: int) -> Exchange:
