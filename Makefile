@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.complete
 SEED   ?= 1
+WIRE   ?= fencepost
 NEEDED := Fencepost needs Python 3.11 or newer. Choose one with make PYTHON=/path/to/python3
 
 .PHONY: help env demo test lint format oracle attack sweep bench docs clean
@@ -13,7 +14,7 @@ help:
 	@echo 'make demo    run a pipeline over real data, kill its processes many times, and check its output'
 	@echo 'make test    run every check: format, lint, types, architecture, tests'
 	@echo 'make lint    run the static checks; make format fixes what it can'
-	@echo 'make oracle  compare Fencepost with recorded answers of Apache Kafka; FILES="..." replays other recordings'
+	@echo 'make oracle  compare Fencepost with recorded answers of Apache Kafka; FILES="..." replays others; WIRE=kafka'
 	@echo 'make attack  attack a broker on loopback while a client checks every record; SEED=2 draws other requests'
 	@echo 'make sweep   300 kills, 10,000 simulated clusters that lose power, every bit of a directory; SEED=2'
 	@echo 'make bench   measure client and broker against a peer, and the speed of the simulator'
@@ -48,8 +49,9 @@ format: env
 	$(BIN)/ruff format .
 
 # FILES: recordings to replay instead of those in tests/oracle, in the same format.
+# WIRE: kafka sends them to a broker process in Kafka's own bytes.
 oracle: env
-	$(BIN)/python -m tests.oracle $(FILES)
+	$(BIN)/python -m tests.oracle --wire $(WIRE) $(FILES)
 
 attack: env
 	$(BIN)/python -m tests.attack --seed $(SEED)

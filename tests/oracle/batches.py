@@ -5,6 +5,8 @@ Rule: values do not matter, sizes do; what is not said is as a well-behaved clie
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import attrs
 from crc32c import crc32c
 
@@ -13,6 +15,7 @@ from fencepost.protocol.batches import (
     CRC_START,
     HEADER,
     MAGIC_COLUMNS,
+    MAGIC_KAFKA,
     TRANSACTIONAL_BIT,
     BatchHeader,
     build_batch,
@@ -23,10 +26,12 @@ from tests.oracle.conversation import Fields
 from tests.protocol.headers import put_header
 
 
-def recorded_batch(args: Fields, *, producer_id: int, now_ms: int) -> bytearray:
+def recorded_batch(args: Fields, *, producer_id: int, now_ms: int, is_kafka: bool = False) -> bytearray:
     """The batch that a Produce's arguments describe; without a timestamp it is of `now_ms`."""
-    records: int = args["records"]
-    batch = _empty_batch(args, producer_id, now_ms) if records == 0 else _batch(args, producer_id, now_ms)
+    if args["records"] == 0:
+        batch = _empty_batch(args, producer_id, now_ms, MAGIC_KAFKA if is_kafka else MAGIC_COLUMNS)
+    else:
+        batch = (_kafka_batch if is_kafka else _batch)(args, producer_id, now_ms)
     if args.get("control"):
         header = _header(batch)
         _put(batch, attrs.evolve(header, attributes=header.attributes | CONTROL_BIT))
@@ -37,10 +42,29 @@ def recorded_batch(args: Fields, *, producer_id: int, now_ms: int) -> bytearray:
     return batch
 
 
+def _values(args: Fields) -> list[bytes]:
+    return [b"v%d" % (n % 10) + b"x" * args.get("value_size", 0) for n in range(args["records"])]
+
+
+def _kafka_batch(args: Fields, producer_id: int, now_ms: int) -> bytearray:
+    """By kafka-python, which shares no code with the broker."""
+    builder = import_module("kafka.record.default_records").DefaultRecordBatchBuilder(
+        magic=MAGIC_KAFKA,
+        compression_type=0,
+        is_transactional=args.get("transactional", False),
+        producer_id=producer_id,
+        producer_epoch=args.get("epoch", NO_PRODUCER_EPOCH),
+        base_sequence=args.get("sequence", NO_SEQUENCE),
+        batch_size=1 << 30,
+    )
+    for number, value in enumerate(_values(args)):
+        builder.append(number, args.get("timestamp", now_ms), None, value, [])
+    return bytearray(builder.build())
+
+
 def _batch(args: Fields, producer_id: int, now_ms: int) -> bytearray:
-    values = [b"v%d" % (n % 10) + b"x" * args.get("value_size", 0) for n in range(args["records"])]
     return build_data_batch(
-        values,
+        _values(args),
         base_timestamp=args.get("timestamp", now_ms),
         producer_id=producer_id,
         producer_epoch=args.get("epoch", NO_PRODUCER_EPOCH),
@@ -49,12 +73,12 @@ def _batch(args: Fields, producer_id: int, now_ms: int) -> bytearray:
     )
 
 
-def _empty_batch(args: Fields, producer_id: int, now_ms: int) -> bytearray:
+def _empty_batch(args: Fields, producer_id: int, now_ms: int, magic: int) -> bytearray:
     """A header and nothing else: its last offset lies before its first."""
     timestamp = args.get("timestamp", now_ms)
     return build_batch(
         b"",
-        magic=MAGIC_COLUMNS,
+        magic=magic,
         attributes=TRANSACTIONAL_BIT if args.get("transactional") else 0,
         record_count=0,
         last_offset_delta=-1,

@@ -43,6 +43,8 @@ TURNS_MAX: Final = 100_000  # more than any conversation has: beyond this the no
 class InMemory:
     """Nodes over one directory, and the messages between them."""
 
+    is_kafka = False
+
     def __init__(self, settings: NodeSettings) -> None:
         self.settings = settings
         self.now_ms = NOON

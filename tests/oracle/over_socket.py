@@ -7,11 +7,8 @@ those that need a second broker are played in memory alone.
 from __future__ import annotations
 
 import contextlib
-import json
 import select
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from types import TracebackType
@@ -34,7 +31,7 @@ from fencepost.protocol.messages import (
 )
 from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType, TopicPartition
 from tests.oracle.conversation import Conversation
-from tests.oracle.serving import settings_in_words
+from tests.oracle.serving import settings_in_words, starter
 from tests.oracle.stage import NoAnswer
 
 PATIENCE_S: Final = 60.0  # longer than anything takes on a busy machine
@@ -55,17 +52,19 @@ class OverSocket:
     """One broker process and one connection to it; a context manager, which leaves nothing behind."""
 
     is_settled = False  # nobody knows without asking
+    is_kafka = False
+    name = "over the socket"
 
     def __init__(self, settings: NodeSettings) -> None:
         self._settings = settings_in_words(settings)
         self._held = contextlib.ExitStack()
-        self._asked = 0
+        self._asked: int = 0
 
     def __enter__(self) -> OverSocket:
         self._directory = self._held.enter_context(tempfile.TemporaryDirectory(prefix="fencepost-oracle-"))
         self._start()
         for kind in CoordinatorType:
-            self.ask(FindCoordinator(kind=kind, key="anybody"), version=NEWEST_VERSION)
+            self.order(FindCoordinator(kind=kind, key="anybody"), version=NEWEST_VERSION)
         return self
 
     def __exit__(
@@ -77,22 +76,21 @@ class OverSocket:
     # --- living and dying
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "tests.oracle.serving", self._directory, self._settings]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None, "it was asked for"
-        said = self._process.stdout.readline()
-        if not said:
-            raise NoAnswer(f"the broker ended with {self._process.wait()} before it was ready")
-        self._socket = socket.create_connection(("127.0.0.1", json.loads(said)["port"]), timeout=PATIENCE_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._pid, self._port = starter().start(self._directory, self._settings)
+        except EOFError as problem:
+            raise NoAnswer(str(problem)) from problem
+        self._socket = self._connected()
         self._frames = FrameReader()
+
+    def _connected(self) -> socket.socket:
+        connected = socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE_S)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
 
     def _kill(self) -> None:
         self._socket.close()
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdout is not None, "it was asked for"
-        self._process.stdout.close()
+        starter().kill(self._pid)
 
     def kill_and_restart(self) -> None:
         self._kill()
@@ -106,6 +104,10 @@ class OverSocket:
 
     def ask(self, request: Request, *, version: int, about: TopicPartition | None = None) -> Reply | None:
         """One broker leads everything, whatever the question is `about`."""
+        return self.order(request, version=version)
+
+    def order(self, request: Request, *, version: int) -> Reply | None:
+        """Ask what no recording asks, in our own bytes."""
         self._asked += 1
         number, api = self._asked, API_BY_REQUEST[type(request)]
         self._socket.sendall(b"".join(encode_request(request, correlation_id=number, version=version)))
@@ -124,13 +126,7 @@ class OverSocket:
 
     def _receive(self) -> memoryview:
         while True:
-            try:
-                chunk = self._socket.recv(RECEIVE_SIZE)
-            except OSError as problem:
-                raise NoAnswer(f"the connection broke: {problem}") from problem
-            if not chunk:
-                raise NoAnswer("the broker closed the connection")
-            frames = self._frames.feed(chunk)
+            frames = self._frames.feed(_chunk(self._socket, RECEIVE_SIZE))
             if frames:
                 (frame,) = frames
                 return frame
@@ -140,7 +136,7 @@ class OverSocket:
     def create_topic(self, topic: str, partitions: int, *, held: bool) -> None:
         assert not held, "one broker leads everything"
         wanted = CreateTopics(topics=(CreateTopic(topic=topic, partition_count=partitions),))
-        reply = self.ask(wanted, version=NEWEST_VERSION)
+        reply = self.order(wanted, version=NEWEST_VERSION)
         created = None if reply is None else reply.body
         if not isinstance(created, CreateTopicsReply) or created.topics[0].error is not ErrorCode.NONE:
             raise NoAnswer(f"the topic {topic} cannot be made: {reply}")
@@ -153,7 +149,7 @@ class OverSocket:
 
     def _has_settled(self) -> bool:
         asked = ListTransactions(states=PREPARING, producer_ids=(), duration_ms=-1)
-        reply = self.ask(asked, version=NEWEST_VERSION)
+        reply = self.order(asked, version=NEWEST_VERSION)
         body = None if reply is None else reply.body
         return isinstance(body, ListTransactionsReply) and not body.transactions
 
@@ -162,3 +158,21 @@ class OverSocket:
 
     def release(self) -> None:
         raise NoAnswer("one broker cannot hold another")
+
+
+def received(connection: socket.socket, size: int) -> bytes:
+    """So many bytes. NoAnswer if they do not come."""
+    found = bytearray()
+    while len(found) < size:
+        found += _chunk(connection, size - len(found))
+    return bytes(found)
+
+
+def _chunk(connection: socket.socket, size: int) -> bytes:
+    try:
+        chunk = connection.recv(size)
+    except OSError as problem:
+        raise NoAnswer(f"the connection broke: {problem}") from problem
+    if not chunk:
+        raise NoAnswer("the broker closed the connection")
+    return chunk

@@ -28,6 +28,8 @@ class Asking(NamedTuple):
     question: Question
     symbols: Symbols
     now_ms: int
+    is_kafka: bool
+    """Whether records are encoded as Kafka's, and not as columns."""
 
     @property
     def args(self) -> Fields:

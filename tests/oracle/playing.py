@@ -111,7 +111,8 @@ class _Player:
         return self.stage.begin(request, version=question.version, about=_partition(question.args))
 
     def _request(self, question: Question) -> Request:
-        return SPEECH[question.request].ask(Asking(question, self.symbols, self.stage.now_ms))
+        asking = Asking(question, self.symbols, self.stage.now_ms, self.stage.is_kafka)
+        return SPEECH[question.request].ask(asking)
 
     def _settle(self, patience_ms: int) -> None:
         if not self.stage.is_settled:

@@ -22,6 +22,7 @@ from tests.oracle.conversation import (
     settings_of,
 )
 from tests.oracle.in_memory import InMemory
+from tests.oracle.over_kafka import OverKafka
 from tests.oracle.over_socket import OverSocket, can_be_played
 from tests.oracle.playing import Answer, play
 from tests.oracle.speech import KNOWN
@@ -149,13 +150,21 @@ def sample(conversations: Sequence[Conversation]) -> list[Conversation]:
     return chosen
 
 
-def play_over_socket(path: Path, conversations: Iterable[Conversation]) -> Played:
+def play_over_socket(
+    path: Path, conversations: Iterable[Conversation], kind: type[OverSocket] = OverSocket
+) -> Played:
     """Conversations of one file, each with a broker process of its own."""
     answers: list[Answer] = []
     for conversation in conversations:
-        with OverSocket(settings_for(conversation, cluster_of(path))) as stage:
+        with kind(settings_for(conversation, cluster_of(path))) as stage:
             answers += play(conversation, stage)
-    return judge(path, answers, stage="over the socket")
+    return judge(path, answers, stage=kind.name)
+
+
+def play_over_kafka(path: Path, lines: Sequence[int]) -> Played:
+    """The conversations in these lines of a file, in Kafka's own bytes."""
+    chosen = [each for each in read_conversations(path, KNOWN) if each.line in lines]
+    return play_over_socket(path, chosen, OverKafka)
 
 
 def count(played: Iterable[Played]) -> dict[str, int]:

@@ -43,7 +43,9 @@ def _produced(asking: Asking, partition: str, batches: list[Fields]) -> m.Produc
     key, records = partition_of(partition), bytearray()
     for batch in batches:
         producer_id = asking.symbols.producer_id(batch.get("producer"))
-        records += recorded_batch(batch, producer_id=producer_id, now_ms=asking.now_ms)
+        records += recorded_batch(
+            batch, producer_id=producer_id, now_ms=asking.now_ms, is_kafka=asking.is_kafka
+        )
     return m.ProducePartition(topic=key.topic, partition=key.partition, records=records)
 
 

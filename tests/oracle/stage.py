@@ -22,6 +22,11 @@ class Stage(Protocol):
     @property
     def now_ms(self) -> int: ...
 
+    @property
+    def is_kafka(self) -> bool:
+        """Whether it is asked in Kafka's bytes, records included."""
+        ...
+
     def ask(self, request: Request, *, version: int, about: TopicPartition | None = None) -> Reply | None:
         """Put a request to the coordinators' node, or to the leader of the partition that it is `about`.
 
