@@ -104,6 +104,7 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     m.CreateTopics: cluster_handlers.create_topics,
     m.DescribeConfigs: configs.describe_configs,
     m.IncrementalAlterConfigs: cluster_handlers.alter_configs,
+    m.CreatePartitions: cluster_handlers.create_partitions,
     m.DeleteRecords: delete_records.delete_records,
     m.DeleteTopics: cluster_handlers.delete_topics,
     m.WriteTxnMarkers: markers.write_markers,

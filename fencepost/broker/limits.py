@@ -74,7 +74,7 @@ CLUSTER_PARTITIONS: Final = Limit(
     "each takes a directory, memory and time at a start",
 )
 REQUEST_PARTITIONS: Final = Limit(
-    "partitions that one CreateTopics creates",
+    "partitions that one request creates",
     10_000,
     "partitions",
     ErrorCode.POLICY_VIOLATION,

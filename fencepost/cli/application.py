@@ -62,9 +62,9 @@ COMMANDS = (
     (
         "topic alter",
         "fencepost.cli.topic:alter_topic",
-        """Change settings of a topic.
+        """Change settings of a topic, or add partitions.
 
-        All changes take effect at once, or none.
+        All changes of settings take effect at once, or none.
         """,
     ),
     ("topic delete", "fencepost.cli.topic:delete_topic", "Delete a topic and all its records."),

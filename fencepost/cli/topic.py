@@ -42,7 +42,7 @@ def create_topic(
     name
         The name: up to 249 ASCII letters, digits, '.', '_' and '-'.
     partitions
-        Number of partitions; it cannot change later.
+        Number of partitions; it can grow later, and never shrink.
     config
         A setting of the topic as name=value, under its name in Kafka, such as cleanup.policy=compact,
         retention.ms or max.message.bytes; docs/compaction.md lists them. Repeatable.
@@ -148,10 +148,11 @@ def alter_topic(
     *,
     config: tuple[str, ...] = (),
     delete_config: tuple[str, ...] = (),
+    partitions: Annotated[int | None, Parameter(validator=validators.Number(gte=1, lte=INT32_MAX))] = None,
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
 ) -> None:
-    """Change settings of a topic.
+    """Change settings of a topic, or add partitions.
 
     Parameters
     ----------
@@ -161,17 +162,23 @@ def alter_topic(
         A setting as name=value; docs/compaction.md lists them. Repeatable.
     delete_config
         The name of a setting for which the broker's value shall count again. Repeatable.
+    partitions
+        The number of partitions that the topic shall have, more than before. Keys may then belong to others.
     """
     changes: dict[str, str | None] = {**_settings(config), **dict.fromkeys(delete_config)}
-    if not changes or len(changes) < len(config) + len(delete_config):
+    if len(changes) < len(config) + len(delete_config) or not (changes or partitions):
         raise CommandFailed(
-            "topic alter needs --config or --delete-config, and each setting once",
+            "topic alter needs --config, --delete-config or --partitions, and each setting once",
             then="for example: fencepost topic alter orders --config retention.ms=3600000",
             code=WRONG_USAGE,
         )
     with connect(bootstrap, command_config) as admin:
-        admin.alter_topic_configs(name, changes)
-    print(f"Changed {counted(len(changes), 'setting')} of {name}.")
+        if changes:
+            admin.alter_topic_configs(name, changes)
+            print(f"Changed {counted(len(changes), 'setting')} of {name}.")
+        if partitions is not None:
+            admin.create_partitions(name, partitions)
+            print(f"{name} now has {counted(partitions, 'partition')}.")
 
 
 def delete_topic(

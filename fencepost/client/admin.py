@@ -123,6 +123,15 @@ class AdminCalls(RequestCalls):
         wanted = m.CreateTopic(topic=name, partition_count=partitions, configs=settings)
         yield from self.ask(m.CreateTopics(topics=(wanted,)), CONTROLLER)
 
+    def create_partitions(self, name: str, total: int) -> CallScript[None]:
+        """Adds partitions to a topic, which then has `total`. A key may then belong to another partition.
+
+        RequestFailed when the topic does not exist (UNKNOWN_TOPIC_OR_PARTITION), or has as many already
+        (INVALID_PARTITIONS).
+        """
+        wanted = m.NewPartitions(topic=name, count=total)
+        yield from self.ask(m.CreatePartitions(topics=(wanted,), validate_only=False), CONTROLLER)
+
     def delete_topic(self, name: str) -> CallScript[None]:
         """Deletes a topic and its records."""
         yield from self.ask(m.DeleteTopics(topics=(name,)), CONTROLLER)

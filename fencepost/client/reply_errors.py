@@ -55,6 +55,7 @@ REMEDIES: Final[dict[tuple[type[Request], ErrorCode], Remedy]] = {
     (m.Metadata, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
     (m.DeleteTopics, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
     (m.IncrementalAlterConfigs, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
+    (m.CreatePartitions, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
     (m.DescribeConfigs, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
     (m.DescribeProducers, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
     (m.DeleteRecords, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,

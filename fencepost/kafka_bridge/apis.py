@@ -56,6 +56,7 @@ _SERVED: Final = (
     _served(28, (0, 5), transactions.txn_offset_commit),
     _served(32, (1, 4), configs.describe_configs),
     _served(36, (0, 2), sasl.sasl_authenticate),
+    _served(37, (0, 3), cluster.create_partitions),
     _served(42, (0, 2), groups.delete_groups),
     _served(44, (0, 1), configs.incremental_alter_configs),
     _served(47, (0, 0), groups.offset_delete),

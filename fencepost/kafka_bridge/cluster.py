@@ -14,6 +14,7 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import CoordinatorType, topic_name_problem
 
+ASSIGNS_ITSELF: Final = "this broker assigns partitions by itself: give a number of them"
 NOT_ASKED: Final = -(2**31)  # authorized operations
 DEFAULT_PARTITIONS: Final = -1
 DEFAULT_REPLICAS: Final = (-1, 1)  # the default, and what one node can have
@@ -155,7 +156,8 @@ def create_topics(request: Any, _: int) -> Exchange:
             )
             for topic in request.topics
             if topic.name not in refused
-        )
+        ),
+        validate_only=request.validate_only,
     )
 
     def respond(answer: Answer) -> Values:
@@ -182,12 +184,10 @@ def create_topics(request: Any, _: int) -> Exchange:
 
 def _refusal(topic: Any, request: Any) -> tuple[ErrorCode, str] | None:
     if topic.assignments:
-        return ErrorCode.INVALID_REQUEST, "this broker assigns partitions by itself: give a number of them"
+        return ErrorCode.INVALID_REQUEST, ASSIGNS_ITSELF
     if topic.replication_factor not in DEFAULT_REPLICAS:
         because = f"there is one broker, so the replication factor is 1, not {topic.replication_factor}"
         return ErrorCode.INVALID_REPLICATION_FACTOR, because
-    if request.validate_only:
-        return ErrorCode.INVALID_REQUEST, "this broker does not validate without creating"
     return None
 
 
@@ -210,5 +210,30 @@ def delete_topics(request: Any, _: int) -> Exchange:
             else [m.TopicError(topic=name, error=answer.error, because="") for name in asked.topics]
         )
         return {"throttle_time": 0, "responses": [_topic_values(result) for result in results]}
+
+    return one(asked, respond)
+
+
+def create_partitions(request: Any, _: int) -> Exchange:
+    """Add partitions to topics; the broker assigns them."""
+    assigned = {topic.name for topic in request.topics if topic.assignments}
+    asked = m.CreatePartitions(
+        topics=tuple(
+            m.NewPartitions(topic=topic.name, count=topic.count)
+            for topic in request.topics
+            if topic.name not in assigned
+        ),
+        validate_only=request.validate_only,
+    )
+
+    def respond(answer: Answer) -> Values:
+        error = ErrorCode.INVALID_REQUEST
+        results = [m.TopicError(topic=name, error=error, because=ASSIGNS_ITSELF) for name in assigned]
+        if answer.body is None:
+            names = dict.fromkeys(topic.topic for topic in asked.topics)
+            results += [m.TopicError(topic=name, error=answer.error, because="") for name in names]
+        else:
+            results += answer.body.topics
+        return {"throttle_time": 0, "results": [_topic_values(result) for result in results]}
 
     return one(asked, respond)

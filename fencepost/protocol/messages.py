@@ -319,6 +319,7 @@ class CreateTopics:
     """Create topics; each topic has its own result."""
 
     topics: tuple[CreateTopic, ...]
+    validate_only: bool = False
 
 
 @value(kw_only=True)
@@ -333,6 +334,27 @@ class TopicError:
 
 @value(kw_only=True)
 class CreateTopicsReply:
+    topics: tuple[TopicError, ...]
+
+
+@value(kw_only=True)
+class NewPartitions:
+    """How many partitions a topic shall have, those that it has included."""
+
+    topic: str
+    count: Int32
+
+
+@value(kw_only=True)
+class CreatePartitions:
+    """Add partitions to topics (KIP-195); keys of new records then go to other partitions."""
+
+    topics: tuple[NewPartitions, ...]
+    validate_only: bool
+
+
+@value(kw_only=True)
+class CreatePartitionsReply:
     topics: tuple[TopicError, ...]
 
 
@@ -981,7 +1003,7 @@ Request = (
     | EndTxn | WriteTxnMarkers | TxnOffsetCommit | DescribeProducers | DescribeTransactions | ListTransactions
     | AllocateProducerIds | BrokerRegistration | ElectLeaders | JoinGroup | SyncGroup | Heartbeat | LeaveGroup
     | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete | SaslHandshake | SaslAuthenticate
-    | DescribeConfigs | IncrementalAlterConfigs
+    | DescribeConfigs | IncrementalAlterConfigs | CreatePartitions
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
@@ -991,7 +1013,7 @@ ReplyBody = (
     | AllocateProducerIdsReply | BrokerRegistrationReply | ElectLeadersReply | JoinGroupReply | SyncGroupReply
     | HeartbeatReply | LeaveGroupReply | DescribeGroupsReply | ListGroupsReply | DeleteGroupsReply
     | OffsetDeleteReply | DeleteRecordsReply | SaslHandshakeReply | SaslAuthenticateReply
-    | DescribeConfigsReply | IncrementalAlterConfigsReply
+    | DescribeConfigsReply | IncrementalAlterConfigsReply | CreatePartitionsReply
 )  # fmt: skip
 
 
@@ -1043,6 +1065,7 @@ APIS: Final[tuple[Api, ...]] = (
     _api(28, TxnOffsetCommit, TxnOffsetCommitReply, (0, 5)),
     _api(32, DescribeConfigs, DescribeConfigsReply, (4, 4)),
     _api(36, SaslAuthenticate, SaslAuthenticateReply, (2, 2)),
+    _api(37, CreatePartitions, CreatePartitionsReply, (3, 3)),
     _api(42, DeleteGroups, DeleteGroupsReply, (2, 2)),
     _api(43, ElectLeaders, ElectLeadersReply, (2, 2)),
     _api(44, IncrementalAlterConfigs, IncrementalAlterConfigsReply, (1, 1)),

@@ -12,7 +12,7 @@ Rule: a record is frame version 1, API key and version as unsigned varints, then
 #
 #     RegisterBroker ─▶ Topic ─▶ Config ... ─▶ Partition 0, 1, 2 ... ─▶ PartitionChange ... ─▶ RemoveTopic
 #
-# A topic's records are in one batch: a node sees the topic with its partitions or not at all. Schemas are
+# A new topic's records are in one batch: a node sees it with its partitions or not at all. Schemas are
 # those of KRaft, so Kafka's own tools (kafka-dump-log --cluster-metadata-decoder) can print the log.
 
 from __future__ import annotations

@@ -94,6 +94,9 @@ SAMPLES: Final[dict[type[Any], Samples]] = {
             topics=(m.TopicConfigChanges(topic=TOPIC, changes=()),), validate_only=False
         ),
     ),
+    m.CreatePartitions: (
+        lambda: m.CreatePartitions(topics=(m.NewPartitions(topic=TOPIC, count=9),), validate_only=True),
+    ),
     m.DeleteRecords: (
         lambda: m.DeleteRecords(
             timeout_ms=0, partitions=(m.DeleteRecordsPartition(topic=TOPIC, partition=0, offset=0),)

@@ -255,6 +255,7 @@ DOCUMENTED = {
     "DeleteGroups": {"Group Delete"},
     "ElectLeaders": {"Cluster ClusterAction"},  # Kafka: Alter, for administrators; here nodes send it
     "IncrementalAlterConfigs": {"Topic AlterConfigs"},  # Kafka: also of brokers
+    "CreatePartitions": {"Topic Alter"},
     "OffsetDelete": {"Group Delete", "Topic Read"},
     "DescribeProducers": {"Topic Read"},
     "BrokerRegistration": {"Cluster ClusterAction"},

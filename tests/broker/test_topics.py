@@ -48,6 +48,12 @@ def deleted(story: Story, *names: str) -> list[ErrorCode]:
     return [answer.error for answer in body.topics]
 
 
+def grown(story: Story, *wanted: tuple[str, int], validate_only: bool = False) -> list[ErrorCode]:
+    topics = tuple(m.NewPartitions(topic=name, count=count) for name, count in wanted)
+    reply = story.ask(m.CreatePartitions(topics=topics, validate_only=validate_only))
+    return [answer.error for answer in body_of(reply, m.CreatePartitionsReply).topics]
+
+
 # --- topics ----------------------------------------------------------------------------------------------
 
 
@@ -118,6 +124,63 @@ def test_a_topic_has_a_limit_of_its_own_also_after_a_restart() -> None:
         assert story.produce(NOBODY, "x", key=small, name=None).error is ErrorCode.NONE
         assert story.produce(NOBODY, "x" * 200, name=None).error is ErrorCode.NONE
         story.restart()
+
+
+def test_a_topic_grows_and_its_new_partitions_take_records() -> None:
+    story = Story()
+    assert created(story, "small") is ErrorCode.NONE
+    assert grown(story, ("small", 3), validate_only=True) == [ErrorCode.NONE]
+    assert len(story.host.node.cluster.topics["small"].leaders) == 1
+    assert grown(story, ("small", 3)) == [ErrorCode.NONE]
+    last = TopicPartition("small", 2)
+    for number in range(2):
+        assert story.produce(NOBODY, f"x{number}", key=last, name=None).error is ErrorCode.NONE
+        story.check_recovery()
+        story.restart()
+    assert [entry.header.base_offset for entry in story.log(last)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "errors"),
+    [
+        ([("orders", 1)], [ErrorCode.INVALID_PARTITIONS]),
+        ([("orders", 0)], [ErrorCode.INVALID_PARTITIONS]),
+        ([("orders", -1)], [ErrorCode.INVALID_PARTITIONS]),
+        ([("absent", 2)], [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]),
+        ([("a/b", 2)], [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]),
+        ([("orders", 20), ("orders", 30)], [ErrorCode.INVALID_REQUEST]),
+        ([("absent", 2), ("orders", 20)], [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE]),
+        ([(CONSUMER_OFFSETS_TOPIC, 99)], [ErrorCode.INVALID_TOPIC_EXCEPTION]),
+        ([("orders", 10_500)], [ErrorCode.POLICY_VIOLATION]),
+        ([("orders", 2**31 - 1)], [ErrorCode.POLICY_VIOLATION]),
+    ],
+)
+def test_a_topic_grows_or_stays_as_it_is(wanted: list[tuple[str, int]], errors: list[ErrorCode]) -> None:
+    assert grown(Story(), *wanted) == errors
+
+
+def test_a_topic_is_tried_and_not_created() -> None:
+    story = Story()
+    wanted = tuple(m.CreateTopic(topic=name, partition_count=1) for name in ("new", "orders"))
+    reply = story.ask(m.CreateTopics(topics=wanted, validate_only=True))
+    answers = body_of(reply, m.CreateTopicsReply).topics
+    assert [answer.error for answer in answers] == [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert "new" not in story.host.node.cluster.topics
+
+
+def test_a_partition_that_a_node_has_not_read_of_yet_is_not_gone() -> None:
+    """Its marker must wait: a coordinator that gives it up leaves a transaction open for ever."""
+    story = Story()
+    assert created(story, "small", 2) is ErrorCode.NONE
+    cluster, first, later = story.host.node.cluster, TopicPartition("small", 1), TopicPartition("small", 2)
+    assert not cluster.is_gone(later)
+    assert deleted(story, "small") == [ErrorCode.NONE]
+    assert cluster.is_gone(first)
+    assert not cluster.is_gone(later)
+    assert created(story, "small", 1) is ErrorCode.NONE
+    assert cluster.is_gone(first)
+    assert grown(story, ("small", 2)) == [ErrorCode.NONE]
+    assert not cluster.is_gone(first)
 
 
 def test_each_topic_of_a_request_has_its_own_answer() -> None:

@@ -64,6 +64,9 @@ def test_topics(shell: Shell) -> None:
     assert {"name": "retention.ms", "value": "5", "source": "topic"} in altered
     shell("topic", "alter", "maps", "--delete-config", "retention.ms")
     assert shell.json("topic", "describe", "maps")["configs"] == described["configs"]
+    assert "5 partitions" in shell("topic", "alter", "maps", "--partitions", "5")
+    assert len(shell.json("topic", "describe", "maps")["partitions"]) == 5
+    assert "INVALID_PARTITIONS" in shell("topic", "alter", "maps", "--partitions", "5", code=1)
     assert "needs --config" in shell("topic", "alter", "maps", code=2)
     shell("topic", "delete", "maps")
     assert "fencepost topic list" in shell("topic", "describe", "maps", code=1)

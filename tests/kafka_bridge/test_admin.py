@@ -85,3 +85,21 @@ def test_settings_are_changed(admin: Any) -> None:
     assert configs_of(admin, TOPIC)["retention.ms"].value == "604800000"
     assert refused(alter(admin, TOPIC, "retention.ms", "SET", "x"))[0] == Code.INVALID_CONFIG
     assert refused(alter(admin, "1", "message.max.bytes", "SET", "9", "BROKER"))[0] == Code.INVALID_REQUEST
+
+
+def test_a_topic_gets_more_partitions(admin: Any) -> None:
+    grow = admin.create_partitions
+    done(grow([kafka.NewPartitions(TOPIC, 5)], validate_only=True))
+    assert len(admin.list_topics(TOPIC, 10).topics[TOPIC].partitions) == 2
+    done(grow([kafka.NewPartitions(TOPIC, 5)]))
+    assert len(admin.list_topics(TOPIC, 10).topics[TOPIC].partitions) == 5
+    assert refused(grow([kafka.NewPartitions(TOPIC, 5)]))[0] == Code.INVALID_PARTITIONS
+    assert refused(grow([kafka.NewPartitions("absent", 5)]))[0] == Code.UNKNOWN_TOPIC_OR_PART
+    assert refused(grow([kafka.NewPartitions(TOPIC, 6, [[1]])]))[0] == Code.INVALID_REQUEST
+
+
+def test_a_topic_can_be_tried(admin: Any) -> None:
+    done(admin.create_topics([kafka.NewTopic("tried", 1, 1)], validate_only=True))
+    assert "tried" not in admin.list_topics(timeout=10).topics
+    again = admin.create_topics([kafka.NewTopic(TOPIC, 1, 1)], validate_only=True)
+    assert refused(again)[0] == Code.TOPIC_ALREADY_EXISTS

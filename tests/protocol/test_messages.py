@@ -37,6 +37,7 @@ KAFKA_KEYS = {
     "TxnOffsetCommit": 28,
     "DescribeConfigs": 32,
     "SaslAuthenticate": 36,
+    "CreatePartitions": 37,
     "DeleteGroups": 42,
     "ElectLeaders": 43,
     "IncrementalAlterConfigs": 44,

@@ -255,6 +255,7 @@ REFUSALS: Final[dict[type[Any], Refuse]] = {
     m.DeleteTopics: _topic,
     m.DescribeConfigs: _topic_configs,
     m.IncrementalAlterConfigs: _topic,
+    m.CreatePartitions: _topic,
     m.DeleteRecords: _deleted,
     m.AddPartitionsToTxn: _partition,
     m.TxnOffsetCommit: _partition,

@@ -197,6 +197,7 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
         _need(_R.TOPIC, _O.DESCRIBE_CONFIGS, "topics"),
     )),
     m.IncrementalAlterConfigs: RequestRights((_need(_R.TOPIC, _O.ALTER_CONFIGS, "topics"),)),
+    m.CreatePartitions: RequestRights((_need(_R.TOPIC, _O.ALTER, "topics"),)),
     m.DeleteRecords: RequestRights((_need(_R.TOPIC, _O.DELETE, "partitions"),)),
     m.InitProducerId: RequestRights((
         _WRITE_ID._replace(when=_has_id, condition="with a transactional id"),

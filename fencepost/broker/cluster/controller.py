@@ -86,6 +86,8 @@ class Controller:
     # Deleted topics and their last leader epoch: files may remain after a kill, and a new topic starts above
     # it.
     removed: dict[str, int] = attrs.Factory(dict[str, int])
+    # The most partitions that a deleted topic of a name had.
+    former_counts: dict[str, int] = attrs.Factory(dict[str, int])
     # Not a count of topics: a repair may have saved a topic and lost an earlier one.
     newest_topic_number: int = 0
     next_producer_id: int = 0
@@ -96,12 +98,12 @@ class Controller:
         return None if topic is None else topic.leaders.get(partition.partition)
 
     def is_gone(self, partition: TopicPartition) -> bool:
-        """Whether the partition was deleted. A partition that is not known yet does not count as deleted."""
-        topic = self.topics.get(partition.topic)
-        # One batch creates all partitions of a topic, so a missing one belonged to an older topic.
-        if topic is not None:
-            return partition.partition not in topic.leaders
-        return partition.topic in self.removed
+        """Whether the partition was deleted. A partition that is not known yet does not count as deleted:
+        a topic may have grown, and this node has not read of it.
+        """
+        return self.leader(partition) is None and partition.partition < self.former_counts.get(
+            partition.topic, 0
+        )
 
 
 def register(
@@ -172,7 +174,8 @@ def create_topics(
     answers: list[m.TopicError] = []
     made: dict[str, bytes] = {}
     times_named = Counter(wanted.topic for wanted in request.topics)
-    too_many = None if internal else _too_many_partitions(state, request)
+    count = sum(max(topic.partition_count, 0) for topic in request.topics)
+    too_many = None if internal else _too_many_partitions(state, count)
     for wanted in {each.topic: each for each in request.topics}.values():
         problem = too_many or _topic_problem(state, wanted, leaving, times_named, internal=internal)
         if problem is None:
@@ -181,9 +184,8 @@ def create_topics(
             records.extend(_new_topic(state, wanted, at=at, topic_id=made[wanted.topic]))
         topic_id = made.get(wanted.topic, NO_TOPIC_ID)
         answers.append(_told(wanted.topic, problem or Refused(NO_ERROR), topic_id))
-    return Decision(
-        entries=tuple(records), effects=(Reply(to, body=m.CreateTopicsReply(topics=tuple(answers))),)
-    )
+    reply = Reply(to, body=m.CreateTopicsReply(topics=tuple(answers)))
+    return Decision(entries=() if request.validate_only else tuple(records), effects=(reply,))
 
 
 def _new_topic(
@@ -207,11 +209,58 @@ def _new_topic(
         )
 
 
-def _too_many_partitions(state: Controller, request: m.CreateTopics) -> Refused | None:
-    """Why the request is refused as a whole, from its numbers alone, before a record of it is made
+def create_partitions(state: Controller, request: m.CreatePartitions, *, to: ReplyTo) -> ClusterDecision:
+    """Add partitions to topics, each topic on its own."""
+    records: list[ClusterRecord] = []
+    answers: list[m.TopicError] = []
+    times_named = Counter(wanted.topic for wanted in request.topics)
+    too_many = _too_many_partitions(state, sum(_growth(state, wanted) for wanted in request.topics))
+    for wanted in {each.topic: each for each in request.topics}.values():
+        problem = too_many or _growth_problem(state, wanted, times_named[wanted.topic])
+        if problem is None:
+            records.extend(_new_partitions(state, wanted))
+        answers.append(_told(wanted.topic, problem or Refused(NO_ERROR)))
+    reply = Reply(to, body=m.CreatePartitionsReply(topics=tuple(answers)))
+    return Decision(entries=() if request.validate_only else tuple(records), effects=(reply,))
+
+
+def _growth(state: Controller, wanted: m.NewPartitions) -> int:
+    topic = state.topics.get(wanted.topic)
+    return 0 if topic is None else max(wanted.count - len(topic.leaders), 0)
+
+
+def _growth_problem(state: Controller, wanted: m.NewPartitions, times_named: int) -> Refused | None:
+    topic = state.topics.get(wanted.topic)
+    if times_named > 1:
+        return Refused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+    if wanted.topic in INTERNAL_TOPICS:
+        because = "the partitions of an internal topic are fixed: they decide who coordinates what"
+        return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
+    if topic is None:
+        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.topic!r} does not exist")
+    if wanted.count <= len(topic.leaders):
+        because = f"the topic has {len(topic.leaders)} partitions; {wanted.count} would not be an increase"
+        return Refused(ErrorCode.INVALID_PARTITIONS, because)
+    return None
+
+
+def _new_partitions(state: Controller, wanted: m.NewPartitions) -> Iterator[ClusterRecord]:
+    topic, node_ids = state.topics[wanted.topic], sorted(state.brokers)
+    # Not 0: an older topic of this name may have had these partitions.
+    leader_epoch = max(leader.leader_epoch for leader in topic.leaders.values())
+    for number in range(len(topic.leaders), wanted.count):
+        yield PartitionCreated(
+            topic_id=topic.topic_id,
+            partition=number,
+            leader_id=node_ids[number % len(node_ids)],
+            leader_epoch=leader_epoch,
+        )
+
+
+def _too_many_partitions(state: Controller, wanted: int) -> Refused | None:
+    """Why a request for so many partitions is refused as a whole, before a record of it is made
     (ReplicationControlManager.validateTotalNumberOfPartitions).
     """
-    wanted = sum(max(topic.partition_count, 0) for topic in request.topics)
     if wanted > REQUEST_PARTITIONS.value:
         return _beyond(REQUEST_PARTITIONS, wanted)
     # Internal topics count, and are created all the same: without them no coordinator works.
@@ -375,6 +424,7 @@ def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[MetadataC
 
 def _remove(state: Controller, name: str) -> list[MetadataChange]:
     leaders = state.topics.pop(name).leaders
+    state.former_counts[name] = max(len(leaders), state.former_counts.get(name, 0))
     state.removed[name] = max(leader.leader_epoch for leader in leaders.values())
     return [Remove(partition=TopicPartition(name, number)) for number in leaders]
 

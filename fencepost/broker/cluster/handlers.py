@@ -26,6 +26,11 @@ def delete_topics(node: Node, request: m.DeleteTopics, to: ReplyTo, now: int) ->
     _control(node, controller.delete_topics(node.cluster, request, to=to), to, now)
 
 
+def create_partitions(node: Node, request: m.CreatePartitions, to: ReplyTo, now: int) -> None:
+    """CreatePartitions."""
+    _control(node, controller.create_partitions(node.cluster, request, to=to), to, now)
+
+
 def alter_configs(node: Node, request: m.IncrementalAlterConfigs, to: ReplyTo, now: int) -> None:
     """IncrementalAlterConfigs."""
     _control(node, controller.alter_configs(node.cluster, request, to=to), to, now)

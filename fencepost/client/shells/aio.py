@@ -246,6 +246,7 @@ class AsyncAdmin(AdminClient[AsyncDriver]):
     make_driver = AsyncDriver
 
     create_topic = awaited(AdminCalls.create_topic)
+    create_partitions = awaited(AdminCalls.create_partitions)
     delete_topic = awaited(AdminCalls.delete_topic)
     list_topics = awaited(AdminCalls.list_topics)
     describe_topic = awaited(AdminCalls.describe_topic)

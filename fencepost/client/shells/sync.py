@@ -240,6 +240,7 @@ class Admin(AdminClient[Driver]):
     make_driver = Driver
 
     create_topic = blocking(AdminCalls.create_topic)
+    create_partitions = blocking(AdminCalls.create_partitions)
     delete_topic = blocking(AdminCalls.delete_topic)
     list_topics = blocking(AdminCalls.list_topics)
     describe_topic = blocking(AdminCalls.describe_topic)
