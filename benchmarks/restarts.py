@@ -8,8 +8,10 @@ offset, so it writes to `__transaction_state` and to `__consumer_offsets`.
 from __future__ import annotations
 
 import gc
+import shutil
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +36,9 @@ from fencepost.protocol.terms import (
 
 CLIENT: Final = 1
 START_ATTEMPTS: Final = 3  # the fastest counts
+# The logs grow until they are compacted, so how long a start takes goes up and down with them.
+SAMPLES: Final = 5
+SAMPLE_EVERY: Final = 800  # transactions
 
 
 @attrs.define
@@ -128,36 +133,66 @@ def transactions(broker: Broker, names: list[str]) -> Iterator[None]:
 
 def measure(count: int, ids: int, place: Path) -> dict[str, Any]:
     """Run so many transactions, then start again; times in seconds, sizes in bytes."""
-    broker = Broker(place)
+    broker = Broker(place / "data")
     broker.start()
     prepare(broker)
-    names = [f"id-{number}" for number in range(ids)]
+    running = transactions(broker, [f"id-{number}" for number in range(ids)])
     began = time.perf_counter()
-    for number, _ in enumerate(transactions(broker, names), start=1):
-        if number == count:
-            break
+    _advance(running, count)
     took = time.perf_counter() - began
-    broker.host.write_manifests()
-    broker.host.directory.abandon()  # as a kill does
-    killed: list[float] = []
-    for _ in range(START_ATTEMPTS):
-        killed.append(broker.start())
-        broker.host.directory.abandon()
-    broker.start()
-    stopped: list[float] = []
-    for _ in range(START_ATTEMPTS):
-        broker.host.stop()
-        stopped.append(broker.start())
+    samples: list[Sample] = []
+    for _ in range(SAMPLES):
+        samples.append(_sample(broker, place / "copy"))
+        _advance(running, SAMPLE_EVERY)
     broker.host.stop()
     return {
         "transactions": count,
         "ids": ids,
         "per_second": round(count / took),
-        "start_after_kill_s": round(min(killed), 3),
-        "start_after_stop_s": round(min(stopped), 3),
-        "transaction_state_bytes": _size(place, "__transaction_state"),
-        "consumer_offsets_bytes": _size(place, "__consumer_offsets"),
+        **{
+            name: [round(number, 3) for number in sorted(getattr(each, name) for each in samples)]
+            for name in (field.name for field in attrs.fields(Sample))
+        },
     }
+
+
+def _advance(running: Iterator[None], count: int) -> None:
+    for _ in islice(running, count):
+        pass
+
+
+@attrs.frozen(kw_only=True)
+class Sample:
+    """What a start costs at one point between two compactions."""
+
+    start_after_kill_s: float
+    start_after_stop_s: float
+    transaction_state_bytes: int
+    consumer_offsets_bytes: int
+
+
+def _sample(broker: Broker, place: Path) -> Sample:
+    """Start on copies of the directory as it is now, so that the broker itself goes on undisturbed."""
+    broker.host.write_manifests()
+    shutil.copytree(broker.directory, place)
+    copy = Broker(place, now=broker.now)
+    killed: list[float] = []
+    for _ in range(START_ATTEMPTS):
+        killed.append(copy.start())
+        copy.host.directory.abandon()  # as a kill does
+    copy.start()
+    stopped: list[float] = []
+    for _ in range(START_ATTEMPTS):
+        copy.host.stop()
+        stopped.append(copy.start())
+    copy.host.stop()
+    shutil.rmtree(place)
+    return Sample(
+        start_after_kill_s=min(killed),
+        start_after_stop_s=min(stopped),
+        transaction_state_bytes=_size(broker.directory, "__transaction_state"),
+        consumer_offsets_bytes=_size(broker.directory, "__consumer_offsets"),
+    )
 
 
 def _size(place: Path, topic: str) -> int:
