@@ -76,6 +76,8 @@ class NodeSettings:
     partition_verification: bool = True  # transaction.partition.verification.enable (KIP-890 part 1)
     broken: frozenset[str] = attrs.field(factory=frozenset[str], validator=_known_protections)
     fixes: KafkaFixes = ALL_FIXES  # the fixes of Kafka that this broker has
+    auto_create_topics_enable: bool = True  # for Kafka's clients; ours never ask for it
+    num_partitions: int = 1  # of a topic for which nobody says how many
     transaction_state_log_num_partitions: int = 50
     offsets_topic_num_partitions: int = 50
     message_max_bytes: int = 1_048_588  # message.max.bytes: 1 MiB of records and a header

@@ -54,6 +54,8 @@ def serve(
     tls_client_ca: Path | None = None,
     users: Path | None = None,
     acls: Path | None = None,
+    auto_create_topics_enable: bool = True,
+    num_partitions: _Count = None,
     sync: Literal["none", "commit", "all"] = "none",
     transaction_max_timeout_ms: _Duration = None,
     transactional_id_expiration_ms: _Duration = None,
@@ -106,6 +108,10 @@ def serve(
     acls
         TOML file with the rights of users (docs/access.md). Without it, everyone who may connect may do
         everything.
+    auto_create_topics_enable
+        Whether a topic is created when a client of Kafka names one that does not exist.
+    num_partitions
+        Number of partitions of a topic for which nobody says how many. [default: 1]
     sync
         When to force the log to disk: none = never (survives kills, not power loss), commit = before a commit
         is acknowledged, all = before every acknowledgement.
@@ -160,6 +166,8 @@ def serve(
         "offsets_retention_minutes": offsets_retention_minutes,
         "offsets_retention_check_interval_ms": offsets_retention_check_interval_ms,
         "log_retention_ms": log_retention_ms,
+        "auto_create_topics_enable": auto_create_topics_enable,
+        "num_partitions": num_partitions,
         "transaction_state_log_segment_bytes": transaction_state_log_segment_bytes,
     }
     clients = {

@@ -12,11 +12,10 @@ from typing import Any, Final
 from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, one
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import CoordinatorType, topic_name_problem
+from fencepost.protocol.terms import BROKERS_DEFAULT, CoordinatorType, topic_name_problem
 
 ASSIGNS_ITSELF: Final = "this broker assigns partitions by itself: give a number of them"
 NOT_ASKED: Final = -(2**31)  # authorized operations
-DEFAULT_PARTITIONS: Final = -1
 DEFAULT_REPLICAS: Final = (-1, 1)  # the default, and what one node can have
 TRANSACTION_VERSION: Final = "transaction.version"
 TRANSACTION_VERSION_MAX: Final = 2
@@ -71,11 +70,11 @@ def metadata(request: Any, version: int) -> Exchange:
         body = answers[0].body
         missing = () if body is None else body.topics
         new = tuple(
-            m.CreateTopic(topic=topic.topic, partition_count=1)
+            m.CreateTopic(topic=topic.topic, partition_count=BROKERS_DEFAULT)
             for topic in missing
             if topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic_name_problem(topic.topic) is None
         )
-        return (m.CreateTopics(topics=new),) if new and may_create else ()
+        return (m.CreateTopics(topics=new, is_automatic=True),) if new and may_create else ()
 
     return Exchange((m.Metadata(topics=names),), respond, beside)
 
@@ -142,12 +141,11 @@ def _coordinator(key: str, answer: Answer) -> Values:
 def create_topics(request: Any, _: int) -> Exchange:
     """Create topics. One node has one replica of each partition, and assigns it by itself."""
     refused = {topic.name: because for topic in request.topics if (because := _refusal(topic, request))}
-    counts = {topic.name: max(topic.num_partitions, 1) for topic in request.topics}
     asked = m.CreateTopics(
         topics=tuple(
             m.CreateTopic(
                 topic=topic.name,
-                partition_count=1 if topic.num_partitions == DEFAULT_PARTITIONS else topic.num_partitions,
+                partition_count=topic.num_partitions,
                 configs=tuple(
                     m.TopicConfig(name=each.name, value=each.value)
                     for each in topic.configs
@@ -174,7 +172,11 @@ def create_topics(request: Any, _: int) -> Exchange:
             "throttle_time": 0,
             "topics": [
                 _topic_values(result)
-                | {"num_partitions": counts[result.topic], "replication_factor": 1, "configs": []}
+                | {
+                    "num_partitions": result.partition_count,
+                    "replication_factor": 1 if result.error is NO_ERROR else -1,
+                    "configs": [],
+                }
                 for result in results
             ],
         }

@@ -309,6 +309,8 @@ class TopicConfig:
 
 @value(kw_only=True)
 class CreateTopic:
+    """A new topic. With -1 partitions, it gets num.partitions of the broker."""
+
     topic: str
     partition_count: Int32
     configs: tuple[TopicConfig, ...] = ()
@@ -316,10 +318,14 @@ class CreateTopic:
 
 @value(kw_only=True)
 class CreateTopics:
-    """Create topics; each topic has its own result."""
+    """Create topics; each topic has its own result.
+
+    `is_automatic`: a client has only named them, so auto.create.topics.enable must allow it.
+    """
 
     topics: tuple[CreateTopic, ...]
     validate_only: bool = False
+    is_automatic: bool = False
 
 
 @value(kw_only=True)
@@ -330,6 +336,7 @@ class TopicError:
     error: ErrorCode
     because: str
     topic_id: bytes = NO_TOPIC_ID  # of the topic that was created or deleted
+    partition_count: Int32 = -1  # of the topic that was created
 
 
 @value(kw_only=True)

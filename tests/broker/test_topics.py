@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import attrs
 import pytest
 
 from fencepost.broker.cluster.controller import (
@@ -22,6 +23,7 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fork, log_state
 from fencepost.protocol.metadata_log import BrokerRegistered
 from fencepost.protocol.terms import (
+    BROKERS_DEFAULT,
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
     NO_OFFSET,
@@ -31,7 +33,7 @@ from fencepost.protocol.terms import (
     TopicPartition,
 )
 from tests.broker.requests import COMMIT, NOBODY, ORDERS, UNCOMMITTED, body_of, init_request, produce_request
-from tests.broker.story import Story
+from tests.broker.story import SETTINGS, Story
 
 
 def create(name: str, partitions: int = 1) -> m.CreateTopics:
@@ -71,7 +73,7 @@ def test_internal_topics_are_neither_made_nor_deleted_by_clients(name: str) -> N
     assert deleted(story, name) == [ErrorCode.INVALID_TOPIC_EXCEPTION]
 
 
-@pytest.mark.parametrize("count", [-1, 0])
+@pytest.mark.parametrize("count", [-2, 0])
 def test_a_topic_has_some_partitions(count: int) -> None:
     assert created(Story(), "more", count) is ErrorCode.INVALID_PARTITIONS
 
@@ -157,6 +159,22 @@ def test_a_topic_grows_and_its_new_partitions_take_records() -> None:
 )
 def test_a_topic_grows_or_stays_as_it_is(wanted: list[tuple[str, int]], errors: list[ErrorCode]) -> None:
     assert grown(Story(), *wanted) == errors
+
+
+def test_a_topic_has_as_many_partitions_as_the_broker_says_if_nobody_else_does() -> None:
+    story = Story(settings=attrs.evolve(SETTINGS, num_partitions=3))
+    (answer,) = body_of(story.ask(create("wide", BROKERS_DEFAULT)), m.CreateTopicsReply).topics
+    assert answer.partition_count == 3
+    assert sorted(story.host.node.cluster.topics["wide"].leaders) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("allows", [True, False])
+def test_a_topic_that_is_only_named_is_created_if_the_broker_allows_it(allows: bool) -> None:
+    story = Story(settings=attrs.evolve(SETTINGS, auto_create_topics_enable=allows))
+    reply = story.ask(attrs.evolve(create("named"), is_automatic=True))
+    assert reply.error is (ErrorCode.NONE if allows else ErrorCode.POLICY_VIOLATION)
+    assert ("named" in story.host.node.cluster.topics) is allows
+    assert created(story, "asked-for") is ErrorCode.NONE
 
 
 def test_a_topic_is_tried_and_not_created() -> None:

@@ -10,6 +10,7 @@ import confluent_kafka.admin
 import pytest
 
 import fencepost
+from fencepost.broker.settings import NodeSettings
 
 TOPIC = "orders"
 kafka: Any = confluent_kafka.admin  # its stubs leave most types open
@@ -103,3 +104,17 @@ def test_a_topic_can_be_tried(admin: Any) -> None:
     assert "tried" not in admin.list_topics(timeout=10).topics
     again = admin.create_topics([kafka.NewTopic(TOPIC, 1, 1)], validate_only=True)
     assert refused(again)[0] == Code.TOPIC_ALREADY_EXISTS
+
+
+@pytest.mark.parametrize("enable", [True, False])
+def test_a_topic_that_a_producer_names_is_created_if_the_broker_allows_it(enable: bool) -> None:
+    node = NodeSettings(auto_create_topics_enable=enable, num_partitions=3)
+    with fencepost.Broker(node=node) as broker:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.address})
+        admin = kafka.AdminClient({"bootstrap.servers": broker.address})
+        producer.list_topics("named", 10)
+        done(admin.create_topics([kafka.NewTopic("given", -1, 1)]))
+        found = admin.list_topics(timeout=10).topics
+        assert {name: len(topic.partitions) for name, topic in found.items()} == (
+            {"named": 3, "given": 3} if enable else {"given": 3}
+        )

@@ -26,6 +26,8 @@ _BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 NODE_CONFIGS: Final[Mapping[str, ConfigType]] = {
     "transaction.partition.verification.enable": _BOOLEAN,
     "node.id": _INT,
+    "auto.create.topics.enable": _BOOLEAN,
+    "num.partitions": _INT,
     "transaction.state.log.num.partitions": _INT,
     "transaction.state.log.segment.bytes": _INT,
     "offsets.topic.num.partitions": _INT,

@@ -183,7 +183,8 @@ def create_topics(
             made[wanted.topic] = new_topic_id(wanted.topic, number=at + 1, created_ms=now)
             records.extend(_new_topic(state, wanted, at=at, topic_id=made[wanted.topic]))
         topic_id = made.get(wanted.topic, NO_TOPIC_ID)
-        answers.append(_told(wanted.topic, problem or Refused(NO_ERROR), topic_id))
+        told = _told(wanted.topic, problem or Refused(NO_ERROR), topic_id)
+        answers.append(told if problem else attrs.evolve(told, partition_count=wanted.partition_count))
     reply = Reply(to, body=m.CreateTopicsReply(topics=tuple(answers)))
     return Decision(entries=() if request.validate_only else tuple(records), effects=(reply,))
 

@@ -5,6 +5,8 @@ Rule: each is one decision and one batch of the metadata log; a node without tha
 
 from __future__ import annotations
 
+import attrs
+
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
 from fencepost.broker.contract import Reassign, Received, Refused, ReplyTo, Warn
@@ -12,6 +14,7 @@ from fencepost.broker.node import LeaderLog, Node
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.metadata_log import cluster_batch
+from fencepost.protocol.terms import BROKERS_DEFAULT
 
 # --- from clients ----------------------------------------------------------------------------------------
 
@@ -105,12 +108,24 @@ def _create(node: Node, request: m.CreateTopics, to: ReplyTo, now: int, *, inter
     if log is None:
         node.reply(to, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         return
+    if request.is_automatic and not node.settings.auto_create_topics_enable:
+        node.reply(to, Refused(ErrorCode.POLICY_VIOLATION, "auto.create.topics.enable is false"))
+        return
+    request = _with_default_counts(request, node.settings.num_partitions)
     is_settled = log.partition.high_watermark == log.partition.log_end_offset
     leaving = () if is_settled else node.cluster.removed
     decision = controller.create_topics(
         node.cluster, request, to=to, now=now, internal=internal, leaving=leaving
     )
     _control(node, decision, to, now)
+
+
+def _with_default_counts(request: m.CreateTopics, count: int) -> m.CreateTopics:
+    topics = tuple(
+        attrs.evolve(topic, partition_count=count) if topic.partition_count == BROKERS_DEFAULT else topic
+        for topic in request.topics
+    )
+    return attrs.evolve(request, topics=topics)
 
 
 def _control(node: Node, decision: ClusterDecision, to: ReplyTo, now: int) -> None:
