@@ -275,10 +275,20 @@ class Server:
             return dialect.reply(ReplyFrame(number, error=answer.error, body=answer.body))
         except FrameTooLarge as problem:
             self.notices.log("a reply that is too large", f"{type(answer.body).__name__}: {problem}")
-            return dialect.reply(ReplyFrame(number, error=ErrorCode.INVALID_REQUEST, body=None))
+            return self._refused(connection, ReplyFrame(number, error=ErrorCode.INVALID_REQUEST, body=None))
         except Exception as problem:  # noqa: BLE001 - a bug costs this reply, not the others
             self._log(Trouble.bug("drops a reply:", problem))
-            return dialect.reply(ReplyFrame(number, error=ErrorCode.UNKNOWN_SERVER_ERROR, body=None))
+            error = ErrorCode.UNKNOWN_SERVER_ERROR
+            return self._refused(connection, ReplyFrame(number, error=error, body=None))
+
+    def _refused(self, connection: Connection, refusal: ReplyFrame) -> Asked:
+        """What an error instead of an answer leads to; a connection that cannot be told of it is closed."""
+        try:
+            return connection.dialect.reply(refusal)
+        except Exception as problem:  # noqa: BLE001 - a bug costs this connection, not the others
+            self._log(Trouble.bug("closed a connection:", problem))
+            connection.close()
+            return Asked()
 
     # --- connections
 

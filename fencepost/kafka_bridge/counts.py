@@ -25,6 +25,7 @@ from fencepost.protocol.frames import REQUEST_ARRAY_LENGTH_MAX, REQUEST_ARRAYS_M
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _VARINT_BITS: Final = 35
+_NULL: Final = -1
 _SIZES: Final = {
     "bool": 1,
     "int8": 1,
@@ -147,7 +148,8 @@ def _step(kind: Any, kafka_type: str, *, is_flexible: bool) -> _Step | int:
     if is_nullable:
         (kind,) = (each for each in arguments if each is not NoneType)
     if get_origin(kind) is tuple:
-        return _array(_step(get_args(kind)[0], kafka_type, is_flexible=is_flexible), is_flexible=is_flexible)
+        entry = _step(get_args(kind)[0], kafka_type, is_flexible=is_flexible)
+        return _array(entry, is_flexible=is_flexible, is_nullable=is_nullable)
     if hasattr(kind, "__dataclass_fields__"):
         return _nullable(_steps(kind)) if is_nullable else _steps(kind)
     if kafka_type in _SIZES:
@@ -173,9 +175,13 @@ def _text(kafka_type: str, *, is_flexible: bool) -> _Step:
     return run
 
 
-def _array(entry: _Step | int, *, is_flexible: bool) -> _Step:
+def _array(entry: _Step | int, *, is_flexible: bool, is_nullable: bool) -> _Step:
+    fewest = _NULL if is_nullable else 0
+
     def run(walk: _Walk) -> None:
         count = walk.varint() - 1 if is_flexible else walk.fixed(_INT32)
+        if count < fewest:  # kio reads null where Kafka's schema does not allow it
+            raise ProtocolViolation(f"an array of {count} entries in a Kafka request")
         if count <= 0:
             return
         walk.count(count)

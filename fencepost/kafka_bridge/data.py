@@ -11,7 +11,7 @@ from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, by_topic, 
 from fencepost.kafka_bridge.records import for_kafka, uses_zstd
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, IsolationLevel
 
 NO_SESSION: Final = 0  # of a Fetch, and of a reply that grants none (KIP-227)
@@ -91,7 +91,7 @@ def fetch(request: Any, version: int) -> Exchange:
         max_wait_ms=milliseconds(request.max_wait),
         min_bytes=request.min_bytes,
         max_bytes=request.max_bytes,
-        isolation_level=IsolationLevel(request.isolation_level),
+        isolation_level=_isolation_level(request),
         partitions=parts,
     )
 
@@ -131,6 +131,14 @@ def _fetched_part(part: m.FetchedPartition, version: int) -> Values:
     }
 
 
+def _isolation_level(request: Any) -> IsolationLevel:
+    level = getattr(request, "isolation_level", IsolationLevel.READ_UNCOMMITTED)
+    try:
+        return IsolationLevel(level)
+    except ValueError as problem:
+        raise ProtocolViolation(f"isolation level {level} is neither 0 nor 1") from problem
+
+
 def list_offsets(request: Any, _: int) -> Exchange:
     """Find offsets by timestamp, or the ends of logs."""
     parts = tuple(
@@ -143,8 +151,7 @@ def list_offsets(request: Any, _: int) -> Exchange:
         for topic in request.topics
         for part in topic.partitions
     )
-    level = IsolationLevel(getattr(request, "isolation_level", IsolationLevel.READ_UNCOMMITTED))
-    asked = m.ListOffsets(isolation_level=level, partitions=parts)
+    asked = m.ListOffsets(isolation_level=_isolation_level(request), partitions=parts)
 
     def respond(answer: Answer) -> Values:
         listed = _not_listed(parts, answer.error) if answer.body is None else answer.body.partitions

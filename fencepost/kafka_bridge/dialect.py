@@ -69,14 +69,14 @@ class KafkaFrameReader(FrameReader):
 
 @attrs.define
 class _InProgress:
-    """The request that the client waits for. `places` are those of the answers that have not come, by
-    correlation id.
-    """
+    """The request that the client waits for. `places` are those of its answers, by correlation id."""
 
     header: RequestHeader
     exchange: Exchange
     places: dict[int, int]
-    answers: list[Answer | None]
+    answers: dict[int, Answer] = attrs.Factory(dict[int, Answer])  # that have come, by place
+    has_failed: bool = False
+    """No response could be made of the answers."""
 
 
 class KafkaDialect:
@@ -101,20 +101,25 @@ class KafkaDialect:
         first = exchange.requests[0]
         if not (isinstance(first, Produce) and first.acks == NO_ACKS):  # that gets no response
             places = {request.correlation_id: place for place, request in enumerate(requests)}
-            self._current = _InProgress(header, exchange, places, [None] * len(requests))
+            self._current = _InProgress(header, exchange, places)
         return Asked(requests)
 
     def reply(self, reply: ReplyFrame) -> Asked:
         current = self._current
         if current is None or reply.correlation_id not in current.places:
             return Asked()  # to a request beside the exchange
-        current.answers[current.places.pop(reply.correlation_id)] = Answer(reply.error, reply.body)
-        if current.places:
+        answer = Answer(reply.error, reply.body)
+        current.answers[current.places[reply.correlation_id]] = answer
+        if len(current.answers) < len(current.places):
             return Asked()
-        self._current = None
-        answers = [answer for answer in current.answers if answer is not None]
+        answers = [current.answers[place] for place in range(len(current.places))]
+        if current.has_failed:
+            answers = [answer] * len(answers)  # the error that the caller gives instead
+        current.has_failed = True
+        pieces = _encoded(current.header, current.exchange, answers)
         beside = self._numbered(current.exchange.beside(answers), current.header)
-        return Asked(beside, _encoded(current.header, current.exchange, answers))
+        self._current = None
+        return Asked(beside, pieces)
 
     def _numbered(self, requests: Iterable[Request], header: RequestHeader) -> tuple[RequestFrame, ...]:
         numbered = tuple(

@@ -35,7 +35,7 @@ from fencepost.kafka_bridge.counts import check_counts, skip_tagged_fields
 from fencepost.kafka_bridge.tagged_fields import tolerant_reader
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.frames import CLIENT_ID_LENGTH_MAX
+from fencepost.protocol.frames import CLIENT_ID_LENGTH_MAX, FRAME_SIZE_MAX, FrameTooLarge
 
 API_VERSIONS_KEY: Final = 18
 _HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
@@ -108,6 +108,8 @@ def encode_response(
         out.write(_NO_TAGGED_FIELDS)
     _writer(schema)(out, _filled(schema, values))
     data = out.getbuffer()
+    if len(data) > FRAME_SIZE_MAX:
+        raise FrameTooLarge(f"a response of {len(data)} bytes; the limit is {FRAME_SIZE_MAX}")
     return [_LENGTH.pack(len(data)), data]
 
 

@@ -121,6 +121,15 @@ def test_tagged_fields_are_counted() -> None:
         decode_request(sent, read_header(sent))
 
 
+def test_an_array_is_null_only_where_the_schema_allows_it() -> None:
+    null = struct.pack(">i", -1)
+    sent = frame(METADATA, 1, null)
+    assert decode_request(sent, read_header(sent)).topics is None
+    assert refused(METADATA, 0, null) == "an array of -1 entries in a Kafka request"
+    assert refused(METADATA, 1, struct.pack(">i", -2)) == "an array of -2 entries in a Kafka request"
+    assert refused(DELETE_GROUPS, 2, b"\0\0") == "an array of -1 entries in a Kafka request"
+
+
 def test_no_tagged_field_of_a_request_is_an_array() -> None:
     """A walk steps over them by their size."""
     assert {schema: found for schema in SCHEMAS if (found := arrays_in_tags(schema))} == {}

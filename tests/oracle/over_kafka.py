@@ -13,13 +13,15 @@ import attrs
 
 from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.broker.settings import NodeSettings
-from fencepost.protocol.messages import ApiVersions, Produce, Request
-from fencepost.protocol.terms import NEWEST_VERSION, TopicPartition
+from fencepost.protocol.messages import ApiVersions, FindCoordinator, Produce, Request
+from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType, TopicPartition
 from tests.oracle.conversation import Conversation
 from tests.oracle.kafka_words import kafka_reply, kafka_request
 from tests.oracle.over_socket import OverSocket, received
 
 NEEDS_A_SECOND_BROKER: Final = frozenset({"hold", "release"})
+ANYBODY: Final = FindCoordinator(kind=CoordinatorType.GROUP.value, key="anybody")
+ANYBODYS_VERSION: Final = 4
 TURNS: Final = 2  # of the broker: after them it has read what was sent before on another connection
 
 
@@ -68,6 +70,9 @@ class OverKafka(OverSocket):
 
     def begin(self, request: Request, *, version: int, about: TopicPartition | None = None) -> int:
         waiting = _Waiting(self._connected(), request, version)
+        # An answer first: only then does the broker wait for the bytes of this connection.
+        self._send(waiting.connection, ANYBODY, ANYBODYS_VERSION)
+        self._answer(_Waiting(waiting.connection, ANYBODY, ANYBODYS_VERSION))
         self._send(waiting.connection, request, version)
         number = self._asked
         self._waiting[number] = waiting
