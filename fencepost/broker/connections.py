@@ -35,7 +35,7 @@ from fencepost.broker.memory import (
 )
 from fencepost.broker.settings import ConnectionSettings
 from fencepost.protocol.batches import Buffer
-from fencepost.protocol.dialect import Dialect
+from fencepost.protocol.dialect import Dialect, TopicIds
 from fencepost.protocol.frames import Announced, FrameReader, ReplyFrame
 from fencepost.protocol.messages import Fetch, Produce, Request
 
@@ -71,8 +71,8 @@ class Connection:
     nursery: trio.Nursery
     requests: PoolShare
     answers: PoolShare
+    dialect: Dialect
     session: Session | None = None  # None: everyone may do everything
-    dialect: Dialect = attrs.Factory(Undecided)
     reserved: int = 0  # room that was taken for the next frame
     was_slow: bool = False  # its last request took a round
     in_progress: dict[int, InProgress] = attrs.Factory(dict[int, InProgress])  # by correlation id
@@ -372,6 +372,7 @@ class ConnectionTable:
     """
 
     settings: ConnectionSettings
+    topics: TopicIds
     report: Callable[[str, str], None]
     pressed: Callable[[], None]
     has_tls: bool = False
@@ -400,6 +401,7 @@ class ConnectionTable:
             nursery,
             PoolShare(self.requests, number, REQUEST_OWN_BYTES),
             PoolShare(self.answers, number, FETCHES_MAX * FETCH_OWN_BYTES),
+            Undecided(self.topics),
             session,
         )
         return connection

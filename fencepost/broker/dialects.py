@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.protocol.dialect import Asked, Dialect, FencepostDialect
+from fencepost.protocol.dialect import Asked, Dialect, FencepostDialect, TopicIds
 from fencepost.protocol.frames import FrameReader, ReplyFrame, encode_reply
 
 _DECIDING: Final = 9  # bytes
@@ -23,15 +23,16 @@ class Undecided:
 
     is_serial = False
 
-    def __init__(self) -> None:
+    def __init__(self, topics: TopicIds) -> None:
         self.frames: FrameReader = _FirstBytes()
+        self._topics = topics
 
     def decided(self) -> Dialect:
         """The dialect of the bytes that have arrived; this one while they do not suffice."""
         start = self.frames.peek(_DECIDING)
         if len(start) < _DECIDING:
             return self
-        dialect = FencepostDialect() if start[-1] == ARRAY_OF_FIVE else _kafka()
+        dialect = FencepostDialect() if start[-1] == ARRAY_OF_FIVE else _kafka(self._topics)
         dialect.frames.frame_size_max = self.frames.frame_size_max
         dialect.frames.add(self.frames.peek(self.frames.arrived))
         return dialect
@@ -53,8 +54,8 @@ class _FirstBytes(FrameReader):
         return None
 
 
-def _kafka() -> Dialect:
+def _kafka(topics: TopicIds) -> Dialect:
     # At the first connection that needs it: its schemas take a tenth of a second to load.
     from fencepost.kafka_bridge.dialect import KafkaDialect
 
-    return KafkaDialect()
+    return KafkaDialect(topics)

@@ -176,6 +176,15 @@ class Node:
 
     # --- leadership
 
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id, or None."""
+        return self.cluster.names.get(topic_id)
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """The id of the topic that has this name now, or None."""
+        found = self.cluster.topics.get(topic)
+        return None if found is None else found.topic_id
+
     def log_of(self, key: TopicPartition) -> LeaderLog | Refused:
         """The log of a partition, if this node leads it."""
         log = self.logs.get(key)

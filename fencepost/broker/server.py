@@ -174,6 +174,7 @@ class Server:
         self.notices = Notices(monotonic_ms)
         self.connections = ConnectionTable(
             settings.connections,
+            host.node,
             report=self.notices.log,
             pressed=self.hurry,
             has_tls=settings.access.tls_cert is not None,

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from fencepost.kafka_bridge import cluster, configs, data, groups, sasl, transactions
-from fencepost.kafka_bridge.exchange import Exchange
+from fencepost.kafka_bridge.exchange import Translated
 
-Translate = Callable[[Any, int], Exchange]
+Translate = Callable[[Any, int], Translated]
 """The exchange for a request in a version."""
 
 
@@ -28,15 +28,14 @@ def _served(key: int, versions: tuple[int, int], translate: Translate) -> Served
     return ServedApi(key, *versions, translate)
 
 
-# The first versions are those of Apache Kafka 4. The last are those before topic ids (Produce 13, Fetch 13,
-# Metadata 10, OffsetCommit 10, OffsetFetch 10) and before KIP-848.
+# The first versions are those of Apache Kafka 4. The last are those before KIP-848.
 _SERVED: Final = (
-    _served(0, (3, 12), data.produce),
-    _served(1, (4, 12), data.fetch),
+    _served(0, (3, 13), data.produce),
+    _served(1, (4, 18), data.fetch),
     _served(2, (1, 10), data.list_offsets),
-    _served(3, (0, 9), cluster.metadata),
-    _served(8, (2, 9), groups.offset_commit),
-    _served(9, (1, 8), groups.offset_fetch),
+    _served(3, (0, 13), cluster.metadata),
+    _served(8, (2, 10), groups.offset_commit),
+    _served(9, (1, 10), groups.offset_fetch),
     _served(10, (0, 5), cluster.find_coordinator),
     _served(11, (2, 9), groups.join_group),
     _served(12, (0, 4), groups.heartbeat),
@@ -45,8 +44,8 @@ _SERVED: Final = (
     _served(15, (0, 6), groups.describe_groups),
     _served(16, (0, 5), groups.list_groups),
     _served(17, (1, 1), sasl.sasl_handshake),
-    _served(19, (2, 6), cluster.create_topics),
-    _served(20, (1, 5), cluster.delete_topics),
+    _served(19, (2, 7), cluster.create_topics),
+    _served(20, (1, 6), cluster.delete_topics),
     _served(21, (0, 2), data.delete_records),
     _served(22, (0, 5), transactions.init_producer_id),
     _served(24, (0, 5), transactions.add_partitions_to_txn),

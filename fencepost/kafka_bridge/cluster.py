@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
+from uuid import UUID
 
-from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, one
+import attrs
+
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Translated, Values, one
+from fencepost.kafka_bridge.topic_ids import name_of, uuid_of
 from fencepost.protocol import messages as m
+from fencepost.protocol.dialect import TopicIds
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import BROKERS_DEFAULT, CoordinatorType, topic_name_problem
 
@@ -19,6 +24,8 @@ NOT_ASKED: Final = -(2**31)  # authorized operations
 DEFAULT_REPLICAS: Final = (-1, 1)  # the default, and what one node can have
 TRANSACTION_VERSION: Final = "transaction.version"
 TRANSACTION_VERSION_MAX: Final = 2
+FIRST_NULL_NAME: Final = 12  # Metadata
+FIRST_DELETE_BY_ID: Final = 6  # DeleteTopics
 AUTO_CREATES_ALWAYS: Final = 3  # Metadata: the last version that does not say whether topics may be created
 
 
@@ -48,23 +55,16 @@ def api_versions(versions: Iterable[tuple[int, int, int]]) -> Any:
     return translate
 
 
-def metadata(request: Any, version: int) -> Exchange:
+def metadata(request: Any, version: int) -> Translated:
     """Describe topics and their leaders. A topic that does not exist is created, if client and broker allow
     it; the client asks again until it is there.
     """
     asked = request.topics
-    names = None if asked is None or not (asked or version) else tuple(topic.name for topic in asked)
+    if asked and any(getattr(topic, "topic_id", None) for topic in asked):
+        ids = tuple(dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id is not None))
+        return lambda context: _metadata_by_id(ids, version, context.topics)
+    names = None if asked is None or not (asked or version) else tuple(topic.name or "" for topic in asked)
     may_create = version <= AUTO_CREATES_ALWAYS or request.allow_auto_topic_creation
-
-    def respond(answers: Sequence[Answer]) -> Values:
-        error, body = answers[0]
-        if body is None:
-            topics = [
-                m.TopicMetadata(topic=name, error=error, is_internal=False, partitions=())
-                for name in names or []
-            ]
-            body = m.MetadataReply(cluster_id="", controller_id=-1, nodes=(), topics=tuple(topics))
-        return _described(body)
 
     def beside(answers: Sequence[Answer]) -> tuple[m.Request, ...]:
         body = answers[0].body
@@ -76,12 +76,52 @@ def metadata(request: Any, version: int) -> Exchange:
         )
         return (m.CreateTopics(topics=new, is_automatic=True),) if new and may_create else ()
 
-    return Exchange((m.Metadata(topics=names),), respond, beside)
+    return Exchange(
+        (m.Metadata(topics=names),), lambda answers: _described(_or_refused(answers[0], names or ())), beside
+    )
+
+
+def _metadata_by_id(ids: Sequence[UUID], version: int, topics: TopicIds) -> Exchange:
+    """Describe topics by their ids; none is created."""
+    named = {name: topic_id for topic_id in ids if (name := name_of(topics, topic_id)) is not None}
+    no_name = None if version >= FIRST_NULL_NAME else ""
+
+    def respond(answers: Sequence[Answer]) -> Values:
+        reply = _or_refused(answers[0], tuple(named))
+        described: list[Values] = []
+        for topic in reply.topics:
+            is_same = topic.error is not NO_ERROR or topic.topic_id == named[topic.topic].bytes
+            if is_same and topic.error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                # The name of a topic that the client may not describe is a secret, its id is not.
+                name = topic.topic if topic.error is NO_ERROR else no_name
+                described.append({**_described_topic(topic), "name": name, "topic_id": named[topic.topic]})
+        told = {topic["topic_id"] for topic in described}
+        unknown = m.TopicMetadata(
+            topic="", error=ErrorCode.UNKNOWN_TOPIC_ID, is_internal=False, partitions=()
+        )
+        described += [
+            {**_described_topic(unknown), "name": no_name, "topic_id": topic_id}
+            for topic_id in ids
+            if topic_id not in told
+        ]
+        return {**_described(reply), "topics": described}
+
+    return Exchange((m.Metadata(topics=tuple(named)),), respond)
+
+
+def _or_refused(answer: Answer, names: Iterable[str]) -> m.MetadataReply:
+    if answer.body is not None:
+        return answer.body
+    topics = tuple(
+        m.TopicMetadata(topic=name, error=answer.error, is_internal=False, partitions=()) for name in names
+    )
+    return m.MetadataReply(cluster_id="", controller_id=-1, nodes=(), topics=topics)
 
 
 def _described(reply: m.MetadataReply) -> Values:
     return {
         "throttle_time": 0,
+        "error_code": NO_ERROR,
         "brokers": [
             {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": None}
             for node in reply.nodes
@@ -97,6 +137,7 @@ def _described_topic(topic: m.TopicMetadata) -> Values:
     return {
         "error_code": topic.error,
         "name": topic.topic,
+        "topic_id": uuid_of(topic.topic_id),
         "is_internal": topic.is_internal,
         "partitions": [
             {
@@ -196,14 +237,41 @@ def _refusal(topic: Any, request: Any) -> tuple[ErrorCode, str] | None:
 def _topic_values(result: m.TopicError) -> dict[str, Any]:
     return {
         "name": result.topic,
+        "topic_id": uuid_of(result.topic_id),
         "error_code": result.error,
         "error_message": None if result.error is NO_ERROR else result.because or result.error.meaning,
     }
 
 
-def delete_topics(request: Any, _: int) -> Exchange:
-    """Delete topics by name."""
-    asked = m.DeleteTopics(topics=tuple(request.topic_names))
+def delete_topics(request: Any, version: int) -> Translated:
+    """Delete topics by name; since version 6, also by id."""
+    if version < FIRST_DELETE_BY_ID:
+        return _delete_topics(tuple(request.topic_names))
+    return lambda context: _delete_any_topics(request.topics, context.topics)
+
+
+def _delete_any_topics(topics: Sequence[Any], known: TopicIds) -> Exchange:
+    unknown: list[Values] = []
+    names: list[str] = []
+    for topic in topics:
+        name = topic.name or name_of(known, topic.topic_id)
+        if name is None:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+            refused = m.TopicError(topic="", error=error, because=error.meaning)
+            unknown.append({**_topic_values(refused), "name": None, "topic_id": topic.topic_id})
+        else:
+            names.append(name)
+    exchange = _delete_topics(tuple(names))
+
+    def respond(answers: Sequence[Answer]) -> Values:
+        values = exchange.respond(answers)
+        return {**values, "responses": [*values["responses"], *unknown]}
+
+    return attrs.evolve(exchange, respond=respond)
+
+
+def _delete_topics(names: tuple[str, ...]) -> Exchange:
+    asked = m.DeleteTopics(topics=names)
 
     def respond(answer: Answer) -> Values:
         results = (

@@ -5,20 +5,41 @@ Rule: records pass as bytes. Only a reader that cannot read columns makes the br
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, by_topic, known, one
+import attrs
+
+from fencepost.kafka_bridge.exchange import (
+    Answer,
+    Context,
+    Exchange,
+    Translated,
+    Values,
+    by_topic,
+    known,
+    one,
+)
+from fencepost.kafka_bridge.fetch_session import FIRST_FETCH_BY_ID, NO_SESSION
 from fencepost.kafka_bridge.records import for_kafka, uses_zstd
+from fencepost.kafka_bridge.topic_ids import ById, Replaced
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, IsolationLevel
 
-NO_SESSION: Final = 0  # of a Fetch, and of a reply that grants none (KIP-227)
-FINAL_EPOCH: Final = -1  # of a client that wants no session
 FIRST_ZSTD_VERSION: Final = 10
 
 
+def _refused_produce(topic: Any) -> Values:
+    parts = tuple(
+        m.ProducePartition(topic="", partition=part.index, records=b"") for part in topic.partition_data
+    )
+    produced = _produced(parts, ErrorCode.UNKNOWN_TOPIC_ID)
+    return {"partition_responses": [_produced_values(part) for part in produced]}
+
+
+@ById(first=13, entries="topic_data", answers="responses", refused=_refused_produce)
 def produce(request: Any, _: int) -> Exchange:
     """One batch for each partition."""
     parts = tuple(
@@ -71,11 +92,48 @@ def _produced_values(part: m.ProducedPartition) -> Values:
     }
 
 
-def fetch(request: Any, version: int) -> Exchange:
-    """Read batches. No session is granted, so a client names all of its partitions each time."""
-    session_id = getattr(request, "session_id", NO_SESSION)
-    if session_id != NO_SESSION and getattr(request, "session_epoch", FINAL_EPOCH) != FINAL_EPOCH:
-        return known(_fetched_values((), error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, version=version))
+def fetch(request: Any, version: int) -> Translated:
+    """Read batches, of all partitions of the connection's session."""
+
+    def within_session(context: Context) -> Exchange:
+        session = context.fetch_session
+        opened = session.open(request, version)
+        if isinstance(opened, ErrorCode):
+            return known(_fetched_values((), error=opened, version=version))
+        translated = _fetch(Replaced(request, topics=opened.topics), version)
+        exchange = translated if isinstance(translated, Exchange) else translated(context)
+
+        def respond(answers: Sequence[Answer]) -> Values:
+            return session.answered(opened, exchange.respond(answers))
+
+        return attrs.evolve(exchange, respond=respond)
+
+    return within_session
+
+
+def _refused_fetch(topic: Any) -> Values:
+    return {
+        "partitions": [
+            _fetched_part(
+                m.FetchedPartition(
+                    topic="",
+                    partition=part.partition,
+                    error=ErrorCode.UNKNOWN_TOPIC_ID,
+                    high_watermark=NO_OFFSET,
+                    last_stable_offset=NO_OFFSET,
+                    log_start_offset=NO_OFFSET,
+                    aborted=None,
+                    records=b"",
+                ),
+                FIRST_FETCH_BY_ID,
+            )
+            for part in topic.partitions
+        ]
+    }
+
+
+@ById(first=FIRST_FETCH_BY_ID, entries="topics", answers="responses", name="topic", refused=_refused_fetch)
+def _fetch(request: Any, version: int) -> Exchange:
     parts = tuple(
         m.FetchPartition(
             topic=topic.topic,

@@ -28,7 +28,7 @@ from typing import Final
 import attrs
 
 from fencepost.kafka_bridge.apis import SERVED
-from fencepost.kafka_bridge.exchange import Answer, Exchange
+from fencepost.kafka_bridge.exchange import Answer, Context, Exchange
 from fencepost.kafka_bridge.wire import (
     API_VERSIONS_KEY,
     RequestHeader,
@@ -37,7 +37,7 @@ from fencepost.kafka_bridge.wire import (
     read_header,
 )
 from fencepost.protocol.batches import Buffer
-from fencepost.protocol.dialect import Asked
+from fencepost.protocol.dialect import Asked, TopicIds
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import REQUEST_HEADER_MAX, Announced, FrameReader, ReplyFrame, RequestFrame
 from fencepost.protocol.messages import Produce, Request
@@ -84,8 +84,9 @@ class KafkaDialect:
 
     is_serial = True
 
-    def __init__(self) -> None:
+    def __init__(self, topics: TopicIds) -> None:
         self.frames: FrameReader = KafkaFrameReader()
+        self._context = Context(topics)
         self._next = 0
         self._current: _InProgress | None = None
 
@@ -94,7 +95,8 @@ class KafkaDialect:
         api = SERVED.get(header.api_key)
         if api is None or not api.first <= header.version <= api.last:
             return _unsupported(header)
-        exchange = api.translate(decode_request(frame, header), header.version)
+        translated = api.translate(decode_request(frame, header), header.version)
+        exchange = translated if isinstance(translated, Exchange) else translated(self._context)
         if not exchange.requests:
             return Asked(pieces=_encoded(header, exchange, ()))
         requests = self._numbered(exchange.requests, header)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import attrs
 
+from fencepost.kafka_bridge.fetch_session import FetchSession
+from fencepost.protocol.dialect import TopicIds
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Request
 
@@ -37,6 +39,18 @@ class Exchange:
     requests: tuple[Request, ...]
     respond: Respond
     beside: Callable[[Sequence[Answer]], tuple[Request, ...]] = lambda _: ()
+
+
+@attrs.frozen
+class Context:
+    """What a connection knows beside its request: the topics, and its fetch session."""
+
+    topics: TopicIds
+    fetch_session: FetchSession = attrs.Factory(FetchSession)
+
+
+Translated = Exchange | Callable[[Context], Exchange]
+"""A translation that needs the context takes it."""
 
 
 def one(request: Request, respond: Callable[[Answer], Values]) -> Exchange:

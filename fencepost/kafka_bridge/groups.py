@@ -8,21 +8,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, by_topic, one
+import attrs
+
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Translated, Values, by_topic, one
+from fencepost.kafka_bridge.topic_ids import ById, Replaced, name_of, uuid_of
 from fencepost.kafka_bridge.transactions import committed, offsets_to_commit
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import NO_ERROR
+from fencepost.protocol.dialect import TopicIds
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, GroupState, TopicPartition
 
 NO_GENERATION: Final = -1
 NOT_ASKED: Final = -(2**31)  # authorized operations
 FIRST_BATCHED_OFFSET_FETCH: Final = 8
+FIRST_OFFSETS_BY_ID: Final = 10  # OffsetCommit and OffsetFetch
 FIRST_BATCHED_LEAVE_GROUP: Final = 3
 CLASSIC: Final = "classic"
 _STATES: Final = {state.title.lower(): state for state in GroupState}
 
 
+def _refused_commit(topic: Any) -> Values:
+    return {
+        "partitions": [
+            {"partition_index": part.partition_index, "error_code": ErrorCode.UNKNOWN_TOPIC_ID}
+            for part in topic.partitions
+        ]
+    }
+
+
+@ById(first=FIRST_OFFSETS_BY_ID, entries="topics", answers="topics", refused=_refused_commit)
 def offset_commit(request: Any, _: int) -> Exchange:
     """Commit offsets outside a transaction."""
     offsets = offsets_to_commit(request)
@@ -39,8 +54,56 @@ def offset_commit(request: Any, _: int) -> Exchange:
     return one(asked, lambda answer: committed(offsets, answer))
 
 
-def offset_fetch(request: Any, version: int) -> Exchange:
-    """Read committed offsets; since version 8, of several groups."""
+def offset_fetch(request: Any, version: int) -> Translated:
+    """Read committed offsets; since version 8, of several groups, and since 10, by topic ids."""
+    if version < FIRST_OFFSETS_BY_ID:
+        return _offset_fetch(request, version)
+    return lambda context: _offset_fetch_by_id(request, version, context.topics)
+
+
+def _offset_fetch_by_id(request: Any, version: int, known: TopicIds) -> Exchange:
+    groups: list[Replaced] = []
+    unknown: list[list[Values]] = []
+    for group in request.groups:
+        named = [(topic, name_of(known, topic.topic_id)) for topic in group.topics or ()]
+        topics = [Replaced(topic, name=name) for topic, name in named if name is not None]
+        groups.append(Replaced(group, topics=None if group.topics is None else topics))
+        unknown.append([_refused_fetch(topic) for topic, name in named if name is None])
+    exchange = _offset_fetch(Replaced(request, groups=groups), version)
+
+    def respond(answers: Sequence[Answer]) -> Values:
+        values = exchange.respond(answers)
+        fetched: list[Values] = []
+        for group, refused in zip(values["groups"], unknown, strict=True):
+            # The offsets of a topic that is gone are not told: they have no id (KafkaApis.fetchAllOffsets).
+            with_ids = [
+                {**topic, "topic_id": uuid_of(topic_id)}
+                for topic in group["topics"]
+                if (topic_id := known.topic_id(topic["name"])) is not None
+            ]
+            fetched.append({**group, "topics": [*with_ids, *refused]})
+        return {**values, "groups": fetched}
+
+    return attrs.evolve(exchange, respond=respond)
+
+
+def _refused_fetch(topic: Any) -> Values:
+    return {
+        "topic_id": topic.topic_id,
+        "partitions": [
+            {
+                "partition_index": number,
+                "committed_offset": NO_OFFSET,
+                "committed_leader_epoch": NO_LEADER_EPOCH,
+                "metadata": "",
+                "error_code": ErrorCode.UNKNOWN_TOPIC_ID,
+            }
+            for number in topic.partition_indexes
+        ],
+    }
+
+
+def _offset_fetch(request: Any, version: int) -> Exchange:
     is_batched = version >= FIRST_BATCHED_OFFSET_FETCH
     groups = request.groups if is_batched else (request,)
     asked = tuple(_offsets_of(group, stable=getattr(request, "require_stable", False)) for group in groups)

@@ -28,6 +28,18 @@ class Asked(NamedTuple):
     pieces: list[Buffer] | None = None
 
 
+class TopicIds(Protocol):
+    """What a node knows of topics and their ids (KIP-516)."""
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id, or None."""
+        ...
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """The id of the topic that has this name now, or None."""
+        ...
+
+
 class Dialect(Protocol):
     """One side of one connection."""
 

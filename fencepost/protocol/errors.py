@@ -139,6 +139,7 @@ class ErrorCode(IntEnum):
     PRODUCER_FENCED = 90, _R.FATAL, "a newer producer with the same transactional id took over"
     UNKNOWN_TOPIC_ID = 100, _R.REFRESH, "no topic has this id"
     TRANSACTIONAL_ID_NOT_FOUND = 105, _R.RAISE, "no such transactional id"
+    FETCH_SESSION_TOPIC_ID_ERROR = 106, _R.RETRY, "a fetch session names topics by names or by ids, not both"
     # Clients from before KIP-890 get INVALID_TXN_STATE in its place, which is fatal to them.
     TRANSACTION_ABORTABLE = 120, _R.ABORT, "the transaction cannot continue and must be aborted"
 

@@ -17,7 +17,8 @@ from fencepost.broker.memory import (
     fetch_share,
     request_bytes,
 )
-from fencepost.broker.settings import QUEUED_BYTES_MIN, ConnectionSettings
+from fencepost.broker.node import Node
+from fencepost.broker.settings import QUEUED_BYTES_MIN, ConnectionSettings, NodeSettings
 from fencepost.protocol.frames import FRAME_SIZE_MAX, REQUEST_HEADER_MAX
 
 OWN = 100
@@ -122,8 +123,7 @@ def test_the_bound_is_the_sum_of_its_parts() -> None:
 
 def test_a_broker_takes_no_more_connections_than_descriptors_allow() -> None:
     def limit(count: int) -> int:
-        return ConnectionTable(
-            ConnectionSettings(max_connections=count), report=print, pressed=lambda: None
-        ).limit
+        settings, node = ConnectionSettings(max_connections=count), Node(NodeSettings())
+        return ConnectionTable(settings, node, report=print, pressed=lambda: None).limit
 
     assert limit(7) == 7 < limit(1 << 40) < 1 << 40

@@ -15,6 +15,7 @@ from random import Random
 from types import NoneType
 from typing import Any, Final, cast, get_args, get_origin
 
+from kio.serial import entity_writer
 from kio.serial._serialize import get_field_writer
 
 from fencepost.protocol.primitives import put_unsigned_varint
@@ -70,6 +71,13 @@ def _plain(field: Any, random: Random) -> Any:
 def schema_of(value: object) -> Any:
     """The class of kio that a value belongs to."""
     return type(value)
+
+
+def without_tags(request: Any) -> bytes:
+    """The bytes of an instance."""
+    out = io.BytesIO()
+    entity_writer(schema_of(request))(out, request)
+    return out.getvalue()
 
 
 def with_unknown_tags(value: Any, random: Random) -> bytes:

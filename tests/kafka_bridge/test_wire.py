@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from kio.index import load_request_schema
-from kio.serial import entity_writer
 
 from fencepost.kafka_bridge.apis import SERVED
 from fencepost.kafka_bridge.tagged_fields import tolerant_reader
 from fencepost.kafka_bridge.wire import decode_request, read_header
 from fencepost.protocol.errors import ProtocolViolation
-from tests.kafka_bridge.samples import sample, schema_of, with_unknown_tags
+from tests.kafka_bridge.samples import sample, with_unknown_tags, without_tags
 
 VERSIONS: Final = [
     (api.key, version) for api in SERVED.values() for version in range(api.first, api.last + 1)
@@ -28,12 +26,6 @@ def frame(key: int, version: int, body: bytes, *, header_tags: bytes = b"\0") ->
     start = struct.pack(">hhih", key, version, 7, 1) + b"c"
     is_flexible = load_request_schema(key, version).__flexible__
     return memoryview(start + (header_tags if is_flexible else b"") + body)
-
-
-def without_tags(request: Any) -> bytes:
-    out = io.BytesIO()
-    entity_writer(schema_of(request))(out, request)
-    return out.getvalue()
 
 
 def decoded(data: memoryview) -> object:

@@ -1,0 +1,195 @@
+"""The fetch session of a connection (KIP-227): a client names its partitions once, then only what changes.
+
+Rule: a partition that is left out of a response has nothing new for its client.
+"""
+
+# A Fetch of epoch 0 opens a session with all partitions that the client reads, and its response names the
+# session. Each further Fetch counts the epoch up and names the partitions that are new or have moved; the
+# session adds the others. Its response leaves out the partitions without news.
+#
+# Kafka keeps up to 1,000 sessions for a broker (max.incremental.fetch.session.cache.slots), and its clients
+# open another one when they connect again. So a session belongs to its connection here: no client can meet
+# that of another, and it ends with the connection. As in Kafka, a session may be denied: the response to an
+# epoch of 0 then names none, and the client goes on with whole requests.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import attrs
+
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET
+
+NO_SESSION: Final = 0
+FIRST_EPOCH: Final = 0  # opens a session
+FINAL_EPOCH: Final = -1  # of a client that wants no session, or no longer
+FIRST_FETCH_BY_ID: Final = 13  # a version
+_EPOCH_MAX: Final = 2**31 - 1
+SESSION_SIZE_MAX: Final = 1_000  # partitions, and another for every 250 letters of a name
+_NAME_LENGTH: Final = 250
+
+TopicRef = str | UUID | None
+"""A topic as requests name it: since version 13, by its id."""
+
+
+class WantedPartition(NamedTuple):
+    """A partition to read from, with the fields of a Fetch."""
+
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    partition_max_bytes: int
+
+
+class WantedTopic(NamedTuple):
+    """A topic to read from, under both of the names that a Fetch may have for it."""
+
+    topic: TopicRef
+    topic_id: TopicRef
+    partitions: tuple[WantedPartition, ...]
+
+
+class Opened(NamedTuple):
+    """What a Fetch asks for, and the session in which it does so."""
+
+    topics: tuple[WantedTopic, ...]
+    session_id: int = NO_SESSION
+    is_incremental: bool = False
+
+
+@attrs.define
+class _Known:
+    """A partition of the session, and what its client was told last."""
+
+    wanted: WantedPartition
+    high_watermark: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+
+
+_Key = tuple[TopicRef, int]
+
+
+@attrs.define
+class FetchSession:
+    """The session of one connection, if its client has opened one."""
+
+    session_id: int = NO_SESSION
+    epoch: int = FIRST_EPOCH
+    uses_ids: bool = False
+    _opened: int = 0  # sessions, of this connection
+    _partitions: dict[_Key, _Known] = attrs.Factory(dict[_Key, _Known])
+
+    def open(self, request: Any, version: int) -> Opened | ErrorCode:
+        """Take a Fetch: it opens a session, continues it, ends it or does without."""
+        session_id = getattr(request, "session_id", NO_SESSION)
+        epoch = getattr(request, "session_epoch", FINAL_EPOCH)
+        if epoch not in (FIRST_EPOCH, FINAL_EPOCH):
+            return self._continue(request, version, session_id, epoch)
+        if session_id == self.session_id:
+            self._end()
+        wanted = _wanted(request.topics)
+        if epoch == FINAL_EPOCH or not wanted or _size(wanted) > SESSION_SIZE_MAX:
+            return Opened(_by_topic(wanted.items()))
+        self._opened += 1
+        self.session_id, self.epoch = self._opened, _next(FIRST_EPOCH)
+        self.uses_ids = version >= FIRST_FETCH_BY_ID
+        self._partitions = {key: _Known(part) for key, part in wanted.items()}
+        return Opened(_by_topic(wanted.items()), self.session_id)
+
+    def _continue(self, request: Any, version: int, session_id: int, epoch: int) -> Opened | ErrorCode:
+        if session_id == NO_SESSION or session_id != self.session_id:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if epoch != self.epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if self.uses_ids != (version >= FIRST_FETCH_BY_ID):
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        for key, part in _wanted(request.topics).items():
+            known = self._partitions.get(key)
+            if known is None:
+                self._partitions[key] = _Known(part)
+            else:
+                known.wanted = part
+        for topic in request.forgotten_topics_data:
+            for number in topic.partitions:
+                self._partitions.pop((_ref(topic), number), None)
+        if _size(self._partitions) > SESSION_SIZE_MAX:
+            self._end()
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if not self._partitions:
+            self._end()
+            return Opened(())
+        self.epoch = _next(self.epoch)
+        every = ((key, known.wanted) for key, known in self._partitions.items())
+        return Opened(_by_topic(every), self.session_id, is_incremental=True)
+
+    def _end(self) -> None:
+        self.session_id = NO_SESSION
+        self._partitions = {}
+
+    def answered(self, opened: Opened, response: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The response within the session: without the partitions that have no news."""
+        if opened.session_id == NO_SESSION or response["error_code"] is not NO_ERROR:
+            return response
+        topics: list[Mapping[str, Any]] = []
+        for topic in response["responses"]:
+            news = [part for part in topic["partitions"] if self._is_news(_ref_of_values(topic), part)]
+            parts = news if opened.is_incremental else topic["partitions"]
+            if parts:
+                topics.append({**topic, "partitions": parts})
+        return {**response, "session_id": opened.session_id, "responses": topics}
+
+    def _is_news(self, ref: TopicRef, part: Mapping[str, Any]) -> bool:
+        """Whether the client has to be told (FetchSession.CachedPartition.maybeUpdateResponseData)."""
+        key = (ref, part["partition_index"])
+        known = self._partitions.get(key)
+        if known is None:
+            return True
+        told = (known.high_watermark, known.log_start_offset)
+        known.high_watermark, known.log_start_offset = part["high_watermark"], part["log_start_offset"]
+        if part["error_code"] is not NO_ERROR:
+            known.high_watermark = NO_OFFSET  # so that the end of the error is news, too
+            return True
+        if part["records"]:
+            # The partitions that have given records queue up behind the others, so that none is starved.
+            self._partitions[key] = self._partitions.pop(key)
+            return True
+        return told != (known.high_watermark, known.log_start_offset)
+
+
+def _next(epoch: int) -> int:
+    return 1 if epoch == _EPOCH_MAX else epoch + 1
+
+
+def _ref(topic: Any) -> TopicRef:
+    return topic.topic_id if hasattr(topic, "topic_id") else topic.topic
+
+
+def _ref_of_values(topic: Mapping[str, Any]) -> TopicRef:
+    return topic["topic_id"] if "topic_id" in topic else topic["topic"]
+
+
+def _wanted(topics: Iterable[Any]) -> dict[_Key, WantedPartition]:
+    return {
+        (_ref(topic), part.partition): WantedPartition(
+            part.partition,
+            getattr(part, "current_leader_epoch", NO_LEADER_EPOCH),
+            part.fetch_offset,
+            part.partition_max_bytes,
+        )
+        for topic in topics
+        for part in topic.partitions
+    }
+
+
+def _size(keys: Iterable[_Key]) -> int:
+    return sum(1 + len(ref) // _NAME_LENGTH if isinstance(ref, str) else 1 for ref, _ in keys)
+
+
+def _by_topic(parts: Iterable[tuple[_Key, WantedPartition]]) -> tuple[WantedTopic, ...]:
+    topics: dict[TopicRef, list[WantedPartition]] = {}
+    for (ref, _), part in parts:
+        topics.setdefault(ref, []).append(part)
+    return tuple(WantedTopic(ref, ref, tuple(its)) for ref, its in topics.items())
