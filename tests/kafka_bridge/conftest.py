@@ -1,0 +1,50 @@
+"""A library, a broker, and a story between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import fencepost
+from fencepost.broker.settings import NodeSettings
+from tests.kafka_bridge.aio import Aio, LoopThread
+from tests.kafka_bridge.confluent import Confluent
+from tests.kafka_bridge.kafka_python import KafkaPython
+from tests.kafka_bridge.libraries import Access, Library
+from tests.kafka_bridge.story import Story
+
+LIBRARIES = ("confluent-kafka", "aiokafka", "kafka-python")
+IMPATIENT = NodeSettings(
+    group_initial_rebalance_delay_ms=0, transaction_abort_timed_out_transaction_cleanup_interval_ms=50
+)
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[str]:
+    """A broker for all stories that leave it running."""
+    with fencepost.Broker(node=IMPATIENT) as broker:
+        yield broker.address
+
+
+@pytest.fixture(scope="session")
+def named() -> Iterator[Callable[[str], Library]]:
+    """Libraries by name."""
+    loop = LoopThread()
+    libraries: list[Library] = [Confluent(), Aio(loop), KafkaPython()]
+    yield {library.name: library for library in libraries}.__getitem__
+    loop.close()
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request: pytest.FixtureRequest, named: Callable[[str], Library]) -> Library:
+    """The library that a story is told with."""
+    return named(request.param)
+
+
+@pytest.fixture
+def story(library: Library, servers: str, request: pytest.FixtureRequest) -> Iterator[Story]:
+    """A story with a topic and a group of its own."""
+    name = request.node.name.partition("[")[0].removeprefix("test_")
+    with Story(library, Access(servers=servers), f"{library.name}.{name}") as told:
+        yield told
