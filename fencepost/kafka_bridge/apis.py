@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from fencepost.kafka_bridge import cluster, configs, data, groups, sasl, transactions
+from fencepost.kafka_bridge import cluster, configs, data, describe, groups, sasl, transactions
 from fencepost.kafka_bridge.exchange import Translated
 
 Translate = Callable[[Any, int], Translated]
@@ -59,9 +59,11 @@ _SERVED: Final = (
     _served(42, (0, 2), groups.delete_groups),
     _served(44, (0, 1), configs.incremental_alter_configs),
     _served(47, (0, 0), groups.offset_delete),
+    _served(60, (0, 2), describe.describe_cluster),
     _served(61, (0, 0), transactions.describe_producers),
     _served(65, (0, 0), transactions.describe_transactions),
     _served(66, (0, 1), transactions.list_transactions),
+    _served(75, (0, 0), describe.describe_topic_partitions),
 )
 API_VERSIONS_RANGE: Final = (18, 0, 4)
 

@@ -1,8 +1,9 @@
-"""Kafka's administrators on a real socket."""
+"""Kafka's administrators, most of them on a real socket."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace as NameSpace
 from typing import Any
 
 import confluent_kafka
@@ -11,6 +12,11 @@ import pytest
 
 import fencepost
 from fencepost.broker.settings import NodeSettings
+from fencepost.kafka_bridge import describe
+from fencepost.kafka_bridge.exchange import Answer
+from fencepost.kafka_bridge.wire import encode_response
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import ErrorCode
 
 TOPIC = "orders"
 kafka: Any = confluent_kafka.admin  # its stubs leave most types open
@@ -118,3 +124,85 @@ def test_a_topic_that_a_producer_names_is_created_if_the_broker_allows_it(enable
         assert {name: len(topic.partitions) for name, topic in found.items()} == (
             {"named": 3, "given": 3} if enable else {"given": 3}
         )
+
+
+def test_the_cluster_is_described(admin: Any) -> None:
+    cluster = admin.describe_cluster().result(10)
+    assert cluster.cluster_id == "fencepost"
+    assert [node.id for node in cluster.nodes] == [cluster.controller.id]
+
+
+@pytest.mark.parametrize(("endpoint", "error"), [(2, 114), (3, 115)])
+def test_only_brokers_are_described(endpoint: int, error: int) -> None:
+    found = describe.describe_cluster(NameSpace(endpoint_type=endpoint), 1).respond(())
+    assert found["error_code"] == error
+    assert encode_response(60, 1, 1, found)
+    assert encode_response(60, 2, 1, found)
+
+
+# --- pages of partitions -----------------------------------------------------------------------------------
+
+
+def page(topics: dict[str, int], names: list[str], limit: int, cursor: tuple[str, int] | None) -> Any:
+    """What a client gets that asks for these names, of a cluster with these topics."""
+    asked = NameSpace(
+        topics=[NameSpace(name=name) for name in names],
+        response_partition_limit=limit,
+        cursor=None if cursor is None else NameSpace(topic_name=cursor[0], partition_index=cursor[1]),
+    )
+    exchange = describe.describe_topic_partitions(asked, 0)
+    if not exchange.requests:
+        return exchange.respond(())
+    (request,) = exchange.requests
+    assert isinstance(request, m.Metadata)
+    wanted = topics if request.topics is None else request.topics
+    found = [
+        m.TopicMetadata(
+            topic=name,
+            error=ErrorCode.NONE if name in topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            is_internal=False,
+            partitions=tuple(
+                m.PartitionMetadata(partition=number, leader_id=1, leader_epoch=0)
+                for number in range(topics.get(name, 0))
+            ),
+        )
+        for name in wanted
+    ]
+    body = m.MetadataReply(cluster_id="", controller_id=1, nodes=(), topics=tuple(found))
+    return exchange.respond((Answer(ErrorCode.NONE, body),))
+
+
+@pytest.mark.parametrize(
+    ("names", "limit", "cursor", "shown", "following"),
+    [
+        (["t", "v"], 2_000, None, "t0 t1 t2 v0", None),
+        ([], 2_000, None, "t0 t1 t2 v0", None),
+        (["t"], 2, None, "t0 t1", ("t", 2)),
+        (["t", "v"], 3, ("t", 1), "t1 t2 v0", None),
+        (["t", "v"], 3, None, "t0 t1 t2", ("v", 0)),
+        (["t"], 0, None, "t0", ("t", 1)),
+        (["t"], -1, None, "t0", ("t", 1)),
+        (["t"], 10, ("t", 77), "t", None),
+        ([], 10, ("a", 0), "t0 t1 t2 v0", None),
+        (["t"], 10, ("u", 0), "t INVALID_REQUEST", None),
+        (["t"], 10, ("t", -1), "t INVALID_REQUEST", None),
+        (["a/b", "nope"], 10, None, "a/b INVALID_TOPIC_EXCEPTION nope UNKNOWN_TOPIC_OR_PARTITION", None),
+    ],
+)
+def test_partitions_are_described_page_by_page(
+    names: list[str], limit: int, cursor: tuple[str, int] | None, shown: str, following: Any
+) -> None:
+    """The pages are those of Apache Kafka 4.3.1."""
+    found = page({"t": 3, "v": 1}, names, limit, cursor)
+    words = [
+        word
+        for topic in found["topics"]
+        for word in (
+            [f"{topic['name']}{each['partition_index']}" for each in topic["partitions"]]
+            or [topic["name"], *([topic["error_code"].name] if topic["error_code"] else [])]
+        )
+    ]
+    assert " ".join(words) == shown
+    after = found["next_cursor"]
+    assert (None if after is None else (after["topic_name"], after["partition_index"])) == following
+    assert encode_response(75, 0, 1, found)

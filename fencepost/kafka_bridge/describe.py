@@ -1,0 +1,138 @@
+"""DescribeCluster and DescribeTopicPartitions: what Metadata says, in other words.
+
+Rule: nothing is asked of the node but Metadata, so a client learns nothing here that Metadata would not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+from uuid import UUID
+
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, known, one
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.terms import NO_TOPIC_ID, topic_name_problem
+
+NOT_ASKED: Final = -(2**31)  # authorized operations
+BROKERS: Final = 1  # EndpointType
+CONTROLLERS: Final = 2
+MISMATCHED_ENDPOINT_TYPE: Final = 114
+UNSUPPORTED_ENDPOINT_TYPE: Final = 115
+PARTITIONS_MAX: Final = 2_000  # max.request.partition.size.limit
+
+
+# --- the cluster -----------------------------------------------------------------------------------------
+
+
+def describe_cluster(request: Any, _: int) -> Exchange:
+    """Describe the nodes. Only controllers of a cluster of their own answer for controllers."""
+    wanted = getattr(request, "endpoint_type", BROKERS)
+    if wanted == CONTROLLERS:
+        because = "the request was sent to a broker, and asks for controllers"
+        return known(_cluster_values(MISMATCHED_ENDPOINT_TYPE, because))
+    if wanted != BROKERS:
+        return known(_cluster_values(UNSUPPORTED_ENDPOINT_TYPE, f"unsupported endpoint type {wanted}"))
+
+    def respond(answer: Answer) -> Values:
+        if answer.body is None:
+            return _cluster_values(answer.error, answer.error.meaning)
+        return _cluster_values(NO_ERROR, None, answer.body)
+
+    return one(m.Metadata(topics=()), respond)
+
+
+def _cluster_values(error: int, because: str | None, body: m.MetadataReply | None = None) -> Values:
+    nodes: tuple[m.NodeAddress, ...] = () if body is None else body.nodes
+    return {
+        "throttle_time": 0,
+        "error_code": error,
+        "error_message": because,
+        "endpoint_type": BROKERS,
+        "cluster_id": "" if body is None else body.cluster_id,
+        "controller_id": -1 if body is None else body.controller_id,
+        "brokers": [
+            {
+                "broker_id": node.node_id,
+                "host": node.host,
+                "port": node.port,
+                "rack": None,
+                "is_fenced": False,
+            }
+            for node in nodes
+        ],
+        "cluster_authorized_operations": NOT_ASKED,
+    }
+
+
+# --- the partitions of topics ----------------------------------------------------------------------------
+
+
+def describe_topic_partitions(request: Any, _: int) -> Exchange:
+    """Describe partitions in the order of the topics' names, a page at a time (KIP-966)."""
+    cursor = request.cursor
+    names = sorted({topic.name for topic in request.topics})
+    wanted = [name for name in names if cursor is None or name >= cursor.topic_name]
+    if cursor is not None and (cursor.partition_index < 0 or (names and not wanted)):
+        refused = [_topic_values(_refused(name)) for name in names]
+        return known({"throttle_time": 0, "topics": refused, "next_cursor": None})
+
+    def respond(answer: Answer) -> Values:
+        if answer.body is None:
+            topics = [_topic_values(_refused(name, answer.error)) for name in wanted]
+            return {"throttle_time": 0, "topics": topics, "next_cursor": None}
+        limit = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
+        return _page(answer.body.topics, cursor, limit)
+
+    return one(m.Metadata(topics=tuple(wanted) if names else None), respond)
+
+
+def _refused(name: str, error: ErrorCode = ErrorCode.INVALID_REQUEST) -> m.TopicMetadata:
+    return m.TopicMetadata(topic=name, error=error, is_internal=False, partitions=())
+
+
+def _page(topics: Iterable[m.TopicMetadata], cursor: Any, limit: int) -> Values:
+    """The topics from the cursor on, until the page is full, and the cursor of the next page."""
+    shown: list[Values] = []
+    ordered = sorted(topics, key=lambda topic: topic.topic)
+    rest_of_topics = [topic for topic in ordered if cursor is None or topic.topic >= cursor.topic_name]
+    for number, topic in enumerate(rest_of_topics, start=1):
+        first = 0 if cursor is None or topic.topic != cursor.topic_name else cursor.partition_index
+        rest = topic.partitions[first:]
+        shown.append(_topic_values(topic, rest[:limit]))
+        limit -= len(rest)
+        if limit < 0:
+            return _paged(shown, (topic.topic, first + len(rest) + limit))
+        if limit == 0 and number < len(rest_of_topics):
+            return _paged(shown, (rest_of_topics[number].topic, 0))
+    return _paged(shown, None)
+
+
+def _paged(shown: list[Values], after: tuple[str, int] | None) -> Values:
+    cursor = None if after is None else {"topic_name": after[0], "partition_index": after[1]}
+    return {"throttle_time": 0, "topics": shown, "next_cursor": cursor}
+
+
+def _topic_values(topic: m.TopicMetadata, partitions: Iterable[m.PartitionMetadata] = ()) -> Values:
+    is_misnamed = topic.error is not NO_ERROR and topic_name_problem(topic.topic) is not None
+    return {
+        "error_code": ErrorCode.INVALID_TOPIC_EXCEPTION if is_misnamed else topic.error,
+        "name": topic.topic,
+        "topic_id": None if topic.topic_id == NO_TOPIC_ID else UUID(bytes=topic.topic_id),
+        "is_internal": topic.is_internal,
+        "partitions": [
+            {
+                "error_code": NO_ERROR,
+                "partition_index": each.partition,
+                "leader_id": each.leader_id,
+                "leader_epoch": each.leader_epoch,
+                "replica_nodes": [each.leader_id],
+                "isr_nodes": [each.leader_id],
+                "eligible_leader_replicas": [],
+                "last_known_elr": [],
+                "offline_replicas": [],
+            }
+            for each in partitions
+        ],
+        "topic_authorized_operations": NOT_ASKED,
+    }
