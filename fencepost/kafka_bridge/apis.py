@@ -32,11 +32,11 @@ def _served(key: int, versions: tuple[int, int], translate: Translate) -> Served
 _SERVED: Final = (
     _served(0, (3, 13), data.produce),
     _served(1, (4, 18), data.fetch),
-    _served(2, (1, 10), data.list_offsets),
+    _served(2, (1, 11), data.list_offsets),
     _served(3, (0, 13), cluster.metadata),
     _served(8, (2, 10), groups.offset_commit),
     _served(9, (1, 10), groups.offset_fetch),
-    _served(10, (0, 5), cluster.find_coordinator),
+    _served(10, (0, 6), cluster.find_coordinator),
     _served(11, (2, 9), groups.join_group),
     _served(12, (0, 4), groups.heartbeat),
     _served(13, (0, 5), groups.leave_group),

@@ -26,9 +26,25 @@ from fencepost.kafka_bridge.topic_ids import ById, Replaced
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
-from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, IsolationLevel
+from fencepost.protocol.terms import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    IsolationLevel,
+)
 
 FIRST_ZSTD_VERSION: Final = 10
+# ListOffsets: the versions in which special timestamps came (ReplicaManager.timestampMinSupportedVersion).
+FIRST_WITH_TIMESTAMP: Final = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
+}
 
 
 def _refused_produce(topic: Any) -> Values:
@@ -197,9 +213,9 @@ def _isolation_level(request: Any) -> IsolationLevel:
         raise ProtocolViolation(f"isolation level {level} is neither 0 nor 1") from problem
 
 
-def list_offsets(request: Any, _: int) -> Exchange:
+def list_offsets(request: Any, version: int) -> Exchange:
     """Find offsets by timestamp, or the ends of logs."""
-    parts = tuple(
+    every = tuple(
         m.ListOffsetsPartition(
             topic=topic.name,
             partition=part.partition_index,
@@ -209,10 +225,13 @@ def list_offsets(request: Any, _: int) -> Exchange:
         for topic in request.topics
         for part in topic.partitions
     )
+    parts = tuple(part for part in every if version >= FIRST_WITH_TIMESTAMP.get(part.timestamp, 0))
+    too_new = tuple(part for part in every if part not in parts)
     asked = m.ListOffsets(isolation_level=_isolation_level(request), partitions=parts)
 
     def respond(answer: Answer) -> Values:
-        listed = _not_listed(parts, answer.error) if answer.body is None else answer.body.partitions
+        found = _not_listed(parts, answer.error) if answer.body is None else answer.body.partitions
+        listed = (*found, *_not_listed(too_new, ErrorCode.UNSUPPORTED_VERSION))
         return {
             "throttle_time": 0,
             "topics": [

@@ -1,0 +1,110 @@
+"""Metadata and DeleteTopics by topic ids (KIP-516), and what older versions are refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Final
+from uuid import UUID
+
+import pytest
+
+from fencepost.kafka_bridge import cluster, data
+from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.terms import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
+
+ORDERS, GHOST, NEW = UUID(int=1), UUID(int=2), UUID(int=3)
+UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_ID
+
+
+class Topics:
+    def topic_name(self, topic_id: bytes) -> str | None:
+        return "orders" if topic_id == ORDERS.bytes else None
+
+    def topic_id(self, topic: str) -> bytes | None:
+        return ORDERS.bytes if topic == "orders" else None
+
+
+def in_context(translated: Translated) -> Exchange:
+    return translated if isinstance(translated, Exchange) else translated(Context(Topics()))
+
+
+def described(error: ErrorCode, topic_id: UUID) -> Answer:
+    topic = m.TopicMetadata(
+        topic="orders", error=error, is_internal=False, partitions=(), topic_id=topic_id.bytes
+    )
+    return Answer(NO_ERROR, m.MetadataReply(cluster_id="c", controller_id=1, nodes=(), topics=(topic,)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param(described(NO_ERROR, ORDERS), ("orders", NO_ERROR), id="there"),
+        pytest.param(described(NO_ERROR, NEW), (None, UNKNOWN), id="made again meanwhile"),
+        pytest.param(
+            described(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ORDERS), (None, UNKNOWN), id="deleted meanwhile"
+        ),
+        pytest.param(
+            described(ErrorCode.TOPIC_AUTHORIZATION_FAILED, UUID(int=0)),
+            (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+            id="a name that is a secret",
+        ),
+    ],
+)
+def test_metadata_by_id(answer: Answer, expected: tuple[str | None, ErrorCode]) -> None:
+    asked = [SimpleNamespace(topic_id=each, name=None) for each in (ORDERS, GHOST, ORDERS)]
+    request = SimpleNamespace(topics=asked, allow_auto_topic_creation=True)
+    exchange = in_context(cluster.metadata(request, 12))
+    assert exchange.requests == (m.Metadata(topics=("orders",)),)
+    assert exchange.beside([answer]) == ()
+    topics = {
+        topic["topic_id"]: (topic["name"], topic["error_code"])
+        for topic in exchange.respond([answer])["topics"]
+    }
+    assert topics == {ORDERS: expected, GHOST: (None, UNKNOWN)}
+
+
+def test_topics_are_deleted_by_name_and_by_id() -> None:
+    named = [("orders", None), (None, ORDERS), (None, GHOST), ("other", None)]
+    topics = [SimpleNamespace(name=name, topic_id=topic_id) for name, topic_id in named]
+    exchange = in_context(cluster.delete_topics(SimpleNamespace(topics=topics), 6))
+    assert exchange.requests == (m.DeleteTopics(topics=("orders", "orders", "other")),)
+    deleted = m.TopicError(topic="orders", error=NO_ERROR, because="", topic_id=ORDERS.bytes)
+    values = exchange.respond([Answer(NO_ERROR, m.DeleteTopicsReply(topics=(deleted,)))])
+    told: list[Any] = [(each["name"], each["topic_id"], each["error_code"]) for each in values["responses"]]
+    assert told == [("orders", ORDERS, NO_ERROR), (None, GHOST, UNKNOWN)]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "first"),
+    [
+        pytest.param(0, 1, id="a time"),
+        pytest.param(LATEST_TIMESTAMP, 1, id="latest"),
+        pytest.param(EARLIEST_TIMESTAMP, 1, id="earliest"),
+        pytest.param(MAX_TIMESTAMP, 7, id="max"),
+        pytest.param(EARLIEST_LOCAL_TIMESTAMP, 8, id="earliest local"),
+        pytest.param(LATEST_TIERED_TIMESTAMP, 9, id="latest tiered"),
+        pytest.param(EARLIEST_PENDING_UPLOAD_TIMESTAMP, 11, id="earliest pending upload"),
+    ],
+)
+def test_a_special_timestamp_is_of_its_version(timestamp: int, first: int) -> None:
+    for version in range(1, 12):
+        part = SimpleNamespace(partition_index=3, timestamp=timestamp)
+        topic = SimpleNamespace(name="orders", partitions=[part])
+        exchange = data.list_offsets(SimpleNamespace(topics=[topic]), version)
+        (asked,) = exchange.requests
+        assert isinstance(asked, m.ListOffsets)
+        values = exchange.respond([Answer(NO_ERROR, m.ListOffsetsReply(partitions=()))])
+        errors = [part["error_code"] for topic in values["topics"] for part in topic["partitions"]]
+        is_known = version >= first
+        assert (len(asked.partitions), errors) == (
+            (1, []) if is_known else (0, [ErrorCode.UNSUPPORTED_VERSION])
+        )
