@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from fencepost.broker.access.session import Session
-from fencepost.broker.dialects import Undecided
+from fencepost.broker.dialects import ServedProtocol, Undecided
 from fencepost.broker.memory import (
     CONNECTIONS_MAX,
     FETCH_OWN_BYTES,
@@ -376,6 +376,7 @@ class ConnectionTable:
     report: Callable[[str, str], None]
     pressed: Callable[[], None]
     has_tls: bool = False
+    protocol: ServedProtocol = ServedProtocol.BOTH
     opened: dict[int, Connection] = attrs.Factory(dict[int, Connection])
     made: int = 0
     limit: int = attrs.field(init=False)
@@ -401,7 +402,7 @@ class ConnectionTable:
             nursery,
             PoolShare(self.requests, number, REQUEST_OWN_BYTES),
             PoolShare(self.answers, number, FETCHES_MAX * FETCH_OWN_BYTES),
-            Undecided(self.topics),
+            Undecided(self.topics, self.protocol),
             session,
         )
         return connection

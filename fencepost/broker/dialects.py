@@ -9,13 +9,27 @@ Rule: the first bytes decide, and the connection keeps its dialect.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final
 
 from fencepost.protocol.dialect import Asked, Dialect, FencepostDialect, TopicIds
+from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import FrameReader, ReplyFrame, encode_reply
 
 _DECIDING: Final = 9  # bytes
 ARRAY_OF_FIVE: Final = 0x95  # msgpack
+
+
+class ServedProtocol(Enum):
+    """What a broker answers on its port."""
+
+    KAFKA = "kafka"
+    FENCEPOST = "fencepost"
+    BOTH = "both"
+
+
+class ProtocolSwitchedOff(ProtocolViolation):
+    """The client speaks a protocol that this broker does not serve."""
 
 
 class Undecided:
@@ -23,16 +37,26 @@ class Undecided:
 
     is_serial = False
 
-    def __init__(self, topics: TopicIds) -> None:
+    def __init__(self, topics: TopicIds, served: ServedProtocol) -> None:
         self.frames: FrameReader = _FirstBytes()
         self._topics = topics
+        self._served = served
 
     def decided(self) -> Dialect:
-        """The dialect of the bytes that have arrived; this one while they do not suffice."""
+        """The dialect of the bytes that have arrived; this one while they do not suffice. Raises
+        ProtocolSwitchedOff if it is not served.
+        """
         start = self.frames.peek(_DECIDING)
         if len(start) < _DECIDING:
             return self
-        dialect = FencepostDialect() if start[-1] == ARRAY_OF_FIVE else _kafka(self._topics)
+        is_ours = start[-1] == ARRAY_OF_FIVE
+        spoken = ServedProtocol.FENCEPOST if is_ours else ServedProtocol.KAFKA
+        if self._served not in (spoken, ServedProtocol.BOTH):
+            raise ProtocolSwitchedOff(
+                f"its client speaks the protocol {spoken.value!r}, and this broker serves "
+                f"{self._served.value!r} only; start the broker with --protocol both"
+            )
+        dialect = FencepostDialect() if is_ours else _kafka(self._topics)
         dialect.frames.frame_size_max = self.frames.frame_size_max
         dialect.frames.add(self.frames.peek(self.frames.arrived))
         return dialect

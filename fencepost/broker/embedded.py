@@ -16,8 +16,9 @@ import trio
 
 from fencepost.broker.access.files import parse_acls
 from fencepost.broker.access.session import AccessSettings
+from fencepost.broker.dialects import ServedProtocol
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.server import BrokerSettings, Ready, serve
+from fencepost.broker.server import BrokerSettings, Ready, parsed_listener, serve
 from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.scram import KEY_SIZE, SALT_SIZE, Users, make_credential
@@ -50,6 +51,8 @@ class Broker:
         *,
         port: int = 0,
         sync: Literal["none", "commit", "all"] = "none",
+        protocol: Literal["kafka", "fencepost", "both"] = "both",
+        advertised_listener: str | None = None,
         node: NodeSettings | None = None,
         users: Mapping[str, str] | None = None,
         acls: str | None = None,
@@ -57,8 +60,10 @@ class Broker:
         tls_key: str | None = None,
         tls_client_ca: str | None = None,
     ) -> None:
-        """`users`: passwords by name; then clients must authenticate. `acls`: the text of an ACL file.
-        `tls_cert`, `tls_key`, `tls_client_ca`: PEM files. See docs/access.md.
+        """`protocol`: which clients are served on the port. `advertised_listener`: the HOST:PORT that clients
+        are told to connect to, if it is not where the broker listens. `users`: passwords by name; then
+        clients must authenticate. `acls`: the text of an ACL file. `tls_cert`, `tls_key`, `tls_client_ca`:
+        PEM files. See docs/access.md.
         """
         access = AccessSettings(
             tls_cert=tls_cert,
@@ -68,7 +73,13 @@ class Broker:
             acls=None if acls is None else parse_acls(acls, "acls"),
         )
         self.settings = BrokerSettings(
-            directory=directory, port=port, access=access, sync=SyncPolicy(sync), node=node or NodeSettings()
+            directory=directory,
+            port=port,
+            protocol=ServedProtocol(protocol),
+            advertised=None if advertised_listener is None else parsed_listener(advertised_listener),
+            access=access,
+            sync=SyncPolicy(sync),
+            node=node or NodeSettings(),
         )
         self._thread: threading.Thread | None = None
         self._ready: Ready | None = None
@@ -83,6 +94,11 @@ class Broker:
         if self._ready is None:
             raise BrokerFailed("the broker is not running: use it as a context manager, or call start()")
         return self._ready.address
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The same, by the name that Kafka's clients have for it."""
+        return self.address
 
     def start(self) -> Broker:
         """Start the thread, and return when the broker accepts connections. Raises BrokerFailed, or the error

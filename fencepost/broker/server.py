@@ -66,6 +66,7 @@ from fencepost.broker.connections import (
     raise_descriptor_limit,
 )
 from fencepost.broker.contract import Append, Disconnected, Received, Reply, ReplyTo
+from fencepost.broker.dialects import ProtocolSwitchedOff, ServedProtocol
 from fencepost.broker.faults import DropReply, PauseAfterAppend, server_faults
 from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy, Trouble
 from fencepost.broker.memory import MemoryBound
@@ -88,6 +89,7 @@ RECEIVE_SIZE: Final = 1 << 20  # bytes of a large frame per wake-up
 ROUND_NS: Final = 10_000_000
 OUT_OF_DESCRIPTORS_S: Final = 0.1
 IDLE_WAKE_MS: Final = 3_600_000
+PORT_MAX: Final = 65_535
 
 
 class CannotListen(FencepostError):
@@ -96,11 +98,15 @@ class CannotListen(FencepostError):
 
 @attrs.frozen(kw_only=True)
 class BrokerSettings:
-    """Settings of one broker process. `directory` None means in memory; `port` 0 means any free port."""
+    """Settings of one broker process. `directory` None means in memory; `port` 0 means any free port.
+    `advertised` is the host and port that clients are told to connect to; None: where the broker listens.
+    """
 
     directory: str | None = None
     host: str = "127.0.0.1"
     port: int = 0
+    advertised: tuple[str, int] | None = None
+    protocol: ServedProtocol = ServedProtocol.BOTH
     access: AccessSettings = attrs.Factory(AccessSettings)
     sync: SyncPolicy = SyncPolicy.NONE
     node: NodeSettings = attrs.Factory(NodeSettings)
@@ -120,6 +126,15 @@ class Ready:
     @property
     def address(self) -> str:
         return f"{self.host}:{self.port}"
+
+
+def parsed_listener(text: str) -> tuple[str, int]:
+    """The host and port of `HOST:PORT`; an IPv6 address stands in brackets. ValueError if it is not that."""
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not bare or (":" in bare) != (bare != host) or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+        raise ValueError(f"{text!r} is not HOST:PORT, such as broker.example:9092")
+    return bare, int(port)
 
 
 def now_ms() -> int:
@@ -178,6 +193,7 @@ class Server:
             report=self.notices.log,
             pressed=self.hurry,
             has_tls=settings.access.tls_cert is not None,
+            protocol=settings.protocol,
         )
         host.answers_pool, host.is_open = self.connections.answers, self.connections.is_open
         # One buffer serves all connections: its bytes are copied into frames before the next receive.
@@ -343,6 +359,8 @@ class Server:
             self.notices.log("TLS", f"refused a connection from {connection.peer}: {problem}")
         except TlsFailed as problem:
             self.notices.log("TLS", f"refused a connection from {connection.peer}: {problem}")
+        except ProtocolSwitchedOff as problem:
+            self.notices.log("a protocol", f"closed a connection from {connection.peer}: {problem}")
         except ProtocolViolation as problem:
             self.notices.log("a violation", f"closed a connection that violated the protocol: {problem}")
         except Exception as problem:  # noqa: BLE001 - a bug costs this connection, not the others
@@ -540,9 +558,8 @@ def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket]]:
         storage = MemoryStorage() if settings.directory is None else DiskStorage(Path(settings.directory))
         directory = DataDirectory.open(storage, settings=settings.journal, open_files=half_of_descriptors())
         try:
-            node = Node(
-                attrs.evolve(settings.node, host=settings.host, port=port, cluster_id=directory.cluster_id)
-            )
+            named, port = settings.advertised or (settings.host, port)
+            node = Node(attrs.evolve(settings.node, host=named, port=port, cluster_id=directory.cluster_id))
             host = Host(node, directory, policy=settings.sync, contains_failures=True)
             host.start(now_ms())
             try:

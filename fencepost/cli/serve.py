@@ -45,6 +45,8 @@ def serve(
     host: str = "127.0.0.1",
     insecure: Annotated[bool, Parameter(negative="")] = False,
     port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))] = DEFAULT_PORT,
+    advertised_listener: str | None = None,
+    protocol: Literal["kafka", "fencepost", "both"] = "both",
     max_connections: _Count = None,
     connections_max_idle_ms: _Duration = None,
     queued_max_request_bytes: _QueueSize = None,
@@ -88,6 +90,10 @@ def serve(
         reaches the port can read, write and delete everything.
     port
         Port to listen on; 0 picks a free port.
+    advertised_listener
+        HOST:PORT that clients are told to connect to. [default: where the broker listens]
+    protocol
+        Clients that the port serves: Kafka's own, Fencepost's, or both.
     max_connections
         Connections at a time; more are refused. [default: 10,000, or half of the file descriptors if that is
         less]
@@ -151,6 +157,7 @@ def serve(
     _check_faults(fault)
     import attrs
 
+    from fencepost.broker.dialects import ServedProtocol
     from fencepost.broker.host import SyncPolicy
     from fencepost.broker.server import BrokerSettings
     from fencepost.broker.settings import ConnectionSettings
@@ -181,6 +188,8 @@ def serve(
         directory=_path(directory),
         host=host,
         port=port,
+        advertised=_advertised(advertised_listener),
+        protocol=ServedProtocol(protocol),
         access=access,
         sync=SyncPolicy(sync),
         node=attrs.evolve(node, **_given(given)),
@@ -199,6 +208,15 @@ def _run(settings: BrokerSettings, *, with_parent: bool) -> int:
     tell = partial(_tell_ready, settings, with_parent=with_parent)
     trio.run(partial(serve_until_signalled, settings, on_ready=tell))
     return OK
+
+
+def _advertised(listener: str | None) -> tuple[str, int] | None:
+    from fencepost.broker.server import parsed_listener
+
+    try:
+        return None if listener is None else parsed_listener(listener)
+    except ValueError as problem:
+        raise CommandFailed(f"--advertised-listener: {problem}", code=WRONG_USAGE) from problem
 
 
 def _given(options: Mapping[str, int | None]) -> dict[str, Any]:

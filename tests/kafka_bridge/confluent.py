@@ -212,6 +212,12 @@ class ConfluentAdmin:
         with reporting():
             return set(self._admin.list_topics(timeout=PATIENCE_S).topics)
 
+    def brokers(self) -> list[tuple[str, int]]:
+        """The addresses that the broker tells."""
+        with reporting():
+            brokers: dict[int, Any] = self._admin.list_topics(timeout=PATIENCE_S).brokers
+        return [(broker.host, broker.port) for broker in brokers.values()]
+
     def groups(self) -> set[str]:
         with reporting():
             return {each.group_id for each in self._admin.list_consumer_groups().result(PATIENCE_S).valid}
