@@ -240,6 +240,25 @@ class ReplyListed:
 
 
 @value(kw_only=True)
+class EpochPlan:
+    """One partition of an OffsetForLeaderEpoch: a known end, or an epoch to look up in the log."""
+
+    partition: TopicPartition
+    error: ErrorCode
+    leader_epoch: int
+    end_offset: int
+    is_lookup: bool = False
+
+
+@value
+class ReplyEpochEnds:
+    """Answer an OffsetForLeaderEpoch; the journal resolves the lookups."""
+
+    to: ReplyTo
+    plans: tuple[EpochPlan, ...] = attrs.field(kw_only=True)
+
+
+@value(kw_only=True)
 class Send:
     """Send a request to a node, perhaps this one. The answer arrives as Answered with the same token."""
 
@@ -295,8 +314,8 @@ class Warn:
 
 
 Effect = (
-    Reply | ReplyFetched | ReplyListed | MoveLogStart | ExpireLog | CleanLog | Send | Assign | Remove
-    | Configure | WakeMe | Warn
+    Reply | ReplyFetched | ReplyListed | ReplyEpochEnds | MoveLogStart | ExpireLog | CleanLog | Send | Assign
+    | Remove | Configure | WakeMe | Warn
 )  # fmt: skip
 
 

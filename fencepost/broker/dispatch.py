@@ -94,6 +94,7 @@ def step(node: Node, arrived: Input, now: int) -> Outcome:
 REQUESTS: Final[dict[type[Any], Handler]] = {
     m.Fetch: fetch.fetch,
     m.ListOffsets: fetch.list_offsets,
+    m.OffsetForLeaderEpoch: fetch.offsets_for_leader_epochs,
     m.Metadata: describe.metadata,
     m.OffsetCommit: offsets.commit,
     m.OffsetFetch: offsets.fetch,

@@ -72,6 +72,7 @@ from fencepost.broker.contract import (
     Received,
     Remove,
     Reply,
+    ReplyEpochEnds,
     ReplyFetched,
     ReplyListed,
     ReplyTo,
@@ -378,7 +379,7 @@ class Host:
         self._report(problem, act)
         if isinstance(act, Append | Assign):
             self.lose(act.partition, problem)
-        elif isinstance(act, ReplyFetched | ReplyListed):
+        elif isinstance(act, ReplyFetched | ReplyListed | ReplyEpochEnds):
             self._answer(Reply(act.to, error=ErrorCode.UNKNOWN_SERVER_ERROR), now)
 
     def _report(self, problem: Exception, failed: Input | Append | Effect | None) -> None:
@@ -427,6 +428,9 @@ class Host:
 
     def _reply_listed(self, act: ReplyListed, now: int) -> None:
         self._answer(Reply(act.to, body=fetch.complete_list(act, self._journal, self.warn)), now)
+
+    def _reply_epoch_ends(self, act: ReplyEpochEnds, now: int) -> None:
+        self._answer(Reply(act.to, body=fetch.complete_epochs(act, self._journal, self.warn)), now)
 
     def _wake_me(self, act: WakeMe, now: int) -> None:
         earlier = self.wakes_at_ms
@@ -684,6 +688,7 @@ class Host:
         Send: _send,
         ReplyFetched: _reply_fetched,
         ReplyListed: _reply_listed,
+        ReplyEpochEnds: _reply_epoch_ends,
         MoveLogStart: move_log_start,
         ExpireLog: lambda host, act, now: host.upkeep.expire(act, now),
         CleanLog: lambda host, act, now: host.upkeep.clean(act, now),

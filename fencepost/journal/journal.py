@@ -64,7 +64,7 @@ from fencepost.journal.segments import BATCH_SIZE_MAX, SNAPSHOT, Segment, file_n
 from fencepost.journal.storage import CLEANED_SUFFIX, Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError
-from fencepost.protocol.terms import INT32_MAX, TopicPartition
+from fencepost.protocol.terms import INT32_MAX, NO_LEADER_EPOCH, TopicPartition
 
 OPEN_FILES: Final = 2  # of a journal by itself: the segment that it writes to, and one that it reads
 SEGMENT_BYTES: Final = 1 << 30  # Kafka's segment.bytes
@@ -440,6 +440,20 @@ class Journal:
                     return found
         return None
 
+    def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """The largest leader epoch up to this one, and the offset at which the next one begins, or the log
+        end (LeaderEpochFileCache.endOffsetFor). Without a batch of such an epoch, the epoch itself.
+        """
+        newest = NO_LEADER_EPOCH
+        for segment in self._segments:
+            if segment.leader_epoch <= max(leader_epoch, NO_LEADER_EPOCH):
+                newest = segment.leader_epoch
+            elif segment.size:
+                self._look_into(segment)
+                last, end = segment.end_of_epoch(leader_epoch)
+                return _first_known(last, newest, leader_epoch), end
+        return _first_known(newest, leader_epoch), self.log_end_offset
+
     def newest_record(self) -> tuple[int, int] | None:
         """(timestamp, offset) of the record with the largest timestamp, the first of several; deleted records
         count.
@@ -586,3 +600,7 @@ class Journal:
         self.failed = self.failed or f"{self.partition} was abandoned"
         for segment in self._segments:
             segment.release()
+
+
+def _first_known(*leader_epochs: int) -> int:
+    return next((each for each in leader_epochs if each != NO_LEADER_EPOCH), NO_LEADER_EPOCH)

@@ -20,6 +20,7 @@ file system: after a failed write the file may be longer.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -358,6 +359,24 @@ class Segment:
                 self._located = (header.base_offset, position)
                 return position
         raise self._damaged(f"it ends after offset {offset}, and no batch holds it")
+
+    def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """The leader epoch of the last batch up to this epoch, -1 without one, and the base offset of the
+        first batch of a later epoch, which must be there.
+        """
+        positions = self.offset_index.positions
+        # Leader epochs ascend, so a few headers are read, however large the segment is.
+        at = bisect_right(positions, leader_epoch, key=self._epoch_at) - 1
+        newest = NO_LEADER_EPOCH
+        for _, header in self.headers(positions[at] if at >= 0 else 0):
+            if header.leader_epoch > leader_epoch:
+                return newest, header.base_offset
+            newest = header.leader_epoch
+        raise self._damaged(f"it has no batch after leader epoch {leader_epoch}")
+
+    def _epoch_at(self, position: int) -> int:
+        _, header = next(self.headers(position))
+        return header.leader_epoch
 
     def read(self, offset: int, *, max_bytes: int, before: int) -> bytes:
         """Whole batches from the one that holds `offset`, up to `max_bytes` but at least one, all below

@@ -48,6 +48,7 @@ _SERVED: Final = (
     _served(20, (1, 6), cluster.delete_topics),
     _served(21, (0, 2), data.delete_records),
     _served(22, (0, 5), transactions.init_producer_id),
+    _served(23, (2, 4), data.offset_for_leader_epoch),
     _served(24, (0, 5), transactions.add_partitions_to_txn),
     _served(25, (0, 4), transactions.add_offsets_to_txn),
     _served(26, (0, 5), transactions.end_txn),

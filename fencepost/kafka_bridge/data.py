@@ -262,6 +262,56 @@ def _listed_values(part: m.ListedOffset) -> Values:
     }
 
 
+def offset_for_leader_epoch(request: Any, _: int) -> Exchange:
+    """Find where leader epochs end."""
+    parts = tuple(
+        m.LeaderEpochPartition(
+            topic=topic.topic,
+            partition=part.partition,
+            current_leader_epoch=part.current_leader_epoch,
+            leader_epoch=part.leader_epoch,
+        )
+        for topic in request.topics
+        for part in topic.partitions
+    )
+
+    def respond(answer: Answer) -> Values:
+        found = _no_epochs(parts, answer.error) if answer.body is None else answer.body.partitions
+        return {
+            "throttle_time": 0,
+            "topics": [
+                {
+                    "topic": topic,
+                    "partitions": [
+                        {
+                            "error_code": part.error,
+                            "partition": part.partition,
+                            "leader_epoch": part.leader_epoch,
+                            "end_offset": part.end_offset,
+                        }
+                        for part in its
+                    ],
+                }
+                for topic, its in by_topic(found).items()
+            ],
+        }
+
+    return one(m.OffsetForLeaderEpoch(partitions=parts), respond)
+
+
+def _no_epochs(parts: tuple[m.LeaderEpochPartition, ...], error: ErrorCode) -> tuple[m.EpochEndOffset, ...]:
+    return tuple(
+        m.EpochEndOffset(
+            topic=part.topic,
+            partition=part.partition,
+            error=error,
+            leader_epoch=NO_LEADER_EPOCH,
+            end_offset=NO_OFFSET,
+        )
+        for part in parts
+    )
+
+
 def delete_records(request: Any, _: int) -> Exchange:
     """Move the start of logs forward."""
     parts = tuple(

@@ -187,6 +187,42 @@ class ListOffsetsReply:
 
 
 @value(kw_only=True)
+class LeaderEpochPartition:
+    """A leader epoch of a partition whose end is asked for."""
+
+    topic: str
+    partition: Int32
+    current_leader_epoch: Int32 = NO_LEADER_EPOCH
+    leader_epoch: Int32
+
+
+@value(kw_only=True)
+class OffsetForLeaderEpoch:
+    """Find where leader epochs end: a reader may have read what its last leader lost (KIP-320)."""
+
+    partitions: tuple[LeaderEpochPartition, ...]
+
+
+@value(kw_only=True)
+class EpochEndOffset:
+    """The largest leader epoch up to the one that was asked for, and the offset after its last record.
+
+    -1 and -1 for an epoch that is not known.
+    """
+
+    topic: str
+    partition: Int32
+    error: ErrorCode
+    leader_epoch: Int32
+    end_offset: Int64
+
+
+@value(kw_only=True)
+class OffsetForLeaderEpochReply:
+    partitions: tuple[EpochEndOffset, ...]
+
+
+@value(kw_only=True)
 class DeleteRecordsPartition:
     """Delete all records before `offset`; -1 stands for the high watermark."""
 
@@ -1010,7 +1046,7 @@ Request = (
     | EndTxn | WriteTxnMarkers | TxnOffsetCommit | DescribeProducers | DescribeTransactions | ListTransactions
     | AllocateProducerIds | BrokerRegistration | ElectLeaders | JoinGroup | SyncGroup | Heartbeat | LeaveGroup
     | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete | SaslHandshake | SaslAuthenticate
-    | DescribeConfigs | IncrementalAlterConfigs | CreatePartitions
+    | DescribeConfigs | IncrementalAlterConfigs | CreatePartitions | OffsetForLeaderEpoch
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
@@ -1020,7 +1056,7 @@ ReplyBody = (
     | AllocateProducerIdsReply | BrokerRegistrationReply | ElectLeadersReply | JoinGroupReply | SyncGroupReply
     | HeartbeatReply | LeaveGroupReply | DescribeGroupsReply | ListGroupsReply | DeleteGroupsReply
     | OffsetDeleteReply | DeleteRecordsReply | SaslHandshakeReply | SaslAuthenticateReply
-    | DescribeConfigsReply | IncrementalAlterConfigsReply | CreatePartitionsReply
+    | DescribeConfigsReply | IncrementalAlterConfigsReply | CreatePartitionsReply | OffsetForLeaderEpochReply
 )  # fmt: skip
 
 
@@ -1065,6 +1101,7 @@ APIS: Final[tuple[Api, ...]] = (
     _api(20, DeleteTopics, DeleteTopicsReply, (3, 3)),
     _api(21, DeleteRecords, DeleteRecordsReply, (2, 2)),
     _api(22, InitProducerId, InitProducerIdReply, (0, 5)),
+    _api(23, OffsetForLeaderEpoch, OffsetForLeaderEpochReply, (4, 4)),
     _api(24, AddPartitionsToTxn, AddPartitionsToTxnReply, (0, 5)),
     _api(25, AddOffsetsToTxn, AddOffsetsToTxnReply, (0, 4)),
     _api(26, EndTxn, EndTxnReply, (0, 5)),

@@ -64,6 +64,11 @@ SAMPLES: Final[dict[type[Any], Samples]] = {
     ),
     m.Fetch: (lambda: _fetch(TOPIC),),
     m.ListOffsets: (lambda: _list_offsets(TOPIC),),
+    m.OffsetForLeaderEpoch: (
+        lambda: m.OffsetForLeaderEpoch(
+            partitions=(m.LeaderEpochPartition(topic=TOPIC, partition=0, leader_epoch=0),)
+        ),
+    ),
     m.Metadata: (lambda: m.Metadata(topics=(TOPIC,)), lambda: m.Metadata(topics=None)),
     m.OffsetCommit: (
         lambda: m.OffsetCommit(

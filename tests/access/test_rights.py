@@ -256,6 +256,7 @@ DOCUMENTED = {
     "ElectLeaders": {"Cluster ClusterAction"},  # Kafka: Alter, for administrators; here nodes send it
     "IncrementalAlterConfigs": {"Topic AlterConfigs"},  # Kafka: also of brokers
     "CreatePartitions": {"Topic Alter"},
+    "OffsetForLeaderEpoch": {"Topic Describe"},  # Kafka: ClusterAction for its followers
     "OffsetDelete": {"Group Delete", "Topic Read"},
     "DescribeProducers": {"Topic Read"},
     "BrokerRegistration": {"Cluster ClusterAction"},

@@ -12,7 +12,7 @@ import pytest
 
 import fencepost
 from fencepost.broker.settings import NodeSettings
-from fencepost.kafka_bridge import describe
+from fencepost.kafka_bridge import data, describe
 from fencepost.kafka_bridge.exchange import Answer
 from fencepost.kafka_bridge.wire import encode_response
 from fencepost.protocol import messages as m
@@ -206,3 +206,17 @@ def test_partitions_are_described_page_by_page(
     after = found["next_cursor"]
     assert (None if after is None else (after["topic_name"], after["partition_index"])) == following
     assert encode_response(75, 0, 1, found)
+
+
+def test_the_end_of_a_leader_epoch_is_found() -> None:
+    part = NameSpace(partition=1, current_leader_epoch=-1, leader_epoch=4)
+    asked = NameSpace(topics=[NameSpace(topic=TOPIC, partitions=[part])])
+    exchange = data.offset_for_leader_epoch(asked, 4)
+    wanted = m.LeaderEpochPartition(topic=TOPIC, partition=1, leader_epoch=4)
+    assert exchange.requests == (m.OffsetForLeaderEpoch(partitions=(wanted,)),)
+    end = m.EpochEndOffset(topic=TOPIC, partition=1, error=ErrorCode.NONE, leader_epoch=3, end_offset=70)
+    body = m.OffsetForLeaderEpochReply(partitions=(end,))
+    for answer, offset in ((Answer(ErrorCode.NONE, body), 70), (Answer(ErrorCode.INVALID_REQUEST, None), -1)):
+        found: Any = exchange.respond((answer,))
+        assert found["topics"][0]["partitions"][0]["end_offset"] == offset
+        assert all(encode_response(23, version, 1, found) for version in (2, 3, 4))

@@ -209,6 +209,12 @@ def _listed(entry: m.ListOffsetsPartition, error: ErrorCode) -> m.ListedOffset:
     return m.ListedOffset(topic=entry.topic, partition=entry.partition, error=error, timestamp=-1, offset=-1)
 
 
+def _epoch_end(entry: m.LeaderEpochPartition, error: ErrorCode) -> m.EpochEndOffset:
+    return m.EpochEndOffset(
+        topic=entry.topic, partition=entry.partition, error=error, leader_epoch=-1, end_offset=-1
+    )
+
+
 def _fetched_offset(entry: Any, error: ErrorCode) -> m.FetchedOffset:
     return m.FetchedOffset(
         topic=entry.topic, partition=entry.partition, error=error, offset=-1, leader_epoch=-1, metadata=""
@@ -245,6 +251,7 @@ REFUSALS: Final[dict[type[Any], Refuse]] = {
     m.Produce: _produced,
     m.Fetch: _fetched,
     m.ListOffsets: _listed,
+    m.OffsetForLeaderEpoch: _epoch_end,
     m.Metadata: _described_topic,
     m.OffsetCommit: _partition,
     m.OffsetFetch: _fetched_offset,

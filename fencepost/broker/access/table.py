@@ -155,6 +155,7 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
     )),
     m.Fetch: RequestRights((_need(_R.TOPIC, _O.READ, "partitions"),)),
     m.ListOffsets: RequestRights((_need(_R.TOPIC, _O.DESCRIBE, "partitions"),)),
+    m.OffsetForLeaderEpoch: RequestRights((_need(_R.TOPIC, _O.DESCRIBE, "partitions"),)),
     m.Metadata: RequestRights(
         (_need(_R.TOPIC, _O.DESCRIBE, "topics", when=_names_topics, condition="named topics"),),
         (Filter("topics", _DESCRIBE_TOPIC, when=_names_no_topics, condition="all topics"),),

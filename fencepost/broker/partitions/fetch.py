@@ -15,7 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fencepost.broker.contract import FetchPlan, OffsetPlan, Refused, ReplyFetched, ReplyListed, ReplyTo
+from fencepost.broker.contract import (
+    EpochPlan,
+    FetchPlan,
+    OffsetPlan,
+    Refused,
+    ReplyEpochEnds,
+    ReplyFetched,
+    ReplyListed,
+    ReplyTo,
+)
 from fencepost.broker.node import LeaderLog, Node
 from fencepost.broker.partitions.partition import READ_COMMITTED
 from fencepost.broker.purgatory import ParkedFetch
@@ -181,6 +190,29 @@ def _plan_offset(node: Node, part: m.ListOffsetsPartition, isolation_level: Isol
     )
 
 
+def offsets_for_leader_epochs(node: Node, request: m.OffsetForLeaderEpoch, to: ReplyTo, now: int) -> None:
+    """Where the log of each partition has another leader epoch than the one that a reader knows."""
+    parts = {(part.topic, part.partition): part for part in request.partitions}
+    plans = tuple(_plan_epoch(node, part) for part in parts.values())
+    node.outcome.effects.append(ReplyEpochEnds(to, plans=plans))
+
+
+def _plan_epoch(node: Node, part: m.LeaderEpochPartition) -> EpochPlan:
+    key, wanted = TopicPartition(part.topic, part.partition), part.leader_epoch
+    log = _led(node, key, part.current_leader_epoch)
+    error = log if isinstance(log, ErrorCode) else NO_ERROR
+    if isinstance(log, ErrorCode) or wanted == NO_LEADER_EPOCH or wanted > log.partition.leader_epoch:
+        return EpochPlan(partition=key, error=error, leader_epoch=NO_LEADER_EPOCH, end_offset=NO_OFFSET)
+    # An answer tells of nothing that a loss of power takes away, so the present epoch ends here.
+    return EpochPlan(
+        partition=key,
+        error=NO_ERROR,
+        leader_epoch=wanted,
+        end_offset=log.partition.high_watermark,
+        is_lookup=wanted < log.partition.leader_epoch,
+    )
+
+
 # --- completing ------------------------------------------------------------------------------------------
 
 
@@ -274,4 +306,28 @@ def _listed(plan: OffsetPlan, journal: OpenJournal, tell: Tell) -> m.ListedOffse
         error=error,
         timestamp=timestamp,
         offset=offset,
+    )
+
+
+def complete_epochs(reply: ReplyEpochEnds, journal: OpenJournal, tell: Tell) -> m.OffsetForLeaderEpochReply:
+    """Look up where each plan's leader epoch ends."""
+    return m.OffsetForLeaderEpochReply(
+        partitions=tuple(_epoch_end(plan, journal, tell) for plan in reply.plans)
+    )
+
+
+def _epoch_end(plan: EpochPlan, journal: OpenJournal, tell: Tell) -> m.EpochEndOffset:
+    error, leader_epoch, end_offset = plan.error, plan.leader_epoch, plan.end_offset
+    if plan.is_lookup:
+        try:
+            leader_epoch, end_offset = journal(plan.partition).end_of_epoch(leader_epoch)
+        except (StorageError, ProtocolViolation) as problem:
+            error = _unreadable(plan.partition, problem, tell)
+            leader_epoch, end_offset = NO_LEADER_EPOCH, NO_OFFSET
+    return m.EpochEndOffset(
+        topic=plan.partition.topic,
+        partition=plan.partition.partition,
+        error=error,
+        leader_epoch=leader_epoch,
+        end_offset=end_offset,
     )
