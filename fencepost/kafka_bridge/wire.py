@@ -106,7 +106,7 @@ def encode_response(
     out.write(_CORRELATION_ID.pack(correlation_id))
     if schema.__flexible__ and api_key != API_VERSIONS_KEY:
         out.write(_NO_TAGGED_FIELDS)
-    _writer(schema)(out, _filled(schema, values))
+    _writer(schema)(out, filled(schema, values))
     data = out.getbuffer()
     if len(data) > FRAME_SIZE_MAX:
         raise FrameTooLarge(f"a response of {len(data)} bytes; the limit is {FRAME_SIZE_MAX}")
@@ -136,7 +136,8 @@ def _writer(schema: Any) -> Callable[[io.BytesIO, Any], None]:
     return entity_writer(schema)
 
 
-def _filled(schema: Any, values: Mapping[str, Any]) -> Any:
+def filled(schema: Any, values: Mapping[str, Any]) -> Any:
+    """An instance of a class of kio from plain values; those of nested classes are mappings."""
     return schema(**{name: make(values[name]) for name, make in _fillers(schema) if name in values})
 
 
@@ -157,7 +158,7 @@ def _filler(hint: Any, metadata: Mapping[str, Any]) -> Callable[[Any], Any]:
         make = _filler(arguments[0], metadata)
         return lambda values: tuple(map(make, values))
     if hasattr(hint, "__dataclass_fields__"):
-        return lambda values: _filled(hint, values)
+        return lambda values: filled(hint, values)
     return _KINDS.get(metadata.get("kafka_type", ""), _as_it_is)
 
 

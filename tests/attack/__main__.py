@@ -26,6 +26,7 @@ def attack(
     quick: Annotated[bool, Parameter(negative="")] = False,
     only: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     directory: Path | None = None,
+    kafka_frames: int = 0,
 ) -> int:
     """Attack a broker, and judge what an ordinary client saw meanwhile.
 
@@ -39,9 +40,17 @@ def attack(
         Attacks by name, or by the beginning of a name. Repeatable.
     directory
         Keep data and output of the brokers here. By default they are removed at the end.
+    kafka_frames
+        How many damaged Kafka frames are sent, instead of 10,000.
     """
     with TemporaryDirectory(prefix="fencepost-attack-") as temporary:
-        run = Run(seed=seed, is_quick=quick, judges_time=not quick, directory=directory or Path(temporary))
+        run = Run(
+            seed=seed,
+            is_quick=quick,
+            judges_time=not quick,
+            directory=directory or Path(temporary),
+            kafka_frames=kafka_frames,
+        )
         rows = trio.run(perform, attacks_named(only), run, report.tell)
     report.show(rows, seed=seed, quick=quick)
     return int(any(row.faults for row in rows))

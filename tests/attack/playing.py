@@ -31,6 +31,7 @@ class Run:
     is_quick: bool
     judges_time: bool
     directory: Path
+    kafka_frames: int = 0
 
 
 async def play(attacks: Sequence[Attack], run: Run) -> list[Row]:
@@ -46,6 +47,7 @@ async def play(attacks: Sequence[Attack], run: Run) -> list[Row]:
         rows: list[Row] = []
         for attack in attacks:
             scene = Scene(
+                kafka_frames=run.kafka_frames,
                 target=target,
                 canary=canary,
                 processes=processes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tests.attack import amplifiers, disks, frames, kills, peers
+from tests.attack import amplifiers, disks, frames, kafka_frames, kills, peers
 from tests.attack.attacks import Attack, Row
 from tests.attack.playing import Run, play
 from tests.attack.scene import PLAIN
@@ -13,6 +13,7 @@ ATTACKS: tuple[Attack, ...] = (
     *disks.ATTACKS,
     *frames.ATTACKS,
     *amplifiers.ATTACKS,
+    *kafka_frames.ATTACKS,
     *peers.ATTACKS,
     *kills.ATTACKS,
 )

@@ -255,6 +255,8 @@ class Scene:
     is_quick: bool
     directory: Path
     """Of its own, for whatever it needs besides."""
+    kafka_frames: int = 0
+    """How many damaged ones are sent; 0 for the usual number."""
     figures: dict[str, Any] = attrs.Factory(dict[str, Any])
     faults: list[str] = attrs.Factory(list[str])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from dataclasses import fields
+from itertools import islice
 from random import Random
 from typing import Any, Final, get_args, get_origin
 
@@ -14,9 +15,11 @@ from kio.serial import entity_writer
 
 from fencepost.kafka_bridge.apis import SERVED
 from fencepost.kafka_bridge.counts import check_counts
+from fencepost.kafka_bridge.dialect import KafkaDialect
 from fencepost.kafka_bridge.wire import decode_request, read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import REQUEST_ARRAY_LENGTH_MAX, REQUEST_HEADER_MAX
+from tests.attack.kafka_frames import damaged_frames
 from tests.kafka_bridge.samples import sample, with_unknown_tags
 
 SCHEMAS: Final = [
@@ -25,7 +28,18 @@ SCHEMAS: Final = [
     for version in range(api.first, api.last + 1)
 ]
 PRODUCE, METADATA, DELETE_GROUPS = 0, 3, 42
+FRAMES: Final = 2_000
 HUGE: Final = b"\xff\xff\xff\xff\x07"  # 2,147,483,646 entries of a compact array
+
+
+class NoTopics:
+    """A node that has none."""
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        return None
+
+    def topic_id(self, topic: str) -> bytes | None:
+        return None
 
 
 def frame(key: int, version: int, body: bytes) -> memoryview:
@@ -128,6 +142,18 @@ def test_an_array_is_null_only_where_the_schema_allows_it() -> None:
     assert refused(METADATA, 0, null) == "an array of -1 entries in a Kafka request"
     assert refused(METADATA, 1, struct.pack(">i", -2)) == "an array of -2 entries in a Kafka request"
     assert refused(DELETE_GROUPS, 2, b"\0\0") == "an array of -1 entries in a Kafka request"
+
+
+def test_damaged_frames_are_refused_and_are_no_bugs() -> None:
+    """`python -m tests.attack` sends many more to a broker."""
+    read = 0
+    for sent in islice(damaged_frames(Random(1)), FRAMES):
+        try:
+            KafkaDialect(NoTopics()).ask(memoryview(bytearray(sent[4:])))
+            read += 1
+        except ProtocolViolation:
+            continue
+    assert FRAMES // 10 < read < FRAMES // 2
 
 
 def test_no_tagged_field_of_a_request_is_an_array() -> None:
