@@ -209,20 +209,17 @@ def create_topics(request: Any, _: int) -> Exchange:
             results += [m.TopicError(topic=name, error=answer.error, because="") for name in names]
         else:
             results += answer.body.topics
-        return {
-            "throttle_time": 0,
-            "topics": [
-                _topic_values(result)
-                | {
-                    "num_partitions": result.partition_count,
-                    "replication_factor": 1 if result.error is NO_ERROR else -1,
-                    "configs": [],
-                }
-                for result in results
-            ],
-        }
+        return {"throttle_time": 0, "topics": [_created_values(result) for result in results]}
 
     return one(asked, respond)
+
+
+def _created_values(result: m.TopicError) -> Values:
+    return _topic_values(result) | {
+        "num_partitions": result.partition_count,
+        "replication_factor": 1 if result.error is NO_ERROR else -1,
+        "configs": [],
+    }
 
 
 def _refusal(topic: Any, request: Any) -> tuple[ErrorCode, str] | None:

@@ -49,7 +49,8 @@ class PartitionError:
 # --- records: Produce, Fetch, ListOffsets, DeleteRecords ----------------------------------------------------
 
 # Records travel as whole batches (batches.py), which neither side decodes to move them. There are no fetch
-# sessions (KIP-227): a reader names its partitions in every Fetch, so the broker remembers nothing of it.
+# sessions (KIP-227): a reader names its partitions in every Fetch, so the node remembers nothing of it.
+# Those of Kafka's clients end in front of it (kafka_bridge/fetch_session.py).
 
 
 @value(kw_only=True)

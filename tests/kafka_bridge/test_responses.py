@@ -29,6 +29,7 @@ from tests.kafka_bridge.samples import ITEMS_MAX, sample
 TRIES: Final = 2
 LENGTH_SIZE: Final = 4
 CORRELATION_ID: Final = 7
+JOIN_GROUP, SASL_HANDSHAKE, INIT_PRODUCER_ID, LIST_TRANSACTIONS = 11, 17, 22, 66
 CORRELATION_ID_SIZE: Final = 4
 TEXTS: Final = ("", "orders", "größe")
 
@@ -117,6 +118,26 @@ def response_classes() -> dict[int, Any]:
         if kind is not base and kind.__name__.endswith("Response"):
             found[kind.API_KEY] = kind
     return found
+
+
+def test_each_api_is_served_in_all_versions_of_kafka_but_these() -> None:
+    """kio has Kafka's schemas, with versions that Kafka does not advertise yet (latestVersionUnstable)."""
+    served = {api.key: (api.first, api.last) for api in SERVED.values()}
+    kafka = {key: versions_of(key) for key in served}
+    assert {key: (served[key], kafka[key]) for key in served if served[key] != kafka[key]} == {
+        JOIN_GROUP: ((2, 9), (0, 9)),
+        SASL_HANDSHAKE: ((1, 1), (0, 1)),  # version 0: the messages after it have no frames
+        INIT_PRODUCER_ID: ((0, 5), (0, 6)),  # version 6 is not advertised
+        LIST_TRANSACTIONS: ((0, 1), (0, 2)),
+    }
+
+
+def versions_of(key: int) -> tuple[int, int]:
+    schemas = importlib.import_module(
+        load_request_schema(key, SERVED[key].last).__module__.rpartition(".v")[0]
+    )
+    versions = [int(module.name[1:]) for module in pkgutil.iter_modules(schemas.__path__)]
+    return min(versions), max(versions)
 
 
 @pytest.mark.parametrize("key", SERVED, ids=str)

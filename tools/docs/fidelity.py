@@ -133,16 +133,21 @@ DIFFERENCES: Final = (
         what="request versions",
         kafka="Every version since 2.1 (KIP-896); the newest ones use topic ids.",
         here="All versions of the requests of a transaction, and one version of every other request. "
-        "Topics are identified by name.",
+        "Kafka's clients are served every version of Kafka 4, except ListTransactions 2, JoinGroup 0 and 1, "
+        "and SaslHandshake 0. Fencepost's own "
+        "client identifies topics by name.",
         because="Only the requests of a transaction change their meaning with the version.",
         noticed="UNSUPPORTED_VERSION, and the response of ApiVersions.",
     ),
     Difference(
         what="fetch sessions",
         kafka="A Fetch may name only the partitions that changed since the previous Fetch (KIP-227).",
-        here="Every Fetch names all its partitions.",
-        because="There is less state to lose, and the result is the same.",
-        noticed="Larger requests from consumers with many partitions.",
+        here="Kafka's clients have a session for each connection, of up to 1,000 partitions, which ends with "
+        "it. Fencepost's own client names all its partitions in every Fetch.",
+        because="Clients open another session when they connect again, so a cache for the whole broker saves "
+        "nothing here.",
+        noticed="max.incremental.fetch.session.cache.slots has no meaning. Larger requests from consumers of "
+        "more than 1,000 partitions.",
     ),
     Difference(
         what="group protocols",
