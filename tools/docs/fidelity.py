@@ -117,9 +117,10 @@ DIFFERENCES: Final = (
     Difference(
         what="wire protocol",
         kafka="Requests and responses use Kafka's binary schemas.",
-        here="Msgpack, with Kafka's API keys, versions, names and error codes.",
+        here="Kafka's clients are served these on the same port, in the versions of clients.md. Fencepost's "
+        "own client uses msgpack, with Kafka's API keys, versions, names and error codes.",
         because="The cores take and return messages; in Python a msgpack codec takes a few lines.",
-        noticed="Kafka's clients cannot connect.",
+        noticed="A client that needs another API gets an UnsupportedVersion error of its own.",
     ),
     Difference(
         what="record format of clients",

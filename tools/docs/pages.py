@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
+from kio.index import UnknownEntity, load_request_schema
 
 from fencepost.broker.access.table import RIGHTS, Filter, Need, Right
 from fencepost.broker.checks import Check
@@ -33,6 +35,7 @@ from fencepost.broker.transactions.init_producer_id import GRANTS, IDENTITY_CHEC
 from fencepost.broker.transactions.tables import END_VERSION_0, END_VERSION_2, MOVES, CoordinatorInput
 from fencepost.client.group_member import MEMBER_STATES, MemberState
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
+from fencepost.kafka_bridge.apis import SERVED
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, APIS, Api
 from fencepost.protocol.terms import GroupState, TransactionState
@@ -46,6 +49,8 @@ from tools.docs.tables import Table
 DOCS: Final = Path(__file__).resolve().parent.parent.parent / "docs"
 _SECTION: Final = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
+
+API_VERSIONS_MAX: Final = 64  # more than any request has
 
 PLANTED_BUGS: Final = DOCS / "mutations.json"
 """Which seed finds which planted bug; `python -m tests.simulator.find_mutations` writes it."""
@@ -286,6 +291,29 @@ def _from(check: Check[*tuple[Any, ...]]) -> str:
     return check.source + since + (f", until `{check.until}`" if check.until else "")
 
 
+def _kafka_apis() -> str:
+    rows: list[tuple[str, str, str, str]] = []
+    for api in sorted(SERVED.values(), key=lambda api: api.key):
+        defined = _versions_in_kafka(api.key)
+        name = load_request_schema(api.key, api.first).__name__.removesuffix("Request")
+        rows.append((name, str(api.key), _range(api.first, api.last), _range(defined[0], defined[-1])))
+    return tables.markdown_table(["API", "key", "Fencepost", "Kafka's schemas"], rows)
+
+
+def _versions_in_kafka(api_key: int) -> list[int]:
+    """The versions of a request for which there is a schema."""
+    versions: list[int] = []
+    for version in range(API_VERSIONS_MAX):
+        with suppress(UnknownEntity):
+            load_request_schema(api_key, version)
+            versions.append(version)
+    return versions
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
 SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "end-table": lambda: tables.markdown(END_VERSION_2),
     "old-end-table": lambda: tables.markdown(END_VERSION_0),
@@ -300,6 +328,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "producer-diagram": lambda: _diagram(TRANSACTIONAL, ProducerState.UNINITIALIZED),
     "errors": _error_table,
     "apis": _api_table,
+    "kafka-apis": _kafka_apis,
     "planted-bugs": _planted_bugs_table,
     "step-rules": _step_rule_table,
     "anomalies": _anomaly_table,
