@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fencepost.broker.access.session import AccessSettings
     from fencepost.broker.memory import MemoryBound
     from fencepost.broker.server import BrokerSettings, Ready
-    from fencepost.broker.settings import NodeSettings
+    from fencepost.broker.settings import ConnectionSettings, NodeSettings
 
 DEFAULT_PORT = 9092  # Kafka's
 Parsed = TypeVar("Parsed")
@@ -160,7 +160,6 @@ def serve(
     from fencepost.broker.dialects import ServedProtocol
     from fencepost.broker.host import SyncPolicy
     from fencepost.broker.server import BrokerSettings
-    from fencepost.broker.settings import ConnectionSettings
 
     given = {
         "transaction_max_timeout_ms": transaction_max_timeout_ms,
@@ -177,12 +176,7 @@ def serve(
         "num_partitions": num_partitions,
         "transaction_state_log_segment_bytes": transaction_state_log_segment_bytes,
     }
-    clients = {
-        "max_connections": max_connections,
-        "connections_max_idle_ms": connections_max_idle_ms,
-        "queued_max_request_bytes": queued_max_request_bytes,
-        "queued_max_response_bytes": queued_max_response_bytes,
-    }
+    queues = (queued_max_request_bytes, queued_max_response_bytes)
     node = _generation(transaction_version, partition_verification, without_fixes, break_)
     settings = BrokerSettings(
         directory=_path(directory),
@@ -193,7 +187,7 @@ def serve(
         access=access,
         sync=SyncPolicy(sync),
         node=attrs.evolve(node, **_given(given)),
-        connections=ConnectionSettings(**_given(clients)),
+        connections=_connections(max_connections, connections_max_idle_ms, queues),
         faults=fault,
     )
     return _run(settings, with_parent=with_parent)
@@ -217,6 +211,21 @@ def _advertised(listener: str | None) -> tuple[str, int] | None:
         return None if listener is None else parsed_listener(listener)
     except ValueError as problem:
         raise CommandFailed(f"--advertised-listener: {problem}", code=WRONG_USAGE) from problem
+
+
+def _connections(
+    count: int | None, idle_ms: int | None, queues: tuple[int | None, int | None]
+) -> ConnectionSettings:
+    """What clients may take together; `queues` are the bytes of requests and of answers."""
+    from fencepost.broker.settings import ConnectionSettings
+
+    given = {
+        "max_connections": count,
+        "connections_max_idle_ms": idle_ms,
+        "queued_max_request_bytes": queues[0],
+        "queued_max_response_bytes": queues[1],
+    }
+    return ConnectionSettings(**_given(given))
 
 
 def _given(options: Mapping[str, int | None]) -> dict[str, Any]:

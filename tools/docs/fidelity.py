@@ -271,6 +271,15 @@ DIFFERENCES: Final = (
         "are in trust.md.",
     ),
     Difference(
+        what="settings of brokers, and of internal topics",
+        kafka="IncrementalAlterConfigs changes some of them at run time; groups have settings, too.",
+        here="A broker's settings are given to it when it starts, and internal topics follow them. Those of "
+        "other topics change at run time.",
+        because="One process has no other brokers to keep in step, and a restart takes a moment.",
+        noticed="INVALID_REQUEST, or INVALID_TOPIC_EXCEPTION for an internal topic, which cannot grow "
+        "either.",
+    ),
+    Difference(
         what="deleting a group with very many offsets",
         kafka="UNKNOWN_SERVER_ERROR if the tombstones do not fit into one batch.",
         here="The tombstones are written in several batches, that of the group last.",
