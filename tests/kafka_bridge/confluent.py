@@ -55,6 +55,7 @@ class ConfluentProducer:
         self, access: Access, transactional_id: str | None, timeout_ms: int, compression: str | None
     ) -> None:
         settings = _common(access) | {"linger.ms": 0, "compression.type": compression or "none"}
+        settings["enable.idempotence"] = True
         settings["message.max.bytes"] = 100_000_000  # the broker shall refuse what is too large
         if transactional_id is not None:
             settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
