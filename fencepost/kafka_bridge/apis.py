@@ -37,7 +37,7 @@ _SERVED: Final = (
     _served(8, (2, 10), groups.offset_commit),
     _served(9, (1, 10), groups.offset_fetch),
     _served(10, (0, 6), cluster.find_coordinator),
-    _served(11, (2, 9), groups.join_group),
+    _served(11, (4, 9), groups.join_group),
     _served(12, (0, 4), groups.heartbeat),
     _served(13, (0, 5), groups.leave_group),
     _served(14, (0, 5), groups.sync_group),
