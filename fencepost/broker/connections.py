@@ -91,6 +91,8 @@ class Connection:
 
     async def receive(self, into: memoryview) -> bool:
         """Wait for bytes, and add them to `frames`. False when the connection has ended."""
+        if self.session is not None and self.session.tls is not None and self.session.tls.is_ended:
+            return False
         size_max = READ_SIZE - self.frames.arrived
         if size_max <= 0:
             # A large frame has begun to arrive. Its bytes are read once there is room for all of them.

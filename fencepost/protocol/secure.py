@@ -33,6 +33,8 @@ class Tls(Protocol):
 
     is_ready: bool
     """Whether the handshake is done."""
+    is_ended: bool
+    """Whether the peer has said that it sends no more (close_notify), and waits for the end."""
 
     def start(self) -> None:
         """Begin the handshake, as the client."""

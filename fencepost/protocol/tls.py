@@ -128,7 +128,7 @@ class TlsChannel:
     def __init__(
         self, context: ssl.SSLContext, *, is_server: bool = False, server_hostname: str | None = None
     ) -> None:
-        self.is_ready = False
+        self.is_ready = self.is_ended = False
         self._is_server = is_server
         self._is_checked = False  # the first byte
         self._arrived, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -170,9 +170,12 @@ class TlsChannel:
         while True:
             try:
                 piece = self._tls.read(_READ_SIZE)
-            except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            except ssl.SSLWantReadError:
                 break
+            except ssl.SSLZeroReturnError:
+                piece = b""
             if not piece:
+                self.is_ended = True
                 break
             pieces.append(piece)
         return b"".join(pieces)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections.abc import AsyncGenerator, Iterator
@@ -110,6 +111,20 @@ def test_tls_with_a_login(certificates: Certificates) -> None:
     with Broker(users={"alice": "secret"}, **certificates.broker) as broker:
         settings = {**LOGIN, **certificates.client, "security_protocol": "SASL_SSL"}
         assert exchange(broker.address, settings) == 20_000
+
+
+def test_a_client_that_ends_tls_is_answered_by_the_end_of_the_connection(certificates: Certificates) -> None:
+    """asyncio waits half a minute for it."""
+
+    async def leave(address: str) -> None:
+        host, port = address.split(":")
+        context = ssl.create_default_context(cafile=certificates.ca)
+        _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        writer.close()
+        await asyncio.wait_for(writer.wait_closed(), 10)
+
+    with Broker(**certificates.broker) as broker:
+        asyncio.run(leave(broker.address))
 
 
 def test_a_certificate_names_its_principal(certificates: Certificates, capfd: Output) -> None:
