@@ -80,7 +80,7 @@ class Admission:
     async def _take(
         self, connection: Connection, session: Session, frame: memoryview, pass_on: PassOn, asked: int
     ) -> None:
-        taken = connection.dialect.ask(frame)
+        taken = connection.protocol.ask(frame)
         if taken.pieces is not None:  # a version that is not supported
             connection.send(taken.pieces)
         for arrived in taken.requests:

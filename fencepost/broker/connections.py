@@ -19,7 +19,6 @@ import attrs
 import trio
 
 from fencepost.broker.access.session import Session
-from fencepost.broker.dialects import ServedProtocol, Undecided
 from fencepost.broker.memory import (
     CONNECTIONS_MAX,
     FETCH_OWN_BYTES,
@@ -34,10 +33,11 @@ from fencepost.broker.memory import (
     request_bytes,
 )
 from fencepost.broker.settings import ConnectionSettings
+from fencepost.broker.wire_protocols import ServedProtocol, Undecided
 from fencepost.protocol.batches import Buffer
-from fencepost.protocol.dialect import Dialect, TopicIds
 from fencepost.protocol.frames import Announced, FrameReader, ReplyFrame
 from fencepost.protocol.messages import Fetch, Produce, Request
+from fencepost.protocol.wire_protocol import TopicIds, WireProtocol
 
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
 COSTLY_BYTES: Final = 1 << 20  # of room: records of 900 KB, or a header of 40 KB to decode
@@ -71,7 +71,7 @@ class Connection:
     nursery: trio.Nursery
     requests: PoolShare
     answers: PoolShare
-    dialect: Dialect
+    protocol: WireProtocol
     session: Session | None = None  # None: everyone may do everything
     reserved: int = 0  # room that was taken for the next frame
     was_slow: bool = False  # its last request took a round
@@ -117,8 +117,8 @@ class Connection:
                 self.frame_ms = self.active_ms
             chunk = into[:size]
             self.frames.add(chunk if self.session is None else self._decrypted(self.session, chunk))
-            if isinstance(self.dialect, Undecided):
-                self.dialect = self.dialect.decided()
+            if isinstance(self.protocol, Undecided):
+                self.protocol = self.protocol.decided()
             return size > 0
         return False
 
@@ -148,12 +148,12 @@ class Connection:
     @property
     def frames(self) -> FrameReader:
         """What has arrived and was not taken up."""
-        return self.dialect.frames
+        return self.protocol.frames
 
     @property
     def _must_wait(self) -> bool:
         """Whether an answer must leave before the next request is read."""
-        is_turn_of_other = self.dialect.is_serial and bool(self.in_progress)
+        is_turn_of_other = self.protocol.is_serial and bool(self.in_progress)
         return bool(self.unsent) or self.fetches >= FETCHES_MAX or is_turn_of_other
 
     def _reserves(self, announced: Announced) -> bool:
@@ -195,7 +195,7 @@ class Connection:
             return False
         if ended.kind is Fetch:
             self.fetches -= 1
-        if ended.kind is Fetch or self.dialect.is_serial:
+        if ended.kind is Fetch or self.protocol.is_serial:
             self.room.unpark_all()
         self.requests.give(ended.size)
         return True
@@ -209,7 +209,7 @@ class Connection:
 
     def reply(self, reply: ReplyFrame) -> None:
         """Send the reply to a request that never reached the node."""
-        pieces = self.dialect.reply(reply).pieces
+        pieces = self.protocol.reply(reply).pieces
         if pieces is not None:
             self.send(pieces)
 

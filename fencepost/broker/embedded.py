@@ -16,10 +16,10 @@ import trio
 
 from fencepost.broker.access.files import parse_acls
 from fencepost.broker.access.session import AccessSettings
-from fencepost.broker.dialects import ServedProtocol
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.server import BrokerSettings, Ready, parsed_listener, serve
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.wire_protocols import ServedProtocol
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.scram import KEY_SIZE, SALT_SIZE, Users, make_credential
 

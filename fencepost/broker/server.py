@@ -66,23 +66,23 @@ from fencepost.broker.connections import (
     raise_descriptor_limit,
 )
 from fencepost.broker.contract import Append, Disconnected, Received, Reply, ReplyTo
-from fencepost.broker.dialects import ProtocolSwitchedOff, ServedProtocol
 from fencepost.broker.faults import DropReply, PauseAfterAppend, server_faults
 from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy, Trouble
 from fencepost.broker.memory import MemoryBound
 from fencepost.broker.node import Node
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
+from fencepost.broker.wire_protocols import ProtocolSwitchedOff, ServedProtocol
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import StorageError
-from fencepost.protocol.dialect import Asked
 from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.frames import FrameTooLarge, PeerSpeaksTls, ReplyFrame, RequestFrame, encode_reply
 from fencepost.protocol.messages import Produce, Request
 from fencepost.protocol.secure import TlsFailed
 from fencepost.protocol.terms import escaped
+from fencepost.protocol.wire_protocol import Asked
 
 RECEIVE_SIZE: Final = 1 << 20  # bytes of a large frame per wake-up
 # Connections with requests that have arrived share a round of this length; each gets at least one request.
@@ -285,11 +285,11 @@ class Server:
 
     def _answered(self, connection: Connection, answer: Reply) -> Asked:
         """What an answer of the node leads to."""
-        number, session, dialect = answer.to.correlation_id, connection.session, connection.dialect
+        number, session, protocol = answer.to.correlation_id, connection.session, connection.protocol
         try:
             if session is not None:
                 answer = session.amended(answer)
-            return dialect.reply(ReplyFrame(number, error=answer.error, body=answer.body))
+            return protocol.reply(ReplyFrame(number, error=answer.error, body=answer.body))
         except FrameTooLarge as problem:
             self.notices.log("a reply that is too large", f"{type(answer.body).__name__}: {problem}")
             return self._refused(connection, ReplyFrame(number, error=ErrorCode.INVALID_REQUEST, body=None))
@@ -301,7 +301,7 @@ class Server:
     def _refused(self, connection: Connection, refusal: ReplyFrame) -> Asked:
         """What an error instead of an answer leads to; a connection that cannot be told of it is closed."""
         try:
-            return connection.dialect.reply(refusal)
+            return connection.protocol.reply(refusal)
         except Exception as problem:  # noqa: BLE001 - a bug costs this connection, not the others
             self._log(Trouble.bug("closed a connection:", problem))
             connection.close()
@@ -406,7 +406,7 @@ class Server:
         return time.monotonic_ns() + ROUND_NS // (1 + self._in_line)
 
     def _offer(self, connection: Connection, frame: memoryview) -> None:
-        self._go_on(connection, connection.dialect.ask(frame))
+        self._go_on(connection, connection.protocol.ask(frame))
 
     def _go_on(self, connection: Connection, asked: Asked) -> None:
         if asked.pieces is not None:

@@ -157,9 +157,9 @@ def serve(
     _check_faults(fault)
     import attrs
 
-    from fencepost.broker.dialects import ServedProtocol
     from fencepost.broker.host import SyncPolicy
     from fencepost.broker.server import BrokerSettings
+    from fencepost.broker.wire_protocols import ServedProtocol
 
     given = {
         "transaction_max_timeout_ms": transaction_max_timeout_ms,

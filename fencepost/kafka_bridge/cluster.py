@@ -15,9 +15,9 @@ import attrs
 from fencepost.kafka_bridge.exchange import Answer, Exchange, Translated, Values, one
 from fencepost.kafka_bridge.topic_ids import name_of, uuid_of
 from fencepost.protocol import messages as m
-from fencepost.protocol.dialect import TopicIds
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import BROKERS_DEFAULT, CoordinatorType, topic_name_problem
+from fencepost.protocol.wire_protocol import TopicIds
 
 ASSIGNS_ITSELF: Final = "this broker assigns partitions by itself: give a number of them"
 NOT_ASKED: Final = -(2**31)  # authorized operations

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import attrs
 
 from fencepost.kafka_bridge.fetch_session import FetchSession
-from fencepost.protocol.dialect import TopicIds
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Request
+from fencepost.protocol.wire_protocol import TopicIds
 
 Values = Mapping[str, Any]
 """The fields of a response, of all its versions (wire.py)."""

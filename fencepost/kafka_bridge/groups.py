@@ -15,9 +15,9 @@ from fencepost.kafka_bridge.topic_ids import ById, Replaced, name_of, uuid_of
 from fencepost.kafka_bridge.transactions import committed, offsets_to_commit
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
-from fencepost.protocol.dialect import TopicIds
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, GroupState, TopicPartition
+from fencepost.protocol.wire_protocol import TopicIds
 
 NO_GENERATION: Final = -1
 NOT_ASKED: Final = -(2**31)  # authorized operations

@@ -15,8 +15,8 @@ from uuid import UUID
 import attrs
 
 from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated, Values
-from fencepost.protocol.dialect import TopicIds
 from fencepost.protocol.terms import NO_TOPIC_ID
+from fencepost.protocol.wire_protocol import TopicIds
 
 
 class Replaced:

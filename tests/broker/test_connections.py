@@ -14,11 +14,11 @@ import trio
 
 from fencepost.broker import connections, host
 from fencepost.broker import server as server_module
-from fencepost.broker.dialects import ARRAY_OF_FIVE
 from fencepost.broker.memory import FETCHES_MAX, MEBIBYTE, READ_SIZE
 from fencepost.broker.partitions import fetch
 from fencepost.broker.server import BrokerSettings, Server
 from fencepost.broker.settings import ConnectionSettings
+from fencepost.broker.wire_protocols import ARRAY_OF_FIVE
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.frames import FRAME_SIZE_MAX, REQUEST_HEADER_MAX, encode_request

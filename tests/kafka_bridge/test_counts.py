@@ -14,8 +14,8 @@ from kio.index import load_request_schema
 from kio.serial import entity_writer
 
 from fencepost.kafka_bridge.apis import SERVED
+from fencepost.kafka_bridge.connection import KafkaProtocol
 from fencepost.kafka_bridge.counts import check_counts
-from fencepost.kafka_bridge.dialect import KafkaDialect
 from fencepost.kafka_bridge.wire import decode_request, read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import REQUEST_ARRAY_LENGTH_MAX, REQUEST_HEADER_MAX
@@ -149,7 +149,7 @@ def test_damaged_frames_are_refused_and_are_no_bugs() -> None:
     read = 0
     for sent in islice(damaged_frames(Random(1)), FRAMES):
         try:
-            KafkaDialect(NoTopics()).ask(memoryview(bytearray(sent[4:])))
+            KafkaProtocol(NoTopics()).ask(memoryview(bytearray(sent[4:])))
             read += 1
         except ProtocolViolation:
             continue

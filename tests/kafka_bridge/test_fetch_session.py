@@ -13,7 +13,7 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from fencepost.kafka_bridge.dialect import KafkaDialect
+from fencepost.kafka_bridge.connection import KafkaProtocol
 from fencepost.kafka_bridge.fetch_session import (
     FINAL_EPOCH,
     FIRST_EPOCH,
@@ -172,7 +172,7 @@ def test_a_partition_that_gave_records_queues_up_behind_the_others() -> None:
     assert list(offsets(session.open(request(1, 1, {}), BY_NAME))) == [B, A]
 
 
-# --- through the dialect -----------------------------------------------------------------------------------
+# --- through the protocol -----------------------------------------------------------------------------------
 
 
 class Topics:
@@ -187,7 +187,7 @@ FETCH, VERSION = 1, 17
 SCHEMAS: Any = importlib.import_module(load_request_schema(FETCH, VERSION).__module__)
 
 
-def fetch(dialect: KafkaDialect, session_id: int, epoch: int, *topic_ids: UUID) -> m.Fetch:
+def fetch(protocol: KafkaProtocol, session_id: int, epoch: int, *topic_ids: UUID) -> m.Fetch:
     part = SCHEMAS.FetchPartition(partition=0, fetch_offset=3, partition_max_bytes=10)
     topics = tuple(SCHEMAS.FetchTopic(topic_id=each, partitions=(part,)) for each in topic_ids)
     asked = SCHEMAS.FetchRequest(
@@ -199,13 +199,13 @@ def fetch(dialect: KafkaDialect, session_id: int, epoch: int, *topic_ids: UUID) 
         forgotten_topics_data=(),
     )
     frame = struct.pack(">hhih", FETCH, VERSION, 7, 0) + b"\0" + without_tags(asked)
-    ((node_request,), pieces) = dialect.ask(memoryview(frame))
+    ((node_request,), pieces) = protocol.ask(memoryview(frame))
     assert pieces is None
     assert isinstance(node_request.request, m.Fetch)
     return node_request.request
 
 
-def answer(dialect: KafkaDialect, number: int, *names: str) -> Any:
+def answer(protocol: KafkaProtocol, number: int, *names: str) -> Any:
     parts = tuple(
         m.FetchedPartition(
             topic=name,
@@ -219,22 +219,22 @@ def answer(dialect: KafkaDialect, number: int, *names: str) -> Any:
         )
         for name in names
     )
-    reply = dialect.reply(ReplyFrame(number, error=NO_ERROR, body=m.FetchReply(partitions=parts)))
+    reply = protocol.reply(ReplyFrame(number, error=NO_ERROR, body=m.FetchReply(partitions=parts)))
     assert reply.pieces is not None
     read = entity_reader(load_response_schema(FETCH, VERSION))
     return read(b"".join(reply.pieces)[9:], 0)[0]  # length, correlation id, no tags
 
 
 def test_a_session_of_topic_ids() -> None:
-    dialect = KafkaDialect(Topics())
-    asked = fetch(dialect, 0, 0, ORDERS, GHOST)
+    protocol = KafkaProtocol(Topics())
+    asked = fetch(protocol, 0, 0, ORDERS, GHOST)
     assert [part.topic for part in asked.partitions] == ["orders"]
-    first = answer(dialect, 0, "orders")
+    first = answer(protocol, 0, "orders")
     assert first.session_id == 1
     assert {each.topic_id: each.partitions[0].error_code for each in first.responses} == {
         ORDERS: NO_ERROR,
         GHOST: ErrorCode.UNKNOWN_TOPIC_ID,
     }
-    again = fetch(dialect, 1, 1)
+    again = fetch(protocol, 1, 1)
     assert [(part.topic, part.fetch_offset) for part in again.partitions] == [("orders", 3)]
-    assert [each.topic_id for each in answer(dialect, 1, "orders").responses] == [GHOST]
+    assert [each.topic_id for each in answer(protocol, 1, "orders").responses] == [GHOST]

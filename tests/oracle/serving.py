@@ -70,7 +70,7 @@ def _kill(pid: int) -> None:
 
 def main() -> None:
     """Start and kill brokers as the lines on stdin say, until there are no more."""
-    import_module("fencepost.kafka_bridge.dialect")  # which a broker loads at its first Kafka connection
+    import_module("fencepost.kafka_bridge.connection")  # which a broker loads at its first Kafka connection
     brokers: set[int] = set()
     try:
         for line in sys.stdin:

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from fencepost.broker.server import Server
-from fencepost.kafka_bridge import dialect
+from fencepost.kafka_bridge import connection
 from fencepost.kafka_bridge.wire import encode_response
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
@@ -148,7 +148,7 @@ def breaks(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
             raise Broken
         return encode_response(*arguments)
 
-    monkeypatch.setattr(dialect, "encode_response", encode)
+    monkeypatch.setattr(connection, "encode_response", encode)
 
 
 @pytest.mark.trio

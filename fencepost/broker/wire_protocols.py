@@ -1,6 +1,6 @@
-"""Which dialect a new connection speaks: the broker serves several on one port.
+"""Which wire protocol a new connection speaks: the broker serves both on one port.
 
-Rule: the first bytes decide, and the connection keeps its dialect.
+Rule: the first bytes decide, and the connection keeps its protocol.
 """
 
 # Both kinds of frame begin with their length. Then ours has the length of its header and a msgpack array of
@@ -12,9 +12,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from fencepost.protocol.dialect import Asked, Dialect, FencepostDialect, TopicIds
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import FrameReader, ReplyFrame, encode_reply
+from fencepost.protocol.wire_protocol import Asked, FencepostProtocol, TopicIds, WireProtocol
 
 _DECIDING: Final = 9  # bytes
 ARRAY_OF_FIVE: Final = 0x95  # msgpack
@@ -42,8 +42,8 @@ class Undecided:
         self._topics = topics
         self._served = served
 
-    def decided(self) -> Dialect:
-        """The dialect of the bytes that have arrived; this one while they do not suffice. Raises
+    def decided(self) -> WireProtocol:
+        """The protocol of the bytes that have arrived; this one while they do not suffice. Raises
         ProtocolSwitchedOff if it is not served.
         """
         start = self.frames.peek(_DECIDING)
@@ -56,13 +56,13 @@ class Undecided:
                 f"its client speaks the protocol {spoken.value!r}, and this broker serves "
                 f"{self._served.value!r} only; start the broker with --protocol both"
             )
-        dialect = FencepostDialect() if is_ours else _kafka(self._topics)
-        dialect.frames.frame_size_max = self.frames.frame_size_max
-        dialect.frames.add(self.frames.peek(self.frames.arrived))
-        return dialect
+        protocol = FencepostProtocol() if is_ours else _kafka(self._topics)
+        protocol.frames.frame_size_max = self.frames.frame_size_max
+        protocol.frames.add(self.frames.peek(self.frames.arrived))
+        return protocol
 
     def ask(self, frame: memoryview) -> Asked:
-        raise AssertionError("no frame is read before the dialect is known")
+        raise AssertionError("no frame is read before the protocol is known")
 
     def reply(self, reply: ReplyFrame) -> Asked:
         return Asked(pieces=encode_reply(reply))
@@ -78,8 +78,8 @@ class _FirstBytes(FrameReader):
         return None
 
 
-def _kafka(topics: TopicIds) -> Dialect:
+def _kafka(topics: TopicIds) -> WireProtocol:
     # At the first connection that needs it: its schemas take a tenth of a second to load.
-    from fencepost.kafka_bridge.dialect import KafkaDialect
+    from fencepost.kafka_bridge.connection import KafkaProtocol
 
-    return KafkaDialect(topics)
+    return KafkaProtocol(topics)

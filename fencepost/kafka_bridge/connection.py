@@ -1,4 +1,4 @@
-"""The dialect of Kafka's clients: their frames on one side, requests of the node on the other.
+"""One connection of a Kafka client: its frames on one side, requests of the node on the other.
 
 Rule: one request is in progress at a time, and responses leave in the order of the requests, as in Kafka
 (Selector mutes a connection until its response is sent).
@@ -37,10 +37,10 @@ from fencepost.kafka_bridge.wire import (
     read_header,
 )
 from fencepost.protocol.batches import Buffer
-from fencepost.protocol.dialect import Asked, TopicIds
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import REQUEST_HEADER_MAX, Announced, FrameReader, ReplyFrame, RequestFrame
 from fencepost.protocol.messages import Produce, Request
+from fencepost.protocol.wire_protocol import Asked, TopicIds
 
 PRODUCE_KEY: Final = 0
 COPIES_PER_HEADER: Final = 25  # memory.py counts a header this many times; records are copied once
@@ -79,7 +79,7 @@ class _InProgress:
     """No response could be made of the answers."""
 
 
-class KafkaDialect:
+class KafkaProtocol:
     """One connection of a Kafka client."""
 
     is_serial = True

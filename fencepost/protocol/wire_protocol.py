@@ -1,6 +1,6 @@
-"""A dialect: how the bytes of a connection become requests, and replies become bytes.
+"""A wire protocol: how the bytes of a connection become requests, and replies become bytes.
 
-Rule: a dialect belongs to one connection. It knows bytes and messages, and neither sockets nor the node.
+Rule: an instance belongs to one connection. It knows bytes and messages, and neither sockets nor the node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fencepost.protocol.frames import (
 
 class Asked(NamedTuple):
     """What a frame or a reply leads to: requests for the node, and bytes for the client. The correlation id
-    of a request is the dialect's; the reply repeats it.
+    of a request is the protocol's; the reply repeats it.
     """
 
     requests: tuple[RequestFrame, ...] = ()
@@ -40,7 +40,7 @@ class TopicIds(Protocol):
         ...
 
 
-class Dialect(Protocol):
+class WireProtocol(Protocol):
     """One side of one connection."""
 
     @property
@@ -62,7 +62,7 @@ class Dialect(Protocol):
         ...
 
 
-class FencepostDialect:
+class FencepostProtocol:
     """Fencepost's own frames: one request, one reply, in any order."""
 
     is_serial = False
