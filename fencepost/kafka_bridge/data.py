@@ -225,8 +225,8 @@ def list_offsets(request: Any, version: int) -> Exchange:
         for topic in request.topics
         for part in topic.partitions
     )
-    parts = tuple(part for part in every if version >= FIRST_WITH_TIMESTAMP.get(part.timestamp, 0))
-    too_new = tuple(part for part in every if part not in parts)
+    parts = tuple(part for part in every if not _is_too_new(part, version))
+    too_new = tuple(part for part in every if _is_too_new(part, version))
     asked = m.ListOffsets(isolation_level=_isolation_level(request), partitions=parts)
 
     def respond(answer: Answer) -> Values:
@@ -241,6 +241,11 @@ def list_offsets(request: Any, version: int) -> Exchange:
         }
 
     return one(asked, respond)
+
+
+def _is_too_new(part: m.ListOffsetsPartition, version: int) -> bool:
+    """Whether the timestamp of a partition has a meaning that this version does not know."""
+    return version < FIRST_WITH_TIMESTAMP.get(part.timestamp, version)
 
 
 def _not_listed(parts: tuple[m.ListOffsetsPartition, ...], error: ErrorCode) -> tuple[m.ListedOffset, ...]:
