@@ -28,7 +28,6 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.terms import (
     EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     MAX_TIMESTAMP,
     NO_LEADER_EPOCH,
@@ -38,6 +37,7 @@ from fencepost.protocol.terms import (
 )
 
 FIRST_ZSTD_VERSION: Final = 10
+EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6  # ListOffsets: of tiered storage (KIP-1023)
 # ListOffsets: the versions in which special timestamps came (ReplicaManager.timestampMinSupportedVersion).
 FIRST_WITH_TIMESTAMP: Final = {
     MAX_TIMESTAMP: 7,
@@ -225,8 +225,8 @@ def list_offsets(request: Any, version: int) -> Exchange:
         for topic in request.topics
         for part in topic.partitions
     )
-    parts = tuple(part for part in every if not _is_too_new(part, version))
     too_new = tuple(part for part in every if _is_too_new(part, version))
+    parts = tuple(_known_to_node(part) for part in every if not _is_too_new(part, version))
     asked = m.ListOffsets(isolation_level=_isolation_level(request), partitions=parts)
 
     def respond(answer: Answer) -> Values:
@@ -246,6 +246,12 @@ def list_offsets(request: Any, version: int) -> Exchange:
 def _is_too_new(part: m.ListOffsetsPartition, version: int) -> bool:
     """Whether the timestamp of a partition has a meaning that this version does not know."""
     return version < FIRST_WITH_TIMESTAMP.get(part.timestamp, version)
+
+
+def _known_to_node(part: m.ListOffsetsPartition) -> m.ListOffsetsPartition:
+    # The node knows the timestamps of one version. Both of these find nothing where nothing is tiered.
+    is_newer = part.timestamp == EARLIEST_PENDING_UPLOAD_TIMESTAMP
+    return attrs.evolve(part, timestamp=LATEST_TIERED_TIMESTAMP) if is_newer else part
 
 
 def _not_listed(parts: tuple[m.ListOffsetsPartition, ...], error: ErrorCode) -> tuple[m.ListedOffset, ...]:

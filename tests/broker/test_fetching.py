@@ -13,7 +13,6 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.batches import build_batch, walk
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import (
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -80,8 +79,7 @@ def test_an_undecided_transaction_ends_what_a_committed_reader_sees() -> None:
     assert listed(story, LATEST_TIMESTAMP, COMMITTED) == (1, NO_TIMESTAMP)
     assert listed(story, LATEST_TIMESTAMP) == (4, NO_TIMESTAMP)
     assert listed(story, EARLIEST_TIMESTAMP, COMMITTED) == (0, NO_TIMESTAMP)
-    for nothing_is_tiered in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
-        assert listed(story, nothing_is_tiered) == (NO_OFFSET, NO_TIMESTAMP)
+    assert listed(story, LATEST_TIERED_TIMESTAMP) == (NO_OFFSET, NO_TIMESTAMP)
     story.ended(one, COMMIT, "one")
     assert story.visible() == "plain x y"
 

@@ -9,12 +9,12 @@ from uuid import UUID
 import pytest
 
 from fencepost.kafka_bridge import cluster, data
+from fencepost.kafka_bridge.data import EARLIEST_PENDING_UPLOAD_TIMESTAMP
 from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
     EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,

@@ -35,7 +35,6 @@ from fencepost.protocol.batches import Buffer, read_header
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.terms import (
     EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -175,7 +174,6 @@ def _plan_offset(node: Node, part: m.ListOffsetsPartition, isolation_level: Isol
             EARLIEST_TIMESTAMP: start,
             EARLIEST_LOCAL_TIMESTAMP: start,
             LATEST_TIERED_TIMESTAMP: NO_OFFSET,
-            EARLIEST_PENDING_UPLOAD_TIMESTAMP: NO_OFFSET,
         }
         if not is_lookup and part.timestamp not in named:
             error = ErrorCode.UNSUPPORTED_VERSION  # a special timestamp of a later Kafka
