@@ -14,7 +14,7 @@ import trio
 
 from fencepost.broker.access.session import SASL_SERVER_MAX_RECEIVE_SIZE, AccessSettings, NotAdmitted, Session
 from fencepost.broker.connections import Connection
-from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import FRAME_SIZE_MAX, ReplyFrame, RequestFrame
 from fencepost.protocol.messages import ApiVersions, ReplyBody, SaslAuthenticate, SaslHandshake
 from fencepost.protocol.scram import PLAIN, SCRAM_SHA_256
@@ -82,6 +82,8 @@ class Admission:
     ) -> None:
         taken = connection.protocol.ask(frame)
         if taken.pieces is not None:  # a version that is not supported
+            if taken.needs_login or asked > STRANGER_REQUESTS_MAX:
+                raise ProtocolViolation("the client asked for more than a login before it authenticated")
             connection.send(taken.pieces)
         for arrived in taken.requests:
             await self._answer(connection, session, arrived, pass_on, asked)

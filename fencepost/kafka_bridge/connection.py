@@ -98,7 +98,7 @@ class KafkaProtocol:
         translated = api.translate(decode_request(frame, header), header.version)
         exchange = translated if isinstance(translated, Exchange) else translated(self._context)
         if not exchange.requests:
-            return Asked(pieces=_encoded(header, exchange, ()))
+            return Asked(pieces=_encoded(header, exchange, ()), needs_login=True)
         requests = self._numbered(exchange.requests, header)
         first = exchange.requests[0]
         if not (isinstance(first, Produce) and first.acks == NO_ACKS):  # that gets no response

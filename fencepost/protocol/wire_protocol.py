@@ -21,11 +21,13 @@ from fencepost.protocol.frames import (
 
 class Asked(NamedTuple):
     """What a frame or a reply leads to: requests for the node, and bytes for the client. The correlation id
-    of a request is the protocol's; the reply repeats it.
+    of a request is the protocol's; the reply repeats it. `needs_login` is whether the bytes are for clients
+    that were admitted only.
     """
 
     requests: tuple[RequestFrame, ...] = ()
     pieces: list[Buffer] | None = None
+    needs_login: bool = False
 
 
 class TopicIds(Protocol):

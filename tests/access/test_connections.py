@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import struct
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, NamedTuple
 
@@ -28,14 +29,18 @@ from fencepost.broker.admission import STRANGER_REQUESTS_MAX, Admission
 from fencepost.broker.embedded import users_of
 from fencepost.broker.server import BrokerSettings
 from fencepost.client import security
+from fencepost.kafka_bridge.configs import ResourceType
+from fencepost.kafka_bridge.wire import API_VERSIONS_KEY
 from fencepost.protocol import messages as m
 from fencepost.protocol import scram
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.frames import ReplyFrame, encode_reply, encode_request
 from fencepost.protocol.scram import Users, plain_message
 from fencepost.protocol.tls import BadCertificate
+from tests.attack.kafka_frames import encoded, sized
 from tests.broker.wire import Wires, serving
 
+INCREMENTAL_ALTER_CONFIGS = 44
 LOGIN: dict[str, Any] = {
     "security_protocol": "SASL_PLAINTEXT",
     "sasl_plain_username": "alice",
@@ -450,3 +455,25 @@ async def test_a_stranger_asks_a_few_questions_only(wires: Wires) -> None:
         assert (await wire.ask(m.ApiVersions())).error is ErrorCode.NONE
     assert (await wire.ask(m.ApiVersions())).error is ErrorCode.ILLEGAL_SASL_STATE
     assert await wire.is_closed_by_peer()
+
+
+@pytest.mark.trio
+async def test_a_stranger_is_not_told_what_needs_no_node(wires: Wires) -> None:
+    """Its answer may be ten times as large as the request."""
+    wire = await wires.open()
+    resource: dict[str, Any] = {"resource_type": ResourceType.BROKER, "resource_name": "0", "configs": []}
+    await wire.stream.send_all(
+        encoded(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=True)
+    )
+    assert await wire.stream.receive_some(1) == b""
+
+
+@pytest.mark.trio
+async def test_a_stranger_is_not_told_for_ever_that_a_version_is_unknown(wires: Wires) -> None:
+    wire = await wires.open()
+    newer = sized(struct.pack(">hhih", API_VERSIONS_KEY, 99, 0, -1))
+    for _ in range(STRANGER_REQUESTS_MAX):
+        await wire.stream.send_all(newer)
+        assert await wire.stream.receive_some(1_000)
+    await wire.stream.send_all(newer)
+    assert await wire.stream.receive_some(1) == b""
