@@ -27,6 +27,7 @@ from fencepost.broker.memory import (
     KIBIBYTE,
     READ_SIZE,
     REQUEST_OWN_BYTES,
+    SESSION_PARTITIONS_MAX,
     MemoryBound,
     MemoryPool,
     PoolShare,
@@ -37,7 +38,7 @@ from fencepost.broker.wire_protocols import ServedProtocol, Undecided
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.frames import Announced, FrameReader, ReplyFrame
 from fencepost.protocol.messages import Fetch, Produce, Request
-from fencepost.protocol.wire_protocol import TopicIds, WireProtocol
+from fencepost.protocol.wire_protocol import SessionRoom, TopicIds, WireProtocol
 
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
 COSTLY_BYTES: Final = 1 << 20  # of room: records of 900 KB, or a header of 40 KB to decode
@@ -322,6 +323,7 @@ class Connection:
             self.fetches = self.reserved = 0
             self.requests.close()
             self.answers.close()
+            self.protocol.close()
             self.room.unpark_all()
 
 
@@ -381,6 +383,7 @@ class ConnectionTable:
     protocol: ServedProtocol = ServedProtocol.BOTH
     opened: dict[int, Connection] = attrs.Factory(dict[int, Connection])
     made: int = 0
+    sessions: SessionRoom = attrs.Factory(lambda: SessionRoom(SESSION_PARTITIONS_MAX))
     limit: int = attrs.field(init=False)
     requests: MemoryPool = attrs.field(init=False)
     answers: MemoryPool = attrs.field(init=False)
@@ -404,7 +407,7 @@ class ConnectionTable:
             nursery,
             PoolShare(self.requests, number, REQUEST_OWN_BYTES),
             PoolShare(self.answers, number, FETCHES_MAX * FETCH_OWN_BYTES),
-            Undecided(self.topics, self.protocol),
+            Undecided(self.topics, self.sessions, self.protocol),
             session,
         )
         return connection

@@ -163,7 +163,8 @@ HEADER_WEIGHT_MAX: Final = 70
 CONNECTION_BYTES: Final = 12 * KIBIBYTE  # the task and the objects of a connection that is idle
 # What TLS adds: 18 KiB were measured while it is idle; the rest is for records in both directions.
 TLS_BYTES: Final = 64 * KIBIBYTE
-PROGRAM_BYTES: Final = 64 * MEBIBYTE  # the interpreter, the modules, and a cluster that is empty
+PROGRAM_BYTES: Final = 64 * MEBIBYTE  # the interpreter, the modules, an empty cluster, and fetch sessions
+SESSION_PARTITIONS_MAX: Final = 50_000  # of the fetch sessions of all connections: 16 MiB
 
 
 def request_bytes(size: int, header_size: int) -> int:

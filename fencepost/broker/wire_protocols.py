@@ -14,7 +14,7 @@ from typing import Final
 
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import FrameReader, ReplyFrame, encode_reply
-from fencepost.protocol.wire_protocol import Asked, FencepostProtocol, TopicIds, WireProtocol
+from fencepost.protocol.wire_protocol import Asked, FencepostProtocol, SessionRoom, TopicIds, WireProtocol
 
 _DECIDING: Final = 9  # bytes
 ARRAY_OF_FIVE: Final = 0x95  # msgpack
@@ -37,9 +37,10 @@ class Undecided:
 
     is_serial = False
 
-    def __init__(self, topics: TopicIds, served: ServedProtocol) -> None:
+    def __init__(self, topics: TopicIds, sessions: SessionRoom, served: ServedProtocol) -> None:
         self.frames: FrameReader = _FirstBytes()
         self._topics = topics
+        self._sessions = sessions
         self._served = served
 
     def decided(self) -> WireProtocol:
@@ -56,13 +57,16 @@ class Undecided:
                 f"its client speaks the protocol {spoken.value!r}, and this broker serves "
                 f"{self._served.value!r} only; start the broker with --protocol both"
             )
-        protocol = FencepostProtocol() if is_ours else _kafka(self._topics)
+        protocol = FencepostProtocol() if is_ours else _kafka(self._topics, self._sessions)
         protocol.frames.frame_size_max = self.frames.frame_size_max
         protocol.frames.add(self.frames.peek(self.frames.arrived))
         return protocol
 
     def ask(self, frame: memoryview) -> Asked:
         raise AssertionError("no frame is read before the protocol is known")
+
+    def close(self) -> None:
+        """Nothing is shared."""
 
     def reply(self, reply: ReplyFrame) -> Asked:
         return Asked(pieces=encode_reply(reply))
@@ -78,8 +82,8 @@ class _FirstBytes(FrameReader):
         return None
 
 
-def _kafka(topics: TopicIds) -> WireProtocol:
+def _kafka(topics: TopicIds, sessions: SessionRoom) -> WireProtocol:
     # At the first connection that needs it: its schemas take a tenth of a second to load.
     from fencepost.kafka_bridge.connection import KafkaProtocol
 
-    return KafkaProtocol(topics)
+    return KafkaProtocol(topics, sessions)

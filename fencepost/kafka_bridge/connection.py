@@ -29,6 +29,7 @@ import attrs
 
 from fencepost.kafka_bridge.apis import SERVED
 from fencepost.kafka_bridge.exchange import Answer, Context, Exchange
+from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.kafka_bridge.wire import (
     API_VERSIONS_KEY,
     RequestHeader,
@@ -40,7 +41,7 @@ from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import REQUEST_HEADER_MAX, Announced, FrameReader, ReplyFrame, RequestFrame
 from fencepost.protocol.messages import Produce, Request
-from fencepost.protocol.wire_protocol import Asked, TopicIds
+from fencepost.protocol.wire_protocol import Asked, SessionRoom, TopicIds
 
 PRODUCE_KEY: Final = 0
 COPIES_PER_HEADER: Final = 25  # memory.py counts a header this many times; records are copied once
@@ -84,9 +85,9 @@ class KafkaProtocol:
 
     is_serial = True
 
-    def __init__(self, topics: TopicIds) -> None:
+    def __init__(self, topics: TopicIds, sessions: SessionRoom) -> None:
         self.frames: FrameReader = KafkaFrameReader()
-        self._context = Context(topics)
+        self._context = Context(topics, FetchSession(sessions))
         self._next = 0
         self._current: _InProgress | None = None
 
@@ -105,6 +106,9 @@ class KafkaProtocol:
             places = {request.correlation_id: place for place, request in enumerate(requests)}
             self._current = _InProgress(header, exchange, places)
         return Asked(requests)
+
+    def close(self) -> None:
+        self._context.fetch_session.end()
 
     def reply(self, reply: ReplyFrame) -> Asked:
         current = self._current

@@ -46,7 +46,7 @@ class Context:
     """What a connection knows beside its request: the topics, and its fetch session."""
 
     topics: TopicIds
-    fetch_session: FetchSession = attrs.Factory(FetchSession)
+    fetch_session: FetchSession
 
 
 Translated = Exchange | Callable[[Context], Exchange]

@@ -9,8 +9,9 @@ Rule: a partition that is left out of a response has nothing new for its client.
 #
 # Kafka keeps up to 1,000 sessions for a broker (max.incremental.fetch.session.cache.slots), and its clients
 # open another one when they connect again. So a session belongs to its connection here: no client can meet
-# that of another, and it ends with the connection. As in Kafka, a session may be denied: the response to an
-# epoch of 0 then names none, and the client goes on with whole requests.
+# that of another, and it ends with the connection. All of them share a room of partitions, which bounds their
+# memory. As in Kafka, a session may be denied: the response to an epoch of 0 then names none, and the client
+# goes on with whole requests.
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ import attrs
 
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET
+from fencepost.protocol.wire_protocol import SessionRoom
 
 NO_SESSION: Final = 0
 FIRST_EPOCH: Final = 0  # opens a session
@@ -74,12 +76,14 @@ _Key = tuple[TopicRef, int]
 
 @attrs.define
 class FetchSession:
-    """The session of one connection, if its client has opened one."""
+    """The session of one connection, if its client has opened one and the broker has room for it."""
 
+    room: SessionRoom
     session_id: int = NO_SESSION
     epoch: int = FIRST_EPOCH
     uses_ids: bool = False
     _opened: int = 0  # sessions, of this connection
+    _held: int = 0  # of the room
     _partitions: dict[_Key, _Known] = attrs.Factory(dict[_Key, _Known])
 
     def open(self, request: Any, version: int) -> Opened | ErrorCode:
@@ -89,9 +93,9 @@ class FetchSession:
         if epoch not in (FIRST_EPOCH, FINAL_EPOCH):
             return self._continue(request, version, session_id, epoch)
         if session_id == self.session_id:
-            self._end()
+            self.end()
         wanted = _wanted(request.topics)
-        if epoch == FINAL_EPOCH or not wanted or _size(wanted) > SESSION_SIZE_MAX:
+        if epoch == FINAL_EPOCH or not wanted or not self._takes(_size(wanted)):
             return Opened(_by_topic(wanted.items()))
         self._opened += 1
         self.session_id, self.epoch = self._opened, _next(FIRST_EPOCH)
@@ -115,19 +119,30 @@ class FetchSession:
         for topic in request.forgotten_topics_data:
             for number in topic.partitions:
                 self._partitions.pop((_ref(topic), number), None)
-        if _size(self._partitions) > SESSION_SIZE_MAX:
-            self._end()
+        if not self._takes(_size(self._partitions)):
+            self.end()
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if not self._partitions:
-            self._end()
+            self.end()
             return Opened(())
         self.epoch = _next(self.epoch)
         every = ((key, known.wanted) for key, known in self._partitions.items())
         return Opened(_by_topic(every), self.session_id, is_incremental=True)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Forget the session, and give its room to others."""
         self.session_id = NO_SESSION
         self._partitions = {}
+        self._takes(0)
+
+    def _takes(self, size: int) -> bool:
+        """Hold so many partitions from now on; False if that is too many for a session, or for all."""
+        more = size - self._held
+        if size > SESSION_SIZE_MAX or more > self.room.free:
+            return False
+        self.room.free -= more
+        self._held = size
+        return True
 
     def answered(self, opened: Opened, response: Mapping[str, Any]) -> Mapping[str, Any]:
         """The response within the session: without the partitions that have no news."""

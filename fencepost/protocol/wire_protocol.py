@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+import attrs
+
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.frames import (
@@ -42,6 +44,13 @@ class TopicIds(Protocol):
         ...
 
 
+@attrs.define(eq=False)
+class SessionRoom:
+    """The partitions that the fetch sessions of all connections of a broker may still hold."""
+
+    free: int
+
+
 class WireProtocol(Protocol):
     """One side of one connection."""
 
@@ -57,6 +66,10 @@ class WireProtocol(Protocol):
 
     def ask(self, frame: memoryview) -> Asked:
         """Take a frame. ProtocolViolation when it is not a request: nothing after it can be read."""
+        ...
+
+    def close(self) -> None:
+        """The connection has ended: give back what it shares with others."""
         ...
 
     def reply(self, reply: ReplyFrame) -> Asked:
@@ -78,6 +91,9 @@ class FencepostProtocol:
         except UnsupportedVersion as problem:
             refused = ReplyFrame(problem.correlation_id, error=ErrorCode.UNSUPPORTED_VERSION, body=None)
             return self.reply(refused)
+
+    def close(self) -> None:
+        """Nothing is shared."""
 
     def reply(self, reply: ReplyFrame) -> Asked:
         return Asked(pieces=encode_reply(reply))

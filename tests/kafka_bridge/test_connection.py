@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import attrs
 import pytest
 import trio
 
+from fencepost.broker.memory import SESSION_PARTITIONS_MAX
 from fencepost.broker.server import Server
 from fencepost.kafka_bridge import connection
 from fencepost.kafka_bridge.wire import encode_response
@@ -47,6 +49,16 @@ def fetch(offset: int, *, wait_ms: int = 0) -> m.Fetch:
     return m.Fetch(
         max_wait_ms=wait_ms, min_bytes=1, max_bytes=1_000, isolation_level=level, partitions=(part,)
     )
+
+
+def opening_a_session() -> bytes:
+    """A Fetch of version 7 with the first epoch of a session, for one partition."""
+    topic = ORDERS.topic.encode()
+    request = struct.pack(">hhih", 1, 7, 0, -1)  # API key, version, correlation id, no client id
+    request += struct.pack(">iiiibii", -1, 0, 0, 1_000, 0, 0, 0)  # ..., session id, session epoch
+    request += struct.pack(">ih", 1, len(topic)) + topic + struct.pack(">iiqqi", 1, 0, 0, -1, 1_000)
+    request += struct.pack(">i", 0)  # no forgotten topics
+    return struct.pack(">i", len(request)) + request
 
 
 @attrs.define(eq=False)
@@ -200,3 +212,17 @@ async def test_a_client_that_leaves_in_the_middle_of_its_requests_leaves_nothing
         node = server.host.node
         assert (node.fetches, node.fetches_of, node.readers) == ({}, {}, {})
         assert (server.connections.requests.taken, server.connections.answers.taken) == (0, 0)
+
+
+@pytest.mark.trio
+async def test_a_client_that_leaves_gives_the_room_of_its_fetch_session_back() -> None:
+    async with kafka_client() as (server, wire):
+        await wire.stream.send_all(opening_a_session())
+        with trio.fail_after(PATIENCE_S):
+            assert await wire.stream.receive_some()
+        assert server.connections.sessions.free == SESSION_PARTITIONS_MAX - 1
+        await wire.stream.aclose()
+        with trio.fail_after(PATIENCE_S):
+            while server.connections.opened:
+                await trio.lowlevel.checkpoint()
+        assert server.connections.sessions.free == SESSION_PARTITIONS_MAX

@@ -19,6 +19,7 @@ from fencepost.kafka_bridge.counts import check_counts
 from fencepost.kafka_bridge.wire import decode_request, read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import REQUEST_ARRAY_LENGTH_MAX, REQUEST_HEADER_MAX
+from fencepost.protocol.wire_protocol import SessionRoom
 from tests.attack.kafka_frames import damaged_frames
 from tests.kafka_bridge.samples import sample, with_unknown_tags
 
@@ -149,7 +150,7 @@ def test_damaged_frames_are_refused_and_are_no_bugs() -> None:
     read = 0
     for sent in islice(damaged_frames(Random(1)), FRAMES):
         try:
-            KafkaProtocol(NoTopics()).ask(memoryview(bytearray(sent[4:])))
+            KafkaProtocol(NoTopics(), SessionRoom(0)).ask(memoryview(bytearray(sent[4:])))
             read += 1
         except ProtocolViolation:
             continue

@@ -25,6 +25,7 @@ from fencepost.kafka_bridge.fetch_session import (
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.frames import ReplyFrame
+from fencepost.protocol.wire_protocol import SessionRoom
 from tests.kafka_bridge.samples import without_tags
 
 BY_NAME: Final = 12
@@ -70,10 +71,11 @@ def response(**parts: dict[str, Any]) -> dict[str, Any]:
 
 
 A, B = ("a", 0), ("b", 0)
+ROOM: Final = 100_000  # partitions: enough for each session here
 
 
 def opened_session(parts: Parts) -> FetchSession:
-    session = FetchSession()
+    session = FetchSession(SessionRoom(ROOM))
     assert offsets(session.open(request(NO_SESSION, FIRST_EPOCH, parts), BY_NAME)) == parts
     assert session.session_id == 1
     return session
@@ -128,9 +130,24 @@ def test_a_client_ends_its_session_and_opens_another() -> None:
     assert (offsets(opened), opened.session_id) == ({B: 3}, 2)
 
 
+def test_all_sessions_share_a_room() -> None:
+    room = SessionRoom(3)
+    first, second = FetchSession(room), FetchSession(room)
+    first.open(request(NO_SESSION, FIRST_EPOCH, {A: 0, B: 0}), BY_NAME)
+    second.open(request(NO_SESSION, FIRST_EPOCH, {A: 0, B: 0}), BY_NAME)
+    assert (first.session_id, second.session_id, room.free) == (1, NO_SESSION, 1)
+    more = {("c", 0): 0, ("d", 0): 0}
+    assert first.open(request(1, 1, more), BY_NAME) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert room.free == 3
+    second.open(request(NO_SESSION, FIRST_EPOCH, {A: 0, B: 0}), BY_NAME)
+    assert (second.session_id, room.free) == (1, 1)
+    second.end()
+    assert room.free == 3
+
+
 def test_a_session_has_a_limit() -> None:
     many = {("a", number): 0 for number in range(SESSION_SIZE_MAX + 1)}
-    session = FetchSession()
+    session = FetchSession(SessionRoom(ROOM))
     opened = session.open(request(NO_SESSION, FIRST_EPOCH, many), BY_NAME)
     assert offsets(opened) == many
     assert session.session_id == NO_SESSION
@@ -226,7 +243,7 @@ def answer(protocol: KafkaProtocol, number: int, *names: str) -> Any:
 
 
 def test_a_session_of_topic_ids() -> None:
-    protocol = KafkaProtocol(Topics())
+    protocol = KafkaProtocol(Topics(), SessionRoom(ROOM))
     asked = fetch(protocol, 0, 0, ORDERS, GHOST)
     assert [part.topic for part in asked.partitions] == ["orders"]
     first = answer(protocol, 0, "orders")

@@ -21,9 +21,11 @@ from kio.index import load_request_schema, load_response_schema
 
 from fencepost.kafka_bridge.apis import SERVED
 from fencepost.kafka_bridge.exchange import Answer, Context, Exchange
+from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.kafka_bridge.wire import API_VERSIONS_KEY, encode_response
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, ApiVersions
+from fencepost.protocol.wire_protocol import SessionRoom
 from tests.kafka_bridge.samples import ITEMS_MAX, sample
 
 TRIES: Final = 2
@@ -152,7 +154,11 @@ def test_another_library_reads_every_response(key: int) -> None:
             random = Random(f"{key} {version} {seed}")
             request = sample(load_request_schema(key, version), random)
             translated = api.translate(request, version)
-            exchange = translated if isinstance(translated, Exchange) else translated(Context(Topics()))
+            exchange = (
+                translated
+                if isinstance(translated, Exchange)
+                else translated(Context(Topics(), FetchSession(SessionRoom(10))))
+            )
             values = exchange.respond(answers_to(exchange, random))
             data = b"".join(encode_response(key, version, CORRELATION_ID, values))[LENGTH_SIZE:]
             if theirs is not None and version <= theirs.max_version:

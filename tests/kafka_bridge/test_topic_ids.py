@@ -11,6 +11,7 @@ import pytest
 from fencepost.kafka_bridge import cluster, data
 from fencepost.kafka_bridge.data import EARLIEST_PENDING_UPLOAD_TIMESTAMP
 from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated
+from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
@@ -20,6 +21,7 @@ from fencepost.protocol.terms import (
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
 )
+from fencepost.protocol.wire_protocol import SessionRoom
 
 ORDERS, GHOST, NEW = UUID(int=1), UUID(int=2), UUID(int=3)
 UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_ID
@@ -34,7 +36,11 @@ class Topics:
 
 
 def in_context(translated: Translated) -> Exchange:
-    return translated if isinstance(translated, Exchange) else translated(Context(Topics()))
+    return (
+        translated
+        if isinstance(translated, Exchange)
+        else translated(Context(Topics(), FetchSession(SessionRoom(10))))
+    )
 
 
 def described(error: ErrorCode, topic_id: UUID) -> Answer:
