@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from random import Random
 from typing import Final
 
@@ -67,3 +69,11 @@ def test_bytes_after_a_request_are_ignored() -> None:
 def test_damaged_tagged_fields_are_refused(tags: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         decoded(frame(METADATA, 9, b"\0\1\0\0" + tags))
+
+
+def test_a_broker_does_not_load_hypothesis() -> None:
+    code = (
+        "import fencepost.kafka_bridge.connection, kio.schema.errors, sys; print('hypothesis' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("False\n", "")
