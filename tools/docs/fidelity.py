@@ -202,9 +202,10 @@ DIFFERENCES: Final = (
     Difference(
         what="automatic topic creation",
         kafka="A Metadata request creates unknown topics (auto.create.topics.enable).",
-        here="Unknown topics get UNKNOWN_TOPIC_OR_PARTITION.",
+        here="The same for Kafka's clients. Fencepost's own client never asks for it, and gets "
+        "UNKNOWN_TOPIC_OR_PARTITION.",
         because="A mistyped name should not create a topic.",
-        noticed="`send()` to an unknown topic fails after a second.",
+        noticed="`send()` of Fencepost's own client to an unknown topic fails after a second.",
     ),
     Difference(
         what="two-phase commit",
