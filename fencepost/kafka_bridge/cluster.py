@@ -1,7 +1,7 @@
 """ApiVersions, Metadata, FindCoordinator, and topics that are created and deleted.
 
-Rule: what this broker does not have (replicas, racks, topic ids, authorized operations) is answered as Kafka
-answers where it is unknown.
+Rule: what this broker does not have (replicas, racks, authorized operations) is answered as Kafka answers
+where it is unknown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from uuid import UUID
 
 import attrs
 
-from fencepost.kafka_bridge.exchange import Answer, Exchange, Translated, Values, one
+from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Translated, Values, one
 from fencepost.kafka_bridge.topic_ids import name_of, uuid_of
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -20,7 +20,6 @@ from fencepost.protocol.terms import BROKERS_DEFAULT, CoordinatorType, topic_nam
 from fencepost.protocol.wire_protocol import TopicIds
 
 ASSIGNS_ITSELF: Final = "this broker assigns partitions by itself: give a number of them"
-NOT_ASKED: Final = -(2**31)  # authorized operations
 DEFAULT_REPLICAS: Final = (-1, 1)  # the default, and what one node can have
 TRANSACTION_VERSION: Final = "transaction.version"
 TRANSACTION_VERSION_MAX: Final = 2

@@ -42,6 +42,19 @@ _SIZES: Final = {
 """The bytes of each kind of field that has a fixed size."""
 
 
+def read_unsigned_varint(frame: memoryview, at: int) -> tuple[int, int]:
+    """The number at a position, and the position after it."""
+    number = shift = 0
+    while at < len(frame) and shift < _VARINT_BITS:
+        byte = frame[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+    raise ProtocolViolation("a Kafka request has a length that cannot be read")
+
+
 class _Walk:
     """Where a walk over a request is, and what it has met."""
 
@@ -70,15 +83,8 @@ class _Walk:
             raise ProtocolViolation(f"a Kafka request of more than {REQUEST_ARRAYS_MAX} entries")
 
     def varint(self) -> int:
-        number = shift = 0
-        while self.at < len(self.frame) and shift < _VARINT_BITS:
-            byte = self.frame[self.at]
-            self.at += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return number
-            shift += 7
-        raise ProtocolViolation("a Kafka request has a length that cannot be read")
+        number, self.at = read_unsigned_varint(self.frame, self.at)
+        return number
 
     def fixed(self, form: struct.Struct) -> int:
         at = self.at

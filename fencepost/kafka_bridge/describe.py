@@ -9,12 +9,11 @@ from collections.abc import Iterable
 from typing import Any, Final
 from uuid import UUID
 
-from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, known, one
+from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Values, known, one
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import NO_TOPIC_ID, topic_name_problem
 
-NOT_ASKED: Final = -(2**31)  # authorized operations
 BROKERS: Final = 1  # EndpointType
 CONTROLLERS: Final = 2
 MISMATCHED_ENDPOINT_TYPE: Final = 114

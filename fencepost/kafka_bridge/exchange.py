@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import attrs
 
@@ -15,6 +15,9 @@ from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Request
 from fencepost.protocol.wire_protocol import TopicIds
+
+NOT_ASKED: Final = -(2**31)
+"""The authorized operations in a response that does not list them; no response does here."""
 
 Values = Mapping[str, Any]
 """The fields of a response, of all its versions (wire.py)."""

@@ -10,17 +10,16 @@ from typing import Any, Final
 
 import attrs
 
-from fencepost.kafka_bridge.exchange import Answer, Exchange, Translated, Values, by_topic, one
+from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Translated, Values, by_topic, one
 from fencepost.kafka_bridge.topic_ids import ById, Replaced, name_of, uuid_of
 from fencepost.kafka_bridge.transactions import committed, offsets_to_commit
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
+from fencepost.protocol.consumer_protocol import NO_GENERATION
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, GroupState, TopicPartition
 from fencepost.protocol.wire_protocol import TopicIds
 
-NO_GENERATION: Final = -1
-NOT_ASKED: Final = -(2**31)  # authorized operations
 FIRST_BATCHED_OFFSET_FETCH: Final = 8
 FIRST_OFFSETS_BY_ID: Final = 10  # OffsetCommit and OffsetFetch
 FIRST_BATCHED_LEAVE_GROUP: Final = 3

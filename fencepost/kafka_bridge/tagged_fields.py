@@ -19,26 +19,12 @@ from typing import Any, Final, get_args, get_origin
 from kio._kio_native import get_field_reader
 from kio.serial.readers import read_compact_array_length, read_int8, read_legacy_array_length
 
-from fencepost.protocol.errors import ProtocolViolation
+from fencepost.kafka_bridge.counts import read_unsigned_varint
 
 Read = Callable[[memoryview, int], tuple[Any, int]]
 """Reads a value at a position; returns it and its size in bytes."""
 
-_VARINT_BITS: Final = 35
 _NULL_STRUCT: Final = -1  # KIP-893
-
-
-def read_unsigned_varint(frame: memoryview, at: int) -> tuple[int, int]:
-    """The number at a position, and the position after it."""
-    number = shift = 0
-    while at < len(frame) and shift < _VARINT_BITS:
-        byte = frame[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-        shift += 7
-    raise ProtocolViolation("the tagged fields of a Kafka request are damaged")
 
 
 @cache

@@ -7,11 +7,12 @@ place for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, by_topic, one
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
+from fencepost.protocol.consumer_protocol import NO_GENERATION
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
     NO_LEADER_EPOCH,
@@ -21,9 +22,8 @@ from fencepost.protocol.terms import (
     TransactionResult,
 )
 
-NO_GENERATION = -1
-FIRST_BATCHED_ADD_PARTITIONS = 4
-ERRORS_OF_ALL = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
+FIRST_BATCHED_ADD_PARTITIONS: Final = 4
+ERRORS_OF_ALL: Final = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
 """Those of an AddPartitionsToTxn as a whole, since it has a field for them."""
 
 
