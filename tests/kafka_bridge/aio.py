@@ -45,6 +45,10 @@ class LoopThread:
         self._loop.close()
 
 
+async def _other_tasks() -> list[str]:
+    return [str(task) for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
 async def _started(make: Callable[[], Any]) -> Any:
     client = make()
     try:
@@ -159,17 +163,15 @@ class AioConsumer:
         self,
         loop: LoopThread,
         access: Access,
-        topic: str,
         *,
-        group: str,
         isolation: str,
-        instance: str | None,
+        group: str | None = None,
+        instance: str | None = None,
     ) -> None:
         self._loop = loop
         self._group = group
         self._consumer = loop.started(
             lambda: KAFKA.AIOKafkaConsumer(
-                topic,
                 **_common(access),
                 group_id=group,
                 group_instance_id=instance,
@@ -182,6 +184,15 @@ class AioConsumer:
                 fetch_max_wait_ms=50,
             )
         )
+
+    def subscribe(self, topic: str) -> None:
+        self._consumer.subscribe([topic])
+
+    def assign(self, part: TopicPartition) -> None:
+        async def in_loop() -> None:  # it makes futures
+            self._consumer.assign([KAFKA.TopicPartition(*part)])
+
+        self._loop.call(in_loop())
 
     def poll(self, count: int) -> list[Message]:
         polled = self._loop.call(self._consumer.getmany(timeout_ms=1_000 * POLL_S, max_records=count))
@@ -295,7 +306,19 @@ class Aio:
         isolation: str = "read_committed",
         instance: str | None = None,
     ) -> AioConsumer:
-        return AioConsumer(self._loop, access, topic, group=group, isolation=isolation, instance=instance)
+        made = AioConsumer(self._loop, access, isolation=isolation, group=group, instance=instance)
+        made.subscribe(topic)
+        return made
+
+    def reader(
+        self, access: Access, part: TopicPartition, *, isolation: str = "read_committed"
+    ) -> AioConsumer:
+        made = AioConsumer(self._loop, access, isolation=isolation)
+        made.assign(part)
+        return made
 
     def admin(self, access: Access) -> AioAdmin:
         return AioAdmin(self._loop, access)
+
+    def left(self) -> list[str]:
+        return self._loop.call(_other_tasks())

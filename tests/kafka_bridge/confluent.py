@@ -124,10 +124,10 @@ class ConfluentConsumer:
     """confluent_kafka.Consumer."""
 
     def __init__(
-        self, access: Access, topic: str, *, group: str, isolation: str, instance: str | None
+        self, access: Access, *, isolation: str, group: str | None = None, instance: str | None = None
     ) -> None:
         settings = _common(access) | {
-            "group.id": group,
+            "group.id": group or "none",  # it requires one, and does not join it without a subscription
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "isolation.level": isolation,
@@ -139,7 +139,12 @@ class ConfluentConsumer:
         if instance is not None:
             settings["group.instance.id"] = instance
         self._consumer: Any = KAFKA.Consumer(settings)
+
+    def subscribe(self, topic: str) -> None:
         self._consumer.subscribe([topic])
+
+    def assign(self, part: TopicPartition) -> None:
+        self._consumer.assign(_parts({part: KAFKA.OFFSET_BEGINNING}))
 
     def poll(self, count: int) -> list[Message]:
         got: list[Message] = []
@@ -267,7 +272,19 @@ class Confluent:
         isolation: str = "read_committed",
         instance: str | None = None,
     ) -> ConfluentConsumer:
-        return ConfluentConsumer(access, topic, group=group, isolation=isolation, instance=instance)
+        made = ConfluentConsumer(access, isolation=isolation, group=group, instance=instance)
+        made.subscribe(topic)
+        return made
+
+    def reader(
+        self, access: Access, part: TopicPartition, *, isolation: str = "read_committed"
+    ) -> ConfluentConsumer:
+        made = ConfluentConsumer(access, isolation=isolation)
+        made.assign(part)
+        return made
 
     def admin(self, access: Access) -> ConfluentAdmin:
         return ConfluentAdmin(access)
+
+    def left(self) -> list[str]:
+        return []  # its threads are not Python's, and end with its objects

@@ -37,9 +37,11 @@ def named() -> Iterator[Callable[[str], Library]]:
 
 
 @pytest.fixture(params=LIBRARIES)
-def library(request: pytest.FixtureRequest, named: Callable[[str], Library]) -> Library:
-    """The library that a story is told with."""
-    return named(request.param)
+def library(request: pytest.FixtureRequest, named: Callable[[str], Library]) -> Iterator[Library]:
+    """The library that a story is told with. Nothing that it starts outlives the story."""
+    chosen = named(request.param)
+    yield chosen
+    assert chosen.left() == []
 
 
 @pytest.fixture

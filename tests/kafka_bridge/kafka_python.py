@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -13,6 +15,25 @@ from tests.kafka_bridge.libraries import PATIENCE_S, POLL_S, Access, Headers, Me
 NAME = "kafka-python"
 KAFKA: Any = import_module("kafka")  # it has no types
 ERRORS: Any = import_module("kafka.errors")
+KAFKA_NET_SOCKET: Any = import_module("kafka.net.inet").KafkaNetSocket
+CLOSING = "closing"
+
+
+class ClosingSockets(KAFKA_NET_SOCKET):
+    """Close the socket of each connection that fails: the library forgets it open.
+
+    The library chooses the maker of its sockets by the scheme of the proxy.
+    """
+
+    SCHEMES = (CLOSING,)
+
+    async def sock_connect(self, net: Any, sock: socket.socket, *args: Any, **options: Any) -> Any:
+        library: Any = super()
+        try:
+            return await library.sock_connect(net, sock, *args, **options)
+        except BaseException:
+            sock.close()
+            raise
 
 
 @contextmanager
@@ -27,6 +48,7 @@ def reporting() -> Generator[None]:
 def _common(access: Access) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "bootstrap_servers": access.servers,
+        "proxy_url": f"{CLOSING}://",
         "security_protocol": access.protocol,
         "reconnect_backoff_ms": 10,
         "reconnect_backoff_max_ms": 50,
@@ -57,9 +79,17 @@ class KafkaPythonProducer:
                 max_request_size=100_000_000,  # the broker shall refuse what is too large
                 metrics_enabled=False,
             )
-            self._sent: list[Any] = []
-            if transactional_id is not None:
+        self._sent: list[Any] = []
+        if transactional_id is not None:
+            self._init_transactions()
+
+    def _init_transactions(self) -> None:
+        try:
+            with reporting():
                 self._producer.init_transactions()
+        except Reported:
+            self.close()
+            raise
 
     def begin(self) -> None:
         with reporting():
@@ -104,18 +134,17 @@ class KafkaPythonProducer:
             self._producer.abort_transaction()
 
     def close(self) -> None:
-        self._producer.close(0)
+        self._producer.close(PATIENCE_S)  # with 0 its thread would go on and connect again
 
 
 class KafkaPythonConsumer:
     """kafka.KafkaConsumer."""
 
     def __init__(
-        self, access: Access, topic: str, *, group: str, isolation: str, instance: str | None
+        self, access: Access, *, isolation: str, group: str | None = None, instance: str | None = None
     ) -> None:
         with reporting():
             self._consumer: Any = KAFKA.KafkaConsumer(
-                topic,
                 **_common(access),
                 group_id=group,
                 group_instance_id=instance,
@@ -127,8 +156,16 @@ class KafkaPythonConsumer:
                 fetch_max_wait_ms=50,
                 metrics_enabled=False,
             )
+
+    def subscribe(self, topic: str) -> None:
+        with reporting():
+            self._consumer.subscribe([topic])
             # Without metadata it would join with no partitions, and again when it knows them.
             self._consumer.partitions_for_topic(topic)
+
+    def assign(self, part: TopicPartition) -> None:
+        with reporting():
+            self._consumer.assign([KAFKA.TopicPartition(*part)])
 
     def poll(self, count: int) -> list[Message]:
         with reporting():
@@ -239,7 +276,19 @@ class KafkaPython:
         isolation: str = "read_committed",
         instance: str | None = None,
     ) -> KafkaPythonConsumer:
-        return KafkaPythonConsumer(access, topic, group=group, isolation=isolation, instance=instance)
+        made = KafkaPythonConsumer(access, isolation=isolation, group=group, instance=instance)
+        made.subscribe(topic)
+        return made
+
+    def reader(
+        self, access: Access, part: TopicPartition, *, isolation: str = "read_committed"
+    ) -> KafkaPythonConsumer:
+        made = KafkaPythonConsumer(access, isolation=isolation)
+        made.assign(part)
+        return made
 
     def admin(self, access: Access) -> KafkaPythonAdmin:
         return KafkaPythonAdmin(access)
+
+    def left(self) -> list[str]:
+        return [each.name for each in threading.enumerate() if each.name.startswith("kafka-")]

@@ -145,7 +145,14 @@ class Library(Protocol):
         isolation: str = "read_committed",
         instance: str | None = None,
     ) -> Consumer: ...
+    def reader(self, access: Access, part: TopicPartition, *, isolation: str = "read_committed") -> Consumer:
+        """A reader of one partition from its beginning, in no group."""
+        ...
+
     def admin(self, access: Access) -> Admin: ...
+    def left(self) -> list[str]:
+        """The threads and tasks that clients have left behind, although they were closed."""
+        ...
 
 
 def consume(consumer: Consumer, count: int) -> list[Message]:

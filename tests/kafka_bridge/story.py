@@ -56,6 +56,11 @@ class Story:
         )
         return self._open.enter_context(closing(made))
 
+    def reader(self, isolation: str = "read_committed", *, partition: int = 0) -> Consumer:
+        """A reader of a partition from its beginning, in no group."""
+        made = self.library.reader(self.access, TopicPartition(self.topic, partition), isolation=isolation)
+        return self._open.enter_context(closing(made))
+
     def admin(self) -> Admin:
         """An admin client."""
         return self._open.enter_context(closing(self.library.admin(self.access)))
@@ -75,10 +80,10 @@ class Story:
         """All records of a partition that a reader gets, up to one that is written now."""
         with fencepost.Producer(self.access.servers) as producer:
             producer.send(self.topic, END.encode(), partition=partition).result()
-        reader = self.consumer(isolation=isolation)
+        reader = self.reader(isolation, partition=partition)
         got: list[Message] = []
         for _ in range(POLLS_MAX):
-            got += [each for each in reader.poll(500) if each.partition == partition]
+            got += reader.poll(500)
             if got and got[-1].text == END:
                 return got[:-1]
         raise AssertionError(f"the last record has not come: {len(got)} have")
