@@ -216,8 +216,9 @@ def fetch(protocol: KafkaProtocol, session_id: int, epoch: int, *topic_ids: UUID
         forgotten_topics_data=(),
     )
     frame = struct.pack(">hhih", FETCH, VERSION, 7, 0) + b"\0" + without_tags(asked)
-    ((node_request,), pieces) = protocol.ask(memoryview(frame))
-    assert pieces is None
+    taken = protocol.ask(memoryview(frame))
+    (node_request,) = taken.requests
+    assert taken.pieces is None
     assert isinstance(node_request.request, m.Fetch)
     return node_request.request
 
