@@ -128,24 +128,17 @@ def fetch(request: Any, version: int) -> Translated:
 
 
 def _refused_fetch(topic: Any) -> Values:
-    return {
-        "partitions": [
-            _fetched_part(
-                m.FetchedPartition(
-                    topic="",
-                    partition=part.partition,
-                    error=ErrorCode.UNKNOWN_TOPIC_ID,
-                    high_watermark=NO_OFFSET,
-                    last_stable_offset=NO_OFFSET,
-                    log_start_offset=NO_OFFSET,
-                    aborted=None,
-                    records=b"",
-                ),
-                FIRST_FETCH_BY_ID,
-            )
-            for part in topic.partitions
-        ]
-    }
+    parts = tuple(
+        m.FetchPartition(
+            topic="",
+            partition=part.partition,
+            fetch_offset=part.fetch_offset,
+            max_bytes=part.partition_max_bytes,
+        )
+        for part in topic.partitions
+    )
+    fetched = _not_fetched(parts, ErrorCode.UNKNOWN_TOPIC_ID)
+    return {"partitions": [_fetched_part(part, FIRST_FETCH_BY_ID) for part in fetched]}
 
 
 @ById(first=FIRST_FETCH_BY_ID, entries="topics", answers="responses", name="topic", refused=_refused_fetch)
@@ -170,10 +163,31 @@ def _fetch(request: Any, version: int) -> Exchange:
     )
 
     def respond(answer: Answer) -> Values:
-        fetched = () if answer.body is None else answer.body.partitions
+        if answer.body is not None:
+            fetched = answer.body.partitions
+        elif version < FIRST_FETCH_BY_ID:  # the oldest have no other place for the error
+            fetched = _not_fetched(parts, answer.error)
+        else:
+            fetched = ()
         return _fetched_values(fetched, error=answer.error, version=version)
 
     return one(asked, respond)
+
+
+def _not_fetched(parts: tuple[m.FetchPartition, ...], error: ErrorCode) -> tuple[m.FetchedPartition, ...]:
+    return tuple(
+        m.FetchedPartition(
+            topic=part.topic,
+            partition=part.partition,
+            error=error,
+            high_watermark=NO_OFFSET,
+            last_stable_offset=NO_OFFSET,
+            log_start_offset=NO_OFFSET,
+            aborted=None,
+            records=b"",
+        )
+        for part in parts
+    )
 
 
 def _fetched_values(fetched: tuple[m.FetchedPartition, ...], *, error: ErrorCode, version: int) -> Values:

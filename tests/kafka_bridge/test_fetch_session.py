@@ -14,6 +14,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from fencepost.kafka_bridge.connection import KafkaProtocol
+from fencepost.kafka_bridge.data import fetch as translate
+from fencepost.kafka_bridge.exchange import Answer, Context, Exchange
 from fencepost.kafka_bridge.fetch_session import (
     FINAL_EPOCH,
     FIRST_EPOCH,
@@ -187,6 +189,27 @@ def test_a_partition_that_gave_records_queues_up_behind_the_others() -> None:
     session = opened_session({A: 0, B: 0})
     session.answered(Opened((), 1), response(a={"records": b"r"}, b={}))
     assert list(offsets(session.open(request(1, 1, {}), BY_NAME))) == [B, A]
+
+
+@pytest.mark.parametrize(("version", "parts"), [(4, [0, 1]), (6, [0, 1]), (12, [0, 1]), (13, [])])
+def test_a_fetch_that_is_refused_tells_each_partition(version: int, parts: list[int]) -> None:
+    """Before version 7, a response has no error of its own; since 13, Kafka says it only there."""
+    asked = request(NO_SESSION, FINAL_EPOCH, {A: 0})
+    if version >= BY_ID:
+        asked.topics[0].topic_id = ORDERS
+    asked.topics[0].partitions.append(SimpleNamespace(partition=1, fetch_offset=0, partition_max_bytes=1))
+    asked.max_wait, asked.min_bytes, asked.max_bytes = timedelta(0), 1, 10
+    translated = translate(asked, version)
+    assert not isinstance(translated, Exchange)
+    exchange = translated(Context(Topics(), FetchSession(SessionRoom(ROOM))))
+    refused = exchange.respond([Answer(ErrorCode.INVALID_REQUEST, None)])
+    assert refused["error_code"] is ErrorCode.INVALID_REQUEST
+    told = [
+        (topic["topic"], part["partition_index"], part["error_code"], part["high_watermark"])
+        for topic in refused["responses"]
+        for part in topic["partitions"]
+    ]
+    assert told == [("a", number, ErrorCode.INVALID_REQUEST, -1) for number in parts]
 
 
 # --- through the protocol -----------------------------------------------------------------------------------
