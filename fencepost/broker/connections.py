@@ -154,8 +154,8 @@ class Connection:
     @property
     def _must_wait(self) -> bool:
         """Whether an answer must leave before the next request is read."""
-        is_turn_of_other = self.protocol.is_serial and bool(self.in_progress)
-        return bool(self.unsent) or self.fetches >= FETCHES_MAX or is_turn_of_other
+        is_unanswered = self.protocol.is_serial and bool(self.in_progress)
+        return bool(self.unsent) or self.fetches >= FETCHES_MAX or is_unanswered
 
     def _reserves(self, announced: Announced) -> bool:
         """Take room for the next frame, and for what is decoded from it. False if it must wait for room."""

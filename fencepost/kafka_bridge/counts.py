@@ -55,7 +55,7 @@ def read_unsigned_varint(frame: memoryview, at: int) -> tuple[int, int]:
     raise ProtocolViolation("a Kafka request has a length that cannot be read")
 
 
-class _Walk:
+class _CountedWalk:
     """Where a walk over a request is, and what it has met."""
 
     __slots__ = ("at", "entries", "frame", "record_bytes")
@@ -92,12 +92,12 @@ class _Walk:
         return form.unpack_from(self.frame, at)[0]
 
 
-_Step = Callable[[_Walk], None]
+_Step = Callable[[_CountedWalk], None]
 
 
 def check_counts(schema: Any, frame: memoryview, at: int) -> None:
     """ProtocolViolation for a request, an instance of `schema` from `at` on, that holds too much."""
-    walk = _Walk(frame, at)
+    walk = _CountedWalk(frame, at)
     try:
         _steps(schema)(walk)
     except struct.error as problem:
@@ -111,7 +111,7 @@ def check_counts(schema: Any, frame: memoryview, at: int) -> None:
 
 def skip_tagged_fields(frame: memoryview, at: int) -> int:
     """The position after tagged fields."""
-    walk = _Walk(frame, at)
+    walk = _CountedWalk(frame, at)
     _tagged_fields(walk)
     return walk.at
 
@@ -140,7 +140,7 @@ def _steps(schema: Any) -> _Step:
 
 
 def _all_of(steps: tuple[_Step, ...]) -> _Step:
-    def run(walk: _Walk) -> None:
+    def run(walk: _CountedWalk) -> None:
         for step in steps:
             step(walk)
 
@@ -171,7 +171,7 @@ def _text(kafka_type: str, *, is_flexible: bool) -> _Step:
     """A string, bytes or records."""
     form, is_records = _INT16 if kafka_type == "string" else _INT32, kafka_type == "records"
 
-    def run(walk: _Walk) -> None:
+    def run(walk: _CountedWalk) -> None:
         size = walk.varint() - 1 if is_flexible else walk.fixed(form)
         if size > 0:
             walk.skip(size)
@@ -184,7 +184,7 @@ def _text(kafka_type: str, *, is_flexible: bool) -> _Step:
 def _array(entry: _Step | int, *, is_flexible: bool, is_nullable: bool) -> _Step:
     fewest = _NULL if is_nullable else 0
 
-    def run(walk: _Walk) -> None:
+    def run(walk: _CountedWalk) -> None:
         count = walk.varint() - 1 if is_flexible else walk.fixed(_INT32)
         if count < fewest:  # kio reads null where Kafka's schema does not allow it
             raise ProtocolViolation(f"an array of {count} entries in a Kafka request")
@@ -203,7 +203,7 @@ def _array(entry: _Step | int, *, is_flexible: bool, is_nullable: bool) -> _Step
 def _nullable(step: _Step) -> _Step:
     """A struct after a byte that says whether it is there (KIP-893)."""
 
-    def run(walk: _Walk) -> None:
+    def run(walk: _CountedWalk) -> None:
         at = walk.at
         walk.skip(1)
         if walk.frame[at] < 0x80:
@@ -212,7 +212,7 @@ def _nullable(step: _Step) -> _Step:
     return run
 
 
-def _tagged_fields(walk: _Walk) -> None:
+def _tagged_fields(walk: _CountedWalk) -> None:
     count = walk.varint()
     if count:
         walk.count(count)

@@ -54,7 +54,7 @@ class WantedTopic(NamedTuple):
     partitions: tuple[WantedPartition, ...]
 
 
-class Opened(NamedTuple):
+class SessionFetch(NamedTuple):
     """What a Fetch asks for, and the session in which it does so."""
 
     topics: tuple[WantedTopic, ...]
@@ -86,7 +86,7 @@ class FetchSession:
     _held: int = 0  # of the room
     _partitions: dict[_Key, _Known] = attrs.Factory(dict[_Key, _Known])
 
-    def open(self, request: Any, version: int) -> Opened | ErrorCode:
+    def open(self, request: Any, version: int) -> SessionFetch | ErrorCode:
         """Take a Fetch: it opens a session, continues it, ends it or does without."""
         session_id = getattr(request, "session_id", NO_SESSION)
         epoch = getattr(request, "session_epoch", FINAL_EPOCH)
@@ -96,14 +96,14 @@ class FetchSession:
             self.end()
         wanted = _wanted(request.topics)
         if epoch == FINAL_EPOCH or not wanted or not self._takes(_size(wanted)):
-            return Opened(_by_topic(wanted.items()))
+            return SessionFetch(_by_topic(wanted.items()))
         self._opened += 1
         self.session_id, self.epoch = self._opened, _next(FIRST_EPOCH)
         self.uses_ids = version >= FIRST_FETCH_BY_ID
         self._partitions = {key: _Known(part) for key, part in wanted.items()}
-        return Opened(_by_topic(wanted.items()), self.session_id)
+        return SessionFetch(_by_topic(wanted.items()), self.session_id)
 
-    def _continue(self, request: Any, version: int, session_id: int, epoch: int) -> Opened | ErrorCode:
+    def _continue(self, request: Any, version: int, session_id: int, epoch: int) -> SessionFetch | ErrorCode:
         if session_id == NO_SESSION or session_id != self.session_id:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if epoch != self.epoch:
@@ -124,10 +124,10 @@ class FetchSession:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if not self._partitions:
             self.end()
-            return Opened(())
+            return SessionFetch(())
         self.epoch = _next(self.epoch)
         every = ((key, known.wanted) for key, known in self._partitions.items())
-        return Opened(_by_topic(every), self.session_id, is_incremental=True)
+        return SessionFetch(_by_topic(every), self.session_id, is_incremental=True)
 
     def end(self) -> None:
         """Forget the session, and give its room to others."""
@@ -144,7 +144,7 @@ class FetchSession:
         self._held = size
         return True
 
-    def answered(self, opened: Opened, response: Mapping[str, Any]) -> Mapping[str, Any]:
+    def answered(self, opened: SessionFetch, response: Mapping[str, Any]) -> Mapping[str, Any]:
         """The response within the session: without the partitions that have no news."""
         if opened.session_id == NO_SESSION or response["error_code"] is not NO_ERROR:
             return response

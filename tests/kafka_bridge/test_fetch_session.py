@@ -22,7 +22,7 @@ from fencepost.kafka_bridge.fetch_session import (
     NO_SESSION,
     SESSION_SIZE_MAX,
     FetchSession,
-    Opened,
+    SessionFetch,
 )
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -51,8 +51,8 @@ def request(session_id: int, epoch: int, parts: Parts, *forgotten: tuple[str, in
     )
 
 
-def offsets(opened: Opened | ErrorCode) -> Parts:
-    assert isinstance(opened, Opened)
+def offsets(opened: SessionFetch | ErrorCode) -> Parts:
+    assert isinstance(opened, SessionFetch)
     return {
         (str(topic.topic), part.partition): part.fetch_offset
         for topic in opened.topics
@@ -92,7 +92,7 @@ def test_a_session_adds_what_the_client_does_not_name() -> None:
     ]
     for epoch, (changed, forgotten, expected) in enumerate(steps, start=1):
         assert offsets(session.open(request(1, epoch, changed, *forgotten), BY_NAME)) == expected
-    assert session.open(request(1, 4, {}, A, ("c", 0)), BY_NAME) == Opened(())
+    assert session.open(request(1, 4, {}, A, ("c", 0)), BY_NAME) == SessionFetch(())
     assert session.open(request(1, 5, {}), BY_NAME) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
@@ -128,7 +128,7 @@ def test_a_client_ends_its_session_and_opens_another() -> None:
     assert session.open(request(1, 1, {}), BY_NAME) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     session = opened_session({A: 0})
     opened = session.open(request(1, FIRST_EPOCH, {B: 3}), BY_NAME)
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, SessionFetch)
     assert (offsets(opened), opened.session_id) == ({B: 3}, 2)
 
 
@@ -163,9 +163,9 @@ def test_a_session_has_a_limit() -> None:
 
 def test_only_news_is_told() -> None:
     session = opened_session({A: 0, B: 0})
-    first = Opened((), 1)
+    first = SessionFetch((), 1)
     assert session.answered(first, response(a={}, b={}))["responses"] == response(a={}, b={})["responses"]
-    later = Opened((), 1, is_incremental=True)
+    later = SessionFetch((), 1, is_incremental=True)
     failed = {"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER, "high_watermark": -1}
     steps: list[tuple[dict[str, Any], bool]] = [
         ({}, False),
@@ -187,7 +187,7 @@ def test_only_news_is_told() -> None:
 
 def test_a_partition_that_gave_records_queues_up_behind_the_others() -> None:
     session = opened_session({A: 0, B: 0})
-    session.answered(Opened((), 1), response(a={"records": b"r"}, b={}))
+    session.answered(SessionFetch((), 1), response(a={"records": b"r"}, b={}))
     assert list(offsets(session.open(request(1, 1, {}), BY_NAME))) == [B, A]
 
 
