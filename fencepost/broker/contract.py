@@ -221,11 +221,14 @@ class ReplyFetched:
 
 @value(kw_only=True)
 class OffsetPlan:
-    """One partition of a ListOffsets: a known offset, or a timestamp to look up before offset `before`."""
+    """One partition of a ListOffsets: an offset and its leader epoch. With `is_lookup` the log knows: the
+    epoch of a known offset, or the first record since the timestamp, if that is before offset `before`.
+    """
 
     partition: TopicPartition
     error: ErrorCode
     offset: int
+    leader_epoch: int
     timestamp: int
     before: int
     is_lookup: bool

@@ -60,7 +60,7 @@ from fencepost.journal.manifest import (
 from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.recovery import Recovery, open_in_snapshot, read_snapshot
-from fencepost.journal.segments import BATCH_SIZE_MAX, SNAPSHOT, Segment, file_name
+from fencepost.journal.segments import BATCH_SIZE_MAX, SNAPSHOT, FoundRecord, Segment, file_name
 from fencepost.journal.storage import CLEANED_SUFFIX, Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError
@@ -427,9 +427,15 @@ class Journal:
             return segment.base_offset + relative
         return self._bases[at + 1] if at + 1 < len(self._bases) else self.log_end_offset
 
-    def offset_for_timestamp(self, timestamp: int, from_offset: int | None = None) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record at least as new as `timestamp` (ms), from an offset or the
-        log start on. None when there is none. Markers count as records.
+    def leader_epoch_at(self, offset: int) -> int:
+        """The leader epoch of the batch that holds `offset`, which lies before the log end."""
+        segment = self._segments[self._segment_at(offset)]
+        self._look_into(segment)
+        return segment.leader_epoch_at(offset)
+
+    def offset_for_timestamp(self, timestamp: int, from_offset: int | None = None) -> FoundRecord | None:
+        """The first record at least as new as `timestamp` (ms), from an offset or the log start on. None when
+        there is none. Markers count as records.
         """
         first = self.log_start_offset if from_offset is None else from_offset
         for segment in self._segments:
@@ -454,10 +460,8 @@ class Journal:
                 return _first_known(last, newest, leader_epoch), end
         return _first_known(newest, leader_epoch), self.log_end_offset
 
-    def newest_record(self) -> tuple[int, int] | None:
-        """(timestamp, offset) of the record with the largest timestamp, the first of several; deleted records
-        count.
-        """
+    def newest_record(self) -> FoundRecord | None:
+        """The record with the largest timestamp, the first of several; deleted records count."""
         return self.offset_for_timestamp(max(segment.max_timestamp for segment in self._segments), 0)
 
     def newest_snapshot(self, at_most: int) -> tuple[int, list[ProducerSnapshot]] | None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -138,6 +138,14 @@ def _are_linked(data: bytes, offset: int) -> bool:
         expected = next_offset
         position += LENGTH_PREFIX_SIZE + length
     return position == len(data)
+
+
+class FoundRecord(NamedTuple):
+    """A record that was looked for."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
 
 
 class Segment:
@@ -458,10 +466,13 @@ class Segment:
         holder = next(self.headers(self.locate(offset)), None)
         return offset if holder is None else min(offset, holder[1].base_offset)
 
-    def find_timestamp(self, timestamp: int, *, from_offset: int = 0) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record at or after an offset that is at least as new; None when
-        there is none.
-        """
+    def leader_epoch_at(self, offset: int) -> int:
+        """The leader epoch of the batch that holds `offset`; -1 after the last batch."""
+        holder = next(self.headers(self.locate(offset)), None)
+        return NO_LEADER_EPOCH if holder is None else holder[1].leader_epoch
+
+    def find_timestamp(self, timestamp: int, *, from_offset: int = 0) -> FoundRecord | None:
+        """The first record at or after an offset that is at least as new; None when there is none."""
         start = self.locate(self.base_offset + self.time_index.offset_before(timestamp))
         for position, header in self.headers(start):
             if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
@@ -526,11 +537,11 @@ class Segment:
 
 def _first_record_since(
     timestamp: int, header: BatchHeader, batch: bytes, *, from_offset: int
-) -> tuple[int, int] | None:
+) -> FoundRecord | None:
     columns = read_columns(batch, header)
     deltas = columns.timestamp_deltas or [0] * header.record_count
     for at, delta in enumerate(deltas):
         offset = header.base_offset + (at if columns.offset_deltas is None else columns.offset_deltas[at])
         if header.base_timestamp + delta >= timestamp and offset >= from_offset:
-            return header.base_timestamp + delta, offset
+            return FoundRecord(header.base_timestamp + delta, offset, header.leader_epoch)
     return None

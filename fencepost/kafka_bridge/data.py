@@ -283,7 +283,7 @@ def _listed_values(part: m.ListedOffset) -> Values:
         "error_code": part.error,
         "timestamp": part.timestamp,
         "offset": part.offset,
-        "leader_epoch": NO_LEADER_EPOCH,
+        "leader_epoch": part.leader_epoch,
     }
 
 

@@ -173,13 +173,16 @@ class ListOffsets:
 
 @value(kw_only=True)
 class ListedOffset:
-    """The first offset at or after the timestamp that the isolation level allows; -1 and -1 without one."""
+    """The first offset at or after the timestamp that the isolation level allows, and the leader epoch of its
+    record; -1 without one.
+    """
 
     topic: str
     partition: Int32
     error: ErrorCode
     timestamp: Int64
     offset: Int64
+    leader_epoch: Int32 = NO_LEADER_EPOCH
 
 
 @value(kw_only=True)

@@ -6,13 +6,22 @@ import pytest
 
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
+    DeleteRecords,
+    DeleteRecordsPartition,
     FetchReply,
     ListedOffset,
     ListOffsets,
     ListOffsetsPartition,
     ListOffsetsReply,
 )
-from fencepost.protocol.terms import LATEST_TIMESTAMP, NO_LEADER_EPOCH
+from fencepost.protocol.terms import (
+    EARLIEST_TIMESTAMP,
+    HIGH_WATERMARK,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+)
 from tests.broker.cluster import Cluster
 from tests.broker.requests import NOBODY, NOON, ORDERS, UNCOMMITTED, body_of, fetch_request, fetched
 from tests.broker.story import Story
@@ -72,3 +81,40 @@ def test_a_reader_that_waits_does_not_wait_into_the_next_leadership() -> None:
     cluster.move(ORDERS, 3)
     (part,) = body_of(cluster.replies[to], FetchReply).partitions
     assert part.error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+def positions(story: Story) -> dict[str, tuple[int, int]]:
+    """Offset and leader epoch of what ListOffsets finds."""
+    asked = {
+        "earliest": EARLIEST_TIMESTAMP,
+        "latest": LATEST_TIMESTAMP,
+        "newest": MAX_TIMESTAMP,
+        "noon": NOON,
+    }
+    found = {
+        name: listed(story, list_request(NO_LEADER_EPOCH, timestamp)) for name, timestamp in asked.items()
+    }
+    return {name: (each.offset, each.leader_epoch) for name, each in found.items()}
+
+
+def delete_before(story: Story, offset: int) -> None:
+    part = DeleteRecordsPartition(topic=ORDERS.topic, partition=ORDERS.partition, offset=offset)
+    story.ask(DeleteRecords(timeout_ms=1_000, partitions=(part,)))
+
+
+def test_an_offset_comes_with_the_leader_epoch_of_its_record() -> None:
+    """The answers of Apache Kafka 4.3.1, whose epochs rise by two at each restart."""
+    story, nothing = Story(), (NO_OFFSET, NO_LEADER_EPOCH)
+    assert positions(story) == {"earliest": (0, 0), "latest": (0, 0), "newest": nothing, "noon": nothing}
+    story.produce(NOBODY, "a b", name=None)
+    for epoch in (1, 2):
+        story.restart()
+        old = {"earliest": (0, 0), "newest": (0, 0), "noon": (0, 0)}
+        assert positions(story) == {**old, "latest": (epoch + 1, epoch)}
+        story.produce(NOBODY, "c", name=None)
+        assert positions(story) == {**old, "latest": (epoch + 2, epoch)}
+    delete_before(story, 2)
+    assert positions(story) == {"earliest": (2, 1), "latest": (4, 2), "newest": (0, 0), "noon": (2, 1)}
+    delete_before(story, HIGH_WATERMARK)
+    story.restart()
+    assert positions(story) == {"earliest": (4, 3), "latest": (4, 3), "newest": (0, 0), "noon": nothing}

@@ -193,7 +193,7 @@ class JournalAgainstList(RuleBasedStateMachine):
     @rule(timestamp=TIMESTAMPS)
     def looks_up_a_timestamp(self, timestamp: int) -> None:
         records = (
-            (at, stored.header.base_offset + delta)
+            (at, stored.header.base_offset + delta, stored.header.leader_epoch)
             for stored in self.stored
             for delta, at in enumerate(stored.timestamps)
         )

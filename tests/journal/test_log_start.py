@@ -37,7 +37,7 @@ def test_the_log_start_is_kept_after_a_crash() -> None:
         assert (log.log_start_offset, log.oldest_offset, log.log_end_offset) == (4, 0, 15)
         assert log.batch_start(4) == 3
         assert log.batch_start(15) == 15
-        assert log.offset_for_timestamp(0) == (1_001, 4)
+        assert log.offset_for_timestamp(0) == (1_001, 4, 0)
         assert len(log.read(4, max_bytes=1, before=EVERYTHING)) > 0
 
 

@@ -15,7 +15,13 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.frames import ReplyFrame
 from fencepost.protocol.messages import Request
-from fencepost.protocol.terms import GroupState, TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.terms import (
+    NO_LEADER_EPOCH,
+    GroupState,
+    TopicPartition,
+    TransactionResult,
+    TransactionState,
+)
 
 Values = Mapping[str, Any]
 Read = tuple[ErrorCode, Any]
@@ -198,6 +204,7 @@ def read_listed_offsets(response: Any, _: int) -> Read:
             error=ErrorCode(part.error_code),
             timestamp=part.timestamp,
             offset=part.offset,
+            leader_epoch=getattr(part, "leader_epoch", NO_LEADER_EPOCH),
         )
         for topic, part in _flat(response.topics)
     )

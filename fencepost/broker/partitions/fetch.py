@@ -29,6 +29,7 @@ from fencepost.broker.node import LeaderLog, Node
 from fencepost.broker.partitions.partition import READ_COMMITTED
 from fencepost.broker.purgatory import ParkedFetch
 from fencepost.journal.journal import Journal
+from fencepost.journal.segments import FoundRecord
 from fencepost.journal.storage import DamagedLog, StorageError
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import Buffer, read_header
@@ -51,6 +52,11 @@ Tell = Callable[[str], None]
 
 # The largest answer, whatever the reader requests: one reader must not occupy the broker's memory.
 FETCH_BYTES_MAX: Final = 50 * 1024 * 1024  # fetch.max.bytes
+_ENDS: Final = frozenset(
+    {LATEST_TIMESTAMP, EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP}
+)
+_NOWHERE: Final = (NO_OFFSET, NO_LEADER_EPOCH)
+_NO_RECORD: Final = FoundRecord(NO_TIMESTAMP, *_NOWHERE)
 
 
 # --- planning --------------------------------------------------------------------------------------------
@@ -163,25 +169,25 @@ def list_offsets(node: Node, request: m.ListOffsets, to: ReplyTo, now: int) -> N
 def _plan_offset(node: Node, part: m.ListOffsetsPartition, isolation_level: IsolationLevel) -> OffsetPlan:
     key = TopicPartition(part.topic, part.partition)
     log = _led(node, key, part.current_leader_epoch)
-    error, offset, before = NO_ERROR, NO_OFFSET, NO_OFFSET
+    error, before, found = NO_ERROR, NO_OFFSET, _NOWHERE
     is_lookup = part.timestamp >= 0 or part.timestamp == MAX_TIMESTAMP
     if isinstance(log, ErrorCode):
         error, is_lookup = log, False
+    elif not is_lookup and part.timestamp not in _ENDS:
+        error = ErrorCode.UNSUPPORTED_VERSION  # a special timestamp of a later Kafka
     else:
-        before, start = log.partition.end_for(isolation_level), log.partition.log_start_offset
-        named = {
-            LATEST_TIMESTAMP: before,
-            EARLIEST_TIMESTAMP: start,
-            EARLIEST_LOCAL_TIMESTAMP: start,
-            LATEST_TIERED_TIMESTAMP: NO_OFFSET,
-        }
-        if not is_lookup and part.timestamp not in named:
-            error = ErrorCode.UNSUPPORTED_VERSION  # a special timestamp of a later Kafka
-        offset = named.get(part.timestamp, NO_OFFSET)
+        state = log.partition
+        before, start, epoch = state.end_for(isolation_level), state.log_start_offset, state.leader_epoch
+        if part.timestamp == LATEST_TIMESTAMP:
+            found = (before, epoch)
+        elif part.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            is_lookup = start < state.log_end_offset
+            found = (start, NO_LEADER_EPOCH if is_lookup else epoch)
     return OffsetPlan(
         partition=key,
         error=error,
-        offset=offset,
+        offset=found[0],
+        leader_epoch=found[1],
         timestamp=part.timestamp,
         before=before,
         is_lookup=is_lookup,
@@ -283,28 +289,33 @@ def _aborted(plan: FetchPlan, records: Buffer, journal: OpenJournal) -> tuple[m.
 
 
 def complete_list(reply: ReplyListed, journal: OpenJournal, tell: Tell) -> m.ListOffsetsReply:
-    """Look up each plan's offset; if no visible record has the timestamp, offset and timestamp are -1."""
+    """Look up each plan's offset; if no visible record has the timestamp, everything is -1."""
     return m.ListOffsetsReply(partitions=tuple(_listed(plan, journal, tell) for plan in reply.plans))
 
 
 def _listed(plan: OffsetPlan, journal: OpenJournal, tell: Tell) -> m.ListedOffset:
-    error, timestamp, offset = plan.error, NO_TIMESTAMP, plan.offset
+    error, found = plan.error, FoundRecord(NO_TIMESTAMP, plan.offset, plan.leader_epoch)
     if plan.is_lookup:
         try:
-            log = journal(plan.partition)
-            newest = plan.timestamp == MAX_TIMESTAMP
-            found = log.newest_record() if newest else log.offset_for_timestamp(plan.timestamp)
+            found = _look_up(plan, journal(plan.partition))
         except (StorageError, ProtocolViolation) as problem:
-            error, found = _unreadable(plan.partition, problem, tell), None
-        if found is not None and found[1] < plan.before:
-            timestamp, offset = found
+            error, found = _unreadable(plan.partition, problem, tell), _NO_RECORD
     return m.ListedOffset(
         topic=plan.partition.topic,
         partition=plan.partition.partition,
         error=error,
-        timestamp=timestamp,
-        offset=offset,
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
     )
+
+
+def _look_up(plan: OffsetPlan, log: Journal) -> FoundRecord:
+    if plan.offset != NO_OFFSET:
+        return FoundRecord(NO_TIMESTAMP, plan.offset, log.leader_epoch_at(plan.offset))
+    newest = plan.timestamp == MAX_TIMESTAMP
+    found = log.newest_record() if newest else log.offset_for_timestamp(plan.timestamp)
+    return found if found is not None and found.offset < plan.before else _NO_RECORD
 
 
 def complete_epochs(reply: ReplyEpochEnds, journal: OpenJournal, tell: Tell) -> m.OffsetForLeaderEpochReply:
