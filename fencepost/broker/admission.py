@@ -6,6 +6,7 @@ Rule: a stranger costs little and not for long: small frames, one deadline, few 
 from __future__ import annotations
 
 import secrets
+import socket
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Final
@@ -116,3 +117,10 @@ class Admission:
         except NotAdmitted:
             await trio.sleep(self.access.connection_failed_authentication_delay_ms / 1000)
             raise
+
+
+def admission_to(listener: socket.socket, access: AccessSettings) -> Admission | None:
+    """How connections to the listener are admitted; None if everyone may do everything. Raises
+    BadCertificate.
+    """
+    return None if access.is_off else Admission(access, address=listener.getsockname()[0])

@@ -54,7 +54,7 @@ import attrs
 import trio
 
 from fencepost.broker.access.session import AccessSettings, NotAdmitted, Session
-from fencepost.broker.admission import Admission
+from fencepost.broker.admission import Admission, admission_to
 from fencepost.broker.connections import (
     PRESSED_SWEEP_MS,
     SWEEP_MS,
@@ -142,6 +142,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # the hosts that stand for all interfaces
 NOTICE_INTERVAL_MS: Final = 10_000
 
 
@@ -174,14 +175,14 @@ class Notices:
 class Server:
     """One broker: a host, its connections, and the tasks that serve them."""
 
-    def __init__(self, settings: BrokerSettings, host: Host, listener: socket.socket) -> None:
+    def __init__(
+        self, settings: BrokerSettings, host: Host, listener: socket.socket, admission: Admission | None
+    ) -> None:
         self.settings = settings
         self.host = host
         self.listener = listener
         self.is_held = False
-        self.admission: Admission | None = None
-        if not settings.access.is_off:
-            self.admission = Admission(settings.access, address=listener.getsockname()[0])
+        self.admission = admission
         faults = server_faults(settings.faults, node_id=settings.node.node_id)
         self.pauses = [fault for fault in faults if isinstance(fault, PauseAfterAppend)]
         self.drops = [fault for fault in faults if isinstance(fault, DropReply)]
@@ -531,6 +532,11 @@ class Server:
 
 
 def _listen(settings: BrokerSettings) -> socket.socket:
+    if settings.advertised is None and settings.host in EVERY_ADDRESS:
+        raise CannotListen(
+            f"{settings.host!r} is every address of this machine, and clients must be told one that they can "
+            "connect to; give it as advertised listener (--advertised-listener HOST:PORT)"
+        )
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -550,11 +556,12 @@ def _listen(settings: BrokerSettings) -> socket.socket:
 
 
 @contextmanager
-def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket]]:
-    """A started host over its data directory, with its listener; closes them in order."""
-    # The port comes first: a broker that cannot have it leaves no trace in the directory.
+def _opened(settings: BrokerSettings) -> Generator[Server]:
+    """A server over its started data directory and its listener; closes them in order."""
+    # The port and the certificates come first: a broker without them leaves no trace in the directory.
     with _listen(settings) as listener:
         port = listener.getsockname()[1]
+        admission = admission_to(listener, settings.access)
         storage = MemoryStorage() if settings.directory is None else DiskStorage(Path(settings.directory))
         directory = DataDirectory.open(storage, settings=settings.journal, open_files=half_of_descriptors())
         try:
@@ -563,7 +570,7 @@ def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket]]:
             host = Host(node, directory, policy=settings.sync, contains_failures=True)
             host.start(now_ms())
             try:
-                yield host, listener
+                yield Server(settings, host, listener, admission)
             finally:
                 host.stop()
         finally:
@@ -574,10 +581,10 @@ async def serve(settings: BrokerSettings, *, on_ready: Callable[[Ready], None]) 
     """Run a broker until cancelled, then stop it cleanly. Raises CannotListen, DirectoryInUse or StorageError
     if it cannot start.
     """
-    with _opened(settings) as (host, listener):
-        server = Server(settings, host, listener)
+    with _opened(settings) as server:
         server.turn()
-        on_ready(Ready(settings.host, listener.getsockname()[1], server.connections.memory))
+        port = server.listener.getsockname()[1]
+        on_ready(Ready(settings.host, port, server.connections.memory))
         async with trio.open_nursery() as nursery:
             server.start(nursery)
 

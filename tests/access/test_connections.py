@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
@@ -414,6 +415,12 @@ def test_plain_is_not_offered_where_others_can_listen() -> None:
 def test_each_connection_has_its_own_nonce() -> None:
     admission = Admission(AccessSettings(users=users_of({})), address="127.0.0.1")
     assert len({admission.session().nonce for _ in range(100)}) == 100
+
+
+def test_a_broker_that_cannot_use_its_certificate_leaves_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(BadCertificate):
+        Broker(str(tmp_path / "data"), tls_cert="nowhere.pem", tls_key="nowhere.pem").start()
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_file_that_is_no_certificate_is_named(certificates: Certificates) -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from fencepost.broker.admission import admission_to
 from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.broker.host import Host
 from fencepost.broker.node import Node
@@ -144,7 +145,7 @@ async def serving(
         listener.bind(("127.0.0.1", 0))
         listener.listen(100)
         listener.setblocking(False)
-        server = Server(settings, host, listener)
+        server = Server(settings, host, listener, admission_to(listener, settings.access))
         server.turn()
         async with trio.open_nursery() as nursery, connecting(listener.getsockname()) as wires:
             server.start(nursery)

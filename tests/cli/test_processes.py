@@ -126,6 +126,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         (["serve", "--memory", "--host", "0.0.0.0"], 2, "no TLS, no users or client certificates, no ACLs"),
         (["serve", "--memory", "--host", "::"], 2, "no TLS, no users or client certificates, no ACLs"),
         (["serve", "--memory", "--host", ""], 2, "no TLS, no users or client certificates, no ACLs"),
+        (["serve", "--memory", "--host", "0.0.0.0", "--insecure"], 1, "--advertised-listener HOST:PORT"),
         (["serve", "--memory", "--host", "nowhere.invalid"], 1, "choose another host"),
         (["serve", "--memory", "--host", "a" * 64], 1, "choose another host"),
         (["serve", "--memory", "--fault", "when node 1 crashes do drop"], 2, "a server cannot do"),
