@@ -12,6 +12,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from ipaddress import IPv4Address, ip_address
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -56,6 +57,16 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def kafka_host(address: str) -> str:
+    """The address of a client as Kafka shows it: /127.0.0.1, or /0:0:0:0:0:0:0:1 (InetAddress.toString)."""
+    bare, percent, scope = address.partition("%")
+    found = ip_address(bare)
+    if isinstance(found, IPv4Address) or found.ipv4_mapped is not None:
+        return f"/{found if isinstance(found, IPv4Address) else found.ipv4_mapped}"
+    groups = ":".join(f"{int(group, 16):x}" for group in found.exploded.split(":"))
+    return f"/{groups}{percent}{scope}"
+
+
 class InProgress(NamedTuple):
     """A request without an answer, and the room that it takes."""
 
@@ -69,6 +80,7 @@ class Connection:
 
     number: int
     socket: socket.socket
+    client_host: str
     nursery: trio.Nursery
     requests: PoolShare
     answers: PoolShare
@@ -394,9 +406,9 @@ class ConnectionTable:
         self.answers = MemoryPool(self.settings.queued_max_response_bytes, pressed=self.pressed)
 
     def open(
-        self, accepted: socket.socket, nursery: trio.Nursery, session: Session | None = None
+        self, accepted: socket.socket, host: str, nursery: trio.Nursery, session: Session | None = None
     ) -> Connection:
-        """A connection for a socket that was accepted."""
+        """A connection for a socket that was accepted from a host."""
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.made += 1
@@ -404,6 +416,7 @@ class ConnectionTable:
         connection = self.opened[number] = Connection(
             number,
             accepted,
+            kafka_host(host),
             nursery,
             PoolShare(self.requests, number, REQUEST_OWN_BYTES),
             PoolShare(self.answers, number, FETCHES_MAX * FETCH_OWN_BYTES),

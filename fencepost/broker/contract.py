@@ -44,12 +44,16 @@ NOBODY: Final = ReplyTo(-2, 0)
 
 @value
 class Received:
-    """A request from a client or a node; `version` is Kafka's version of this request."""
+    """A request from a client or a node; `version` is Kafka's version of this request. `client_id` is the
+    name of the client, and `client_host` its address.
+    """
 
     request: Request
     to: ReplyTo = attrs.field(kw_only=True)
     version: int = attrs.field(kw_only=True, default=NEWEST_VERSION)
     from_node: int | None = attrs.field(kw_only=True, default=None)  # None: from a client
+    client_id: str = attrs.field(kw_only=True, default="")
+    client_host: str = attrs.field(kw_only=True, default="")
 
 
 @value(kw_only=True)

@@ -115,7 +115,6 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     m.AllocateProducerIds: cluster_handlers.allocate_producer_ids,
     m.BrokerRegistration: cluster_handlers.refuse_client,
     m.ElectLeaders: cluster_handlers.refuse_client,
-    m.JoinGroup: group_handlers.join_group,
     m.SyncGroup: group_handlers.sync_group,
     m.Heartbeat: group_handlers.heartbeat,
     m.LeaveGroup: group_handlers.leave_group,
@@ -133,6 +132,11 @@ VERSIONED_REQUESTS: Final[dict[type[Any], VersionedHandler]] = {
     m.AddPartitionsToTxn: transaction_handlers.add_partitions,
     m.EndTxn: transaction_handlers.end_transaction,
     m.TxnOffsetCommit: offsets.commit_in_transaction,
+}
+
+# Requests that remember who asked.
+REQUESTS_OF_MEMBERS: Final[dict[type[Any], Callable[[Node, Received, int], None]]] = {
+    m.JoinGroup: group_handlers.join_group
 }
 
 # Requests that only nodes may send, or that nodes may use more freely. Kafka demands CLUSTER_ACTION for them.
@@ -154,11 +158,14 @@ def _received(node: Node, arrived: Received, now: int) -> None:
     if arrived.from_node is None and (refused := limits.refused(arrived.request)) is not None:
         node.reply(arrived.to, refused)
         return
-    handler = VERSIONED_REQUESTS.get(kind)
-    if handler is None:
-        REQUESTS[kind](node, arrived.request, arrived.to, now)
+    handler = REQUESTS.get(kind)
+    if handler is not None:
+        handler(node, arrived.request, arrived.to, now)
+    elif kind in VERSIONED_REQUESTS:
+        version = client_version_of(kind, arrived.version)
+        VERSIONED_REQUESTS[kind](node, arrived.request, arrived.to, now, version)
     else:
-        handler(node, arrived.request, arrived.to, now, client_version_of(kind, arrived.version))
+        REQUESTS_OF_MEMBERS[kind](node, arrived, now)
 
 
 def _answered(node: Node, arrived: Answered, now: int) -> None:

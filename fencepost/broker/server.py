@@ -316,7 +316,7 @@ class Server:
             while True:
                 await trio.lowlevel.wait_readable(self.listener)
                 try:
-                    accepted, _ = self.listener.accept()
+                    accepted, address = self.listener.accept()
                 except OSError as problem:
                     if problem.errno in (errno.EMFILE, errno.ENFILE):
                         await self._refuse_with(spare)
@@ -328,7 +328,9 @@ class Server:
                     self._tell_refused(f"there are {self.connections.limit} connections (max.connections)")
                 else:
                     session = None if self.admission is None else self.admission.session()
-                    nursery.start_soon(self._serve, self.connections.open(accepted, nursery, session))
+                    nursery.start_soon(
+                        self._serve, self.connections.open(accepted, address[0], nursery, session)
+                    )
 
     async def _refuse_with(self, spare: SpareDescriptor) -> None:
         """Out of file descriptors: accept the next connection with the spare one, and close it."""
@@ -432,7 +434,15 @@ class Server:
         for drop in self.drops:
             if drop.strikes(request):
                 self.lost.add(to)
-        self.host.offer(Received(request, to=to, version=arrived.version))
+        self.host.offer(
+            Received(
+                request,
+                to=to,
+                version=arrived.version,
+                client_id=arrived.client_id,
+                client_host=connection.client_host,
+            )
+        )
 
     def _authorized(self, connection: Connection, session: Session, arrived: RequestFrame) -> Request | None:
         """The part of the request that the principal may have carried out; None if it is answered already."""

@@ -103,8 +103,17 @@ def describe_group(
         print(f"{name} is {found.state.title} and has {members}.")
         if found.members:
             print_table(
-                ("CONSUMER-ID", "GROUP-INSTANCE-ID", "#PARTITIONS"),
-                [(each.member_id, each.group_instance_id, len(each.partitions)) for each in found.members],
+                ("CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"),
+                [
+                    (
+                        each.member_id,
+                        each.group_instance_id,
+                        each.host,
+                        each.client_id or None,
+                        len(each.partitions),
+                    )
+                    for each in found.members
+                ],
             )
         if lines:
             print_rows(OFFSETS, lines, as_json=False)
@@ -120,6 +129,8 @@ def _facts(found: GroupDescription) -> dict[str, Json]:
             {
                 "consumer_id": member.member_id,
                 "group_instance_id": member.group_instance_id,
+                "host": member.host,
+                "client_id": member.client_id,
                 "partitions": [str(where) for where in member.partitions],
             }
             for member in found.members

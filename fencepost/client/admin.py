@@ -88,6 +88,8 @@ class MemberDescription:
 
     member_id: str
     group_instance_id: str | None
+    client_id: str
+    host: str
     partitions: tuple[TopicPartition, ...]
 
 
@@ -358,6 +360,8 @@ class AdminCalls(RequestCalls):
                 MemberDescription(
                     member_id=member.member_id,
                     group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    host=member.client_host,
                     partitions=_assigned(found.protocol_type, member.assignment),
                 )
                 for member in found.members

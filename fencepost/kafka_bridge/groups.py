@@ -318,8 +318,8 @@ def _described(group: m.DescribedGroup) -> Values:
             {
                 "member_id": each.member_id,
                 "group_instance_id": each.group_instance_id,
-                "client_id": "",
-                "client_host": "",
+                "client_id": each.client_id,
+                "client_host": each.client_host,
                 "member_metadata": each.metadata,
                 "member_assignment": each.assignment,
             }

@@ -969,8 +969,12 @@ class DescribeGroups:
 
 @value(kw_only=True)
 class DescribedMember:
+    """A member. `client_id` is the name of its client, and `client_host` its address, such as /127.0.0.1."""
+
     member_id: str
     group_instance_id: str | None
+    client_id: str
+    client_host: str
     metadata: bytes
     assignment: bytes
 

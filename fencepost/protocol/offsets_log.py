@@ -139,10 +139,12 @@ _TIMEOUTS = struct.Struct(">ii")  # rebalance timeout, session timeout
 
 @attrs.frozen(kw_only=True)
 class MemberRecord:
-    """One member of a stable group (MemberMetadata). Client id and host are written empty."""
+    """One member of a stable group (MemberMetadata)."""
 
     member_id: str
     group_instance_id: str | None
+    client_id: str
+    client_host: str
     rebalance_timeout_ms: int
     session_timeout_ms: int
     subscription: bytes = attrs.field(repr=False)
@@ -206,8 +208,8 @@ def _group_value(record: GroupRecord) -> bytes:
     for member in record.members:
         put_string(out, member.member_id)
         _put_nullable(out, member.group_instance_id)
-        put_string(out, "")  # client id
-        put_string(out, "")  # client host
+        put_string(out, member.client_id)
+        put_string(out, member.client_host)
         out += _TIMEOUTS.pack(member.rebalance_timeout_ms, member.session_timeout_ms)
         for content in (member.subscription, member.assignment):
             out += INT32.pack(len(content))
@@ -244,12 +246,13 @@ def _read_group(value: bytes) -> GroupRecord:
 
 def _read_member(fields: Fields) -> MemberRecord:
     member_id, group_instance_id = fields.string(), fields.nullable_string()
-    fields.string()  # client id
-    fields.string()  # client host
+    client_id, client_host = fields.string(), fields.string()
     rebalance_timeout_ms, session_timeout_ms = fields.fixed(_TIMEOUTS)
     return MemberRecord(
         member_id=member_id,
         group_instance_id=group_instance_id,
+        client_id=client_id,
+        client_host=client_host,
         rebalance_timeout_ms=rebalance_timeout_ms,
         session_timeout_ms=session_timeout_ms,
         subscription=fields.take(fields.int32()),

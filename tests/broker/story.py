@@ -112,6 +112,9 @@ class LogEntry(NamedTuple):
 class Story:
     """A node, its directory and the clients that talk to it."""
 
+    client: tuple[str, str] = ("", "")
+    """What the client that asks calls itself, and its host."""
+
     def __init__(
         self,
         *,
@@ -235,7 +238,10 @@ class Story:
         self.asked += 1
         to = ReplyTo(connection, self.asked)
         version = self.versions.get(type(request), NEWEST_VERSION)
-        self.host.offer(Received(request, to=to, version=version))
+        client_id, client_host = self.client
+        self.host.offer(
+            Received(request, to=to, version=version, client_id=client_id, client_host=client_host)
+        )
         return to
 
     def disconnect(self, connection: int) -> None:

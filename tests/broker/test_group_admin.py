@@ -50,6 +50,18 @@ def joined_alone(story: GroupStory, said: bytes, kind: str = "consumer") -> str:
     return reply.member_id
 
 
+def test_a_member_is_described_with_its_client_after_a_restart_too() -> None:
+    story = GroupStory()
+    story.client = ("billing", "/10.0.0.7")
+    (me,) = story.members(1)
+    assert me.startswith("billing-")
+    story.client = ("admin", "/10.0.0.8")
+    for _ in range(2):
+        (member,) = story.describe().members
+        assert (member.member_id, member.client_id, member.client_host) == (me, "billing", "/10.0.0.7")
+        story.restart()
+
+
 def test_a_group_is_described_as_it_stands() -> None:
     story = GroupStory()
     nobody = story.describe()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from fencepost.broker.connections import kafka_host
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import JoinGroupReply, SyncGroupReply
 from tests.broker.group_story import join_request, sync_request
@@ -12,6 +13,19 @@ from tests.broker.requests import body_of
 from tests.broker.wire import Wire, serving
 
 pytestmark = pytest.mark.trio
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("127.0.0.1", "/127.0.0.1"),
+        ("::1", "/0:0:0:0:0:0:0:1"),
+        ("::ffff:10.0.0.7", "/10.0.0.7"),
+        ("fe80::a:1%eth0", "/fe80:0:0:0:0:0:a:1%eth0"),
+    ],
+)
+async def test_an_address_is_shown_as_kafka_shows_it(address: str, shown: str) -> None:
+    assert kafka_host(address) == shown
 
 
 async def new_id(wire: Wire) -> str:

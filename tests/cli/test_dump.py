@@ -178,6 +178,8 @@ def test_who_is_in_a_group(tmp_path: Path, capsys: Output) -> None:
         MemberRecord(
             member_id=member_id,
             group_instance_id=None,
+            client_id="",
+            client_host="",
             rebalance_timeout_ms=1_000,
             session_timeout_ms=1_000,
             subscription=b"",

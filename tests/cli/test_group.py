@@ -57,14 +57,19 @@ def test_a_group_is_listed_and_described_with_its_lag(tool: GroupTool) -> None:
 def test_members_are_shown_with_what_they_read(tool: GroupTool) -> None:
     member_id = become_member(tool.address, "readers", assignment("orders", [0]), "orders")
     described = tool.json("group", "describe", "readers")
-    assert described["members"] == [
-        {"consumer_id": member_id, "group_instance_id": "i", "partitions": ["orders-0"]}
-    ]
+    (member,) = described["members"]
+    assert member == {
+        "consumer_id": member_id,
+        "group_instance_id": "i",
+        "host": "/127.0.0.1",
+        "client_id": "",
+        "partitions": ["orders-0"],
+    }
     (row,) = described["offsets"]
     assert (row["current_offset"], row["lag"], row["consumer_id"]) == (None, None, member_id)
     words = tool("group", "describe", "readers").splitlines()
     assert words[0] == "readers is Stable and has 1 member."
-    assert words[2].split() == [member_id, "i", "1"]
+    assert words[2].split() == [member_id, "i", "/127.0.0.1", "-", "1"]
     assert "group describe" in tool("group", "delete", "readers", code=1)
 
 

@@ -126,7 +126,13 @@ def test_members_are_shown_and_protect_what_they_read(broker: Broker, admin: Adm
     found = admin.describe_consumer_group("readers")
     assert (found.state, found.protocol_type, found.protocol) == (GroupState.STABLE, "consumer", "range")
     assert found.members == (
-        MemberDescription(member_id=member_id, group_instance_id="i", partitions=(HERE, THERE)),
+        MemberDescription(
+            member_id=member_id,
+            group_instance_id="i",
+            client_id="",
+            host="/127.0.0.1",
+            partitions=(HERE, THERE),
+        ),
     )
     refused(ErrorCode.NON_EMPTY_GROUP, lambda: admin.delete_consumer_group("readers"))
     refused(

@@ -425,6 +425,10 @@ def test_groups_are_listed_and_described(story: Story) -> None:
     admin = story.admin()
     assert group in admin.groups()
     assert admin.group_state(group) == "Stable"
+    with fencepost.Admin(story.access.servers) as ours:
+        (member,) = ours.describe_consumer_group(group).members
+    assert (member.client_id != "", member.host) == (True, "/127.0.0.1")
+    assert member.member_id.startswith(f"{member.client_id}-")
     reader.close()
     assert admin.group_state(group) == "Empty"
     assert admin.offsets(group)[TopicPartition(story.topic, 0)] == 1

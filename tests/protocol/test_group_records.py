@@ -36,6 +36,8 @@ STABLE = GroupRecord(
         MemberRecord(
             member_id="m-1",
             group_instance_id="表",
+            client_id="",
+            client_host="",
             rebalance_timeout_ms=300_000,
             session_timeout_ms=45_000,
             subscription=b"\1\2\3",
@@ -44,6 +46,8 @@ STABLE = GroupRecord(
         MemberRecord(
             member_id="m-2",
             group_instance_id=None,
+            client_id="",
+            client_host="",
             rebalance_timeout_ms=60_000,
             session_timeout_ms=6_000,
             subscription=b"",
@@ -74,12 +78,15 @@ def test_a_group_is_written_as_kafka_writes_it(record: GroupRecord, value: bytes
     assert read_groups(batch, read_header(batch)) == [("readers", record)]
 
 
-def test_what_a_client_says_of_itself_is_passed_over() -> None:
+def test_the_client_of_a_member_is_written_and_read() -> None:
     named = kafka_bytes.STABLE_GROUP.replace(
         b"m-1\x00\x03\xe8\xa1\xa8\0\0\0\0", b"m-1\x00\x03\xe8\xa1\xa8\0\1c\0\2/h"
     )
+    first, second = STABLE.members
+    record = attrs.evolve(STABLE, members=(attrs.evolve(first, client_id="c", client_host="/h"), second))
+    assert only_record(group_batch("readers", record, timestamp=NOON)) == (kafka_bytes.GROUP_KEY, named)
     batch = build_kafka_batch([KafkaRecord(kafka_bytes.GROUP_KEY, named)], timestamp=NOON)
-    assert read_groups(batch, read_header(batch)) == [("readers", STABLE)]
+    assert read_groups(batch, read_header(batch)) == [("readers", record)]
 
 
 def test_a_group_is_forgotten_with_its_offsets() -> None:
@@ -109,6 +116,8 @@ members = st.builds(
     MemberRecord,
     member_id=words,
     group_instance_id=st.none() | words,
+    client_id=words,
+    client_host=words,
     rebalance_timeout_ms=int32s,
     session_timeout_ms=int32s,
     subscription=st.binary(max_size=20),

@@ -158,6 +158,13 @@ DIFFERENCES: Final = (
         noticed="group.protocol=consumer is not available.",
     ),
     Difference(
+        what="member ids of the classic protocol",
+        kafka="The client id, or the instance id of a static member, and a random UUID.",
+        here="The same name, the leader epoch of the group's log, and a number.",
+        because="The cores draw no random numbers, so that a run can be repeated.",
+        noticed="A member id such as `billing-0-7`.",
+    ),
+    Difference(
         what="when a group becomes stable",
         kafka="When the record with the leader's assignment is written; before that it is "
         "CompletingRebalance.",

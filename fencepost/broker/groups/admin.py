@@ -48,6 +48,8 @@ def _described(node: Node, group_id: str, now: int) -> m.DescribedGroup:
             m.DescribedMember(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
                 metadata=member.metadata(group.protocol_name) if is_stable else b"",
                 assignment=member.assignment,
             )

@@ -59,6 +59,8 @@ class Member:
 
     member_id: str
     instance_id: str | None
+    client_id: str
+    client_host: str
     rebalance_timeout_ms: int
     session_timeout_ms: int
     protocols: tuple[GroupProtocol, ...]
@@ -272,6 +274,8 @@ def record_of(group: Group) -> GroupRecord:
             MemberRecord(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 session_timeout_ms=member.session_timeout_ms,
                 subscription=member.metadata(group.protocol_name),
@@ -292,6 +296,8 @@ def loaded(group_id: str, record: GroupRecord | None, *, now: int) -> Group:
         Member(
             member_id=member.member_id,
             instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             session_timeout_ms=member.session_timeout_ms,
             protocols=(GroupProtocol(name=record.protocol_name or "", metadata=member.subscription),),

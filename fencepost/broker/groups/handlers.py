@@ -6,7 +6,7 @@ part of the group's value.
 
 from __future__ import annotations
 
-from fencepost.broker.contract import Refused, Reply, ReplyTo
+from fencepost.broker.contract import Received, Refused, Reply, ReplyTo
 from fencepost.broker.groups import requests as group_requests
 from fencepost.broker.groups.group import NO_MEMBER, Group, loaded, record_of
 from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, group_log
@@ -52,8 +52,10 @@ def _find(node: Node, group_id: str, now: int) -> tuple[GroupLog, Group | None] 
 # --- members ---------------------------------------------------------------------------------------------
 
 
-def join_group(node: Node, request: m.JoinGroup, to: ReplyTo, now: int) -> None:
+def join_group(node: Node, arrived: Received, now: int) -> None:
     """JoinGroup. The answer waits for the other members; a new member gets its id at once."""
+    request, to = arrived.request, arrived.to
+    assert isinstance(request, m.JoinGroup), "dispatch.py hands over nothing else"
     found, rules = _find(node, request.group_id, now), node.settings.group_rules
     shortest_ms, longest_ms = rules.min_session_timeout_ms, rules.max_session_timeout_ms
     if request.group_id and not shortest_ms <= request.session_timeout_ms <= longest_ms:
@@ -69,8 +71,9 @@ def join_group(node: Node, request: m.JoinGroup, to: ReplyTo, now: int) -> None:
     turn = Turn(group or _made(request.group_id), now, rules)
     if group is None:  # as in Kafka, the group exists from now on, even if no member completes its join
         turn.record = record_of(turn.group)
-    fresh = _fresh_member_id(log, request)
-    group_requests.join(turn, request, to, fresh)
+    fresh = _fresh_member_id(log, request, arrived.client_id)
+    newcomer = group_requests.Newcomer(fresh, arrived.client_id, arrived.client_host)
+    group_requests.join(turn, request, to, newcomer)
     if not _carry_out(node, log, turn.decision(), now):
         node.after(log, (refused_join(to, TOO_LARGE.error, NO_MEMBER),))
     elif turn.group.member(fresh) is not None or turn.group.is_pending(fresh):
@@ -83,11 +86,11 @@ def _made(group_id: str) -> Group:
     return Group(group_id=group_id, state=state)
 
 
-def _fresh_member_id(log: GroupLog, request: m.JoinGroup) -> str:
-    """A new member id. Kafka draws a UUID; cores are deterministic, and the leader epoch makes ids of
-    different leaders differ.
+def _fresh_member_id(log: GroupLog, request: m.JoinGroup, client_id: str) -> str:
+    """A new member id, which begins like Kafka's. Kafka goes on with a UUID; cores are deterministic, and the
+    leader epoch makes ids of different leaders differ.
     """
-    prefix = request.group_instance_id or "member"
+    prefix = request.group_instance_id or client_id or "member"
     return f"{prefix}-{log.partition.leader_epoch}-{log.coordinator.member_ids_given + 1}"
 
 

@@ -5,6 +5,8 @@ Rule: first the member check, then the generation, then the table (tables.py).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import attrs
 
 from fencepost.broker.contract import Reply, ReplyTo
@@ -38,8 +40,16 @@ from fencepost.protocol.terms import GroupState
 # --- joining ---------------------------------------------------------------------------------------------
 
 
-def join(turn: Turn, request: m.JoinGroup, to: ReplyTo, fresh_member_id: str) -> None:
-    """Join the group; a new member gets `fresh_member_id`. The answer waits for the other members."""
+class Newcomer(NamedTuple):
+    """A member that is new if its request brings no id: its id, and the client that it belongs to."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+
+
+def join(turn: Turn, request: m.JoinGroup, to: ReplyTo, newcomer: Newcomer) -> None:
+    """Join the group. The answer waits for the other members."""
     group, member_id = turn.group, request.member_id
     if not (_has_room(group, member_id, turn.rules.max_size) and _has_bytes(group, request)):
         if group.is_pending(member_id):  # the group became full after it granted this id
@@ -48,10 +58,10 @@ def join(turn: Turn, request: m.JoinGroup, to: ReplyTo, fresh_member_id: str) ->
     elif not supports(group, request):
         turn.answers.append(refused_join(to, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
     elif member_id == NO_MEMBER:
-        _join_newcomer(turn, request, to, fresh_member_id)
+        _join_newcomer(turn, request, to, newcomer)
     elif group.is_pending(member_id):
         if request.group_instance_id is None:
-            _add(turn, request, to, member_id)
+            _add(turn, request, to, newcomer._replace(member_id=member_id))
         else:  # only dynamic members get an id before they join
             turn.answers.append(refused_join(to, ErrorCode.UNKNOWN_SERVER_ERROR, NO_MEMBER))
     elif problem := check_member(group, member_id, request.group_instance_id):
@@ -83,25 +93,27 @@ def _has_bytes(group: Group, request: m.JoinGroup) -> bool:
     return grows <= 0 or group.size + grows <= GROUP_MEMBERS.value
 
 
-def _join_newcomer(turn: Turn, request: m.JoinGroup, to: ReplyTo, fresh_member_id: str) -> None:
+def _join_newcomer(turn: Turn, request: m.JoinGroup, to: ReplyTo, newcomer: Newcomer) -> None:
     known = turn.group.static_member(request.group_instance_id)
     if known is not None:
-        _return_static(turn, request, to, known, fresh_member_id)
+        _return_static(turn, request, to, known, newcomer.member_id)
     elif request.group_instance_id is not None:
-        _add(turn, request, to, fresh_member_id)
+        _add(turn, request, to, newcomer)
     else:
         # KIP-394: first an id. A retried join would otherwise leave one more member that never answers.
         due_ms = turn.now + request.session_timeout_ms
-        pending = (*turn.group.pending, (fresh_member_id, due_ms))
+        pending = (*turn.group.pending, (newcomer.member_id, due_ms))
         turn.group = attrs.evolve(turn.group, pending=pending)
-        turn.answers.append(refused_join(to, ErrorCode.MEMBER_ID_REQUIRED, fresh_member_id))
+        turn.answers.append(refused_join(to, ErrorCode.MEMBER_ID_REQUIRED, newcomer.member_id))
 
 
-def _add(turn: Turn, request: m.JoinGroup, to: ReplyTo, member_id: str) -> None:
-    group = turn.group
+def _add(turn: Turn, request: m.JoinGroup, to: ReplyTo, newcomer: Newcomer) -> None:
+    group, member_id = turn.group, newcomer.member_id
     member = Member(
         member_id=member_id,
         instance_id=request.group_instance_id,
+        client_id=newcomer.client_id,
+        client_host=newcomer.client_host,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         session_timeout_ms=request.session_timeout_ms,
         protocols=request.protocols,
