@@ -7,13 +7,19 @@ SEED   ?= 1
 WIRE   ?= fencepost
 NEEDED := Fencepost needs Python 3.11 or newer. Choose one with make PYTHON=/path/to/python3
 
-.PHONY: help env demo test lint format oracle attack sweep bench docs clean
+# Apache Kafka's jars, and what is tested with them: stories of tests/kafka_bridge, and all that needs Java.
+MAVEN  := tests/kafka_clients
+JARS   := $(MAVEN)/target/.complete
+STORIES := $(addprefix tests/kafka_bridge/test_,stories.py broken_brokers.py access.py)
+
+.PHONY: help env demo test lint format kafka-clients oracle attack sweep bench docs clean
 
 help:
 	@echo 'make env     create the environment in $(VENV) with PYTHON=$(PYTHON)'
 	@echo 'make demo    run a pipeline over real data, kill its processes many times, and check its output'
 	@echo 'make test    run every check: format, lint, types, architecture, tests'
 	@echo 'make lint    run the static checks; make format fixes what it can'
+	@echo 'make kafka-clients  run Java clients, tools and Streams of Apache Kafka against the broker; needs a JDK and Maven'
 	@echo 'make oracle  compare Fencepost with recorded answers of Apache Kafka; FILES="..." replays others; WIRE=kafka'
 	@echo 'make attack  attack a broker on loopback while a client checks every record; SEED=2 draws other requests'
 	@echo 'make sweep   300 kills, 10,000 simulated clusters that lose power, every bit of a directory; SEED=2'
@@ -44,6 +50,16 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: lint
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10 $(TESTS)
 
+kafka-clients: export PYTHONDONTWRITEBYTECODE =
+kafka-clients: env $(JARS)
+	$(BIN)/pytest -n 2 --dist loadfile --durations 5 --library kafka-clients $(STORIES) $(MAVEN)
+
+$(JARS): $(MAVEN)/pom.xml
+	@command -v javac mvn >/dev/null || { echo 'make kafka-clients needs a JDK and Maven.' >&2; exit 1; }
+	rm -rf $(@D)
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies
+	@touch $@
+
 format: env
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -67,5 +83,5 @@ docs: env
 	$(BIN)/python -m tools.docs
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MAVEN)/target build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

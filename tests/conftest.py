@@ -2,7 +2,10 @@
 
 import os
 
+import pytest
 from hypothesis import settings
+
+collect_ignore = ["kafka_clients"]  # unless it is named, as `make kafka-clients` does: it needs Java and jars
 
 # Every Spark session of a test lives for seconds: most of its time would go into the compiler that pays off
 # after minutes. With the quick one alone a session costs half of the processor time.
@@ -13,3 +16,8 @@ os.environ.setdefault("SPARK_LAUNCHER_OPTS", os.environ["SPARK_SUBMIT_OPTS"])
 # depend on how fast the machine is, so no example has a deadline.
 settings.register_profile("fencepost", deadline=None)
 settings.load_profile("fencepost")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The one client library that tells the stories of tests/kafka_bridge, instead of all in Python."""
+    parser.addoption("--library")

@@ -10,6 +10,7 @@ import fencepost
 from fencepost.broker.settings import NodeSettings
 from tests.kafka_bridge.aio import Aio, LoopThread
 from tests.kafka_bridge.confluent import Confluent
+from tests.kafka_bridge.java import Java
 from tests.kafka_bridge.kafka_python import KafkaPython
 from tests.kafka_bridge.libraries import Access, Library
 from tests.kafka_bridge.story import Story
@@ -30,13 +31,21 @@ def servers() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def named() -> Iterator[Callable[[str], Library]]:
     """Libraries by name."""
-    loop = LoopThread()
-    libraries: list[Library] = [Confluent(), Aio(loop), KafkaPython()]
+    loop, java = LoopThread(), Java()
+    libraries: list[Library] = [Confluent(), Aio(loop), KafkaPython(), java]
     yield {library.name: library for library in libraries}.__getitem__
+    java.close()
     loop.close()
 
 
-@pytest.fixture(params=LIBRARIES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tell each story once with each library."""
+    if "library" in metafunc.fixturenames:
+        chosen = metafunc.config.getoption("library")
+        metafunc.parametrize("library", [chosen] if chosen else LIBRARIES, indirect=True)
+
+
+@pytest.fixture
 def library(request: pytest.FixtureRequest, named: Callable[[str], Library]) -> Iterator[Library]:
     """The library that a story is told with. Nothing that it starts outlives the story."""
     chosen = named(request.param)

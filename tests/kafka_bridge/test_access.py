@@ -38,6 +38,7 @@ DENIED: Final = {
     "confluent-kafka": "TOPIC_AUTHORIZATION_FAILED",
     "aiokafka": "TopicAuthorizationFailedError",
     "kafka-python": "TopicAuthorizationFailedError",
+    "kafka-clients": "TopicAuthorizationException",
 }
 
 

@@ -1,0 +1,33 @@
+"""Kafka's own tools, as processes."""
+
+from __future__ import annotations
+
+import subprocess
+
+from tests.cli.processes import PATIENCE_S
+from tests.kafka_bridge.java import JARS, JAVA_OPTIONS
+
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
+VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
+VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
+
+
+def java(*arguments: str) -> list[str]:
+    """The command line of a Java process with Kafka's jars."""
+    return ["java", *JAVA_OPTIONS, "-cp", f"{JARS}/*", *arguments]
+
+
+def run(tool: str, *arguments: str, stdin: str = "") -> str:
+    """What a tool prints."""
+    ran = subprocess.run(
+        java(tool, *arguments), input=stdin, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
