@@ -119,7 +119,7 @@ class PointKind(Enum):
     GETS = _counted("{who:WHO} gets {what:ERROR} [from {whom:WHO}]", "a reply brings an error")
     ANSWERS = _counted(
         "{who:WHO} answers {what:ERROR} [to {whom:WHO}]",
-        "a node refuses a request, even if its caller no longer waits",
+        "a node refuses a request, even if its caller is no longer waiting",
     )
     DECIDES = _counted(
         "[{is_before:before}] {who:coordinator of ID} appends {what:STATE}",

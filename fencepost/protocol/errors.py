@@ -51,7 +51,7 @@ class ErrorCode(IntEnum):
     OFFSET_OUT_OF_RANGE = 1, _R.RAISE, "the offset is before the log start or beyond the log end"
     CORRUPT_MESSAGE = 2, _R.RETRY, "the checksum of the batch does not match its bytes"
     UNKNOWN_TOPIC_OR_PARTITION = 3, _R.REFRESH, "no such topic or partition"
-    LEADER_NOT_AVAILABLE = 5, _R.REFRESH, "the partition has no leader now"
+    LEADER_NOT_AVAILABLE = 5, _R.REFRESH, "the partition currently has no leader"
     # A leader that is replaced answers so for batches that it has written and that the next leader may keep.
     # The same goes for NOT_COORDINATOR and a decision.
     NOT_LEADER_OR_FOLLOWER = 6, _R.REFRESH, "this node does not lead the partition", _UNSURE
@@ -61,7 +61,7 @@ class ErrorCode(IntEnum):
     # No broker sends this one: the client makes it when the connection ends before the reply.
     NETWORK_EXCEPTION = 13, _R.RETRY, "the connection was lost before the answer came", _UNSURE
     COORDINATOR_LOAD_IN_PROGRESS = 14, _R.RETRY, "the coordinator is still reading its log"
-    COORDINATOR_NOT_AVAILABLE = 15, _R.REFRESH, "no coordinator is available now"
+    COORDINATOR_NOT_AVAILABLE = 15, _R.REFRESH, "no coordinator is currently available"
     NOT_COORDINATOR = 16, _R.REFRESH, "this node does not coordinate that id", _UNSURE
     INVALID_TOPIC_EXCEPTION = 17, _R.RAISE, "the topic's name is not allowed"
     NOT_ENOUGH_REPLICAS = 19, _R.RETRY, "the partition cannot accept the batch yet"
@@ -83,9 +83,9 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_SASL_MECHANISM = 33, _R.FATAL, "the broker does not offer this SASL mechanism"
     ILLEGAL_SASL_STATE = 34, _R.FATAL, "the request does not fit the state of the authentication"
     UNSUPPORTED_VERSION = 35, _R.FATAL, "the broker does not support this version of the request"
-    TOPIC_ALREADY_EXISTS = 36, _R.RAISE, "a topic of that name exists"
+    TOPIC_ALREADY_EXISTS = 36, _R.RAISE, "a topic with that name already exists"
     INVALID_PARTITIONS = 37, _R.RAISE, "the number of partitions is not allowed"
-    INVALID_REPLICATION_FACTOR = 38, _R.RAISE, "the cluster does not have so many brokers"
+    INVALID_REPLICATION_FACTOR = 38, _R.RAISE, "the cluster does not have that many brokers"
     INVALID_CONFIG = 40, _R.RAISE, "the setting is unknown, or its value is not allowed"
     INVALID_REQUEST = 42, _R.FATAL, "the request is not valid"
     POLICY_VIOLATION = 44, _R.RAISE, "the request is beyond a limit of the cluster"
@@ -112,7 +112,7 @@ class ErrorCode(IntEnum):
         "not authorized for this operation on the transactional id",
     )
     # AddPartitionsToTxn adds all of its partitions or none.
-    OPERATION_NOT_ATTEMPTED = 55, _R.ABORT, "another partition of the same request failed"
+    OPERATION_NOT_ATTEMPTED = 55, _R.ABORT, "another partition in the same request failed"
     # The failed write may have reached the disk, and the next recovery may keep it.
     KAFKA_STORAGE_ERROR = 56, _R.REFRESH, "the broker's disk failed, or the log is damaged", _UNSURE
     SASL_AUTHENTICATION_FAILED = 58, _R.FATAL, "the user name or the password is wrong"

@@ -109,7 +109,7 @@ class FetchPartition:
 
 @value(kw_only=True)
 class Fetch:
-    """Read batches; the broker waits up to `max_wait_ms` until there are `min_bytes`.
+    """Read batches; the broker waits up to `max_wait_ms` for `min_bytes` of records.
 
     A first batch that is larger than the limits is sent whole (KIP-74).
     """
@@ -202,7 +202,7 @@ class LeaderEpochPartition:
 
 @value(kw_only=True)
 class OffsetForLeaderEpoch:
-    """Find where leader epochs end: a reader may have read what its last leader lost (KIP-320)."""
+    """Find the end offsets of leader epochs, which show a reader that its leader lost records (KIP-320)."""
 
     partitions: tuple[LeaderEpochPartition, ...]
 
@@ -1035,7 +1035,7 @@ class DeleteGroupsReply:
 
 @value(kw_only=True)
 class OffsetDelete:
-    """Delete a group's offsets of partitions that no member reads."""
+    """Delete a group's offsets for partitions that no member reads."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...]

@@ -428,7 +428,7 @@ OF_GROUPS: Final = (
     ),
     Mutation(
         "an eager member keeps what it should revoke",
-        breaks="It reads on while the group gives its partitions to others.",
+        breaks="It continues to read while the group gives its partitions to others.",
         workload="groups",
         edits=(
             Edit(
@@ -470,7 +470,7 @@ OF_GROUPS: Final = (
 
 OF_DAMAGE: Final = (
     Mutation(
-        "the manifest is no witness of the end of a log",
+        "the manifest is not asked where a log ends",
         breaks="A damaged end is taken for a torn one, and acknowledged records are cut off.",
         workload="damage",
         edits=(
@@ -633,7 +633,7 @@ OF_COMPACTION: Final = (
     ),
     Mutation(
         "retention deletes the segment after the log start, too",
-        breaks="Records are gone that are young enough to stay.",
+        breaks="Records that are young enough to stay are gone.",
         workload="compaction",
         edits=(
             Edit(

@@ -117,18 +117,20 @@ DIFFERENCES: Final = (
     Difference(
         what="wire protocol",
         kafka="Requests and responses use Kafka's binary schemas.",
-        here="Kafka's clients are served these on the same port, in the versions of clients.md. Fencepost's "
-        "own client uses msgpack, with Kafka's API keys, versions, names and error codes.",
+        here="Kafka's clients use these on the same port, in the versions of clients.md. Fencepost's own "
+        "client uses msgpack, with Kafka's API keys, versions, names and error codes.",
         because="The cores take and return messages; in Python a msgpack codec takes a few lines.",
-        noticed="A client that needs another API gets an UnsupportedVersion error of its own.",
+        noticed="A client that needs another API raises its own UnsupportedVersion error.",
     ),
     Difference(
         what="record format of clients",
         kafka="Magic 2: varints, record by record.",
-        here="Kafka's 61-byte header with magic 109, followed by msgpack columns. Control batches and "
-        "internal topics are byte for byte Kafka's.",
+        here="Fencepost's own client writes Kafka's 61-byte header with magic 109, followed by msgpack "
+        "columns. Batches of Kafka's clients, control batches and internal topics are byte for byte Kafka's. "
+        "A Fetch of one of Kafka's clients gets columns encoded again as magic 2.",
         because="Columns are the fastest format to write and read in pure Python.",
-        noticed="Kafka's tools know magic 0 to 2 and cannot read data batches.",
+        noticed="Kafka's tools for log files know magic 0 to 2, and cannot read batches that Fencepost's "
+        "client wrote.",
     ),
     Difference(
         what="request versions",
@@ -258,8 +260,8 @@ DIFFERENCES: Final = (
         here="Recovery cuts only a torn tail. A log is refused if it has lost what was synced, or if valid "
         "batches follow the damage.",
         because="Kafka's replicas bring back what was cut; here there are none.",
-        noticed="KAFKA_STORAGE_ERROR for the partition, until its directory is restored or moved away and "
-        "the broker restarts. Without `__cluster_metadata` it does not start.",
+        noticed="KAFKA_STORAGE_ERROR for the partition, until its directory is restored or repaired "
+        "(repair.md) and the broker restarts. Without `__cluster_metadata` it does not start.",
     ),
     Difference(
         what="what an acknowledgement waits for",
