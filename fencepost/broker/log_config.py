@@ -56,7 +56,9 @@ class LogConfig:
         return JournalSettings(segment_bytes=segment_bytes, segment_ms=segment_ms)
 
 
-def _integer(lowest: int, highest: int) -> Callable[[str], int]:
+def integer(lowest: int, highest: int) -> Callable[[str], int]:
+    """What reads a setting that is a whole number within these bounds."""
+
     def parse(text: str) -> int:
         # Long strings of digits are not parsed: that takes quadratic time.
         is_number = len(text) <= len(str(-INT64_MAX)) and text.isascii() and text.removeprefix("-").isdigit()
@@ -67,15 +69,16 @@ def _integer(lowest: int, highest: int) -> Callable[[str], int]:
     return parse
 
 
-def _ratio(text: str) -> float:
+def ratio(text: str) -> float:
+    """The value of a setting from 0 to 1."""
     wrong = "it must be a number from 0 to 1"
     try:
-        ratio = float(text) if len(text) <= 20 else inf
+        value = float(text) if len(text) <= 20 else inf
     except ValueError as problem:
         raise ValueError(wrong) from problem
-    if not 0 <= ratio <= 1:
+    if not 0 <= value <= 1:
         raise ValueError(wrong)
-    return ratio
+    return value
 
 
 def _policy(text: str) -> frozenset[str]:
@@ -111,15 +114,15 @@ class TopicSetting(NamedTuple):
 _LONG, _INT = ConfigType.LONG, ConfigType.INT
 TOPIC_CONFIGS: Final[Mapping[str, TopicSetting]] = {
     "cleanup.policy": TopicSetting(_policy, ConfigType.LIST, "log.cleanup.policy"),
-    "delete.retention.ms": TopicSetting(_integer(0, INT64_MAX), _LONG, "log.cleaner.delete.retention.ms"),
-    "max.compaction.lag.ms": TopicSetting(_integer(1, INT64_MAX), _LONG, "log.cleaner.max.compaction.lag.ms"),
-    "max.message.bytes": TopicSetting(_integer(0, INT32_MAX), _INT, "message.max.bytes"),
-    "min.cleanable.dirty.ratio": TopicSetting(_ratio, ConfigType.DOUBLE, "log.cleaner.min.cleanable.ratio"),
-    "min.compaction.lag.ms": TopicSetting(_integer(0, INT64_MAX), _LONG, "log.cleaner.min.compaction.lag.ms"),
-    "retention.bytes": TopicSetting(_integer(UNLIMITED, INT64_MAX), _LONG, "log.retention.bytes"),
-    "retention.ms": TopicSetting(_integer(UNLIMITED, INT64_MAX), _LONG, "log.retention.ms"),
-    "segment.bytes": TopicSetting(_integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX), _INT, "log.segment.bytes"),
-    "segment.ms": TopicSetting(_integer(1, INT64_MAX), _LONG, "log.roll.ms"),
+    "delete.retention.ms": TopicSetting(integer(0, INT64_MAX), _LONG, "log.cleaner.delete.retention.ms"),
+    "max.compaction.lag.ms": TopicSetting(integer(1, INT64_MAX), _LONG, "log.cleaner.max.compaction.lag.ms"),
+    "max.message.bytes": TopicSetting(integer(0, INT32_MAX), _INT, "message.max.bytes"),
+    "min.cleanable.dirty.ratio": TopicSetting(ratio, ConfigType.DOUBLE, "log.cleaner.min.cleanable.ratio"),
+    "min.compaction.lag.ms": TopicSetting(integer(0, INT64_MAX), _LONG, "log.cleaner.min.compaction.lag.ms"),
+    "retention.bytes": TopicSetting(integer(UNLIMITED, INT64_MAX), _LONG, "log.retention.bytes"),
+    "retention.ms": TopicSetting(integer(UNLIMITED, INT64_MAX), _LONG, "log.retention.ms"),
+    "segment.bytes": TopicSetting(integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX), _INT, "log.segment.bytes"),
+    "segment.ms": TopicSetting(integer(1, INT64_MAX), _LONG, "log.roll.ms"),
 }
 """What a topic can set."""
 

@@ -119,6 +119,23 @@ def _settings_in(config: Path) -> dict[str, Any]:
         raise CommandFailed(what, then=then, code=WRONG_USAGE) from problem
 
 
+def settings_in(option: str, given: tuple[str, ...], *, example: str) -> dict[str, str]:
+    """The settings that a repeated option gives as name=value."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not (name and sign):
+            raise CommandFailed(
+                f"{option} {text} is not name=value", then=f"for example {option} {example}", code=WRONG_USAGE
+            )
+        if name in found:
+            raise CommandFailed(
+                f"{option} sets {name} twice", then="give each setting once", code=WRONG_USAGE
+            )
+        found[name] = value
+    return found
+
+
 def partitions_of(admin: Admin, topic: str, wanted: Iterable[int] = ()) -> list[TopicPartition]:
     """The wanted partitions of a topic, or all; CommandFailed if one does not exist.
 

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -18,23 +18,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.options import WithoutFixes, text_of
+from fencepost.cli.options import WithoutFixes, settings_in, text_of
 
 if TYPE_CHECKING:
     from fencepost.broker.access.session import AccessSettings
+    from fencepost.broker.broker_configs import BrokerConfig
     from fencepost.broker.memory import MemoryBound
     from fencepost.broker.server import BrokerSettings, Ready
-    from fencepost.broker.settings import ConnectionSettings, NodeSettings
+    from fencepost.broker.settings import NodeSettings
 
 DEFAULT_PORT = 9092  # Kafka's
 Parsed = TypeVar("Parsed")
 
 _Hidden = Parameter(show=False)
-_Count = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
-_QueueSize = Annotated[int | None, Parameter(validator=validators.Number(gte=144 << 20))]
-_Limit = Annotated[int | None, Parameter(validator=validators.Number(gte=-1))]  # -1: none
-_SegmentSize = Annotated[int | None, Parameter(validator=validators.Number(gte=1 << 14, lte=1 << 30))]
-_Duration = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
+SET_OTHERWISE = {
+    "advertised.listeners": "give --advertised-listener",
+    "listeners": "give --host and --port",
+    "log.dirs": "give the data directory",
+    "node.id": "the only broker of a cluster is node 1",
+    "transaction.partition.verification.enable": "give --no-partition-verification",
+}
+"""Settings of Kafka that have another place here."""
 
 
 def serve(
@@ -47,27 +51,13 @@ def serve(
     port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))] = DEFAULT_PORT,
     advertised_listener: str | None = None,
     protocol: Literal["kafka", "fencepost", "both"] = "both",
-    max_connections: _Count = None,
-    connections_max_idle_ms: _Duration = None,
-    queued_max_request_bytes: _QueueSize = None,
-    queued_max_response_bytes: _QueueSize = None,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
     tls_client_ca: Path | None = None,
     users: Path | None = None,
     acls: Path | None = None,
-    auto_create_topics_enable: bool = True,
-    num_partitions: _Count = None,
+    override: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     sync: Literal["none", "commit", "all"] = "none",
-    transaction_max_timeout_ms: _Duration = None,
-    transactional_id_expiration_ms: _Duration = None,
-    transaction_remove_expired_transaction_cleanup_interval_ms: _Duration = None,
-    producer_id_expiration_ms: _Duration = None,
-    producer_id_expiration_check_interval_ms: _Duration = None,
-    offsets_retention_minutes: _Duration = None,
-    offsets_retention_check_interval_ms: _Duration = None,
-    log_retention_ms: _Limit = None,
-    transaction_state_log_segment_bytes: _SegmentSize = None,
     transaction_version: Literal[0, 1, 2] = 2,
     partition_verification: bool = True,
     without_fixes: WithoutFixes = (),
@@ -94,15 +84,6 @@ def serve(
         HOST:PORT that clients are told to connect to. [default: where the broker listens]
     protocol
         Clients that the port serves: Kafka's own, Fencepost's, or both.
-    max_connections
-        Connections at a time; more are refused. [default: 10,000, or half of the file descriptors if that is
-        less]
-    connections_max_idle_ms
-        Close a connection that is idle for this long. [default: 10 minutes, as in Kafka]
-    queued_max_request_bytes
-        Memory for all requests that have arrived and are not answered. [default: 256 MiB]
-    queued_max_response_bytes
-        Memory for all answers that clients have not taken yet. [default: 256 MiB]
     tls_cert
         PEM file with the broker's certificate and its chain: clients must then use TLS.
     tls_key
@@ -114,33 +95,12 @@ def serve(
     acls
         TOML file with the rights of users (docs/access.md). Without it, everyone who may connect may do
         everything.
-    auto_create_topics_enable
-        Whether a topic is created when a client of Kafka names one that does not exist.
-    num_partitions
-        Number of partitions of a topic for which nobody says how many. [default: 1]
+    override
+        NAME=VALUE: a setting of the broker by its name in Kafka, such as group.initial.rebalance.delay.ms=0.
+        docs/clients.md lists them. Repeatable.
     sync
         When to force the log to disk: none = never (survives kills, not power loss), commit = before a commit
         is acknowledged, all = before every acknowledgement.
-    transaction_max_timeout_ms
-        Longest transaction timeout that a producer may request. [default: 15 minutes, as in Kafka]
-    transactional_id_expiration_ms
-        How long to keep an unused transactional id. [default: 7 days, as in Kafka]
-    transaction_remove_expired_transaction_cleanup_interval_ms
-        How often to remove expired transactional ids. [default: 1 hour, as in Kafka]
-    producer_id_expiration_ms
-        How long a partition keeps the state of an inactive producer. [default: 1 day, as in Kafka]
-    producer_id_expiration_check_interval_ms
-        How often to remove expired producers. [default: 10 minutes, as in Kafka]
-    offsets_retention_minutes
-        How long to keep the offsets of an empty group. [default: 7 days, as in Kafka]
-    offsets_retention_check_interval_ms
-        How often to remove expired offsets. [default: 10 minutes, as in Kafka]
-    log_retention_ms
-        How long to keep records of topics without retention.ms of their own; -1 keeps them for ever.
-        [default: 7 days, as in Kafka]
-    transaction_state_log_segment_bytes
-        Size of a full segment of the transaction log. Only full segments are compacted, so a large one keeps
-        the history of every transaction, and makes a start slower. [default: 16 KiB]
     transaction_version
         Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98.
     partition_verification
@@ -159,24 +119,10 @@ def serve(
 
     from fencepost.broker.host import SyncPolicy
     from fencepost.broker.server import BrokerSettings
+    from fencepost.broker.settings import ConnectionSettings
     from fencepost.broker.wire_protocols import ServedProtocol
 
-    given = {
-        "transaction_max_timeout_ms": transaction_max_timeout_ms,
-        "transactional_id_expiration_ms": transactional_id_expiration_ms,
-        "transaction_remove_expired_transaction_cleanup_interval_ms": (
-            transaction_remove_expired_transaction_cleanup_interval_ms
-        ),
-        "producer_id_expiration_ms": producer_id_expiration_ms,
-        "producer_id_expiration_check_interval_ms": producer_id_expiration_check_interval_ms,
-        "offsets_retention_minutes": offsets_retention_minutes,
-        "offsets_retention_check_interval_ms": offsets_retention_check_interval_ms,
-        "log_retention_ms": log_retention_ms,
-        "auto_create_topics_enable": auto_create_topics_enable,
-        "num_partitions": num_partitions,
-        "transaction_state_log_segment_bytes": transaction_state_log_segment_bytes,
-    }
-    queues = (queued_max_request_bytes, queued_max_response_bytes)
+    of_node, of_connections = _overridden(override)
     node = _generation(transaction_version, partition_verification, without_fixes, break_)
     settings = BrokerSettings(
         directory=_path(directory),
@@ -186,8 +132,8 @@ def serve(
         protocol=ServedProtocol(protocol),
         access=access,
         sync=SyncPolicy(sync),
-        node=attrs.evolve(node, **_given(given)),
-        connections=_connections(max_connections, connections_max_idle_ms, queues),
+        node=attrs.evolve(node, **of_node),
+        connections=ConnectionSettings(**of_connections),
         faults=fault,
     )
     return _run(settings, with_parent=with_parent)
@@ -213,24 +159,40 @@ def _advertised(listener: str | None) -> tuple[str, int] | None:
         raise CommandFailed(f"--advertised-listener: {problem}", code=WRONG_USAGE) from problem
 
 
-def _connections(
-    count: int | None, idle_ms: int | None, queues: tuple[int | None, int | None]
-) -> ConnectionSettings:
-    """What clients may take together; `queues` are the bytes of requests and of answers."""
-    from fencepost.broker.settings import ConnectionSettings
+def _overridden(given: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of NodeSettings and of ConnectionSettings that --override names."""
+    from fencepost.broker.broker_configs import CONNECTION_CONFIGS, NODE_CONFIGS
 
-    given = {
-        "max_connections": count,
-        "connections_max_idle_ms": idle_ms,
-        "queued_max_request_bytes": queues[0],
-        "queued_max_response_bytes": queues[1],
-    }
-    return ConnectionSettings(**_given(given))
+    of_node: dict[str, Any] = {}
+    of_connections: dict[str, Any] = {}
+    for name, text in settings_in("--override", given, example="num.partitions=3").items():
+        if name in SET_OTHERWISE:
+            raise CommandFailed(f"--override does not set {name}", then=SET_OTHERWISE[name], code=WRONG_USAGE)
+        if name in NODE_CONFIGS:
+            of_node[NODE_CONFIGS[name].field] = _parsed_setting(NODE_CONFIGS[name], text)
+        elif name in CONNECTION_CONFIGS:
+            of_connections[CONNECTION_CONFIGS[name].field] = _parsed_setting(CONNECTION_CONFIGS[name], text)
+        else:
+            raise _no_setting(name, (*NODE_CONFIGS, *CONNECTION_CONFIGS))
+    return of_node, of_connections
 
 
-def _given(options: Mapping[str, int | None]) -> dict[str, Any]:
-    """The options that were given; the others keep their defaults."""
-    return {name: value for name, value in options.items() if value is not None}
+def _parsed_setting(config: BrokerConfig, text: str) -> Any:
+    try:
+        return config.parse(text)
+    except ValueError as problem:
+        what = f"--override {config.name}={text}: {problem}"
+        raise CommandFailed(what, then="docs/clients.md lists the settings", code=WRONG_USAGE) from problem
+
+
+def _no_setting(name: str, possible: Sequence[str]) -> CommandFailed:
+    from fencepost.faults.grammar import suggestion
+
+    return CommandFailed(
+        f"--override: a broker has no setting {name}{suggestion(name, possible)}",
+        then="docs/clients.md lists the settings; `fencepost topic create --config` sets those of a topic",
+        code=WRONG_USAGE,
+    )
 
 
 def _check_place(directory: Path | None, *, memory: bool) -> None:

@@ -7,12 +7,22 @@ from typing import Annotated
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
-from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect, is_offset, partitions_of
+from fencepost.cli.options import (
+    DEFAULT,
+    AsJson,
+    Bootstrap,
+    CommandConfig,
+    connect,
+    is_offset,
+    partitions_of,
+    settings_in,
+)
 from fencepost.cli.output import Columns, counted, print_json, print_rows, print_table, row_of
 from fencepost.client.admin import TopicDescription
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, INTERNAL_TOPICS, TopicPartition
 
+EXAMPLE = "max.message.bytes=65536"
 LISTED: Columns[TopicDescription] = (
     ("topic", "TOPIC", lambda topic: topic.topic),
     ("partitions", "PARTITIONS", lambda topic: len(topic.leaders)),
@@ -48,7 +58,7 @@ def create_topic(
         retention.ms or max.message.bytes; docs/compaction.md lists them. Repeatable.
     """
     _refuse_internal(name, "created")
-    configs = _settings(config)
+    configs = settings_in("--config", config, example=EXAMPLE)
     with connect(bootstrap, command_config) as admin:
         admin.create_topic(name, partitions=partitions, configs=configs)
     print(f"Created {name} with {counted(partitions, 'partition')}.")
@@ -61,27 +71,6 @@ def _refuse_internal(name: str, what: str) -> None:
             then="the broker creates its internal topics when it needs them",
             code=WRONG_USAGE,
         )
-
-
-def _settings(given: tuple[str, ...]) -> dict[str, str]:
-    configs = dict(map(_setting, given))
-    if len(configs) < len(given):
-        raise CommandFailed(
-            "--config sets the same setting twice", then="give each setting once", code=WRONG_USAGE
-        )
-    return configs
-
-
-def _setting(given: str) -> tuple[str, str]:
-    """The name and the value of `name=value`."""
-    name, sign, value = given.partition("=")
-    if not (name and sign):
-        raise CommandFailed(
-            f"--config {given} is not name=value",
-            then="for example --config max.message.bytes=65536",
-            code=WRONG_USAGE,
-        )
-    return name, value
 
 
 def list_topics(
@@ -165,7 +154,10 @@ def alter_topic(
     partitions
         The number of partitions that the topic shall have, more than before. Keys may then belong to others.
     """
-    changes: dict[str, str | None] = {**_settings(config), **dict.fromkeys(delete_config)}
+    changes: dict[str, str | None] = {
+        **settings_in("--config", config, example=EXAMPLE),
+        **dict.fromkeys(delete_config),
+    }
     if len(changes) < len(config) + len(delete_config) or not (changes or partitions):
         raise CommandFailed(
             "topic alter needs --config, --delete-config or --partitions, and each setting once",

@@ -201,7 +201,7 @@ class BrokerProcess:
         drop = f"when node 1 sends Produce reply do drop every {self._plan.lose_every} times"
         arguments += ["--sync", self._plan.sync, "--fault", drop, "--with-parent"]
         # The check compares each decision with the markers, so compaction must not remove one.
-        arguments += ["--transaction-state-log-segment-bytes", str(1 << 30)]
+        arguments += ["--override", f"transaction.state.log.segment.bytes={1 << 30}"]
         if self._result.broken in ("fencing", "dedup"):  # isolation is turned off in the readers
             arguments += ["--break", self._result.broken]
         if self._holds:

@@ -207,7 +207,7 @@ ATTACKS: tuple[Attack, ...] = (
         name="hoarders",
         does="unfinished frames and dead readers at once, against the promised memory",
         act=hoarders,
-        options=BrokerOptions(arguments=("--max-connections", "200")),
+        options=BrokerOptions(arguments=("--override", "max.connections=200")),
     ),
     Attack(name="reset readers", does="fetches of 50 MiB, and the connection is reset", act=reset_readers),
     Attack(name="deaf pipeline", does="small requests whose answers nobody reads", act=deaf_pipeline),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from fencepost.broker.cluster.configs import NODE_CONFIGS
+from fencepost.broker.broker_configs import NODE_CONFIGS
 from fencepost.broker.log_config import TOPIC_CONFIGS
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode

@@ -18,6 +18,7 @@ import attrs
 from kio.index import UnknownEntity, load_request_schema
 
 from fencepost.broker.access.table import RIGHTS, Filter, Need, Right
+from fencepost.broker.broker_configs import CONNECTION_CONFIGS, NODE_CONFIGS
 from fencepost.broker.checks import Check
 from fencepost.broker.groups.tables import MEMBERSHIP
 from fencepost.broker.kafka_fixes import FIXES
@@ -31,8 +32,10 @@ from fencepost.broker.partitions.checks import (
     REQUEST_CHECKS,
 )
 from fencepost.broker.partitions.produce import ADD_ERRORS, VERIFY_ERRORS
+from fencepost.broker.settings import ConnectionSettings, NodeSettings
 from fencepost.broker.transactions.init_producer_id import GRANTS, IDENTITY_CHECKS, Expectation
 from fencepost.broker.transactions.tables import END_VERSION_0, END_VERSION_2, MOVES, CoordinatorInput
+from fencepost.cli.serve import SET_OTHERWISE
 from fencepost.client.group_member import MEMBER_STATES, MemberState
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
 from fencepost.kafka_bridge.apis import SERVED
@@ -300,6 +303,29 @@ def _kafka_apis() -> str:
     return tables.markdown_table(["API", "key", "Fencepost", "Kafka's schemas"], rows)
 
 
+def _broker_settings() -> str:
+    """The settings that `serve --override` takes, with their defaults and what they can be."""
+    rows = [
+        (f"`{config.name}`", _default(getattr(settings, config.field)), config.values)
+        for configs, settings in ((NODE_CONFIGS, NodeSettings()), (CONNECTION_CONFIGS, ConnectionSettings()))
+        for config in configs.values()
+        if config.name not in SET_OTHERWISE
+    ]
+    return tables.markdown_table(["setting", "default", "values"], sorted(rows))
+
+
+def _default(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return str(value).lower()
+        case int():
+            return f"{value:,}"
+        case _:
+            return str(value)
+
+
 def _versions_in_kafka(api_key: int) -> list[int]:
     """The versions of a request for which there is a schema."""
     versions: list[int] = []
@@ -329,6 +355,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "errors": _error_table,
     "apis": _api_table,
     "kafka-apis": _kafka_apis,
+    "broker-settings": _broker_settings,
     "planted-bugs": _planted_bugs_table,
     "step-rules": _step_rule_table,
     "anomalies": _anomaly_table,

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import attrs
 
+from fencepost.broker.broker_configs import NODE_CONFIGS
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Refused, Reply, ReplyTo
 from fencepost.broker.log_config import TOPIC_CONFIGS
@@ -20,42 +21,6 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import ASKED_NODE, ConfigSource, ConfigType, topic_name_problem
 
-_BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
-
-# Of these, only the first is not the name of its field with dots.
-NODE_CONFIGS: Final[Mapping[str, ConfigType]] = {
-    "transaction.partition.verification.enable": _BOOLEAN,
-    "node.id": _INT,
-    "auto.create.topics.enable": _BOOLEAN,
-    "num.partitions": _INT,
-    "transaction.state.log.num.partitions": _INT,
-    "transaction.state.log.segment.bytes": _INT,
-    "offsets.topic.num.partitions": _INT,
-    "offsets.topic.segment.bytes": _INT,
-    "message.max.bytes": _INT,
-    "log.message.timestamp.after.max.ms": _LONG,
-    "log.message.timestamp.before.max.ms": _LONG,
-    "transaction.max.timeout.ms": _INT,
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": _INT,
-    "transactional.id.expiration.ms": _INT,
-    "transaction.remove.expired.transaction.cleanup.interval.ms": _INT,
-    "producer.id.expiration.ms": _INT,
-    "producer.id.expiration.check.interval.ms": _INT,
-    "offsets.retention.minutes": _INT,
-    "offsets.retention.check.interval.ms": _LONG,
-    "log.retention.ms": _LONG,
-    "log.retention.bytes": _LONG,
-    "log.retention.check.interval.ms": _LONG,
-    "log.cleaner.backoff.ms": _LONG,
-    "log.cleaner.min.cleanable.ratio": ConfigType.DOUBLE,
-    "log.cleaner.min.compaction.lag.ms": _LONG,
-    "log.cleaner.max.compaction.lag.ms": _LONG,
-    "log.cleaner.delete.retention.ms": _LONG,
-    "group.initial.rebalance.delay.ms": _INT,
-    "group.min.session.timeout.ms": _INT,
-    "group.max.session.timeout.ms": _INT,
-    "group.max.size": _INT,
-}
 _DEFAULTS: Final = NodeSettings()
 _FIELDS: Final = frozenset(field.name for field in attrs.fields(NodeSettings))
 
@@ -113,11 +78,9 @@ def _described(node: Node, topic: str, own: Mapping[str, str]) -> Iterator[m.Des
 
 
 def _of_node(settings: NodeSettings) -> Iterator[m.DescribedConfig]:
-    for name, config_type in NODE_CONFIGS.items():
-        field = name.replace(".", "_")
-        field = field if field in _FIELDS else "partition_verification"
-        values = [(name, each) for each in _values(settings, field)]
-        yield _config(name, values, config_type, is_read_only=True)
+    for name, setting in NODE_CONFIGS.items():
+        values = [(name, each) for each in _values(settings, setting.field)]
+        yield _config(name, values, setting.config_type, is_read_only=True)
 
 
 def _values(settings: NodeSettings, field: str) -> list[_Value]:

@@ -1,0 +1,111 @@
+"""The settings of a broker by their names in Kafka: how each is read, and from where to where it goes.
+
+Rule: a name is that of a field of NodeSettings or ConnectionSettings with dots, but for those in `_FIELDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from fencepost.broker.log_config import UNLIMITED, integer, ratio
+from fencepost.broker.settings import QUEUED_BYTES_MIN
+from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
+
+INTERNAL_SEGMENT_BYTES_MIN: Final = 1 << 14
+INTERNAL_SEGMENT_BYTES_MAX: Final = 1 << 30
+_HIGHEST: Final = {ConfigType.INT: INT32_MAX, ConfigType.LONG: INT64_MAX}
+_FIELDS: Final = {"transaction.partition.verification.enable": "partition_verification"}
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+class BrokerConfig(NamedTuple):
+    """One setting. `lowest` and `highest` are those of a number."""
+
+    name: str
+    config_type: ConfigType
+    lowest: int = 0
+    highest: int | None = None
+    """None: what the type can hold."""
+
+    @property
+    def field(self) -> str:
+        """The field of NodeSettings or ConnectionSettings."""
+        return _FIELDS.get(self.name, self.name.replace(".", "_"))
+
+    def parse(self, text: str) -> Any:
+        """The value that the text stands for; ValueError if it is none."""
+        match self.config_type:
+            case ConfigType.BOOLEAN:
+                if text not in _BOOLEANS:
+                    raise ValueError("it must be true or false")
+                return _BOOLEANS[text]
+            case ConfigType.DOUBLE:
+                return ratio(text)
+            case _:
+                highest = _HIGHEST[self.config_type] if self.highest is None else self.highest
+                return integer(self.lowest, highest)(text)
+
+    @property
+    def values(self) -> str:
+        """What it can be, in words."""
+        match self.config_type:
+            case ConfigType.BOOLEAN:
+                return "true, false"
+            case ConfigType.DOUBLE:
+                return "0 to 1"
+            case _ if self.highest is None:
+                return f"at least {self.lowest:,}"
+            case _:
+                return f"{self.lowest:,} to {self.highest:,}"
+
+
+def _by_name(*configs: BrokerConfig) -> Mapping[str, BrokerConfig]:
+    return {config.name: config for config in configs}
+
+
+_BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
+_SEGMENT: Final = (_INT, INTERNAL_SEGMENT_BYTES_MIN, INTERNAL_SEGMENT_BYTES_MAX)
+
+NODE_CONFIGS: Final = _by_name(
+    BrokerConfig("transaction.partition.verification.enable", _BOOLEAN),
+    BrokerConfig("node.id", _INT),
+    BrokerConfig("auto.create.topics.enable", _BOOLEAN),
+    BrokerConfig("num.partitions", _INT, 1),
+    BrokerConfig("transaction.state.log.num.partitions", _INT, 1),
+    BrokerConfig("transaction.state.log.segment.bytes", *_SEGMENT),
+    BrokerConfig("offsets.topic.num.partitions", _INT, 1),
+    BrokerConfig("offsets.topic.segment.bytes", *_SEGMENT),
+    BrokerConfig("message.max.bytes", _INT),
+    BrokerConfig("log.message.timestamp.after.max.ms", _LONG),
+    BrokerConfig("log.message.timestamp.before.max.ms", _LONG),
+    BrokerConfig("transaction.max.timeout.ms", _INT, 1),
+    BrokerConfig("transaction.abort.timed.out.transaction.cleanup.interval.ms", _INT, 1),
+    BrokerConfig("transactional.id.expiration.ms", _INT, 1),
+    BrokerConfig("transaction.remove.expired.transaction.cleanup.interval.ms", _INT, 1),
+    BrokerConfig("producer.id.expiration.ms", _INT, 1),
+    BrokerConfig("producer.id.expiration.check.interval.ms", _INT, 1),
+    BrokerConfig("offsets.retention.minutes", _INT, 1),
+    BrokerConfig("offsets.retention.check.interval.ms", _LONG, 1),
+    BrokerConfig("log.retention.ms", _LONG, UNLIMITED),
+    BrokerConfig("log.retention.bytes", _LONG, UNLIMITED),
+    BrokerConfig("log.retention.check.interval.ms", _LONG, 1),
+    BrokerConfig("log.cleaner.backoff.ms", _LONG),
+    BrokerConfig("log.cleaner.min.cleanable.ratio", ConfigType.DOUBLE),
+    BrokerConfig("log.cleaner.min.compaction.lag.ms", _LONG),
+    BrokerConfig("log.cleaner.max.compaction.lag.ms", _LONG, 1),
+    BrokerConfig("log.cleaner.delete.retention.ms", _LONG),
+    BrokerConfig("group.initial.rebalance.delay.ms", _INT),
+    BrokerConfig("group.min.session.timeout.ms", _INT, 1),
+    BrokerConfig("group.max.session.timeout.ms", _INT, 1),
+    BrokerConfig("group.max.size", _INT, 1),
+)
+"""Those of NodeSettings, which DescribeConfigs shows."""
+
+CONNECTION_CONFIGS: Final = _by_name(
+    BrokerConfig("max.connections", _INT, 1),
+    BrokerConfig("connections.max.idle.ms", _LONG, 1),
+    BrokerConfig("queued.max.request.bytes", _LONG, QUEUED_BYTES_MIN),
+    BrokerConfig("queued.max.response.bytes", _LONG, QUEUED_BYTES_MIN),
+)
+"""Those of ConnectionSettings."""

@@ -1,0 +1,78 @@
+"""`fencepost serve --override`: the settings of a broker by their names in Kafka."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fencepost.broker import server
+from fencepost.broker.broker_configs import CONNECTION_CONFIGS, NODE_CONFIGS
+from fencepost.broker.server import BrokerSettings
+from fencepost.broker.settings import ConnectionSettings, NodeSettings
+from fencepost.cli.application import run
+from tests.cli.tool import Output
+
+
+def served(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> BrokerSettings:
+    """The settings that `serve` starts a broker with; none is started."""
+    taken: list[BrokerSettings] = []
+
+    async def take(settings: BrokerSettings, **_: Any) -> None:
+        taken.append(settings)
+
+    monkeypatch.setattr(server, "serve_until_signalled", take)
+    options = [word for each in overrides for word in ("--override", each)]
+    assert run(["serve", "--memory", *options]) == 0
+    return taken[0]
+
+
+def test_settings_of_the_node_and_of_its_connections_are_overridden(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = served(
+        monkeypatch,
+        "group.initial.rebalance.delay.ms=0",
+        "auto.create.topics.enable=false",
+        "log.cleaner.min.cleanable.ratio=0.1",
+        "log.retention.ms=-1",
+        "max.connections=7",
+    )
+    assert settings.node == NodeSettings(
+        group_initial_rebalance_delay_ms=0,
+        auto_create_topics_enable=False,
+        log_cleaner_min_cleanable_ratio=0.1,
+        log_retention_ms=-1,
+    )
+    assert settings.connections == ConnectionSettings(max_connections=7)
+
+
+@pytest.mark.parametrize("config", NODE_CONFIGS.values(), ids=lambda config: config.name)
+def test_each_setting_of_a_node_has_a_field_and_reads_its_default(config: Any) -> None:
+    default = getattr(NodeSettings(), config.field)
+    assert config.parse(str(default).lower()) == default
+
+
+@pytest.mark.parametrize("config", CONNECTION_CONFIGS.values(), ids=lambda config: config.name)
+def test_each_setting_of_connections_has_a_field(config: Any) -> None:
+    value = config.parse(str(config.lowest))
+    assert getattr(ConnectionSettings(**{config.field: value}), config.field) == config.lowest
+    with pytest.raises(ValueError, match="it must be an integer from"):
+        config.parse(str(config.lowest - 1))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["num.partitions"], "--override num.partitions is not name=value"),
+        (["num.partitions=1", "num.partitions=2"], "--override sets num.partitions twice"),
+        (["num.partitions=many"], "num.partitions=many: it must be an integer from 1 to 2147483647"),
+        (["auto.create.topics.enable=no"], "auto.create.topics.enable=no: it must be true or false"),
+        (["log.cleaner.min.cleanable.ratio=2"], "it must be a number from 0 to 1"),
+        (["group.initial.rebalance.delay=0"], 'did you mean "group.initial.rebalance.delay.ms"?'),
+        (["min.insync.replicas=2"], "a broker has no setting min.insync.replicas"),
+        (["listeners=PLAINTEXT://:9092"], "give --host and --port"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_in_words(overrides: list[str], words: str, capsys: Output) -> None:
+    options = [word for each in overrides for word in ("--override", each)]
+    assert run(["serve", "--memory", *options]) == 2
+    assert words in capsys.readouterr().err
