@@ -204,6 +204,17 @@ class Node:
             return internal or self.settings.log_config
         return with_own(self.settings.log_config, topic.configs)
 
+    def coordinators(self, topic: str) -> int:
+        """The partitions of an internal topic, each with a coordinator. The settings count until the topic
+        exists; later they say nothing about where records are.
+        """
+        known = self.cluster.topics.get(topic)
+        if known is not None:
+            return len(known.leaders)
+        if topic == TRANSACTION_STATE_TOPIC:
+            return self.settings.transaction_state_log_num_partitions
+        return self.settings.offsets_topic_num_partitions
+
     def log_under(self, kind: type[Above_co], key: TopicPartition) -> LogUnder[Above_co] | None:
         """The log of a coordinator's partition, if this node leads it. The topic decides the kind."""
         log: Any = self.logs.get(key)

@@ -56,6 +56,23 @@ def grown(story: Story, *wanted: tuple[str, int], validate_only: bool = False) -
     return [answer.error for answer in body_of(reply, m.CreatePartitionsReply).topics]
 
 
+def test_coordinators_stay_where_they_are_when_the_number_of_partitions_is_set_anew() -> None:
+    story = Story()
+    names = [f"pay-{number}" for number in range(5)]
+    owners = {name: story.identity(name) for name in names}
+    for name, owner in owners.items():
+        story.commit_offset(owner, f"readers of {name}", 7, name)
+        story.ended(owner, COMMIT, name)
+    story.settings = attrs.evolve(
+        SETTINGS, transaction_state_log_num_partitions=5, offsets_topic_num_partitions=5
+    )
+    story.restart()
+    assert [story.offset(f"readers of {name}").offset for name in names] == [7] * 5
+    assert [story.identity(name).producer_id for name in names] == [
+        owner.producer_id for owner in owners.values()
+    ]
+
+
 # --- topics ----------------------------------------------------------------------------------------------
 
 

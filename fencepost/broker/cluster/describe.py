@@ -106,12 +106,9 @@ def answer_topic(node: Node, in_flight: InFlightTopicCreation, answer: Answered)
 
 
 def _internal_topic(node: Node, request: m.FindCoordinator) -> m.CreateTopic:
-    if request.kind == CoordinatorType.TRANSACTION:
-        count = node.settings.transaction_state_log_num_partitions
-        return m.CreateTopic(topic=TRANSACTION_STATE_TOPIC, partition_count=count)
-    return m.CreateTopic(
-        topic=CONSUMER_OFFSETS_TOPIC, partition_count=node.settings.offsets_topic_num_partitions
-    )
+    is_transactional = request.kind == CoordinatorType.TRANSACTION
+    topic = TRANSACTION_STATE_TOPIC if is_transactional else CONSUMER_OFFSETS_TOPIC
+    return m.CreateTopic(topic=topic, partition_count=node.coordinators(topic))
 
 
 def _answer_coordinator(node: Node, request: m.FindCoordinator, to: ReplyTo) -> None:

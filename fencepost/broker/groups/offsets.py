@@ -60,7 +60,7 @@ TOO_LARGE: Final = Refused(
 
 def group_log(node: Node, group_id: str) -> GroupLog | Refused:
     """The log of the group's coordinator, if this node is the coordinator."""
-    number = coordinator_partition(group_id, node.settings.offsets_topic_num_partitions)
+    number = coordinator_partition(group_id, node.coordinators(CONSUMER_OFFSETS_TOPIC))
     log = node.log_under(Groups, TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
     return log or Refused(ErrorCode.NOT_COORDINATOR)
 

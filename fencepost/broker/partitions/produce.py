@@ -65,7 +65,7 @@ from fencepost.protocol.messages import (
     ProducedPartition,
     ProduceReply,
 )
-from fencepost.protocol.terms import INTERNAL_TOPICS, NO_OFFSET, TopicPartition
+from fencepost.protocol.terms import INTERNAL_TOPICS, NO_OFFSET, TRANSACTION_STATE_TOPIC, TopicPartition
 
 # A refusal of the coordinator, as the producer sees it (AddPartitionsToTxnManager). NOT_ENOUGH_REPLICAS makes
 # clients retry without a metadata refresh, which would be in vain: the partition has not moved.
@@ -200,7 +200,7 @@ def add_request(
 
 def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: InFlight) -> bool:
     """Send a request to the coordinator of its transactional id. Returns False if there is none."""
-    count = node.settings.transaction_state_log_num_partitions
+    count = node.coordinators(TRANSACTION_STATE_TOPIC)
     leader = node.cluster.leader(transactions.log_of(request.transactional_id, count))
     if leader is not None:
         node.ask(leader.node_id, request, why)

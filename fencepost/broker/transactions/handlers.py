@@ -26,6 +26,7 @@ from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
     TOPIC_NAME_LENGTH_MAX,
+    TRANSACTION_STATE_TOPIC,
     TopicPartition,
     coordinator_partition,
 )
@@ -45,7 +46,7 @@ RECORD_REST_MAX: Final = 2048  # bytes: the batch and its record without partiti
 
 def coordinator_log(node: Node, transactional_id: str) -> TransactionLog | Refused:
     """The log of the id's coordinator, if this node is the coordinator."""
-    key = transactions.log_of(transactional_id, node.settings.transaction_state_log_num_partitions)
+    key = transactions.log_of(transactional_id, node.coordinators(TRANSACTION_STATE_TOPIC))
     return node.log_under(Transactions, key) or Refused(ErrorCode.NOT_COORDINATOR)
 
 
@@ -173,7 +174,7 @@ def add_offsets(
     if isinstance(log, Refused):
         node.reply(to, log)
         return
-    number = coordinator_partition(request.group_id, node.settings.offsets_topic_num_partitions)
+    number = coordinator_partition(request.group_id, node.coordinators(CONSUMER_OFFSETS_TOPIC))
     add = m.AddPartitionsToTxn(
         transactional_id=request.transactional_id,
         producer_id=request.producer_id,
