@@ -86,7 +86,8 @@ def report(problem: Exception) -> int:
             what, then, code = str(problem), problem.then, problem.code
         case RequestTimeout():  # a broker accepted the connection before, so starting one is no advice
             what = problem.because
-            then = ADVICE.get(problem.error, "try again; if it fails again, check the broker at --bootstrap")
+            again = "try again; if it fails again, check the broker at --bootstrap-server"
+            then = ADVICE.get(problem.error, again)
         case CorruptRecords():
             what, then = problem.because, f"{ADVICE[ErrorCode.KAFKA_STORAGE_ERROR]}; --from skips the damage"
         case UnknownTopic():
@@ -104,7 +105,7 @@ def report(problem: Exception) -> int:
             what, then = REQUEST_NAME.sub("", problem.because), ADVICE.get(problem.error, "")
         case ConnectionError():
             what, code = str(problem), NO_BROKER
-            then = "start a broker with `fencepost serve DIR`, or give its address with --bootstrap"
+            then = "start a broker with `fencepost serve DIR`, or give its address with --bootstrap-server"
         case NotADataDirectory():
             what, code = str(problem), WRONG_USAGE
         case OSError(strerror=str(reason), filename=str(path)):

@@ -23,7 +23,12 @@ CONNECT_SECONDS: Final = 5.0
 ANSWER_MS: Final = 15_000  # a person is waiting; programs use the longer timeouts of the client
 
 Bootstrap = Annotated[
-    str, Parameter("--bootstrap", env_var="FENCEPOST_BOOTSTRAP", help="Address of the broker, as host:port.")
+    str,
+    Parameter(
+        "--bootstrap-server",
+        env_var="FENCEPOST_BOOTSTRAP_SERVER",
+        help="Address of the broker, as host:port.",
+    ),
 ]
 CommandConfig = Annotated[
     Path | None,
@@ -51,14 +56,16 @@ def reach(bootstrap: str) -> str:
     host, colon, port = bootstrap.rpartition(":")
     if not colon or not port.isdecimal():
         raise CommandFailed(
-            f"--bootstrap {bootstrap} is not host:port", then=f"for example {DEFAULT}", code=WRONG_USAGE
+            f"--bootstrap-server {bootstrap} is not host:port",
+            then=f"for example {DEFAULT}",
+            code=WRONG_USAGE,
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, UnicodeError) as problem:  # UnicodeError: no host can have this name
         raise CommandFailed(
             f"no broker listens on {bootstrap}: {getattr(problem, 'strerror', None) or problem}",
-            then="start one with `fencepost serve DIR`, or give its address with --bootstrap",
+            then="start one with `fencepost serve DIR`, or give its address with --bootstrap-server",
             code=NO_BROKER,
         ) from problem
     return bootstrap

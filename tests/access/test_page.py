@@ -80,7 +80,7 @@ class Terminal:
         self.broker = subprocess.Popen(
             words, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
         )
-        self._set([f"FENCEPOST_BOOTSTRAP=127.0.0.1:{read_ready(self.broker)['port']}"])
+        self._set([f"FENCEPOST_BOOTSTRAP_SERVER=127.0.0.1:{read_ready(self.broker)['port']}"])
 
 
 def test_the_example_prints_what_the_page_says(
@@ -95,7 +95,7 @@ def test_the_example_prints_what_the_page_says(
         for command, expected in transcript():
             assert (command, terminal.play(command)) == (command, expected)
         program, printed = PROGRAM.findall(PAGE)[0]
-        program = program.replace("127.0.0.1:9092", os.environ["FENCEPOST_BOOTSTRAP"])
+        program = program.replace("127.0.0.1:9092", os.environ["FENCEPOST_BOOTSTRAP_SERVER"])
         exec(program, {})
         assert capsys.readouterr().out == printed
     finally:

@@ -28,7 +28,7 @@ def data(tmp_path: Path) -> Path:
     """What a broker left."""
     directory = tmp_path / "data"
     with Broker(str(directory)) as broker:
-        run(["topic", "create", "payments", "--bootstrap", broker.address])
+        run(["topic", "create", "payments", "--bootstrap-server", broker.address])
         fill(broker)
     return directory
 

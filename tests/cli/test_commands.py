@@ -19,7 +19,7 @@ class Shell:
     """Runs commands against one broker."""
 
     def __init__(self, address: str, capture: Output, directory: Path) -> None:
-        self._at = ["--bootstrap", address]
+        self._at = ["--bootstrap-server", address]
         self._capture = capture
         self._file = directory / "lines"
 

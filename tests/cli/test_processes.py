@@ -59,7 +59,7 @@ def test_a_second_broker_on_a_directory_or_a_port_is_told_so(tmp_path: Path) -> 
 def test_lines_go_in_and_come_out(tmp_path: Path) -> None:
     lines = "apple\t3\npear\t1\nno key at all\n"
     with broker(tmp_path) as (_, address):
-        at = ("--bootstrap", address)
+        at = ("--bootstrap-server", address)
         assert fencepost("topic", "create", "fruit", *at).returncode == 0
         assert "3 records written to fruit" in fencepost("produce", "fruit", *at, stdin=lines).stdout
         assert fencepost("consume", "fruit", *at).stdout == lines
@@ -68,7 +68,7 @@ def test_lines_go_in_and_come_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_follower_is_stopped_by_a_signal(tmp_path: Path, how: signal.Signals, code: int) -> None:
     with broker(tmp_path) as (_, address):
-        at = ("--bootstrap", address)
+        at = ("--bootstrap-server", address)
         fencepost("topic", "create", "fruit", *at)
         with started("consume", "fruit", "--follow", *at) as follower:
             fencepost("produce", "fruit", *at, stdin="apple\n")
@@ -81,9 +81,9 @@ def test_a_follower_is_stopped_by_a_signal(tmp_path: Path, how: signal.Signals, 
 
 def test_a_follower_reports_that_the_broker_is_gone_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
     with broker(tmp_path) as (process, address):
-        fencepost("topic", "create", "fruit", "--bootstrap", address)
-        with started("consume", "fruit", "--follow", "--bootstrap", address) as follower:
-            fencepost("produce", "fruit", "--bootstrap", address, stdin="apple\n")
+        fencepost("topic", "create", "fruit", "--bootstrap-server", address)
+        with started("consume", "fruit", "--follow", "--bootstrap-server", address) as follower:
+            fencepost("produce", "fruit", "--bootstrap-server", address, stdin="apple\n")
             assert follower.stdout is not None
             assert follower.stderr is not None
             assert follower.stdout.readline() == "apple\n"
@@ -93,14 +93,14 @@ def test_a_follower_reports_that_the_broker_is_gone_and_goes_on_when_it_is_back(
             process.wait(PATIENCE_S)
             with started("serve", str(tmp_path), "--port", address.rpartition(":")[2]) as successor:
                 read_ready(successor)
-                fencepost("produce", "fruit", "--bootstrap", address, stdin="pear\n")
+                fencepost("produce", "fruit", "--bootstrap-server", address, stdin="pear\n")
                 assert follower.stdout.readline() == "pear\n"
                 assert follower.stderr.readline() == "fencepost: all partitions can be read again\n"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     with broker(tmp_path) as (_, address):
-        at = ("--bootstrap", address)
+        at = ("--bootstrap-server", address)
         fencepost("topic", "create", "fruit", *at)
         fencepost("produce", "fruit", *at, stdin="an apple a day\n" * 20_000)
         with started("consume", "fruit", *at) as reader:
@@ -129,9 +129,9 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         (["serve", "--memory", "--host", "nowhere.invalid"], 1, "choose another host"),
         (["serve", "--memory", "--host", "a" * 64], 1, "choose another host"),
         (["serve", "--memory", "--fault", "when node 1 crashes do drop"], 2, "a server cannot do"),
-        (["topic", "list", "--bootstrap", "127.0.0.1:1"], 3, "fencepost serve"),
-        (["topic", "list", "--bootstrap", "nowhere"], 2, "host:port"),
-        (["topic", "list", "--bootstrap", f"{'a' * 64}:1"], 3, "no broker listens on"),
+        (["topic", "list", "--bootstrap-server", "127.0.0.1:1"], 3, "fencepost serve"),
+        (["topic", "list", "--bootstrap-server", "nowhere"], 2, "host:port"),
+        (["topic", "list", "--bootstrap-server", f"{'a' * 64}:1"], 3, "no broker listens on"),
         (["produce", "fruit", "--records-per-transaction", "5"], 2, "--transactional-id"),
         (["produce", "fruit", "--transactional-id", ""], 2, "--transactional-id must not be empty"),
         (["demo", "--flights", "100", "--kills", "100"], 2, "need at least"),

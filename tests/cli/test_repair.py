@@ -27,7 +27,7 @@ def fill(broker: Broker) -> None:
 def consumed(data: Path, capsys: Output) -> list[str]:
     with Broker(str(data)) as broker:
         capsys.readouterr()
-        assert run(["consume", "payments", "--places", "--bootstrap", broker.address]) == 0
+        assert run(["consume", "payments", "--places", "--bootstrap-server", broker.address]) == 0
     return capsys.readouterr().out.split()
 
 
@@ -36,7 +36,7 @@ def data(tmp_path: Path) -> Path:
     """What a broker left."""
     directory = tmp_path / "data"
     with Broker(str(directory)) as broker:
-        run(["topic", "create", "payments", "--bootstrap", broker.address])
+        run(["topic", "create", "payments", "--bootstrap-server", broker.address])
         fill(broker)
     return directory
 

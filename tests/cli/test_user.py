@@ -93,7 +93,7 @@ def test_a_broker_keeps_its_data_in_one_place(tmp_path: Path, capsys: Output) ->
 def test_a_file_of_settings_that_is_missing_is_named_before_a_broker_is_looked_for(
     file: Path, capsys: Output
 ) -> None:
-    command = ["topic", "list", "--bootstrap", "127.0.0.1:1", "--command-config", str(file)]
+    command = ["topic", "list", "--bootstrap-server", "127.0.0.1:1", "--command-config", str(file)]
     assert run(command) == WRONG_USAGE
     said = capsys.readouterr().err
     assert f"cannot read --command-config {file}: No such file" in said

@@ -13,7 +13,7 @@ Output = pytest.CaptureFixture[str]
 
 
 class Tool:
-    """`fencepost ... --bootstrap` with the address of a broker."""
+    """`fencepost ... --bootstrap-server` with the address of a broker."""
 
     def __init__(self, address: str, capture: Output) -> None:
         self.address = address
@@ -21,7 +21,7 @@ class Tool:
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
         """What a command says that ends with this code."""
-        assert run([*arguments, "--bootstrap", self.address]) == code
+        assert run([*arguments, "--bootstrap-server", self.address]) == code
         said = self._capture.readouterr()
         return said.err if code else said.out
 
