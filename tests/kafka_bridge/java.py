@@ -162,10 +162,12 @@ class JavaProducer:
             self._producer.sendOffsetsToTransaction(meant, member)
 
     def commit(self) -> None:
+        self._sent = []  # a transaction fails as a whole
         with reporting():
             self._producer.commitTransaction()
 
     def abort(self) -> None:
+        self._sent = []
         with reporting():
             self._producer.abortTransaction()
 

@@ -1,4 +1,4 @@
-"""A broker process for Kafka's own tools."""
+"""A broker for Kafka's own tools."""
 
 from __future__ import annotations
 

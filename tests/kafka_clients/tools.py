@@ -24,10 +24,15 @@ def java(*arguments: str) -> list[str]:
     return ["java", *JAVA_OPTIONS, "-cp", f"{JARS}/*", *arguments]
 
 
-def run(tool: str, *arguments: str, stdin: str = "") -> str:
-    """What a tool prints."""
+def process(tool: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """A tool that has run to its end without an error."""
     ran = subprocess.run(
         java(tool, *arguments), input=stdin, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
+    return ran
+
+
+def run(tool: str, *arguments: str, stdin: str = "") -> str:
+    """What a tool prints."""
+    return process(tool, *arguments, stdin=stdin).stdout
