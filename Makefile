@@ -12,7 +12,7 @@ MAVEN  := tests/kafka_clients
 JARS   := $(MAVEN)/target/.complete
 STORIES := $(addprefix tests/kafka_bridge/test_,stories.py broken_brokers.py access.py)
 
-.PHONY: help env demo test lint format kafka-clients oracle attack sweep bench docs clean
+.PHONY: help env demo test lint format kafka-clients kafka-jars oracle attack sweep bench docs clean
 
 help:
 	@echo 'make env     create the environment in $(VENV) with PYTHON=$(PYTHON)'
@@ -23,7 +23,8 @@ help:
 	@echo 'make oracle  compare Fencepost with recorded answers of Apache Kafka; FILES="..." replays others; WIRE=kafka'
 	@echo 'make attack  attack a broker on loopback while a client checks every record; SEED=2 draws other requests'
 	@echo 'make sweep   300 kills, 10,000 simulated clusters that lose power, every bit of a directory; SEED=2'
-	@echo 'make bench   measure client and broker against a peer, and the speed of the simulator'
+	@echo 'make bench   measure client and broker against peers, and the speed of the simulator;'
+	@echo '             after make kafka-jars, Apache Kafka is one of the peers'
 	@echo 'make docs    generate tables and diagrams of the docs, and the blocking client'
 	@echo 'make clean   remove the environment and every cache'
 
@@ -55,7 +56,7 @@ kafka-clients: env $(JARS)
 	$(BIN)/pytest -n 2 --dist loadfile --durations 5 --library kafka-clients $(STORIES) $(MAVEN)
 
 $(JARS): $(MAVEN)/pom.xml
-	@command -v javac mvn >/dev/null || { echo 'make kafka-clients needs a JDK and Maven.' >&2; exit 1; }
+	@command -v javac mvn >/dev/null || { echo 'Apache Kafka needs a JDK and Maven.' >&2; exit 1; }
 	rm -rf $(@D)
 	mvn --quiet --batch-mode --file $< dependency:copy-dependencies
 	@touch $@
@@ -76,8 +77,12 @@ attack: env
 sweep: env
 	$(BIN)/python -m tests.sweep --seed $(SEED) $(ONLY)
 
+# KAFKA_JARS: the directory with Apache Kafka's jars, to measure it too; `make kafka-jars` gets them.
+bench: export KAFKA_JARS ?= $(wildcard $(MAVEN)/target/jars)
 bench: env
 	$(BIN)/python -m benchmarks
+
+kafka-jars: $(JARS)
 
 docs: env
 	$(BIN)/python -m tools.docs

@@ -1,5 +1,6 @@
 """`python -m benchmarks`: measures client and broker beside confluent-kafka and librdkafka's mock cluster,
-and the simulator. `python -m benchmarks partitions` and `restarts` measure what takes longer.
+confluent-kafka on several brokers, and the simulator. `python -m benchmarks partitions` and `restarts`
+measure what takes longer.
 
 Rule: stdout has only the results; nothing passes or fails by speed.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +20,16 @@ from rich.console import Console
 
 from benchmarks import partitions, restarts
 from benchmarks.brokers import System
-from benchmarks.load_rounds import Tell, measure
+from benchmarks.brokers_report import (
+    BROKER_LOADS,
+    OURS,
+    PEERS,
+    brokers_as_json,
+    brokers_conditions,
+    brokers_grid,
+    brokers_results,
+)
+from benchmarks.load_rounds import Round, Tell, measure
 from benchmarks.loads import Load, Scale
 from benchmarks.report import (
     Grid,
@@ -49,6 +59,7 @@ FULL_SIMULATOR, QUICK_SIMULATOR = SimulatorScale(), SimulatorScale(calm_worlds=1
 FULL_ROUNDS, QUICK_ROUNDS = 5, 2
 SIMULATOR_ROUNDS = 3
 CHOICES = {"produce": [Load.PRODUCE], "fetch": [Load.FETCH, Load.FETCH_VALUES], "commits": [Load.COMMITS]}
+CLIENT_LOADS = [load for loads in CHOICES.values() for load in loads]
 
 app = App(name="benchmarks", help_format="plaintext")
 
@@ -58,14 +69,15 @@ def run(
     *,
     quick: Annotated[bool, Parameter(negative="")] = False,
     rounds: int | None = None,
-    only: Literal["produce", "fetch", "commits", "simulator"] | None = None,
+    only: Literal["produce", "fetch", "commits", "brokers", "simulator"] | None = None,
     records: int | None = None,
     transactions: int | None = None,
     as_json_line: Annotated[bool, Parameter("--json", negative="")] = False,
     write: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Measure produce, fetch and commits of Fencepost and confluent-kafka in turn and show the ratios; then
-    measure the simulator on one core.
+    """Measure produce, fetch and commits of Fencepost and confluent-kafka in turn and show the ratios; do the
+    same for confluent-kafka on Fencepost's broker and on others, with Apache Kafka if KAFKA_JARS names the
+    directory of its jars; then measure the simulator on one core.
 
     Parameters
     ----------
@@ -86,12 +98,19 @@ def run(
     """
     usual = QUICK if quick else FULL
     scale = Scale(records=records or usual.records, transactions=transactions or usual.transactions)
+    rounds_of_loads = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
     found: dict[str, Any] = {}
-    if only != "simulator":
-        loads = list(Load) if only is None else CHOICES[only]
-        report = measured_report(loads, scale, rounds=rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS))
+    if only is None or only in CHOICES:
+        report = measured_report(CHOICES.get(only or "", CLIENT_LOADS), scale, rounds=rounds_of_loads)
         _hand_out(grids(report), conditions(report), section="measured" if write else None)
         found |= as_json(report.loads, report.standing, report.import_trio)
+    if only in (None, "brokers") and OURS.is_installed:
+        results = brokers_results(
+            measured_rounds([OURS, *PEERS], BROKER_LOADS, scale, rounds=rounds_of_loads)
+        )
+        where = brokers_conditions(scale, rounds=rounds_of_loads)
+        _hand_out([brokers_grid(results)], where, section="brokers" if write else None)
+        found["one_client"] = brokers_as_json(results)
     if only in (None, "simulator"):
         simulator = measured_simulator_report(quick=quick, rounds=rounds)
         tables, where = simulator_grids(simulator), simulator_conditions(simulator)
@@ -149,10 +168,8 @@ def _hand_out(tables: list[Grid], where: str, *, section: str | None) -> None:
 
 
 def measured_report(loads: list[Load], scale: Scale, *, rounds: int) -> Report:
-    """Measures the loads; shows the current step on a terminal."""
-    systems = [system for system in System if system.is_installed]
-    with _measuring() as (data, tell):
-        results = measure(systems, loads, scale, rounds=rounds, data=data, tell=tell)
+    """Measures the loads of the two clients, each on its own broker."""
+    results = measured_rounds([System.OURS, System.CONFLUENT], loads, scale, rounds=rounds)
     return Report(
         loads=load_results(results),
         standing=standing_results(results),
@@ -160,6 +177,15 @@ def measured_report(loads: list[Load], scale: Scale, *, rounds: int) -> Report:
         scale=scale,
         rounds=rounds,
     )
+
+
+def measured_rounds(
+    systems: Iterable[System], loads: Sequence[Load], scale: Scale, *, rounds: int
+) -> list[Round]:
+    """Measures the loads on the systems that are installed; shows the current step on a terminal."""
+    installed = [system for system in systems if system.is_installed]
+    with _measuring() as (data, tell):
+        return measure(installed, loads, scale, rounds=rounds, data=data, tell=tell)
 
 
 def measured_simulator_report(*, quick: bool, rounds: int | None) -> SimulatorReport:

@@ -1,5 +1,5 @@
-"""The brokers that are measured, each in its own process: Fencepost on a fresh directory, and librdkafka's
-mock cluster. Also the CPU and memory of a process.
+"""The brokers that are measured, each in its own process: Fencepost and Apache Kafka on a fresh directory,
+and librdkafka's mock cluster. Also the CPU and memory of a process.
 
 Rule: no broker outlives the benchmark. A broker has started once it has answered a request.
 """
@@ -23,6 +23,8 @@ from typing import Any
 
 import attrs
 
+from benchmarks import apache_kafka
+from benchmarks.loads import PARTITIONS
 from fencepost.protocol.frames import FrameReader, decode_reply, encode_request
 from fencepost.protocol.messages import API_BY_REQUEST, Metadata
 
@@ -34,11 +36,17 @@ class System(Enum):
     """A client and its broker. The value is the name in the table."""
 
     OURS = "fencepost"
-    CONFLUENT = "confluent-kafka"
+    CONFLUENT = "confluent-kafka"  # on librdkafka's mock cluster
+    CONFLUENT_ON_FENCEPOST = "confluent-kafka on fencepost"
+    CONFLUENT_ON_KAFKA = "confluent-kafka on Apache Kafka"
 
     @property
     def is_installed(self) -> bool:
-        return self is System.OURS or find_spec("confluent_kafka") is not None
+        if self is System.OURS:
+            return True
+        return find_spec("confluent_kafka") is not None and (
+            self is not System.CONFLUENT_ON_KAFKA or apache_kafka.is_installed()
+        )
 
 
 def environment(data: Path) -> dict[str, str]:
@@ -58,8 +66,14 @@ class RunningBroker:
 
 
 def running(system: System, data: Path) -> AbstractContextManager[RunningBroker]:
-    """Runs a fresh broker for the block; Fencepost keeps its log under `data`, the peer keeps none."""
-    return _fencepost(data) if system is System.OURS else _mock_cluster(data)
+    """Runs a fresh broker for the block; those that have files keep them under `data`."""
+    match system:
+        case System.OURS | System.CONFLUENT_ON_FENCEPOST:
+            return _fencepost(data)
+        case System.CONFLUENT:
+            return _mock_cluster(data)
+        case System.CONFLUENT_ON_KAFKA:
+            return _apache_kafka(data)
 
 
 def seconds_to_import_trio(data: Path) -> float:
@@ -73,7 +87,8 @@ def seconds_to_import_trio(data: Path) -> float:
 def _fencepost(data: Path) -> Generator[RunningBroker]:
     with TemporaryDirectory(dir=data) as directory:
         begun = time.perf_counter()
-        command = ("fencepost", "serve", directory, "--port", "0", "--with-parent")
+        partitions = ("--num-partitions", str(PARTITIONS))
+        command = ("fencepost", "serve", directory, "--port", "0", "--with-parent", *partitions)
         with _speaking(*command, data=data) as (process, ready):
             _ask_for_metadata(ready["host"], ready["port"])
             yield _started(f"{ready['host']}:{ready['port']}", process, begun)
@@ -84,6 +99,15 @@ def _mock_cluster(data: Path) -> Generator[RunningBroker]:
     begun = time.perf_counter()
     with _speaking("benchmarks.mock_cluster", data=data) as (process, ready):
         yield _started(ready["address"], process, begun)
+
+
+@contextmanager
+def _apache_kafka(data: Path) -> Generator[RunningBroker]:
+    with TemporaryDirectory(dir=data) as directory:
+        apache_kafka.format_directory(Path(directory))
+        begun = time.perf_counter()
+        with apache_kafka.running(Path(directory)) as (process, address):
+            yield _started(address, process, begun)
 
 
 def _started(address: str, process: subprocess.Popen[bytes], begun: float) -> RunningBroker:

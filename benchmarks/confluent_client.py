@@ -1,17 +1,28 @@
-"""The loads on confluent-kafka, written as its users write them, with the settings that were fastest here.
+"""The loads on confluent-kafka, written as its users write them, with the settings that were fastest on its
+mock cluster. Every broker gets the same.
 
 Rule: differences in favour of the peer are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from uuid import uuid4
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
-from benchmarks.loads import KEYS, PARTITIONS, RECORDS_PER_TRANSACTION, VALUES, Load, Scale, Work
+from benchmarks.loads import (
+    COMMIT_LOADS,
+    KEYS,
+    PARTITIONS,
+    RECORDS_PER_TRANSACTION,
+    VALUES,
+    Load,
+    Scale,
+    Work,
+)
 
 WAIT_SECONDS_MAX = 30.0
 CALLBACKS_EVERY = 1_000  # records; polling for delivery reports after each one costs a third of the speed
@@ -66,26 +77,37 @@ def _producing(address: str, scale: Scale) -> Generator[Work]:
 
 
 @contextmanager
-def _committing(address: str, scale: Scale) -> Generator[Work]:
-    """One producer commits transactions to one partition, one at a time."""
+def _committing(address: str, scale: Scale, *, producers: int) -> Generator[Work]:
+    """Each producer commits transactions to one partition of its own, one at a time, in its own thread."""
+    commits = [_committer(address) for _ in range(producers)]
+    shares = [len(range(number, scale.transactions, producers)) for number in range(producers)]
+
+    def work() -> int:
+        with ThreadPoolExecutor(producers) as threads:
+            running = [threads.submit(commit, share) for commit, share in zip(commits, shares, strict=True)]
+            return sum(each.result() for each in running)
+
+    for commit in commits:
+        commit(1)
+    yield work
+
+
+def _committer(address: str) -> Callable[[int], int]:
+    """A producer, as a function that commits so many transactions and returns their number."""
     topic = f"bench-{uuid4().hex}"
     own = {"bootstrap.servers": address, "transactional.id": topic, "linger.ms": 0}
     producer = Producer({**PRODUCER, **own})
     producer.init_transactions(WAIT_SECONDS_MAX)
 
-    def transaction() -> None:
-        producer.begin_transaction()
-        for value in VALUES[:RECORDS_PER_TRANSACTION]:
-            producer.produce(topic, value, KEYS[0])
-        producer.commit_transaction()
+    def commit(count: int) -> int:
+        for _ in range(count):
+            producer.begin_transaction()
+            for value in VALUES[:RECORDS_PER_TRANSACTION]:
+                producer.produce(topic, value, KEYS[0])
+            producer.commit_transaction()
+        return count
 
-    def work() -> int:
-        for _ in range(scale.transactions):
-            transaction()
-        return scale.transactions
-
-    transaction()
-    yield work
+    return commit
 
 
 @contextmanager
@@ -103,7 +125,9 @@ def _fetching(address: str, scale: Scale) -> Generator[Work]:
         consumer.assign(partitions)
         count = 0
         while count < scale.records:
-            messages = consumer.consume(CONSUMED_AT_ONCE, timeout=STALLED_SECONDS)
+            # It waits for all that it is asked for, so no more than there is.
+            wanted = min(CONSUMED_AT_ONCE, scale.records - count)
+            messages = consumer.consume(wanted, timeout=STALLED_SECONDS)
             assert messages, f"no record arrived in {STALLED_SECONDS} s; there were {count}"
             taken.append(sum(len(message.value() or b"") for message in messages))
             count += len(messages)
@@ -118,8 +142,8 @@ def prepared(load: Load, address: str, scale: Scale) -> AbstractContextManager[W
     match load:
         case Load.PRODUCE:
             return _producing(address, scale)
-        case Load.COMMITS:
-            return _committing(address, scale)
+        case Load.COMMITS | Load.COMMITS_OF_TEN:
+            return _committing(address, scale, producers=COMMIT_LOADS[load])
         case Load.FETCH | Load.FETCH_VALUES:
             return _fetching(address, scale)
 
@@ -130,4 +154,4 @@ def fill(address: str, scale: Scale) -> None:
     producer = Producer({**PRODUCER, "bootstrap.servers": address})
     for number, (key, value) in enumerate(scale.keyed_records()):
         producer.produce(topics[number % len(topics)], value, key)
-    assert producer.flush(WAIT_SECONDS_MAX) == 0, "the mock cluster took too long"
+    assert producer.flush(WAIT_SECONDS_MAX) == 0, "the broker took too long"

@@ -118,6 +118,8 @@ def prepared(load: Load, address: str, scale: Scale) -> AbstractContextManager[W
             return _fetching(address, scale, _bytes_of_records)
         case Load.FETCH_VALUES:
             return _fetching(address, scale, _bytes_of_values)
+        case Load.COMMITS_OF_TEN:
+            raise ValueError("only one client is measured on several brokers, and it is not ours")
 
 
 def fill(address: str, scale: Scale) -> None:

@@ -113,13 +113,13 @@ def _standing(broker: RunningBroker) -> Standing:
 
 
 # A process imports only the client that it uses, because the memory of the process is measured.
-CLIENTS = {System.OURS: "benchmarks.fencepost_client", System.CONFLUENT: "benchmarks.confluent_client"}
+OUR_CLIENT, CONFLUENT_CLIENT = "benchmarks.fencepost_client", "benchmarks.confluent_client"
 FILL = "fill"
 
 
 def main(system: str, load: str, address: str, broker: str, records: str, transactions: str) -> None:
     """Runs one load and prints its sample."""
-    client = import_module(CLIENTS[System(system)])
+    client = import_module(OUR_CLIENT if System(system) is System.OURS else CONFLUENT_CLIENT)
     scale = Scale(records=int(records), transactions=int(transactions))
     if load == FILL:
         client.fill(address, scale)

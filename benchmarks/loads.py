@@ -33,6 +33,11 @@ class Load(Enum):
     FETCH = "fetch"
     FETCH_VALUES = "fetch values"
     COMMITS = "commits"
+    COMMITS_OF_TEN = "commits of 10 producers"
+
+
+COMMIT_LOADS: Final = {Load.COMMITS: 1, Load.COMMITS_OF_TEN: 10}
+"""The loads of transactions, and how many producers commit them."""
 
 
 @attrs.frozen(kw_only=True)
@@ -44,7 +49,7 @@ class Scale:
 
     def operations(self, load: Load) -> int:
         """The number of records or commits of a load."""
-        return self.transactions if load is Load.COMMITS else self.records
+        return self.transactions if load in COMMIT_LOADS else self.records
 
     def keyed_records(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields key and value of each record of a load."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import PAGE
+from benchmarks.__main__ import CLIENT_LOADS, PAGE
+from benchmarks.apache_kafka import JARS_VARIABLE
 from benchmarks.brokers import System
+from benchmarks.brokers_report import BROKER_LOADS, OURS, brokers_grid, brokers_results
 from benchmarks.load_rounds import Round, timed
 from benchmarks.loads import Load, Sample, Scale, Standing
 from benchmarks.report import (
@@ -38,21 +42,31 @@ def test_a_quick_run_measures_every_load_on_every_system() -> None:
         capture_output=True,
         text=True,
         timeout=RUN_SECONDS_MAX,
+        env={name: value for name, value in os.environ.items() if name != JARS_VARIABLE},
     )
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
-    here = {system.value for system in System if system.is_installed}
-    assert [load["load"] for load in found["loads"]] == [load.value for load in Load]
+    here = {system.value for system in (System.OURS, System.CONFLUENT) if system.is_installed}
+    assert [load["load"] for load in found["loads"]] == [load.value for load in CLIENT_LOADS]
     for load in found["loads"]:
         assert set(load["rates"]) == here
         assert all(rate["middle"] > 0 for rate in load["rates"].values())
         assert (load["ratio"] is None) == (len(here) == 1)
     assert {broker["system"] for broker in found["brokers"]} == here
+    _check_brokers(found["one_client"])
     simulated = found["simulator"]
     assert {figure["subject"] for figure in simulated["figures"]} == {subject.value for subject in Subject}
     assert all(figure["rate"]["middle"] > 0 for figure in simulated["figures"])
     for shares in simulated["shares"].values():
         assert sum(shares.values()) == pytest.approx(1, abs=0.001)
+
+
+def _check_brokers(found: list[dict[str, Any]]) -> None:
+    assert [load["load"] for load in found] == [load.value for load in BROKER_LOADS]
+    for load in found:
+        assert set(load["peers"]) == {System.CONFLUENT.value}
+        assert set(load["broker_cpu_us"]) == {OURS.value, System.CONFLUENT.value}
+        assert load["rates"]["middle"] > 0
 
 
 def _sample(rate: float, cpu_us: float | None = 1.0) -> Sample:
@@ -101,6 +115,26 @@ def test_a_goal_is_reached_by_the_median_ratio(
     assert result.is_reached is reached
 
 
+def _brokers_round(*rates: float) -> Round:
+    systems = (OURS, System.CONFLUENT, System.CONFLUENT_ON_KAFKA)
+    samples = {system: _sample(rate) for system, rate in zip(systems, rates, strict=False)}
+    return Round(samples={Load.COMMITS: samples}, standing={}, import_trio_seconds=0.1)
+
+
+def test_one_client_is_compared_on_each_broker() -> None:
+    rounds = [_brokers_round(300, 400, 100), _brokers_round(50, 40, 30), _brokers_round(300, 300, 150)]
+    page = markdown([brokers_grid(brokers_results(rounds))], "")
+    assert "| load | fencepost | mock cluster | ratio | goal | Apache Kafka | ratio | goal | broker" in page
+    ratios = "1.00× (0.75× to 1.25×) | ≥ 1× reached", "2.00× (1.67× to 3.00×) | ≥ 2× reached"
+    assert all(ratio in page for ratio in ratios)
+    assert "| 1 / 1 / 1 |" in page
+
+
+def test_without_apache_kafka_its_columns_are_left_out() -> None:
+    page = markdown([brokers_grid(brokers_results([_brokers_round(300, 400)]))], "")
+    assert "| 300 | 400 | 0.75× | ≥ 1× missed | 1 / 1 |" in page
+
+
 def test_a_figure_that_a_machine_does_not_give_is_a_dash() -> None:
     rounds = [_round(Load.PRODUCE, 2_000, 1_000, cpu_us=None)]
     page = _markdown(rounds)
@@ -143,7 +177,7 @@ def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
     assert page.read_text() == "words\n"
 
 
-@pytest.mark.parametrize("section", ["measured", "simulated"])
+@pytest.mark.parametrize("section", ["measured", "brokers", "simulated"])
 def test_the_page_has_every_section(tmp_path: Path, section: str) -> None:
     page = tmp_path / PAGE.name
     page.write_text(PAGE.read_text())
