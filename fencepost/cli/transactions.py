@@ -124,7 +124,7 @@ def list_transactions(
         Only transactions that have been open for longer than this number of milliseconds; a negative number
         lists all. Ids without a start time are always listed, as in Kafka.
     transactional_id_pattern
-        Only ids that match this regular expression as a whole.
+        Only ids that match this regular expression as a whole (RE2 syntax, as in Kafka).
     state
         Only ids in this state. Repeatable.
     producer_id
@@ -135,8 +135,13 @@ def list_transactions(
     with connect(bootstrap, command_config) as admin:
         try:
             listed = sorted(admin.list_transactions(*filters), key=lambda entry: entry.transactional_id)
-        except ValueError as problem:
-            raise CommandFailed(f"--transactional-id-pattern {problem}", code=WRONG_USAGE) from problem
+        except RequestFailed as problem:
+            if problem.error is not ErrorCode.INVALID_REGULAR_EXPRESSION:
+                raise
+            raise CommandFailed(
+                f"--transactional-id-pattern {transactional_id_pattern!r} is not a regular expression of RE2",
+                code=WRONG_USAGE,
+            ) from problem
     print_rows(LISTED, listed, as_json=as_json)
 
 

@@ -35,12 +35,14 @@ from fencepost.kafka_bridge.wire import (
     RequestHeader,
     decode_request,
     encode_response,
+    framed,
     read_header,
 )
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import REQUEST_HEADER_MAX, Announced, FrameReader, ReplyFrame, RequestFrame
-from fencepost.protocol.messages import Produce, Request
+from fencepost.protocol.messages import Produce, Request, SaslAuthenticate, SaslAuthenticateReply
+from fencepost.protocol.terms import NEWEST_VERSION
 from fencepost.protocol.wire_protocol import Asked, SessionRoom, TopicIds
 
 PRODUCE_KEY: Final = 0
@@ -88,10 +90,13 @@ class KafkaProtocol:
     def __init__(self, topics: TopicIds, sessions: SessionRoom) -> None:
         self.frames: FrameReader = KafkaFrameReader()
         self._context = Context(topics, FetchSession(sessions))
+        self._token: int | None = None  # the correlation id of a token of the login
         self._next = 0
         self._current: _InProgress | None = None
 
     def ask(self, frame: memoryview) -> Asked:
+        if self._context.raw_login.due:
+            return self._ask_with_token(bytes(frame))
         header = read_header(frame)
         api = SERVED.get(header.api_key)
         if api is None or not api.first <= header.version <= api.last:
@@ -107,10 +112,23 @@ class KafkaProtocol:
             self._current = _InProgress(header, exchange, places)
         return Asked(requests)
 
+    def _ask_with_token(self, token: bytes) -> Asked:
+        self._context.raw_login.due -= 1
+        self._token = number = self._next
+        self._next += 1
+        request = SaslAuthenticate(auth_bytes=token)
+        return Asked((RequestFrame(request, correlation_id=number, version=NEWEST_VERSION, client_id=""),))
+
     def close(self) -> None:
         self._context.fetch_session.end()
 
     def reply(self, reply: ReplyFrame) -> Asked:
+        if reply.correlation_id == self._token:
+            # A login that failed gets no answer: the connection is closed.
+            answered = reply.body
+            return Asked(
+                pieces=framed(answered.auth_bytes) if isinstance(answered, SaslAuthenticateReply) else None
+            )
         current = self._current
         if current is None or reply.correlation_id not in current.places:
             return Asked()  # to a request beside the exchange

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import attrs
 
 from fencepost.kafka_bridge.fetch_session import FetchSession
+from fencepost.kafka_bridge.raw_login import RawLogin
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Request
 from fencepost.protocol.wire_protocol import TopicIds
@@ -46,10 +47,11 @@ class Exchange:
 
 @attrs.frozen
 class Context:
-    """What a connection knows beside its request: the topics, and its fetch session."""
+    """What a connection knows beside its request: topics, its fetch session, and a login in progress."""
 
     topics: TopicIds
     fetch_session: FetchSession
+    raw_login: RawLogin = attrs.Factory(RawLogin)
 
 
 Translated = Exchange | Callable[[Context], Exchange]

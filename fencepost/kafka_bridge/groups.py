@@ -23,6 +23,7 @@ from fencepost.protocol.wire_protocol import TopicIds
 FIRST_BATCHED_OFFSET_FETCH: Final = 8
 FIRST_OFFSETS_BY_ID: Final = 10  # OffsetCommit and OffsetFetch
 FIRST_BATCHED_LEAVE_GROUP: Final = 3
+FIRST_WITH_MEMBER_ID_REQUIRED: Final = 4  # JoinGroup (KIP-394)
 CLASSIC: Final = "classic"
 _STATES: Final = {state.title.lower(): state for state in GroupState}
 
@@ -165,18 +166,20 @@ def _fetched(asked: m.OffsetFetch, answer: Answer) -> dict[str, Any]:
     }
 
 
-def join_group(request: Any, _: int) -> Exchange:
+def join_group(request: Any, version: int) -> Exchange:
     """Join a group, or its next generation."""
+    session_timeout = request.session_timeout
     asked = m.JoinGroup(
         group_id=request.group_id,
-        session_timeout_ms=milliseconds(request.session_timeout),
-        rebalance_timeout_ms=milliseconds(request.rebalance_timeout),
+        session_timeout_ms=milliseconds(session_timeout),
+        rebalance_timeout_ms=milliseconds(getattr(request, "rebalance_timeout", session_timeout)),
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
         protocol_type=request.protocol_type,
         protocols=tuple(
             m.GroupProtocol(name=each.name, metadata=each.metadata) for each in request.protocols
         ),
+        requires_member_id=version >= FIRST_WITH_MEMBER_ID_REQUIRED,
     )
     return one(asked, lambda answer: _joined(asked, answer))
 

@@ -5,21 +5,28 @@ Rule: the messages of a mechanism pass as bytes. Connections answer these reques
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, one
+from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated, Values, one
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR
 
+FIRST_WITH_SASL_AUTHENTICATE: Final = 1  # of SaslHandshake; before it, tokens follow without headers
 
-def sasl_handshake(request: Any, _: int) -> Exchange:
+
+def sasl_handshake(request: Any, version: int) -> Translated:
     """Choose the mechanism."""
 
-    def respond(answer: Answer) -> Values:
-        offered = () if answer.body is None else answer.body.mechanisms
-        return {"error_code": answer.error, "mechanisms": offered}
+    def of_connection(context: Context) -> Exchange:
+        def respond(answer: Answer) -> Values:
+            if answer.error is NO_ERROR and version < FIRST_WITH_SASL_AUTHENTICATE:
+                context.raw_login.begin(request.mechanism)
+            offered = () if answer.body is None else answer.body.mechanisms
+            return {"error_code": answer.error, "mechanisms": offered}
 
-    return one(m.SaslHandshake(mechanism=request.mechanism), respond)
+        return one(m.SaslHandshake(mechanism=request.mechanism), respond)
+
+    return of_connection
 
 
 def sasl_authenticate(request: Any, _: int) -> Exchange:

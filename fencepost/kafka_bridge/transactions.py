@@ -278,11 +278,12 @@ def _transaction(described: m.TransactionDescription) -> Values:
 
 
 def list_transactions(request: Any, _: int) -> Exchange:
-    """List the transactions of this coordinator (KIP-664, KIP-994)."""
+    """List the transactions of this coordinator (KIP-664, KIP-994, KIP-1152)."""
     asked = m.ListTransactions(
         states=tuple(request.state_filters),
         producer_ids=tuple(request.producer_id_filters),
         duration_ms=getattr(request, "duration_filter", -1),
+        transactional_id_pattern=getattr(request, "transactional_id_pattern", None),
     )
 
     def respond(answer: Answer) -> Values:

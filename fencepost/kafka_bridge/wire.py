@@ -110,6 +110,11 @@ def encode_response(
     data = out.getbuffer()
     if len(data) > FRAME_SIZE_MAX:
         raise FrameTooLarge(f"a response of {len(data)} bytes; the limit is {FRAME_SIZE_MAX}")
+    return framed(data)
+
+
+def framed(data: Buffer) -> list[Buffer]:
+    """The pieces of a frame."""
     return [_LENGTH.pack(len(data)), data]
 
 

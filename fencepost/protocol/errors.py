@@ -142,6 +142,7 @@ class ErrorCode(IntEnum):
     FETCH_SESSION_TOPIC_ID_ERROR = 106, _R.RETRY, "a fetch session names topics by names or by ids, not both"
     # Clients from before KIP-890 get INVALID_TXN_STATE in its place, which is fatal to them.
     TRANSACTION_ABORTABLE = 120, _R.ABORT, "the transaction cannot continue and must be aborted"
+    INVALID_REGULAR_EXPRESSION = 128, _R.RAISE, "the broker cannot read the regular expression"
 
 
 # A module constant, since enum members are looked up in Python until 3.12, and this one at every step.

@@ -739,12 +739,14 @@ class ListTransactions:
     """List the transactions that this coordinator owns (KIP-664).
 
     An empty filter selects all, as does a `duration_ms` of -1 (KIP-994). `states` have the names that Kafka's
-    tools print. An unknown name selects nothing, and the reply names it.
+    tools print. An unknown name selects nothing, and the reply names it. `transactional_id_pattern` is a
+    regular expression of RE2 for the whole id (KIP-1152).
     """
 
     states: tuple[str, ...]
     producer_ids: tuple[Int64, ...]
     duration_ms: Int64
+    transactional_id_pattern: str | None = None
 
 
 @value(kw_only=True)
@@ -856,7 +858,8 @@ class GroupProtocol:
 class JoinGroup:
     """Join a group, or its next generation.
 
-    A new member joins with the id "", gets one with MEMBER_ID_REQUIRED, and joins again (KIP-394).
+    A new member joins with the id "", gets one with MEMBER_ID_REQUIRED, and joins again (KIP-394), unless its
+    client is too old to know this.
     """
 
     group_id: str
@@ -867,6 +870,7 @@ class JoinGroup:
     group_instance_id: str | None
     protocol_type: str
     protocols: tuple[GroupProtocol, ...]
+    requires_member_id: bool = True
 
 
 @value(kw_only=True)

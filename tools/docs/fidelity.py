@@ -136,8 +136,8 @@ DIFFERENCES: Final = (
         what="request versions",
         kafka="Every version since 2.1 (KIP-896); the newest ones use topic ids.",
         here="All versions of the requests of a transaction, and one version of every other request. "
-        "Kafka's clients are served every version of Kafka 4, except ListTransactions 2, JoinGroup 0 to 3 "
-        "(before KIP-394), and SaslHandshake 0. Fencepost's own client identifies topics by name.",
+        "Kafka's clients are served every version of Kafka 4.3.1. Fencepost's own client identifies topics "
+        "by name.",
         because="Only the requests of a transaction change their meaning with the version.",
         noticed="UNSUPPORTED_VERSION, and the response of ApiVersions.",
     ),

@@ -11,6 +11,7 @@ from fencepost.broker.cluster.controller import METADATA_PARTITION, Topic
 from fencepost.broker.contract import Answered, Refused, Reply, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import ProducerEntry
+from fencepost.broker.patterns import BadPattern, whole_match
 from fencepost.broker.purgatory import InFlightTopicCreation
 from fencepost.broker.transactions.handlers import coordinator_log
 from fencepost.broker.transactions.state import PREPARED, Transactions
@@ -191,7 +192,13 @@ def _transaction(node: Node, name: str) -> m.TransactionDescription:
 
 
 def list_transactions(node: Node, request: m.ListTransactions, to: ReplyTo, now: int) -> None:
-    """The transactional ids that this node coordinates, filtered (KIP-664, KIP-994)."""
+    """The transactional ids that this node coordinates, filtered (KIP-664, KIP-994, KIP-1152)."""
+    pattern = request.transactional_id_pattern
+    try:
+        is_wanted = whole_match(pattern) if pattern else _always
+    except BadPattern as problem:
+        node.reply(to, Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, str(problem)))
+        return
     found = sorted(
         (
             (name, record)
@@ -204,6 +211,7 @@ def list_transactions(node: Node, request: m.ListTransactions, to: ReplyTo, now:
                 or record.start_ms == NO_TIMESTAMP
                 or now - record.start_ms > request.duration_ms
             )
+            and is_wanted(name)
         ),
         key=lambda item: item[0],
     )
@@ -214,6 +222,10 @@ def list_transactions(node: Node, request: m.ListTransactions, to: ReplyTo, now:
     unknown = tuple(dict.fromkeys(state for state in request.states if state not in STATE_TITLES))
     body = m.ListTransactionsReply(unknown_states=unknown, transactions=listed)
     node.after_all(_coordinated(node), Reply(to, body=body))
+
+
+def _always(_: str) -> bool:
+    return True
 
 
 def _coordinated(node: Node) -> list[TopicPartition]:

@@ -97,7 +97,7 @@ def _join_newcomer(turn: Turn, request: m.JoinGroup, to: ReplyTo, newcomer: Newc
     known = turn.group.static_member(request.group_instance_id)
     if known is not None:
         _return_static(turn, request, to, known, newcomer.member_id)
-    elif request.group_instance_id is not None:
+    elif request.group_instance_id is not None or not request.requires_member_id:
         _add(turn, request, to, newcomer)
     else:
         # KIP-394: first an id. A retried join would otherwise leave one more member that never answers.
