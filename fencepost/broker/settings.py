@@ -77,7 +77,7 @@ class NodeSettings:
     broken: frozenset[str] = attrs.field(factory=frozenset[str], validator=_known_protections)
     fixes: KafkaFixes = ALL_FIXES  # the fixes of Kafka that this broker has
     auto_create_topics_enable: bool = True  # for Kafka's clients; ours never ask for it
-    num_partitions: int = 1  # of a topic for which nobody says how many
+    num_partitions: int = 1  # of a topic that is created without a number
     transaction_state_log_num_partitions: int = 50
     offsets_topic_num_partitions: int = 50
     message_max_bytes: int = 1_048_588  # message.max.bytes: 1 MiB of records and a header

@@ -157,7 +157,7 @@ class DerivedFiles:
         names = self.storage.files(self.log.directory)
         new, new_log = (file.rpartition("/")[2] + CLEANED_SUFFIX for file in (place.file, segment.file))
         if new in names and new_log not in names:
-            self.findings.note(place, "a cleaned segment has taken the place of the log alone", REBUILT)
+            self.findings.note(place, "a cleaned segment has replaced the log, but not this index", REBUILT)
             return
         data = self.storage.read_file(place.file)
         if data is None:
@@ -165,7 +165,7 @@ class DerivedFiles:
             return
         left = len(data) % layout.size
         if left:
-            what = f"{left} bytes at the end are not a whole entry"
+            what = f"{left} bytes at the end are not a complete entry"
             self.findings.tell(segment.is_final, place, what, REBUILT)
         compare(segment, place, list(layout.iter_unpack(data[: len(data) - left])))
 
@@ -196,7 +196,7 @@ class DerivedFiles:
                 return
             last = entry
         if newest > last.timestamp and segment.is_final:
-            what = f"the newest timestamp is {newest}, the index ends at {last.timestamp}"
+            what = f"the newest timestamp is {newest}, but the index ends at {last.timestamp}"
             self.findings.problem(place, what, "records are not found by their timestamp")
 
     def _compare_aborted(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
@@ -251,7 +251,7 @@ class DerivedFiles:
         log = self.log
         place = Place(f"{log.directory}/{offset:020d}{SNAPSHOT_SUFFIX}")
         if offset > log.end_offset:
-            what = f"taken at offset {offset}, and the log ends at {log.end_offset}"
+            what = f"taken at offset {offset}, but the log ends at {log.end_offset}"
             means = "the end of the log was lost after this was written"
             self.findings.tell(log.was_closed, place, what, means)
             return
@@ -323,7 +323,7 @@ class DerivedFiles:
         log, place = self.log, Place(f"{self.log.directory}/{MANIFEST}")
         start, says, high_watermark = (manifest[name] for name in OFFSETS)
         if high_watermark > log.end_offset:
-            what = f"its high watermark is {high_watermark}, the log ends at {log.end_offset}"
+            what = f"its high watermark is {high_watermark}, but the log ends at {log.end_offset}"
             self.findings.problem(place, what, LOST)
             return
         stable = log.stable_at(high_watermark)
@@ -331,15 +331,15 @@ class DerivedFiles:
             what = f"its high watermark {high_watermark} is inside a batch"
             self.findings.problem(place, what, READERS)
         elif says != stable:
-            what = f"its last stable offset is {says}, a full scan up to {high_watermark} gives {stable}"
+            what = f"its last stable offset is {says}, but a full scan up to {high_watermark} gives {stable}"
             self.findings.problem(place, what, READERS)
         if not log.start_offset <= start <= high_watermark:
-            what = f"its log start offset is {start}, the log begins at {log.start_offset}"
+            what = f"its log start offset is {start}, but the log begins at {log.start_offset}"
             self.findings.problem(place, what, READERS)
         if log.was_closed and high_watermark != log.end_offset:
             self.findings.note(
                 place,
-                f"its high watermark is {high_watermark}, the log was closed at {log.end_offset}",
+                f"its high watermark is {high_watermark}, but the log was closed at {log.end_offset}",
                 "the broker did not stop cleanly: readers of the manifest see the end after its next start",
             )
         elif log.was_closed:
@@ -348,7 +348,7 @@ class DerivedFiles:
             ]
             found = log.model.open_transactions()
             if opened != found:
-                what = f"its open transactions are {opened}, a full scan finds {found}"
+                what = f"its open transactions are {opened}, but a full scan finds {found}"
                 self.findings.problem(place, what, READERS)
         self._check_segments(place, manifest["segments"])
 
@@ -401,9 +401,9 @@ class DerivedFiles:
         if not isinstance(start, int):
             self.findings.problem(place, "its log_start_offset is missing or malformed", DELETED)
         elif start > self.log.end_offset:
-            self.findings.problem(place, f"it says {start}, the log ends at {self.log.end_offset}", LOST)
+            self.findings.problem(place, f"it says {start}, but the log ends at {self.log.end_offset}", LOST)
         elif manifest is not None and manifest["log_start_offset"] > max(start, self.log.start_offset):
-            what = f"it says {start}, the manifest says {manifest['log_start_offset']}"
+            what = f"it says {start}, but the manifest says {manifest['log_start_offset']}"
             self.findings.problem(place, what, DELETED)
 
     def _compare_facts(
@@ -418,7 +418,7 @@ class DerivedFiles:
     ) -> None:
         for name, value in facts.items():
             if entry[name] > value or (entry[name] < value and not may_grow):
-                what = f"segment {segment.base_offset}: {name} is {entry[name]}, the log has {value}"
+                what = f"segment {segment.base_offset}: {name} is {entry[name]}, but the log has {value}"
                 self.findings.problem(place, what, means)
 
 

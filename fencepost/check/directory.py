@@ -29,7 +29,7 @@ from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, To
 
 CATALOGUE: Final = "catalogue.txt"
 ASIDE: Final = "~"  # in the name of a directory that a broker or a repair set aside, and of no partition's
-SET_ASIDE: Final = "no broker reads them; remove the directory when no one needs them any more"
+SET_ASIDE: Final = "no broker reads them; remove the directory when it is no longer needed"
 
 
 def check_directory(storage: StorageReader) -> Findings:
@@ -112,7 +112,7 @@ def _catalogue(storage: StorageReader) -> tuple[dict[str, str], list[int]]:
 
 def _check_catalogue(storage: StorageReader, cluster: KnownCluster, findings: Findings) -> None:
     for number in _catalogue(storage)[1]:
-        what = f"line {number} is not as it was written"
+        what = f"the checksum of line {number} does not match its text"
         findings.note(Place(CATALOGUE), what, "the loss of the log that it listed would not be noticed")
     known = cluster.partitions()
     for name in vanished_logs(storage):
@@ -120,7 +120,7 @@ def _check_catalogue(storage: StorageReader, cluster: KnownCluster, findings: Fi
         if partition is None:
             continue
         if not cluster.is_known or partition.topic == CLUSTER_METADATA_TOPIC or partition in known:
-            what = f"its files are gone, and {CATALOGUE} says that they exist"
+            what = f"its files are gone, but {CATALOGUE} lists it"
             findings.problem(Place(name), what, "its records are lost, and the broker does not lead it")
 
 
@@ -147,15 +147,16 @@ def _check_against_metadata(logs: list[ScannedLog], internals: Internals, findin
                 findings.note(
                     Place(log.directory),
                     "the metadata has no such partition",
-                    "the metadata lost it, or a deletion was cut short; a new topic of this name moves the "
-                    "files aside",
+                    "the metadata lost it, or a deletion was cut short; creating a topic of this name moves "
+                    "the files aside",
                 )
                 continue
             known = topic.leader_epochs[partition.partition]
             if last is not None and last.header.leader_epoch > known:
                 findings.problem(
                     last.place,
-                    f"written under leader epoch {last.header.leader_epoch}, the metadata knows {known}",
+                    f"written under leader epoch {last.header.leader_epoch}, but the metadata knows only "
+                    f"{known}",
                     "the end of the metadata log was lost: a later leader may reuse an epoch",
                 )
         given = cluster.next_producer_id

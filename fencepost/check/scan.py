@@ -37,7 +37,7 @@ OFFSET_DIGITS: Final = 20
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
 CUT: Final = (
-    "the broker refuses this log, unless only a torn, unsynced tail follows; "
+    "the broker refuses this log, unless this is only a torn, unsynced tail; "
     "`fencepost repair` lists what can be saved"
 )
 FENCED: Final = "a producer that had been fenced could write"
@@ -293,14 +293,14 @@ def _judge_data(batch: ScannedBatch, known: ModelProducer, log: ScannedLog, find
             not why,
             batch.place,
             f"{writer}: sequence {header.base_sequence} where {expected} was expected",
-            why or "records of this producer were lost, doubled or reordered",
+            why or "records of this producer were lost, duplicated or reordered",
         )
     if not header.is_transactional and known.first_offset != NO_OFFSET:
         findings.problem(
             batch.place,
             f"{writer}: a non-transactional batch inside its transaction, open since offset "
             f"{known.first_offset}",
-            "readers of committed records cannot tell what it belongs to",
+            "read_committed readers cannot tell to which transaction it belongs",
         )
 
 

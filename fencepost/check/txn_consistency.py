@@ -125,7 +125,7 @@ def _tell(
     elif not is_complete:
         return
     elif is_commit:
-        means = "readers see records as committed that no coordinator committed"
+        means = "readers get records as committed, although no coordinator committed them"
     else:
         means = "an administrator aborted a hanging transaction, or its decision was lost"
     findings.tell(decision is not None or is_commit, log.place(marker.offset), str(disagreement), means)
@@ -144,6 +144,7 @@ def check_open(histories: Histories, logs: list[ScannedLog], findings: Findings)
             if (log.partition, producer_id) not in expected:
                 findings.problem(
                     log.place(first_offset),
-                    f"producer {producer_id} has a transaction open since here that no coordinator knows",
+                    f"producer {producer_id} has a transaction open since this offset, and no coordinator "
+                    "knows it",
                     "it hangs: the last stable offset stays here; see `fencepost transactions abort`",
                 )

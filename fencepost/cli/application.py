@@ -33,8 +33,8 @@ COMMANDS = (
         "fencepost.cli.serve:serve",
         """Run a broker until Ctrl-C or SIGTERM.
 
-        When the broker is ready, it prints three lines: its address, the most memory that clients can make it
-        use, and both as JSON.
+        When the broker is ready, it prints three lines: its address, an upper bound of the memory that
+        clients can make it use, and both as JSON.
         """,
     ),
     ("user", None, "Add users to the user file of a broker, or remove them."),
@@ -54,7 +54,7 @@ COMMANDS = (
     (
         "topic describe",
         "fencepost.cli.topic:describe_topic",
-        """Show the partitions of a topic with offsets and open transactions.
+        """Show the settings of a topic, and its partitions with offsets and open transactions.
 
         STABLE END is the last stable offset, where read_committed stops. END is the high watermark.
         """,
@@ -64,7 +64,7 @@ COMMANDS = (
         "fencepost.cli.topic:alter_topic",
         """Change settings of a topic, or add partitions.
 
-        All changes of settings take effect at once, or none.
+        If one change of a setting is refused, no setting changes. Changes take effect at once.
         """,
     ),
     ("topic delete", "fencepost.cli.topic:delete_topic", "Delete a topic and all its records."),
@@ -165,9 +165,9 @@ COMMANDS = (
         "fencepost.cli.check:check",
         """Check every file of a data directory. The broker must be stopped.
 
-        It compares batches, sequences, indexes, snapshots, manifests, and the transaction log with the
-        markers. A problem is a broken guarantee (exit code 1). A note is a leftover that the next start
-        repairs, or a change that an administrator made.
+        It verifies the batches and sequences of each log, and compares indexes, snapshots and manifests with
+        the log, and the transaction log with the markers. A problem is a broken guarantee (exit code 1). A
+        note is a leftover that the next start repairs, or a change that an administrator made.
         """,
     ),
     (
@@ -176,7 +176,7 @@ COMMANDS = (
         """List the damage of a data directory; repair it with --write. The broker must be stopped.
 
         A repair keeps every intact batch at its offset, aborts transactions whose outcome is lost, sets the
-        damaged originals aside, and writes a report into the directory. Without --write nothing is changed,
+        damaged originals aside, and writes a report to the directory. Without --write nothing is changed,
         and the exit code is 1 if there is damage.
         """,
     ),
@@ -187,8 +187,8 @@ COMMANDS = (
 
         Each seed draws its own nodes, clients and faults; the real broker and real clients run in virtual
         time. If an invariant fails, the exit code is 1, and the output says how to replay and how to shrink
-        that seed. A known anomaly of an older transaction version ends its run; it is counted by name and is
-        not a violation.
+        that seed. A run that shows a known anomaly of an older transaction version stops there; the anomaly
+        is counted by name and is not a violation.
         """,
     ),
     (

@@ -34,7 +34,7 @@ def demo(
     Parameters
     ----------
     flights
-        Number of flights to process, from the first of the year on.
+        Number of flights to process, beginning with the first of the year.
     kills
         Number of kills. A fifth of them hit the broker (at least two, at most half); the others hit a worker.
     seed

@@ -49,7 +49,8 @@ def explore(
         How often each producer may give up a connection. Requests that it sent there can still arrive at any
         time.
     transaction_version
-        Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98.
+        Transaction protocol: 0 is KIP-98, 1 is the same with another format of the transaction log, 2 is
+        KIP-890 with an epoch per transaction.
     partitions
         Number of partitions of the topic; every transaction writes to all of them.
     crashes

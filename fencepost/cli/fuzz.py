@@ -44,18 +44,19 @@ class WorldOptions:
     workload: Annotated[
         Workload,
         Parameter(
-            help="What happens in a world. transactions: clients write and copy with transactional ids. "
-            "groups: the members of a consumer group process a topic. power: as transactions, with --sync "
-            "commit or all, and nodes lose power. damage: as transactions, and disks damage synced data. "
-            "requests: as transactions, with one more client, which sends extreme values. compaction: "
-            "clients read and write a compacted topic while it is cleaned, and nodes die in cleanings. One "
-            "seed draws a different world in each workload."
+            help="What happens in each simulated world. transactions: clients write and copy with "
+            "transactional ids. groups: the members of a consumer group process a topic. power: like "
+            "transactions, with --sync commit or all, and nodes lose power. damage: like transactions, and "
+            "disks damage synced data. requests: like transactions, and one more client sends extreme "
+            "values. compaction: clients read and write a compacted topic while it is cleaned, and nodes die "
+            "in cleanings. One seed draws a different world in each workload."
         ),
     ] = "transactions"
     transaction_version: Annotated[
         Version | None,
         Parameter(
-            help="Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98. [default: 2]"
+            help="Transaction protocol: 0 is KIP-98, 1 is the same with another format of the transaction "
+            "log, 2 is KIP-890 with an epoch per transaction. [default: 2]"
         ),
     ] = None
     partition_verification: Annotated[

@@ -44,7 +44,7 @@ def repair(
     write
         Repair. Without it, nothing is changed.
     adopt
-        Put a topic back into the metadata that has lost it. Repeatable.
+        Restore this topic, which the metadata has lost, from its directories. Repeatable.
     """
     storage = DiskStorage(directory, read_only=not write)
     storage.directories()  # before the lock, which creates a directory
@@ -75,8 +75,8 @@ def _check_adopted(plan: Plan, topics: tuple[str, ...]) -> None:
     for topic in topics:
         if topic not in plan.adopted:
             raise CommandFailed(
-                f"--adopt {topic}: the metadata knows this topic, or there is no directory {topic}-0",
-                then=f"give its directories their names back first: {topic}-0, without `~` and number",
+                f"--adopt {topic}: the metadata still has this topic, or there is no directory {topic}-0",
+                then=f"rename directories that were set aside first, for example {topic}-0~1 to {topic}-0",
                 code=WRONG_USAGE,
             )
 

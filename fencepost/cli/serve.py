@@ -76,8 +76,8 @@ def serve(
     host
         Address to listen on.
     insecure
-        Listen beyond this machine although TLS, users or ACLs are missing. Without any of them, anyone who
-        reaches the port can read, write and delete everything.
+        Listen beyond this machine even without TLS, users or ACLs. If all of them are missing, anyone who can
+        reach the port can read, write and delete everything.
     port
         Port to listen on; 0 picks a free port.
     advertised_listener
@@ -102,7 +102,8 @@ def serve(
         When to force the log to disk: none = never (survives kills, not power loss), commit = before a commit
         is acknowledged, all = before every acknowledgement.
     transaction_version
-        Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98.
+        Transaction protocol: 0 is KIP-98, 1 is the same with another format of the transaction log, 2 is
+        KIP-890 with an epoch per transaction.
     partition_verification
         Whether partition leaders verify transactions of older clients with the coordinator (KIP-890).
     without_fixes

@@ -52,7 +52,7 @@ def create_topic(
     name
         The name: up to 249 ASCII letters, digits, '.', '_' and '-'.
     partitions
-        Number of partitions; it can grow later, and never shrink.
+        Number of partitions; it can grow later, but never shrink.
     config
         A setting of the topic as name=value, under its name in Kafka, such as cleanup.policy=compact,
         retention.ms or max.message.bytes; docs/compaction.md lists them. Repeatable.
@@ -150,9 +150,9 @@ def alter_topic(
     config
         A setting as name=value; docs/compaction.md lists them. Repeatable.
     delete_config
-        The name of a setting for which the broker's value shall count again. Repeatable.
+        A setting to remove from the topic, so that the broker's value applies again. Repeatable.
     partitions
-        The number of partitions that the topic shall have, more than before. Keys may then belong to others.
+        The new number of partitions, larger than before. Keys of new records may then go to other partitions.
     """
     changes: dict[str, str | None] = {
         **settings_in("--config", config, example=EXAMPLE),

@@ -197,7 +197,7 @@ class _Planner:
                 raise
             content = encode_json({"format": META_VERSION, "cluster_id": DEFAULT_CLUSTER_ID}, place=META_FILE)
             self.plan.files[META_FILE] = content
-            stake = "the name of the cluster; no record"
+            stake = "the cluster id; no records"
             saved = f"it is written again, with the cluster id {DEFAULT_CLUSTER_ID!r}"
             self._report(META_FILE, "damaged derived file", str(problem), stake, saved)
         self._check_catalogue()
@@ -219,9 +219,11 @@ class _Planner:
         lines = b"" if found is None else found
         kept = [line for number, line in enumerate(lines.split(b"\n"), 1) if number not in damaged]
         self.plan.files[CATALOGUE_FILE] = b"\n".join(kept)
-        because = f"line {min(damaged)} is not as it was written" if damaged else "it is missing"
-        stake = "nothing, if all logs are there: the loss of one that it listed may not be noticed"
-        saved = "the next start adds the logs whose files are there"
+        because = "it is missing"
+        if damaged:
+            because = f"the checksum of line {min(damaged)} does not match its text"
+        stake = "no records; but if a log that it listed is gone, too, that loss may not be noticed"
+        saved = "the next start adds the logs whose files exist"
         self._report(CATALOGUE_FILE, "damaged derived file", because, stake, saved)
 
     def _read(self, partition: TopicPartition) -> None:
@@ -254,7 +256,7 @@ class _Planner:
         is_closed = str(log.partition) in self.closed
         if log.torn is not None and (is_closed or not log.torn.is_batch):
             log.segments[-1].is_altered = True
-            because, stake = "the log was closed before", "nothing"
+            because, stake = "the log was closed cleanly before these bytes", "nothing"
             if not is_closed:
                 because = "they are not the beginning of a batch"
                 stake = f"records written to {log.partition} shortly before the broker died, if any"
@@ -345,12 +347,12 @@ class _Planner:
                 f"{file}: a cleaned segment has taken its place, and the next start removes it"
             )
         for file in log.strays:
-            stake = "what it holds is in another file, or is lost"
+            stake = "its batches are in another file, or are lost"
             self._report(file, "misplaced segment", "other files hold its offsets", stake, "it is set aside")
         if log.torn is not None and not log.is_altered:
             self.plan.notes.append(
-                f"{log.torn.file}: bytes {log.torn.first_byte} to {log.torn.end_byte - 1} are a torn tail "
-                "that was never promised; the next start cuts it off"
+                f"{log.torn.file}: bytes {log.torn.first_byte} to {log.torn.end_byte - 1} are a torn tail, "
+                "as a crash leaves it; the next start cuts it off"
             )
 
     def _cut_tails(self) -> None:
@@ -500,7 +502,7 @@ class _Planner:
                 epoch = max(plan.last_epoch for plan in plans)
                 self.adopted += metadata.adopted(self.cluster, topic, count, epoch, is_compacted=compacted)
                 self.plan.adopted.add(topic)
-                self.plan.notes.append(f"topic {topic}: put back into the metadata, with {count} partitions")
+                self.plan.notes.append(f"topic {topic}: restored in the metadata; partitions: {count}")
 
     def _lost_topics(self) -> dict[str, list[TopicPartition]]:
         found: dict[str, list[TopicPartition]] = {}
@@ -526,9 +528,9 @@ class _Planner:
             self._report(
                 str(key),
                 "lost topic",
-                "the metadata does not know it any more",
+                "the metadata no longer knows it",
                 f"the records at offsets up to {end - 1} of {key}",
-                f"its files are kept aside; to get the topic back, name the directory {key} again and run "
+                f"its files are set aside; to get the topic back, rename the directory to {key} and run "
                 f"`fencepost repair {self.storage.location} --write --adopt {topic}`",
             )
             self.logs[key] = LogPlan(SalvagedLog(key))
@@ -545,7 +547,7 @@ _STAKES: Final = {
         "transactions without a known outcome are aborted; ids whose last state may be lost are forgotten",
     ),
     CONSUMER_OFFSETS_TOPIC: (
-        "offsets that groups committed there: they go on at older offsets, and process records again",
+        "offsets that groups committed there: the groups continue at older offsets and repeat records",
         "all other offsets and groups",
     ),
 }
@@ -560,5 +562,5 @@ def _in_words(settled: Settled) -> str:
     )
     what = f"{partition}: the marker of a transaction of {who}, open since offset {first_offset}, is lost"
     if is_proven:
-        return f"{what}; it was decided as {result.name}, and gets that marker again"
-    return f"{what}, and so may be its outcome; it is aborted"
+        return f"{what}; the decision was {result.name}, so this marker is written again"
+    return f"{what}, and its outcome may be lost with it; the transaction is aborted"

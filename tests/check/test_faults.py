@@ -178,7 +178,7 @@ INDEXES = [
         "an offset index is torn",
         lambda at: at.cut(f"{SECOND}.index", 3),
         f"{SECOND}.index",
-        "not a whole entry",
+        "not a complete entry",
     ),
     Fault("an index is missing", lambda at: at.remove(f"{SECOND}.index"), f"{SECOND}.index", "missing"),
     Fault(
@@ -273,7 +273,7 @@ SNAPSHOTS = [
         "a snapshot of what is not there",
         lambda at: at.put(f"orders-1/{77:020d}.snapshot", at.get(at.last_snapshot("orders-1"))),
         ".snapshot",
-        "taken at offset 77, and the log ends at 9",
+        "taken at offset 77, but the log ends at 9",
     ),
 ]
 
@@ -285,13 +285,13 @@ SMALL_FILES = [
         "the last stable offset is too high",
         adjust(MANIFEST, last_stable_offset=9),
         MANIFEST,
-        "its last stable offset is 9, a full scan up to 9 gives 7",
+        "its last stable offset is 9, but a full scan up to 9 gives 7",
     ),
     Fault(
         "the last stable offset is too low",
         adjust(MANIFEST, last_stable_offset=3),
         MANIFEST,
-        "its last stable offset is 3, a full scan up to 9 gives 7",
+        "its last stable offset is 3, but a full scan up to 9 gives 7",
     ),
     Fault(
         "more is promised than there is", adjust(MANIFEST, high_watermark=50), MANIFEST, "the log ends at 9"
@@ -313,7 +313,7 @@ SMALL_FILES = [
         "the first segment is missing",
         lambda at: at.remove(ORDERS_LOG),
         "orders-0/manifest.json",
-        "its log start offset is 0, the log begins at 6",
+        "its log start offset is 0, but the log begins at 6",
     ),
     Fault(
         "only its index is left", lambda at: at.remove(ORDERS_LOG), "orders-0/", "an index without its log"
@@ -322,7 +322,7 @@ SMALL_FILES = [
         "the last segment is missing",
         lambda at: at.remove(f"{THIRD}.log"),
         "orders-0/manifest.json",
-        "its high watermark is 16, the log ends at 14",
+        "its high watermark is 16, but the log ends at 14",
     ),
     Fault("a manifest is cut off", lambda at: at.cut(MANIFEST, 5), MANIFEST, "not JSON"),
     Fault(
@@ -342,7 +342,7 @@ SMALL_FILES = [
         "a log start is beyond the log",
         lambda at: at.put(LOG_START, encode_json({"format": 1, "log_start_offset": 999}, place=LOG_START)),
         LOG_START,
-        "it says 999, the log ends at",
+        "it says 999, but the log ends at",
     ),
     Fault(
         "a log start is no number",
@@ -407,7 +407,7 @@ TRANSACTIONS = [
         "a partition has vanished",
         lambda at: at.remove_directory("orders-1"),
         "orders-1",
-        "its files are gone, and catalogue.txt says that they exist",
+        "its files are gone, but catalogue.txt lists it",
     ),
     Fault("a log has vanished", lambda at: at.remove(SMALL_LOG), "orders-1", "its files are gone"),
     Fault(
@@ -476,13 +476,13 @@ TRANSACTIONS = [
         "a transaction hangs",
         lambda at: drop(at, LEFT_LOG, 1),
         SMALL_LOG,
-        "producer 2 has a transaction open since here that no coordinator knows",
+        "producer 2 has a transaction open since this offset, and no coordinator knows it",
     ),
     Fault(
         "it hangs elsewhere than its coordinator thinks",
         lambda at: restate(at, LEFT_LOG, 1, partitions=()),
         SMALL_LOG,
-        "producer 2 has a transaction open since here",
+        "producer 2 has a transaction open since this offset",
     ),
 ]
 
@@ -527,7 +527,7 @@ CLUSTER = [
         "a leader that the metadata does not know",
         lambda at: all_under(at, SMALL_LOG, 3),
         SMALL_LOG,
-        "written under leader epoch 3, the metadata knows 0",
+        "written under leader epoch 3, but the metadata knows only 0",
     ),
     Fault(
         "a directory of no topic",
@@ -587,7 +587,7 @@ LEFT_BEHIND = [
         "the last index is torn",
         lambda at: at.cut(f"{THIRD}.txnindex", 3),
         f"{THIRD}.txnindex",
-        "not a whole entry",
+        "not a complete entry",
         Severity.NOTE,
     ),
     Fault(
@@ -650,7 +650,7 @@ def test_a_damaged_line_of_the_catalogue_is_a_note_and_a_torn_one_is_not() -> No
     at.put(CATALOGUE, b"orders-0 synced 1\ntorn")
     (note,) = check_directory(at).found
     assert (note.severity, note.file) == (Severity.NOTE, CATALOGUE)
-    assert note.what.startswith("line 1 is not")
+    assert note.what == "the checksum of line 1 does not match its text"
 
 
 @pytest.mark.parametrize("fault", LEFT_BEHIND, ids=name_of)

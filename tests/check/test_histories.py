@@ -78,7 +78,7 @@ def test_epochs_that_transactions_share_are_told_apart_by_their_order() -> None:
 def test_a_late_batch_hangs_until_an_administrator_aborts_it() -> None:
     story, me = old_story()
     write(story, me, "late", 1)
-    assert told(story) == ["producer 0 has a transaction open since here that no coordinator knows"]
+    assert told(story) == ["producer 0 has a transaction open since this offset, and no coordinator knows it"]
     story.ask(marker_request(me, TransactionResult.ABORT, ORDERS, transaction_version=0))
     assert told(story) == []
     assert told(story, Severity.NOTE) == ["ABORT of producer 0 epoch 0, but no coordinator decided it"]

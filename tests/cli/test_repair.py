@@ -114,7 +114,7 @@ def test_what_cannot_be_repaired(tmp_path: Path, data: Path, capsys: Output) -> 
     for arguments, said in (
         ([str(tmp_path / "nowhere"), "--write"], "is not a directory"),
         ([str(strangers)], "is not a Fencepost log"),
-        ([str(data), "--adopt", "payments"], "the metadata knows this topic"),
+        ([str(data), "--adopt", "payments"], "the metadata still has this topic"),
     ):
         capsys.readouterr()
         assert run(["repair", *arguments]) == 2

@@ -131,7 +131,7 @@ def test_what_nothing_proves_is_aborted_and_told() -> None:
     damage(storage, TILL, *range(len(story.states())))
     plan, after = repaired(story)
     assert results(plan) == [("orders-0", "ABORT", False), ("orders-1", "ABORT", False)]
-    assert [note for note in plan.notes if "orders-0" in note and "it is aborted" in note]
+    assert [note for note in plan.notes if "orders-0" in note and "the transaction is aborted" in note]
     assert (after.visible(), after.visible(OTHERS)) == ("", "")
     assert goes_on(after)
 
@@ -234,7 +234,7 @@ def test_a_lost_offset_is_an_older_offset() -> None:
     damage(storage, offsets_log_of("group"), 2)
     plan, after = repaired(story)
     assert [each.at_stake for each in plan.damages] == [
-        "offsets that groups committed there: they go on at older offsets, and process records again: group"
+        "offsets that groups committed there: the groups continue at older offsets and repeat records: group"
     ]
     assert after.offset("group").offset == 3
 
