@@ -87,7 +87,7 @@ def seconds_to_import_trio(data: Path) -> float:
 def _fencepost(data: Path) -> Generator[RunningBroker]:
     with TemporaryDirectory(dir=data) as directory:
         begun = time.perf_counter()
-        partitions = ("--num-partitions", str(PARTITIONS))
+        partitions = ("--override", f"num.partitions={PARTITIONS}")
         command = ("fencepost", "serve", directory, "--port", "0", "--with-parent", *partitions)
         with _speaking(*command, data=data) as (process, ready):
             _ask_for_metadata(ready["host"], ready["port"])

@@ -139,7 +139,8 @@ def list_transactions(
             if problem.error is not ErrorCode.INVALID_REGULAR_EXPRESSION:
                 raise
             raise CommandFailed(
-                f"--transactional-id-pattern {transactional_id_pattern!r} is not a regular expression of RE2",
+                f"--transactional-id-pattern {transactional_id_pattern!r} is not a regular expression that "
+                "RE2 accepts",
                 code=WRONG_USAGE,
             ) from problem
     print_rows(LISTED, listed, as_json=as_json)
