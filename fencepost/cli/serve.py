@@ -96,8 +96,8 @@ def serve(
         TOML file with the rights of users (docs/access.md). Without it, everyone who may connect may do
         everything.
     override
-        A setting of the broker as NAME=VALUE, under its name in Kafka, such as group.initial.rebalance.delay.ms=0.
-        docs/clients.md lists them. Repeatable.
+        A setting of the broker as NAME=VALUE, under its name in Kafka, such as
+        group.initial.rebalance.delay.ms=0. docs/clients.md lists them. Repeatable.
     sync
         When to force the log to disk: none = never (survives kills, not power loss), commit = before a commit
         is acknowledged, all = before every acknowledgement.
