@@ -170,7 +170,7 @@ class Trouble(NamedTuple):
         raised = traceback.extract_tb(problem.__traceback__)[-1]
         text = "".join(traceback.format_exception(problem))
         cause = f"{type(problem).__name__} at {raised.filename}:{raised.lineno}"
-        return cls(f"a bug in the broker, which {what}\n{text}", cause)
+        return cls(f"a bug in the broker; the broker {what}\n{text}", cause)
 
 
 class Held(NamedTuple):

@@ -325,7 +325,9 @@ class Server:
                     continue
                 if self.connections.is_full:
                     accepted.close()
-                    self._tell_refused(f"there are {self.connections.limit} connections (max.connections)")
+                    self._tell_refused(
+                        f"all {self.connections.limit} connections (max.connections) are in use"
+                    )
                 else:
                     session = None if self.admission is None else self.admission.session()
                     nursery.start_soon(

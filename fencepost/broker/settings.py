@@ -46,7 +46,9 @@ def _own_id(settings: NodeSettings) -> int:
 
 def _holds_the_largest(_: object, __: object, size: int) -> None:
     if size < QUEUED_BYTES_MIN:
-        raise ValueError(f"the largest request or batch needs {QUEUED_BYTES_MIN} bytes, not {size}")
+        raise ValueError(
+            f"it must be at least {QUEUED_BYTES_MIN}, for the largest request or batch, not {size}"
+        )
 
 
 @attrs.frozen(kw_only=True)

@@ -89,7 +89,7 @@ def describe_group(
     with connect(bootstrap, command_config) as admin:
         found = admin.describe_consumer_group(name)
         if found.state is GroupState.DEAD:
-            raise CommandFailed(f"group {name} does not exist", then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND])
+            raise CommandFailed(f"group {name!r} does not exist", then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND])
         offsets = admin.list_consumer_group_offsets(name)
         topics = {topic.topic for topic in admin.list_topics()}
         read = sorted({*offsets, *(where for member in found.members for where in member.partitions)})

@@ -265,7 +265,7 @@ def _check_host(host: str, access: AccessSettings, *, insecure: bool) -> None:
     missing = access.missing
     if missing and not insecure and not _is_loopback(host):
         raise CommandFailed(
-            f"--host {host} opens the broker to other machines, but it has no {', no '.join(missing)}",
+            f"--host {host} opens the broker to other machines, which needs {', and '.join(missing)}",
             then="docs/access.md shows how to set them up; --insecure starts the broker without them, open "
             "to everyone who can reach the port",
             code=WRONG_USAGE,

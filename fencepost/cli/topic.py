@@ -158,9 +158,13 @@ def alter_topic(
         **settings_in("--config", config, example=EXAMPLE),
         **dict.fromkeys(delete_config),
     }
-    if len(changes) < len(config) + len(delete_config) or not (changes or partitions):
+    if len(changes) < len(config) + len(delete_config):
         raise CommandFailed(
-            "topic alter needs --config, --delete-config or --partitions, and each setting once",
+            "topic alter changes the same setting twice", then="give each setting once", code=WRONG_USAGE
+        )
+    if not (changes or partitions):
+        raise CommandFailed(
+            "topic alter needs --config, --delete-config or --partitions",
             then="for example: fencepost topic alter orders --config retention.ms=3600000",
             code=WRONG_USAGE,
         )

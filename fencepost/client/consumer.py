@@ -134,7 +134,7 @@ class ConsumerMachine(RequestMachine):
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads these partitions; those that were assigned before keep their positions."""
         if self.member is not None:
-            raise WrongState("assign() is not allowed while topics are subscribed: call unsubscribe() first")
+            raise WrongState("assign() is not allowed after subscribe(): call unsubscribe() first")
         wanted = list(partitions)
         check_partitions(wanted)
         self._group_metadata = None

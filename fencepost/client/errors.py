@@ -66,15 +66,15 @@ class ProducerFenced(ClientError):
 class ProducerFailed(ClientError):
     """The producer hit a fatal error and cannot continue."""
 
-    advice = "Close it and create a new one; init_transactions() of the new one ends the open transaction"
+    advice = "Close it and create a new one, whose init_transactions() ends the open transaction"
 
 
 class CommitOutcomeUnknown(ClientError):
     """The commit request was sent, but its answer is missing: the transaction is committed or aborted."""
 
     advice = (
-        "Close this producer; init_transactions() of a new one with the same transactional id waits until "
-        "the transaction is decided, then the committed offsets or the output show the result"
+        "Close this producer and call init_transactions() on a new one with the same transactional id: it "
+        "waits until the transaction is decided; then the committed offsets or the output show the result"
     )
 
 
@@ -99,7 +99,7 @@ class RequestTimeout(ClientError):
 class UnknownTopic(ClientError):
     """The topic or partition does not exist."""
 
-    advice = "Use an existing one, or create the topic with Admin.create_topic()"
+    advice = "Use an existing topic, or create this one with Admin.create_topic()"
 
 
 class OffsetOutOfRange(ClientError):

@@ -111,7 +111,7 @@ class Security:
             )
         if not self.has_tls and (self.ssl_cafile or self.ssl_certfile or self.ssl_keyfile):
             raise ValueError(
-                f"security_protocol {self.security_protocol} has no TLS, so the files of ssl_... would be "
+                f"security_protocol {self.security_protocol} has no TLS, so the ssl_... settings would be "
                 "ignored: choose SSL or SASL_SSL"
             )
         if self.ssl_keyfile and not self.ssl_certfile:

@@ -144,7 +144,7 @@ class DiskStorage:
         """Create the directory if it is missing, and lock it. The lock belongs to this object, also within
         one process.
         """
-        with _reported(f"make the data directory {self.location}"):
+        with _reported(f"create the data directory {self.location}"):
             os.makedirs(self.location, exist_ok=True)
             # O_CLOEXEC: a child process that inherits the descriptor would hold the lock longer than the
             # broker.

@@ -39,8 +39,8 @@ class DamagedLog(StorageError):
 
     def __init__(self, location: str, what: str) -> None:
         super().__init__(
-            f"{location}/{what}. Nothing was changed. Restore the directory from a copy; or stop the broker, "
-            f"and `fencepost repair {location}` lists what is lost and what can be saved"
+            f"{location}/{what}. Nothing was changed. Restore the directory from a copy, or stop the broker "
+            f"and run `fencepost repair {location}`, which lists what is lost and what can be saved"
         )
 
 

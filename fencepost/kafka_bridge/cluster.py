@@ -19,7 +19,7 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import BROKERS_DEFAULT, CoordinatorType, topic_name_problem
 from fencepost.protocol.wire_protocol import TopicIds
 
-ASSIGNS_ITSELF: Final = "this broker assigns partitions by itself: give a number of them"
+ASSIGNS_ITSELF: Final = "manual assignments of partitions are not supported: give the number of partitions"
 DEFAULT_REPLICAS: Final = (-1, 1)  # the default, and what one node can have
 TRANSACTION_VERSION: Final = "transaction.version"
 TRANSACTION_VERSION_MAX: Final = 2

@@ -85,7 +85,7 @@ def _result(asked: Any, of_topics: dict[str, _Result], of_nodes: dict[int, Answe
         return _Result(ErrorCode.INVALID_REQUEST, f"{asked.resource_name:.100} is not the id of a broker")
     answer = of_nodes[node_id]
     if answer.error is ErrorCode.INVALID_REQUEST:
-        return _Result(answer.error, f"another broker was asked for the settings of broker {node_id}")
+        return _Result(answer.error, f"broker {node_id} has to be asked for its own settings")
     configs = () if answer.body is None or node_id == ASKED_NODE else answer.body.node
     return _Result(answer.error, configs=configs)
 
@@ -172,11 +172,11 @@ def _refusal(resource: Any, *, times_named: int) -> _Result | None:
     if times_named > 1:
         because = "each resource must appear at most once"
     elif resource.resource_type == ResourceType.BROKER:
-        because = "a broker's settings are given to it when it starts, and do not change"
+        because = "a broker's settings cannot change while it runs"
     elif resource.resource_type != ResourceType.TOPIC:
         because = _no_settings(resource)
     elif any(each.config_operation not in _OPERATIONS for each in resource.configs):
-        because = "a setting can be set and deleted, and a list can be appended to and subtracted from"
+        because = "the operation on a setting must be SET, DELETE, APPEND or SUBTRACT"
     return None if because is None else _Result(ErrorCode.INVALID_REQUEST, because)
 
 

@@ -202,7 +202,7 @@ WRONG = [
     ('super_users = ["root"]', "super_users 'root' has no type: write \"User:root\""),
     ("[[acl]]\ntopic = 'a'\nallow = 'Read'", "entry 1 (line 1): no principal: write principal ="),
     (f"{ENTRY}topic = 'a'\n", "neither allow nor deny: write for example allow = ["),
-    (f"{ENTRY}allow = 'Read'", "an entry needs one resource, this one has none: write one of topic,"),
+    (f"{ENTRY}allow = 'Read'", "an entry needs one resource, but this one has none: write one of topic,"),
     (f"{ENTRY}topic = 'a'\ngroup = 'b'\nallow = 'Read'", "this one has topic and group"),
     (
         f"\n\n{ENTRY}topic = 'a'\nallow = 'Reed'",

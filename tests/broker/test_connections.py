@@ -76,7 +76,7 @@ async def test_a_connection_beyond_the_limit_is_closed_at_once(capsys: pytest.Ca
         for _ in range(5):
             assert await (await wires.open()).is_closed_by_peer()
         said = capsys.readouterr().err
-        assert said == "refused a connection: there are 2 connections (max.connections)\n"
+        assert said == "refused a connection: all 2 connections (max.connections) are in use\n"
         await second.stream.aclose()
         await until(lambda: len(server.connections.opened) == 1)
         assert await is_served(await wires.open())

@@ -127,7 +127,9 @@ class _Entry:
         keys = [key for key in _RESOURCE_KEYS if key in self.fields]
         if len(keys) != 1:
             found = " and ".join(keys) or "none"
-            self.fail(f"an entry needs one resource, this one has {found}: write one of {self._resources()}")
+            self.fail(
+                f"an entry needs one resource, but this one has {found}: write one of {self._resources()}"
+            )
         resource, is_prefix = _RESOURCE_KEYS[keys[0]]
         name = self.fields[keys[0]]
         if resource is Resource.CLUSTER:

@@ -235,7 +235,7 @@ def _growth_problem(state: Controller, wanted: m.NewPartitions, times_named: int
     if times_named > 1:
         return Refused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
     if wanted.topic in INTERNAL_TOPICS:
-        because = "the partitions of an internal topic are fixed: they decide who coordinates what"
+        because = "an internal topic cannot grow: its partitions decide which node coordinates an id"
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
     if topic is None:
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.topic!r} does not exist")
@@ -342,7 +342,7 @@ def _changed_configs(
         return Refused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
     because = topic_name_problem(wanted.topic)
     if because is None and wanted.topic in INTERNAL_TOPICS:
-        because = "the broker has the settings of internal topics"
+        because = "internal topics follow the broker's settings and have none of their own"
     if because is not None:
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
     topic = state.topics.get(wanted.topic)
@@ -365,11 +365,11 @@ def _changed_value(own: str | None, change: m.ConfigChange) -> str | Refused | N
     if change.operation is ConfigOperation.DELETE:
         return None
     if change.value is None:
-        return Refused(ErrorCode.INVALID_REQUEST, f"{change.name:.100} is changed to no value")
+        return Refused(ErrorCode.INVALID_REQUEST, f"{change.name:.100} needs a value")
     setting, value = TOPIC_CONFIGS.get(change.name), change.value
     if change.operation is not ConfigOperation.SET:
         if setting is not None and setting.config_type is not ConfigType.LIST:
-            because = f"{change.name} is not a list: it can be set, and neither grow nor shrink"
+            because = f"{change.name} is not a list: nothing can be added to it or removed from it"
             return Refused(ErrorCode.INVALID_CONFIG, because)
         value = _changed_list(DELETE if own is None else own, change.operation, listed(value))
     return _config_problem(change.name, value) or value

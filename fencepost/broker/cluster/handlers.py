@@ -46,7 +46,7 @@ def allocate_producer_ids(node: Node, request: m.AllocateProducerIds, to: ReplyT
 
 def refuse_client(node: Node, request: m.BrokerRegistration | m.ElectLeaders, to: ReplyTo, now: int) -> None:
     """Refuse requests of nodes that come from a client: it could take partitions away from a node."""
-    node.reply(to, Refused(ErrorCode.INVALID_REQUEST, "only the nodes of the cluster ask for this"))
+    node.reply(to, Refused(ErrorCode.INVALID_REQUEST, "only nodes of the cluster may send this request"))
 
 
 # --- from nodes ------------------------------------------------------------------------------------------

@@ -257,7 +257,7 @@ def _has_offset(log: Journal, plan: FetchPlan) -> bool:
 def _unreadable(key: TopicPartition, problem: FencepostError, tell: Tell) -> ErrorCode:
     """The error for a reader if the disk cannot be read, or its bytes are corrupt."""
     if isinstance(problem, DamagedLog | ProtocolViolation):
-        tell(f"{key}: {problem}. Readers of this place get an error, and everything else is served")
+        tell(f"{key}: {problem}. Readers of this batch get an error; everything else is served")
     return ErrorCode.KAFKA_STORAGE_ERROR if isinstance(problem, StorageError) else ErrorCode.CORRUPT_MESSAGE
 
 

@@ -197,7 +197,7 @@ class AsyncDriver(NetworkDriver):
     async def _connect(self, node: int) -> socket.socket:
         address = self.network.open(node)
         if address is None:
-            raise OSError(f"the address of node {node} is not known any more")
+            raise OSError(f"the address of node {node} is no longer known")
         found = await anyio.getaddrinfo(*address, type=socket.SOCK_STREAM)
         link = connecting_socket(found[0])
         try:

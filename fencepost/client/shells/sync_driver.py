@@ -69,7 +69,7 @@ class Sockets:
         address = self.network.open(node)
         try:
             if address is None:
-                raise OSError(f"the address of node {node} is not known any more")
+                raise OSError(f"the address of node {node} is no longer known")
             info = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
             self._sockets[node] = link = connecting_socket(info)
         except OSError:
