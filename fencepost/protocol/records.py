@@ -46,7 +46,14 @@ from fencepost.protocol.batches import (
 )
 from fencepost.protocol.compression import Compression, compress, decompress
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.kafka_records import Header, KafkaRecord, only_record, read_kafka_records
+from fencepost.protocol.kafka_records import (
+    PLAIN_TIME_DELTA_MAX,
+    Header,
+    KafkaRecord,
+    are_plain,
+    only_record,
+    read_kafka_records,
+)
 from fencepost.protocol.terms import INT64_MAX, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 _COLUMN_COUNT: Final = 5
@@ -187,17 +194,29 @@ def check_records(batch: Buffer, header: BatchHeader) -> None:
 
     Columns of a larger batch are skipped, not decoded, which costs a tenth: their number and lengths are
     checked, and that they are msgpack up to the last byte, but not the types of their entries. Compressed
-    records are not looked at: a small batch may unfold to a large one. Readers check the rest.
+    records are not looked at: a small batch may unfold to a large one. Readers check the rest. Of Kafka's
+    records each is checked, as in Kafka.
     """
     if header.compression:
         if header.compression not in _COMPRESSIONS:
             raise ProtocolViolation(f"compression {header.compression} is not supported")
     elif header.magic == MAGIC_COLUMNS and header.size > _DECODED_SIZE_MAX:
         _check_shape(payload_of(batch, header), header.record_count)
-    else:  # few bytes, or Kafka's records, which may cost more: no client of ours sends them
+    elif not _are_plain_kafka_records(batch, header):
         columns = read_columns(batch, header)
         if columns.offset_deltas is not None:
             raise ProtocolViolation("the offsets of the records are not 0, 1, 2 ...")
+
+
+def _are_plain_kafka_records(batch: Buffer, header: BatchHeader) -> bool:
+    """Whether reading the records would find nothing wrong; False if only reading them can tell."""
+    time = header.base_timestamp
+    return (
+        header.magic == MAGIC_KAFKA
+        and header.last_offset_delta == header.record_count - 1
+        and _fits(time - PLAIN_TIME_DELTA_MAX, time + PLAIN_TIME_DELTA_MAX)
+        and are_plain(bytes(payload_of(batch, header)), header.record_count)
+    )
 
 
 def _check_shape(payload: Buffer, record_count: int) -> None:
