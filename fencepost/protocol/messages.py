@@ -432,7 +432,7 @@ class AllocateProducerIdsReply:
 
 @value(kw_only=True)
 class BrokerRegistration:
-    """A node that starts tells the controller its address (nodes only)."""
+    """A starting node registers its address with the controller (nodes only)."""
 
     node_id: Int32
     host: str

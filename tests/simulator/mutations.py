@@ -493,7 +493,7 @@ OF_DAMAGE: Final = (
     ),
     Mutation(
         "a missing file is an empty log",
-        breaks="A log whose files are gone silently begins anew.",
+        breaks="A log whose files are gone silently starts empty.",
         workload="damage",
         edits=(
             Edit(
@@ -505,7 +505,7 @@ OF_DAMAGE: Final = (
     ),
     Mutation(
         "a missing directory is a new log",
-        breaks="A partition that vanished silently begins anew.",
+        breaks="A partition that vanished silently starts empty.",
         workload="damage",
         edits=(
             Edit(
