@@ -99,6 +99,10 @@ NODE_CONFIGS: Final = _by_name(
     BrokerConfig("group.min.session.timeout.ms", _INT, 1),
     BrokerConfig("group.max.session.timeout.ms", _INT, 1),
     BrokerConfig("group.max.size", _INT, 1),
+    BrokerConfig("group.consumer.session.timeout.ms", _INT, 1),
+    BrokerConfig("group.consumer.heartbeat.interval.ms", _INT, 1),
+    BrokerConfig("group.consumer.assignment.interval.ms", _INT),
+    BrokerConfig("group.consumer.max.size", _INT, 1),
 )
 """Those of NodeSettings, which DescribeConfigs shows."""
 

@@ -30,8 +30,8 @@ from fencepost.broker.contract import (
     Tick,
 )
 from fencepost.broker.groups import admin as group_admin
+from fencepost.broker.groups import consumer_handlers, offsets
 from fencepost.broker.groups import handlers as group_handlers
-from fencepost.broker.groups import offsets
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import delete_records, fetch, produce
@@ -96,7 +96,6 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     m.ListOffsets: fetch.list_offsets,
     m.OffsetForLeaderEpoch: fetch.offsets_for_leader_epochs,
     m.Metadata: describe.metadata,
-    m.OffsetCommit: offsets.commit,
     m.OffsetFetch: offsets.fetch,
     m.FindCoordinator: describe.find_coordinator,
     m.ApiVersions: describe.api_versions,
@@ -122,6 +121,7 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     m.ListGroups: group_admin.list_groups,
     m.DeleteGroups: group_admin.delete_groups,
     m.OffsetDelete: group_admin.delete_offsets,
+    m.ConsumerGroupDescribe: consumer_handlers.describe,
 }
 
 # Requests whose version tells the client's transaction version, and the errors that it knows.
@@ -131,12 +131,14 @@ VERSIONED_REQUESTS: Final[dict[type[Any], VersionedHandler]] = {
     m.Produce: produce.produce,
     m.AddPartitionsToTxn: transaction_handlers.add_partitions,
     m.EndTxn: transaction_handlers.end_transaction,
+    m.OffsetCommit: offsets.commit,
     m.TxnOffsetCommit: offsets.commit_in_transaction,
 }
 
 # Requests that remember who asked.
 REQUESTS_OF_MEMBERS: Final[dict[type[Any], Callable[[Node, Received, int], None]]] = {
-    m.JoinGroup: group_handlers.join_group
+    m.JoinGroup: group_handlers.join_group,
+    m.ConsumerGroupHeartbeat: consumer_handlers.heartbeat,
 }
 
 # Requests that only nodes may send, or that nodes may use more freely. Kafka demands CLUSTER_ACTION for them.
@@ -211,6 +213,7 @@ def _lead(node: Node, arrived: BecomeLeader, now: int) -> None:
             markers.resume(node, cast("TransactionLog", log), now)
         case Groups():
             group_handlers.resume(node, cast("GroupLog", log), now)
+            consumer_handlers.resume(node, cast("GroupLog", log), now)
             offsets.forget_topics(node, cast("GroupLog", log), node.cluster.removed, now)
         case _:
             pass
@@ -272,6 +275,7 @@ INPUTS: Final[dict[type[Any], Callable[[Node, Any, int], None]]] = {
 TICKS: Final[tuple[Callable[[Node, int], None], ...]] = (
     transaction_handlers.abort_timed_out,
     group_handlers.expire,
+    consumer_handlers.expire,
     expiration.scan_if_due,
     follower.ask_again_if_due,
     follower.reelect_due,

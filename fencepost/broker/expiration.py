@@ -17,7 +17,7 @@ from typing import Final
 
 from fencepost.broker.contract import Warn
 from fencepost.broker.groups.offsets import forget_group, forget_offsets
-from fencepost.broker.groups.state import Groups, expired_offsets, is_over
+from fencepost.broker.groups.state import Groups, expired_offsets, group_ids, is_over
 from fencepost.broker.log_cleanup import clean_logs, expire_logs
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
@@ -102,13 +102,13 @@ def _forget_producers(node: Node, log: LeaderLog, now: int) -> None:
 def _expire_offsets(node: Node, now: int) -> None:
     before_ms = now - node.settings.offsets_retention_minutes * MINUTE_MS
     for log in node.logs_under(Groups):
-        for group_id in list(log.coordinator.records):
+        for group_id in group_ids(log.coordinator):
             _expire_offsets_of(node, log, group_id, before_ms=before_ms, now=now)
 
 
 def _expire_offsets_of(node: Node, log: GroupLog, group_id: str, *, before_ms: int, now: int) -> None:
     state = log.coordinator
-    group = state.group(group_id, now=now)
+    group = state.any_group(group_id, now=now)
     assert group is not None, "a group with a record is there"
     keys = expired_offsets(state, group, before_ms=before_ms)
     if is_over(state, group, keys):

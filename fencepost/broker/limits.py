@@ -99,6 +99,7 @@ _OF_FIELDS: Final = {
     "group_id": GROUP_ID,
     "transactional_id": TRANSACTIONAL_ID,
     "group_instance_id": INSTANCE_ID,
+    "instance_id": INSTANCE_ID,
 }
 
 

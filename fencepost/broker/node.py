@@ -114,6 +114,7 @@ from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import BatchHeader, Buffer, place
+from fencepost.protocol.consumer_group_log import read_consumer_groups
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Ordered, Shared, log_state
 from fencepost.protocol.metadata_log import read_cluster_records
@@ -511,6 +512,7 @@ def _entries_of(coordinator: Coordinator, header: BatchHeader, batch: Buffer) ->
             return GroupBatch(
                 tuple(read_offsets(batch, header)),
                 tuple(read_groups(batch, header)),
+                tuple(read_consumer_groups(batch, header)),
                 thinned_deltas(batch, header),
             )
         case Controller():

@@ -12,6 +12,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker.checks import Check, Looked, in_force
+from fencepost.broker.groups.consumer_group import ConsumerRules
 from fencepost.broker.groups.rebalance import GroupRules
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
 from fencepost.broker.log_config import COMPACT, INTERNAL_DELETE_RETENTION_MS, UNLIMITED, LogConfig
@@ -113,6 +114,10 @@ class NodeSettings:
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = INT32_MAX
     group_new_member_join_timeout_ms: int = 300_000  # CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS, never set
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_assignment_interval_ms: int = 1_000
+    group_consumer_max_size: int = INT32_MAX
     marker_retry_backoff_ms: int = 100  # retry.backoff.ms of TransactionMarkerChannelManager's sender
 
     @cached_property
@@ -188,4 +193,14 @@ class NodeSettings:
             max_session_timeout_ms=self.group_max_session_timeout_ms,
             max_size=self.group_max_size,
             new_member_join_timeout_ms=self.group_new_member_join_timeout_ms,
+        )
+
+    @cached_property
+    def consumer_rules(self) -> ConsumerRules:
+        """The same for groups of the consumer protocol."""
+        return ConsumerRules(
+            session_timeout_ms=self.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=self.group_consumer_heartbeat_interval_ms,
+            assignment_interval_ms=self.group_consumer_assignment_interval_ms,
+            max_size=self.group_consumer_max_size,
         )

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from fencepost.kafka_bridge import cluster, configs, data, describe, groups, sasl, transactions
+from fencepost.kafka_bridge import (
+    cluster,
+    configs,
+    consumer_groups,
+    data,
+    describe,
+    groups,
+    sasl,
+    transactions,
+)
 from fencepost.kafka_bridge.exchange import Translated
 
 Translate = Callable[[Any, int], Translated]
@@ -28,7 +37,7 @@ def _served(key: int, versions: tuple[int, int], translate: Translate) -> Served
     return ServedApi(key, *versions, translate)
 
 
-# The first versions are those of Apache Kafka 4. The last are those before KIP-848.
+# The first versions are those of Apache Kafka 4.
 _SERVED: Final = (
     _served(0, (3, 13), data.produce),
     _served(1, (4, 18), data.fetch),
@@ -64,6 +73,8 @@ _SERVED: Final = (
     _served(61, (0, 0), transactions.describe_producers),
     _served(65, (0, 0), transactions.describe_transactions),
     _served(66, (0, 2), transactions.list_transactions),
+    _served(68, (0, 1), consumer_groups.heartbeat),
+    _served(69, (0, 1), consumer_groups.describe),
     _served(75, (0, 0), describe.describe_topic_partitions),
 )
 API_VERSIONS_RANGE: Final = (18, 0, 4)

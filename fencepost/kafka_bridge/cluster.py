@@ -22,7 +22,10 @@ from fencepost.protocol.wire_protocol import TopicIds
 ASSIGNS_ITSELF: Final = "manual assignments of partitions are not supported: give the number of partitions"
 DEFAULT_REPLICAS: Final = (-1, 1)  # the default, and what one node can have
 TRANSACTION_VERSION: Final = "transaction.version"
-TRANSACTION_VERSION_MAX: Final = 2
+GROUP_VERSION: Final = "group.version"
+GROUP_VERSION_MAX: Final = 1  # the consumer protocol (KIP-848)
+FEATURES: Final = {TRANSACTION_VERSION: 2, GROUP_VERSION: GROUP_VERSION_MAX}
+"""The features of the broker (KIP-584), and the newest version of each."""
 FIRST_NULL_NAME: Final = 12  # Metadata
 FIRST_DELETE_BY_ID: Final = 6  # DeleteTopics
 AUTO_CREATES_ALWAYS: Final = 3  # Metadata: the last version that does not say whether topics may be created
@@ -34,19 +37,22 @@ def api_versions(versions: Iterable[tuple[int, int, int]]) -> Any:
 
     def translate(_request: Any, _version: int) -> Exchange:
         def respond(answer: Answer) -> Values:
-            feature = {"name": TRANSACTION_VERSION}
-            finalized = 0 if answer.body is None else answer.body.transaction_version
+            transaction_version = 0 if answer.body is None else answer.body.transaction_version
+            finalized = {TRANSACTION_VERSION: transaction_version, GROUP_VERSION: GROUP_VERSION_MAX}
             return {
                 "error_code": answer.error,
                 "api_keys": keys,
                 "throttle_time": 0,
-                "supported_features": [feature | {"min_version": 0, "max_version": TRANSACTION_VERSION_MAX}],
+                "supported_features": [
+                    {"name": name, "min_version": 0, "max_version": newest}
+                    for name, newest in FEATURES.items()
+                ],
                 "finalized_features_epoch": 0,
                 "finalized_features": [
-                    feature | {"max_version_level": finalized, "min_version_level": finalized}
-                ]
-                if finalized
-                else [],
+                    {"name": name, "max_version_level": level, "min_version_level": level}
+                    for name, level in finalized.items()
+                    if level
+                ],
             }
 
         return one(m.ApiVersions(), respond)

@@ -17,14 +17,15 @@ from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import NO_GENERATION
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, GroupState, TopicPartition
+from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, GroupState, GroupType, TopicPartition
 from fencepost.protocol.wire_protocol import TopicIds
 
 FIRST_BATCHED_OFFSET_FETCH: Final = 8
 FIRST_OFFSETS_BY_ID: Final = 10  # OffsetCommit and OffsetFetch
 FIRST_BATCHED_LEAVE_GROUP: Final = 3
 FIRST_WITH_MEMBER_ID_REQUIRED: Final = 4  # JoinGroup (KIP-394)
-CLASSIC: Final = "classic"
+FIRST_UNKNOWN_GROUPS: Final = 6  # DescribeGroups says that a group does not exist
+_TYPES: Final = {kind.title.lower(): kind for kind in GroupType}
 _STATES: Final = {state.title.lower(): state for state in GroupState}
 
 
@@ -125,7 +126,13 @@ def _offsets_of(group: Any, *, stable: bool) -> m.OffsetFetch:
             for partition in topic.partition_indexes
         )
     )
-    return m.OffsetFetch(group_id=group.group_id, require_stable=stable, partitions=parts)
+    return m.OffsetFetch(
+        group_id=group.group_id,
+        member_id=getattr(group, "member_id", None),
+        member_epoch=getattr(group, "member_epoch", NO_GENERATION),
+        require_stable=stable,
+        partitions=parts,
+    )
 
 
 def _fetched(asked: m.OffsetFetch, answer: Answer) -> dict[str, Any]:
@@ -284,7 +291,7 @@ def leave_group(request: Any, version: int) -> Exchange:
     return one(m.LeaveGroup(group_id=request.group_id, members=members), respond)
 
 
-def describe_groups(request: Any, _: int) -> Exchange:
+def describe_groups(request: Any, version: int) -> Exchange:
     """Describe groups and their members."""
     names = tuple(request.groups)
 
@@ -304,9 +311,17 @@ def describe_groups(request: Any, _: int) -> Exchange:
                 for name in names
             ]
         )
-        return {"throttle_time": 0, "groups": [_described(each) for each in described]}
+        return {"throttle_time": 0, "groups": [_described(_or_unknown(each, version)) for each in described]}
 
     return one(m.DescribeGroups(groups=names), respond)
+
+
+def _or_unknown(group: m.DescribedGroup, version: int) -> m.DescribedGroup:
+    """A group that does not exist, or is of the consumer protocol, is an error since version 6 (KIP-1043)."""
+    is_unknown = group.error is NO_ERROR and group.state is GroupState.DEAD
+    if version < FIRST_UNKNOWN_GROUPS or not is_unknown:
+        return group
+    return attrs.evolve(group, error=ErrorCode.GROUP_ID_NOT_FOUND)
 
 
 def _described(group: m.DescribedGroup) -> Values:
@@ -336,8 +351,9 @@ def list_groups(request: Any, _: int) -> Exchange:
     """List the groups of this coordinator; unknown states select none."""
     named = tuple(getattr(request, "states_filter", ()))
     states = tuple(_STATES[name.lower()] for name in named if name.lower() in _STATES)
-    types = {name.lower() for name in getattr(request, "types_filter", ())}
-    selects_none = bool(named and not states) or bool(types and CLASSIC not in types)
+    named_types = tuple(getattr(request, "types_filter", ()))
+    types = tuple(_TYPES[name.lower()] for name in named_types if name.lower() in _TYPES)
+    selects_none = bool(named and not states) or bool(named_types and not types)
 
     def respond(answer: Answer) -> Values:
         listed = () if answer.body is None or selects_none else answer.body.groups
@@ -349,13 +365,13 @@ def list_groups(request: Any, _: int) -> Exchange:
                     "group_id": each.group_id,
                     "protocol_type": each.protocol_type,
                     "group_state": each.state.title,
-                    "group_type": CLASSIC,
+                    "group_type": each.group_type.title.lower(),
                 }
                 for each in listed
             ],
         }
 
-    return one(m.ListGroups(states=states), respond)
+    return one(m.ListGroups(states=states, types=types), respond)
 
 
 def delete_groups(request: Any, _: int) -> Exchange:

@@ -140,6 +140,14 @@ class ErrorCode(IntEnum):
     UNKNOWN_TOPIC_ID = 100, _R.REFRESH, "no topic has this id"
     TRANSACTIONAL_ID_NOT_FOUND = 105, _R.RAISE, "no such transactional id"
     FETCH_SESSION_TOPIC_ID_ERROR = 106, _R.RETRY, "a fetch session names topics by names or by ids, not both"
+    FENCED_MEMBER_EPOCH = (
+        110,
+        _R.ABORT,
+        "the member has another epoch now: it must join again, without partitions",
+    )
+    UNRELEASED_INSTANCE_ID = 111, _R.RETRY, "another member with this instance id has not left yet"
+    UNSUPPORTED_ASSIGNOR = 112, _R.FATAL, "the broker does not have this assignor"
+    STALE_MEMBER_EPOCH = 113, _R.ABORT, "the member has another epoch now"
     # Clients from before KIP-890 get INVALID_TXN_STATE in its place, which is fatal to them.
     TRANSACTION_ABORTABLE = 120, _R.ABORT, "the transaction cannot continue and must be aborted"
     INVALID_REGULAR_EXPRESSION = 128, _R.RAISE, "the broker cannot read the regular expression"

@@ -29,6 +29,7 @@ from fencepost.protocol.terms import (
     ConfigSource,
     ConfigType,
     GroupState,
+    GroupType,
     IsolationLevel,
     TopicPartition,
     TransactionResult,
@@ -799,6 +800,9 @@ class OffsetFetch:
     """
 
     group_id: str
+    # Of a member of the consumer protocol, which must know whether it is still one; None and -1 from others.
+    member_id: str | None = None
+    member_epoch: Int32 = -1
     require_stable: bool
     partitions: tuple[TopicPartition, ...] | None
 
@@ -1002,9 +1006,10 @@ class DescribeGroupsReply:
 
 @value(kw_only=True)
 class ListGroups:
-    """List the groups that this node coordinates, in these states; without states, all."""
+    """List the groups that this node coordinates, in these states and of these types; without any, all."""
 
     states: tuple[GroupState, ...]
+    types: tuple[GroupType, ...] = ()
 
 
 @value(kw_only=True)
@@ -1012,6 +1017,7 @@ class ListedGroup:
     group_id: str
     protocol_type: str
     state: GroupState
+    group_type: GroupType
 
 
 @value(kw_only=True)
@@ -1050,6 +1056,95 @@ class OffsetDeleteReply:
     partitions: tuple[PartitionError, ...]
 
 
+# --- groups of the consumer protocol (KIP-848) --------------------------------------------------------------
+
+
+@value(kw_only=True)
+class AssignedTopic:
+    """Partitions of a topic, which is named by its id."""
+
+    topic_id: bytes
+    partitions: tuple[Int32, ...]
+
+
+@value(kw_only=True)
+class ConsumerGroupHeartbeat:
+    """Join a group of the consumer protocol, stay in it, or leave it.
+
+    `member_epoch` is 0 to join, -1 to leave, -2 for a static member that will return, or else the epoch of
+    the last answer. None and -1 in other fields: as in the request before.
+    """
+
+    group_id: str
+    member_id: str  # chosen by the member; "" to join: by the broker
+    member_epoch: Int32
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: Int32
+    subscribed_topic_names: tuple[str, ...] | None
+    subscribed_topic_regex: str | None
+    server_assignor: str | None
+    topic_partitions: tuple[AssignedTopic, ...] | None
+
+
+@value(kw_only=True)
+class ConsumerGroupHeartbeatReply:
+    """The member's epoch, and what it owns from now on; None: as before."""
+
+    member_id: str
+    member_epoch: Int32
+    heartbeat_interval_ms: Int32
+    assignment: tuple[AssignedTopic, ...] | None
+
+
+@value(kw_only=True)
+class ConsumerGroupDescribe:
+    """Describe groups of the consumer protocol."""
+
+    groups: tuple[str, ...]
+
+
+@value(kw_only=True)
+class NamedTopic:
+    """Partitions of a topic, by its id and its name."""
+
+    topic_id: bytes
+    topic: str
+    partitions: tuple[Int32, ...]
+
+
+@value(kw_only=True)
+class DescribedConsumer:
+    """A member: what it subscribed to, what it owns, and what it should own."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: Int32
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    subscribed_topic_regex: str
+    assignment: tuple[NamedTopic, ...]
+    target_assignment: tuple[NamedTopic, ...]
+
+
+@value(kw_only=True)
+class DescribedConsumerGroup:
+    group_id: str
+    error: ErrorCode
+    state: GroupState
+    group_epoch: Int32
+    assignment_epoch: Int32
+    assignor_name: str
+    members: tuple[DescribedConsumer, ...]
+
+
+@value(kw_only=True)
+class ConsumerGroupDescribeReply:
+    groups: tuple[DescribedConsumerGroup, ...]
+
+
 # --- the API table ------------------------------------------------------------------------------------------
 
 Request = (
@@ -1059,6 +1154,7 @@ Request = (
     | AllocateProducerIds | BrokerRegistration | ElectLeaders | JoinGroup | SyncGroup | Heartbeat | LeaveGroup
     | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete | SaslHandshake | SaslAuthenticate
     | DescribeConfigs | IncrementalAlterConfigs | CreatePartitions | OffsetForLeaderEpoch
+    | ConsumerGroupHeartbeat | ConsumerGroupDescribe
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
@@ -1069,6 +1165,7 @@ ReplyBody = (
     | HeartbeatReply | LeaveGroupReply | DescribeGroupsReply | ListGroupsReply | DeleteGroupsReply
     | OffsetDeleteReply | DeleteRecordsReply | SaslHandshakeReply | SaslAuthenticateReply
     | DescribeConfigsReply | IncrementalAlterConfigsReply | CreatePartitionsReply | OffsetForLeaderEpochReply
+    | ConsumerGroupHeartbeatReply | ConsumerGroupDescribeReply
 )  # fmt: skip
 
 
@@ -1131,6 +1228,8 @@ APIS: Final[tuple[Api, ...]] = (
     _api(65, DescribeTransactions, DescribeTransactionsReply, (0, 0)),
     _api(66, ListTransactions, ListTransactionsReply, (1, 1)),
     _api(67, AllocateProducerIds, AllocateProducerIdsReply, (0, 0)),
+    _api(68, ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply, (1, 1)),
+    _api(69, ConsumerGroupDescribe, ConsumerGroupDescribeReply, (1, 1)),
 )
 API_BY_KEY: Final = {api.key: api for api in APIS}
 API_BY_REQUEST: Final = {api.request: api for api in APIS}

@@ -9,6 +9,7 @@ GroupMetadataKey/Value.json); a record with a key of another kind is skipped.
 #
 #     key 0, 1   group, topic, partition   offset, leader epoch, metadata, time     last commit counts
 #     key 2      group                     generation, leader, members              last generation counts
+#     key 3 ...  consumer_group_log.py
 #     null value                           the key is forgotten
 #
 # The topic is compacted by key. All records of a group are in one partition, the one that its coordinator
@@ -24,6 +25,7 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.protocol.batches import BatchHeader, Buffer
+from fencepost.protocol.consumer_group_log import ConsumerEntry, consumer_key, consumer_value
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch, read_kafka_records
 from fencepost.protocol.primitives import INT16, INT32, INT64, Fields, put_string
 from fencepost.protocol.records import payload_of, read_keys_and_values
@@ -172,10 +174,23 @@ def group_batch(group_id: str, record: GroupRecord, *, timestamp: int) -> bytear
     return build_kafka_batch([KafkaRecord(_group_key(group_id), _group_value(record))], timestamp=timestamp)
 
 
-def tombstones_batch(offsets: Sequence[OffsetKey], groups: Sequence[str], *, timestamp: int) -> bytearray:
-    """One batch of tombstones, for offsets first and then for groups: all or nothing."""
+def tombstones_batch(
+    offsets: Sequence[OffsetKey],
+    groups: Sequence[str],
+    consumers: Sequence[ConsumerEntry] = (),
+    *,
+    timestamp: int,
+) -> bytearray:
+    """One batch of tombstones, for offsets first and then for groups: all or nothing. `consumers` are records
+    of groups of the consumer protocol, and need not be tombstones: one may replace a classic group.
+    """
     keys = [*map(_offset_key, offsets), *map(_group_key, groups)]
-    return build_kafka_batch([KafkaRecord(key, None) for key in keys], timestamp=timestamp)
+    records = [KafkaRecord(key, None) for key in keys]
+    records += [
+        KafkaRecord(consumer_key(key), None if record is None else consumer_value(record))
+        for key, record in consumers
+    ]
+    return build_kafka_batch(records, timestamp=timestamp)
 
 
 def read_groups(batch: Buffer, header: BatchHeader) -> list[GroupEntry]:

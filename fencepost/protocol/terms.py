@@ -99,8 +99,24 @@ class TransactionState(Enum):
         return _title(self)
 
 
+class GroupType(Enum):
+    """The protocol of a group's members (Group.GroupType)."""
+
+    __hash__ = object.__hash__  # by identity; Enum's own hash is computed in Python
+
+    CLASSIC = 0
+    CONSUMER = 1
+
+    @property
+    def title(self) -> str:
+        """The name that Kafka's tools print: `Consumer`."""
+        return _title(self)
+
+
 class GroupState(Enum):
-    """The state of a consumer group of the classic protocol (ClassicGroupState.java)."""
+    """The state of a group: of the classic protocol (ClassicGroupState.java) up to DEAD, and of the consumer
+    protocol (ConsumerGroup.ConsumerGroupState).
+    """
 
     __hash__ = object.__hash__  # by identity; Enum's own hash is computed in Python
 
@@ -109,6 +125,8 @@ class GroupState(Enum):
     COMPLETING_REBALANCE = 2
     STABLE = 3
     DEAD = 4  # the group does not exist
+    ASSIGNING = 5
+    RECONCILING = 6
 
     @property
     def title(self) -> str:

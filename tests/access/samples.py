@@ -23,6 +23,14 @@ def _member(kind: type[Any], **fields: Any) -> Request:
     return kind(group_id=GROUP, generation_id=1, member_id="m", group_instance_id=None, **fields)
 
 
+def _beat(*, topics: tuple[str, ...] | None = None, regex: str | None = None) -> m.ConsumerGroupHeartbeat:
+    return m.ConsumerGroupHeartbeat(
+        group_id=GROUP, member_id="m", member_epoch=1, instance_id=None, rack_id=None,
+        rebalance_timeout_ms=10_000, subscribed_topic_names=topics, subscribed_topic_regex=regex,
+        server_assignor=None, topic_partitions=(),
+    )  # fmt: skip
+
+
 def _fetch(topic: str) -> m.Fetch:
     part = m.FetchPartition(topic=topic, partition=0, fetch_offset=0, max_bytes=1)
     level = IsolationLevel.READ_COMMITTED
@@ -137,6 +145,8 @@ SAMPLES: Final[dict[type[Any], Samples]] = {
     ),
     m.Heartbeat: (lambda: _member(m.Heartbeat),),
     m.LeaveGroup: (lambda: m.LeaveGroup(group_id=GROUP, members=()),),
+    m.ConsumerGroupHeartbeat: (lambda: _beat(topics=(TOPIC,)), lambda: _beat(regex="orders.*")),
+    m.ConsumerGroupDescribe: (lambda: m.ConsumerGroupDescribe(groups=(GROUP,)),),
     m.DescribeGroups: (lambda: m.DescribeGroups(groups=(GROUP,)),),
     m.ListGroups: (lambda: m.ListGroups(states=()),),
     m.DeleteGroups: (lambda: m.DeleteGroups(groups=("absent",)),),

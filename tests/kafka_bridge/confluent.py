@@ -11,6 +11,8 @@ from fencepost import TopicPartition
 from tests.kafka_bridge.libraries import PATIENCE_S, POLL_S, Access, Headers, Message, Reported
 
 NAME = "confluent-kafka"
+CLASSIC = "classic"  # group.protocol
+CONSUMER = "consumer"
 KAFKA: Any = import_module("confluent_kafka")  # its stubs leave most types open
 ADMIN: Any = import_module("confluent_kafka.admin")
 
@@ -124,18 +126,28 @@ class ConfluentConsumer:
     """confluent_kafka.Consumer."""
 
     def __init__(
-        self, access: Access, *, isolation: str, group: str | None = None, instance: str | None = None
+        self,
+        access: Access,
+        *,
+        isolation: str,
+        group: str | None = None,
+        instance: str | None = None,
+        protocol: str = CLASSIC,
     ) -> None:
         settings = _common(access) | {
             "group.id": group or "none",  # it requires one, and does not join it without a subscription
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "isolation.level": isolation,
-            "partition.assignment.strategy": "range",
-            "session.timeout.ms": 6_000,
-            "heartbeat.interval.ms": 50,
             "fetch.wait.max.ms": 50,
+            "group.protocol": protocol,
         }
+        if protocol == CLASSIC:  # in the other one the broker decides
+            settings |= {
+                "partition.assignment.strategy": "range",
+                "session.timeout.ms": 6_000,
+                "heartbeat.interval.ms": 50,
+            }
         if instance is not None:
             settings["group.instance.id"] = instance
         self._consumer: Any = KAFKA.Consumer(settings)
@@ -249,9 +261,12 @@ class ConfluentAdmin:
 
 
 class Confluent:
-    """confluent-kafka."""
+    """confluent-kafka, with consumers of this group protocol."""
 
     name = NAME
+
+    def __init__(self, protocol: str = CLASSIC) -> None:
+        self._protocol = protocol
 
     def producer(
         self,
@@ -272,7 +287,9 @@ class Confluent:
         isolation: str = "read_committed",
         instance: str | None = None,
     ) -> ConfluentConsumer:
-        made = ConfluentConsumer(access, isolation=isolation, group=group, instance=instance)
+        made = ConfluentConsumer(
+            access, isolation=isolation, group=group, instance=instance, protocol=self._protocol
+        )
         made.subscribe(topic)
         return made
 

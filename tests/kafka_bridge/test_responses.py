@@ -32,6 +32,7 @@ TRIES: Final = 2
 LENGTH_SIZE: Final = 4
 CORRELATION_ID: Final = 7
 INIT_PRODUCER_ID = 22
+CONSUMER_GROUPS: Final = (68, 69)  # neither kafka-python nor aiokafka has them
 CORRELATION_ID_SIZE: Final = 4
 TEXTS: Final = ("", "orders", "größe")
 
@@ -163,4 +164,4 @@ def test_another_library_reads_every_response(key: int) -> None:
                 assert message.header.correlation_id == CORRELATION_ID
                 assert message.encode(header=False) == data[size:], (version, seed)
                 read += 1
-    assert read, f"kafka-python does not know API {key}"
+    assert read or key in CONSUMER_GROUPS, f"kafka-python does not know API {key}"

@@ -48,6 +48,8 @@ KAFKA_KEYS = {
     "DescribeTransactions": 65,
     "ListTransactions": 66,
     "AllocateProducerIds": 67,
+    "ConsumerGroupHeartbeat": 68,
+    "ConsumerGroupDescribe": 69,
 }
 
 

@@ -155,9 +155,37 @@ DIFFERENCES: Final = (
         what="group protocols",
         kafka="The classic protocol, the consumer protocol (KIP-848), share groups (KIP-932) and streams "
         "groups (KIP-1071).",
-        here="The classic protocol.",
-        because="KIP-447 builds on the classic protocol.",
-        noticed="group.protocol=consumer is not available.",
+        here="The classic protocol and, for Kafka's clients, the consumer protocol. Fencepost's own client "
+        "has the classic one.",
+        because="KIP-447 builds on the classic protocol, and Kafka 4 offers both.",
+        noticed="Share groups and Kafka Streams with group.protocol=streams are not available.",
+    ),
+    Difference(
+        what="groups that change their protocol",
+        kafka="group.consumer.migration.policy=bidirectional: a group with members changes its protocol, and "
+        "members of both protocols share a group meanwhile.",
+        here="As with the policy disabled, only an empty group changes its protocol; offsets stay. A member "
+        "of the consumer protocol gets GROUP_ID_NOT_FOUND from a classic group with members, and a classic "
+        "member INCONSISTENT_GROUP_PROTOCOL from a group of the consumer protocol with members.",
+        because="A migration is an operation on a cluster that runs for years.",
+        noticed="Stop all members of a group before you change group.protocol.",
+    ),
+    Difference(
+        what="subscriptions to a regular expression (KIP-848)",
+        kafka="Resolved in the background: the first heartbeat assigns nothing. It matches the topics that "
+        "the member may describe.",
+        here="Resolved by the heartbeat that brings it. With ACLs, the member must be allowed to describe "
+        "every topic.",
+        because="The core does everything within a step, and does not know the member's principal.",
+        noticed="Assigned one heartbeat earlier. TOPIC_AUTHORIZATION_FAILED where Kafka leaves topics out.",
+    ),
+    Difference(
+        what="server-side assignors (KIP-848)",
+        kafka="uniform and range, with racks, and any that group.consumer.assignors names.",
+        here="uniform and range. Where members subscribe to different topics, uniform balances by another "
+        "algorithm. Racks are stored and play no role.",
+        because="There is one broker, so there is one rack.",
+        noticed="Another member may get a partition than in Kafka; the numbers of partitions are as even.",
     ),
     Difference(
         what="member ids of the classic protocol",

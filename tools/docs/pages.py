@@ -20,6 +20,8 @@ from kio.index import UnknownEntity, load_request_schema
 from fencepost.broker.access.table import RIGHTS, Filter, Need, Right
 from fencepost.broker.broker_configs import CONNECTION_CONFIGS, NODE_CONFIGS
 from fencepost.broker.checks import Check
+from fencepost.broker.groups.consumer_heartbeat import HEARTBEAT_CHECKS
+from fencepost.broker.groups.reconciliation import RECONCILIATION
 from fencepost.broker.groups.tables import MEMBERSHIP
 from fencepost.broker.kafka_fixes import FIXES
 from fencepost.broker.limits import LIMITS
@@ -39,6 +41,7 @@ from fencepost.cli.serve import SET_OTHERWISE
 from fencepost.client.group_member import MEMBER_STATES, MemberState
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
 from fencepost.kafka_bridge.apis import SERVED
+from fencepost.protocol.consumer_group_log import AssignmentState
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, APIS, Api
 from fencepost.protocol.terms import GroupState, TransactionState
@@ -254,8 +257,13 @@ def _filter(hidden: Filter) -> str:
 
 
 def _right(right: Right) -> str:
-    some = "any " if right.any_name else ""
+    some = "any " if right.any_name else "every " if right.every_name else ""
     return f"**{right.operation.value}** on {some}{right.resource.value}"
+
+
+def _heartbeat_checks() -> str:
+    rows = [(check.name, _coded(check.error)) for check in HEARTBEAT_CHECKS]
+    return tables.markdown_table(("a heartbeat that", "answer"), rows)
 
 
 def _form_rules() -> str:
@@ -346,6 +354,9 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "moves-table": lambda: tables.markdown(MOVES),
     "group-table": lambda: tables.markdown_turned(MEMBERSHIP),
     "group-diagram": lambda: _diagram(MEMBERSHIP, GroupState.EMPTY),
+    "reconciliation-table": lambda: tables.markdown_turned(RECONCILIATION),
+    "reconciliation-diagram": lambda: _diagram(RECONCILIATION, AssignmentState.STABLE),
+    "heartbeat-checks": _heartbeat_checks,
     "member-table": lambda: tables.markdown_turned(MEMBER_STATES),
     "member-diagram": lambda: _diagram(MEMBER_STATES, MemberState.UNJOINED),
     "coordinator-diagram": lambda: _diagram(coordinator_table(), TransactionState.EMPTY),

@@ -197,6 +197,19 @@ class Acls:
             rule.is_allowed and not any(pattern.covers(rule.pattern) for pattern in denied) for rule in found
         )
 
+    def allows_all(self, principal: str, operation: Operation, resource: Resource) -> bool:
+        """Whether the principal may do the operation to all resources of this type."""
+        if principal in self.super_users:
+            return True
+        denies_some = any(
+            rule.is_about(principal)
+            and rule.pattern.resource is resource
+            and not rule.is_allowed
+            and rule.operations & {operation, _O.ALL}
+            for rule in self.rules
+        )
+        return not denies_some and self.allows(principal, operation, resource, WILDCARD)
+
 
 def _indexed(rules: tuple[AclEntry, ...]) -> dict[tuple[str, Resource], _Patterns]:
     """The patterns by principal and type of resource."""

@@ -103,6 +103,9 @@ def authorize(acls: Acls, principal: str, request: Request, version: int) -> Ver
         (kept if allowed(of_entries.rights, _named(entry)) else denied).append(entry)
     if not denied and not filters:
         return Verdict(request=request)
+    if denied and type(request) not in REFUSALS:  # the reply has no entries that could say so
+        denial = _denial(of_entries, _named(denied[0]))
+        return Verdict(error=ERRORS[of_entries.rights[0].resource], denial=denial)
     amendment = Amendment(
         principal=principal,
         acls=acls,
@@ -136,6 +139,8 @@ class _Asker:
     def _has(self, right: Right, name: str) -> bool:
         if right.any_name:
             return self._acls.allows_any(self._principal, right.operation, right.resource)
+        if right.every_name:
+            return self._acls.allows_all(self._principal, right.operation, right.resource)
         name = CLUSTER_NAME if right.resource is Resource.CLUSTER else name
         return self._acls.allows(self._principal, right.operation, right.resource, name)
 
@@ -247,6 +252,13 @@ def _group(group_id: str, error: ErrorCode) -> m.DescribedGroup:
     )
 
 
+def _consumer_group(group_id: str, error: ErrorCode) -> m.DescribedConsumerGroup:
+    return m.DescribedConsumerGroup(
+        group_id=group_id, error=error, state=GroupState.DEAD, group_epoch=0, assignment_epoch=0,
+        assignor_name="", members=(),
+    )  # fmt: skip
+
+
 REFUSALS: Final[dict[type[Any], Refuse]] = {
     m.Produce: _produced,
     m.Fetch: _fetched,
@@ -256,6 +268,7 @@ REFUSALS: Final[dict[type[Any], Refuse]] = {
     m.OffsetCommit: _partition,
     m.OffsetFetch: _fetched_offset,
     m.DescribeGroups: _group,
+    m.ConsumerGroupDescribe: _consumer_group,
     m.DeleteGroups: lambda group_id, error: m.GroupError(group_id=group_id, error=error),
     m.OffsetDelete: _partition,
     m.CreateTopics: _topic,

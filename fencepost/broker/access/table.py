@@ -30,11 +30,12 @@ ERRORS: Final = {
 
 
 class Right(NamedTuple):
-    """An operation on a resource; with `any_name`, on any resource of the type."""
+    """An operation on a resource; with `any_name`, on any resource of the type, with `every_name` on all."""
 
     resource: Resource
     operation: Operation
     any_name: bool = False
+    every_name: bool = False
 
 
 When = Callable[[Any, int], bool]
@@ -129,6 +130,14 @@ def _is_of_node(request: m.AddPartitionsToTxn, version: int) -> bool:
     return version >= ADD_PARTITIONS_OF_NODES
 
 
+def _subscribes(request: m.ConsumerGroupHeartbeat, version: int) -> bool:
+    return request.subscribed_topic_names is not None
+
+
+def _names_regex(request: m.ConsumerGroupHeartbeat, version: int) -> bool:
+    return bool(request.subscribed_topic_regex)
+
+
 def _commits(request: m.WriteTxnMarkers, version: int) -> bool:
     return any(marker.result is TransactionResult.COMMIT for marker in request.markers)
 
@@ -180,6 +189,20 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
     m.SyncGroup: RequestRights((_READ_GROUP,)),
     m.Heartbeat: RequestRights((_READ_GROUP,)),
     m.LeaveGroup: RequestRights((_READ_GROUP,)),
+    # A subscription is allowed as a whole or not at all. In Kafka an expression matches what the member may
+    # describe; here the coordinator does not know who asks.
+    m.ConsumerGroupHeartbeat: RequestRights((
+        _READ_GROUP,
+        Need(
+            (Right(_R.TOPIC, _O.DESCRIBE, every_name=True),),
+            when=_names_regex,
+            condition="with an expression",
+        ),
+        _need(
+            _R.TOPIC, _O.DESCRIBE, "subscribed_topic_names", when=_subscribes, condition="named topics"
+        ),
+    )),
+    m.ConsumerGroupDescribe: RequestRights((_need(_R.GROUP, _O.DESCRIBE, "groups"),)),
     m.DescribeGroups: RequestRights((_need(_R.GROUP, _O.DESCRIBE, "groups"),)),
     m.ListGroups: RequestRights(
         filters=(Filter("groups", (Right(_R.CLUSTER, _O.DESCRIBE), Right(_R.GROUP, _O.DESCRIBE))),)

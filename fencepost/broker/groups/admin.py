@@ -6,16 +6,17 @@ Rule: only a group without members can be deleted, and only offsets of topics th
 from __future__ import annotations
 
 from fencepost.broker.contract import Refused, Reply, ReplyTo
-from fencepost.broker.groups.group import Group, is_subscribed
+from fencepost.broker.groups.consumer_group import ConsumerGroup
+from fencepost.broker.groups.group import Group
 from fencepost.broker.groups.offsets import NO_GROUP_ID, forget_group, forget_offsets, group_log
-from fencepost.broker.groups.state import Groups, offset_keys
+from fencepost.broker.groups.state import AnyGroup, Groups, group_ids, offset_keys, reads_topic
 from fencepost.broker.groups.tables import MEMBERSHIP, GroupInput
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import GroupLog
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.offsets_log import OffsetKey
-from fencepost.protocol.terms import CONSUMER_PROTOCOL, GroupState, TopicPartition
+from fencepost.protocol.terms import CONSUMER_PROTOCOL, GroupState, GroupType, TopicPartition
 
 
 def _coordinated(node: Node) -> list[TopicPartition]:
@@ -62,20 +63,28 @@ def list_groups(node: Node, request: m.ListGroups, to: ReplyTo, now: int) -> Non
     """The groups that this node coordinates, sorted by name."""
     states = [log.coordinator for log in node.logs_under(Groups)]
     found = [
-        group
+        _listed(group)
         for state in states
-        for group_id in state.records
-        if (group := state.group(group_id, now=now)) is not None
+        for group_id in group_ids(state)
+        if (group := state.any_group(group_id, now=now)) is not None
         and (not request.states or group.state in request.states)
     ]
-    listed = tuple(
-        m.ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type, state=group.state)
-        for group in sorted(found, key=_group_id)
-    )
+    wanted = [group for group in found if not request.types or group.group_type in request.types]
+    listed = tuple(sorted(wanted, key=_group_id))
     node.after_all(_coordinated(node), Reply(to, body=m.ListGroupsReply(groups=listed)))
 
 
-def _group_id(group: Group) -> str:
+def _listed(group: AnyGroup) -> m.ListedGroup:
+    is_classic = isinstance(group, Group)
+    return m.ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type if is_classic else CONSUMER_PROTOCOL,
+        state=group.state,
+        group_type=GroupType.CLASSIC if is_classic else GroupType.CONSUMER,
+    )
+
+
+def _group_id(group: m.ListedGroup) -> str:
     return group.group_id
 
 
@@ -95,12 +104,20 @@ def _delete(node: Node, group_id: str, now: int) -> ErrorCode:
     if isinstance(log, Refused):
         return log.error
     state = log.coordinator
-    group = state.group(group_id, now=now)
-    cell = MEMBERSHIP[GroupState.DEAD if group is None else group.state][GroupInput.DELETE]
+    group = state.any_group(group_id, now=now)
+    cell = _cell(group, GroupInput.DELETE)
     if isinstance(cell, ErrorCode):
         return cell
     forget_group(node, log, group_id, now)
     return NO_ERROR
+
+
+def _cell(group: AnyGroup | None, happened: GroupInput) -> GroupState | ErrorCode:
+    """What the table says; with members, groups of the consumer protocol count as stable ones."""
+    state = GroupState.DEAD if group is None else group.state
+    if isinstance(group, ConsumerGroup) and state is not GroupState.EMPTY:
+        state = GroupState.STABLE
+    return MEMBERSHIP[state][happened]
 
 
 def delete_offsets(node: Node, request: m.OffsetDelete, to: ReplyTo, now: int) -> None:
@@ -109,10 +126,10 @@ def delete_offsets(node: Node, request: m.OffsetDelete, to: ReplyTo, now: int) -
     if isinstance(log, Refused):
         node.reply(to, log)
         return
-    group = log.coordinator.group(request.group_id, now=now)
-    is_of_consumers = group is None or group.protocol_type == CONSUMER_PROTOCOL
-    happened = GroupInput.DELETE_OFFSETS if is_of_consumers else GroupInput.DELETE_FOREIGN_OFFSETS
-    cell = MEMBERSHIP[GroupState.DEAD if group is None else group.state][happened]
+    group = log.coordinator.any_group(request.group_id, now=now)
+    is_foreign = isinstance(group, Group) and group.protocol_type != CONSUMER_PROTOCOL
+    happened = GroupInput.DELETE_FOREIGN_OFFSETS if is_foreign else GroupInput.DELETE_OFFSETS
+    cell = _cell(group, happened)
     if group is None or isinstance(cell, ErrorCode):
         node.after(log, (Reply(to, error=ErrorCode(cell.value)),))
         return
@@ -124,13 +141,13 @@ def delete_offsets(node: Node, request: m.OffsetDelete, to: ReplyTo, now: int) -
     node.after(log, (Reply(to, body=m.OffsetDeleteReply(partitions=answers)),))
 
 
-def _offset_problem(node: Node, group: Group, key: TopicPartition) -> ErrorCode:
+def _offset_problem(node: Node, group: AnyGroup, key: TopicPartition) -> ErrorCode:
     if node.cluster.leader(key) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed(group, key.topic) else NO_ERROR
+    return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if reads_topic(group, key.topic) else NO_ERROR
 
 
-def _forget(node: Node, log: GroupLog, group: Group, parts: list[m.PartitionError], now: int) -> None:
+def _forget(node: Node, log: GroupLog, group: AnyGroup, parts: list[m.PartitionError], now: int) -> None:
     known = set(offset_keys(log.coordinator))
     named = [OffsetKey(group.group_id, part.topic, part.partition) for part in parts]
     keys = [key for key in named if key in known]

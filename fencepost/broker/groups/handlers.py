@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from fencepost.broker.contract import Received, Refused, Reply, ReplyTo
 from fencepost.broker.groups import requests as group_requests
+from fencepost.broker.groups.consumer_group import ConsumerGroup, tombstones
+from fencepost.broker.groups.consumer_handlers import remove_members
+from fencepost.broker.groups.consumer_heartbeat import static_problem
 from fencepost.broker.groups.group import NO_MEMBER, Group, loaded, record_of
-from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, group_log
+from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, forget_offsets, group_log
 from fencepost.broker.groups.rebalance import GroupDecision, Turn, refused_join, refused_sync
 from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.groups.tables import DEAD, MEMBERSHIP, GroupInput
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import GroupLog
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.offsets_log import group_batch
 from fencepost.protocol.terms import GroupState
 
@@ -64,10 +67,17 @@ def join_group(node: Node, arrived: Received, now: int) -> None:
         node.outcome.effects.append(refused_join(to, found.error, request.member_id))
         return
     log, group = found
+    consumers = log.coordinator.consumers.get(request.group_id)
+    if consumers is not None and consumers.subscriptions:
+        error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        node.after(log, (refused_join(to, error, request.member_id),))
+        return
     if group is None and request.member_id != NO_MEMBER:
         refusal = refused_join(to, _refusal(GroupInput.REJOIN), request.member_id)
         node.after(log, (refusal,))
         return
+    if consumers is not None:  # it is empty: the classic group takes its place, and its offsets
+        forget_offsets(node, log, (), now, consumers=tombstones(consumers))
     turn = Turn(group or _made(request.group_id), now, rules)
     if group is None:  # as in Kafka, the group exists from now on, even if no member completes its join
         turn.record = record_of(turn.group)
@@ -141,9 +151,34 @@ def leave_group(node: Node, request: m.LeaveGroup, to: ReplyTo, now: int) -> Non
         node.reply(to, found)
         return
     log, group = found
+    if (consumers := log.coordinator.consumers.get(request.group_id)) is not None:
+        _remove_consumers(node, log, consumers, request, to, now)
+        return
     turn = Turn(group or Group(group_id=request.group_id), now, node.settings.group_rules)
     group_requests.leave(turn, request, to)
     _carry_out(node, log, turn.decision(), now)
+
+
+def _remove_consumers(
+    node: Node, log: GroupLog, group: ConsumerGroup, request: m.LeaveGroup, to: ReplyTo, now: int
+) -> None:
+    """An administrator removes members of the consumer protocol (classicGroupLeaveToConsumerGroup)."""
+    leaving: set[str] = set()
+    left: list[m.LeftMember] = []
+    for member in request.members:
+        member_id, instance_id = member.member_id, member.group_instance_id
+        if instance_id is not None and member_id == NO_MEMBER:
+            member_id = group.static_member(instance_id) or NO_MEMBER
+        problem = None if instance_id is None else static_problem(group, member_id, instance_id)
+        error = NO_ERROR if problem is None else problem.error
+        if error is NO_ERROR and member_id not in group.subscriptions:
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+        if error is NO_ERROR:
+            leaving.add(member_id)
+        left.append(m.LeftMember(member_id=member.member_id, group_instance_id=instance_id, error=error))
+    if leaving:
+        remove_members(node, log, group.group_id, leaving, now)
+    node.after(log, (Reply(to, body=m.LeaveGroupReply(members=tuple(left))),))
 
 
 # --- deadlines and recovery ------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ import attrs
 from fencepost.broker.contract import Answered, Refused, Reply, ReplyTo
 from fencepost.broker.groups import rebalance
 from fencepost.broker.groups import state as groups
+from fencepost.broker.groups.consumer_group import ConsumerGroup, tombstones
+from fencepost.broker.groups.consumer_heartbeat import check_commit, check_identity
 from fencepost.broker.groups.group import NO_GENERATION, NO_MEMBER
 from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.node import Node
@@ -28,6 +30,7 @@ from fencepost.broker.partitions.produce import add_request, ask_coordinator
 from fencepost.broker.purgatory import GroupLog, InFlightAddOffsets
 from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
 from fencepost.protocol import messages as m
+from fencepost.protocol.consumer_group_log import ConsumerEntry, TopicIdPartition
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.offsets_log import OffsetKey, offsets_batch, tombstones_batch
 from fencepost.protocol.terms import (
@@ -75,22 +78,62 @@ def _answers(
 
 
 def _check_member(
-    node: Node, log: GroupLog, request: m.OffsetCommit | m.TxnOffsetCommit, now: int
+    node: Node,
+    log: GroupLog,
+    request: m.OffsetCommit | m.TxnOffsetCommit,
+    now: int,
+    client_version: ClientVersion,
 ) -> Refused | None:
     """Why the group refuses the whole request, or None. A member's own commit extends its session."""
     state = log.coordinator
-    group = state.group(request.group_id, now=now)
     in_transaction = isinstance(request, m.TxnOffsetCommit)
+    if (consumers := state.consumers.get(request.group_id)) is not None:
+        return _check_consumer(node, consumers, request, client_version)
+    group = state.group(request.group_id, now=now)
     identity = (request.generation_id, request.member_id, request.group_instance_id)
     if in_transaction and not node.settings.fixes.group_fencing:
         identity = NO_IDENTITY  # before KIP-447 a TxnOffsetCommit had no member identity
     error = rebalance.check_commit(group, *identity, in_transaction=in_transaction)
+    if error is ErrorCode.GROUP_ID_NOT_FOUND and not knows_epochs(client_version):
+        error = ErrorCode.ILLEGAL_GENERATION
     if error is not NO_ERROR:
         return Refused(error)
     if group is not None and group.members and not in_transaction:
         turn = rebalance.Turn(group, now, node.settings.group_rules)
         rebalance.touch(turn, request.member_id)
         state.live[request.group_id] = turn.group
+    return None
+
+
+def knows_epochs(client_version: ClientVersion) -> bool:
+    """Whether the committing client knows the consumer protocol (KIP-848)."""
+    return client_version.unknown is not ErrorCode.STALE_MEMBER_EPOCH
+
+
+def _check_consumer(
+    node: Node,
+    group: ConsumerGroup,
+    request: m.OffsetCommit | m.TxnOffsetCommit,
+    client_version: ClientVersion,
+) -> Refused | None:
+    """The same in a group of the consumer protocol, where heartbeats alone extend a session."""
+    in_transaction = isinstance(request, m.TxnOffsetCommit)
+    epoch = request.generation_id
+    has_identity = (epoch, request.member_id, request.group_instance_id) != NO_IDENTITY
+    if in_transaction and not (has_identity and node.settings.fixes.group_fencing):
+        return None
+    if request.member_id in group.subscriptions and not (in_transaction or knows_epochs(client_version)):
+        return Refused(ErrorCode.UNSUPPORTED_VERSION)
+    for offset in request.offsets:
+        topic = node.cluster.topics.get(offset.topic)
+        if topic is None or offset.partition not in topic.leaders:
+            continue  # it has an error of its own
+        part = TopicIdPartition(topic.topic_id, offset.partition)
+        error = check_commit(group, request.member_id, epoch, part)
+        if error is not NO_ERROR:
+            # TxnOffsetCommit has no version that knows of member epochs.
+            is_stale = in_transaction and error is ErrorCode.STALE_MEMBER_EPOCH
+            return Refused(ErrorCode.ILLEGAL_GENERATION if is_stale else error)
     return None
 
 
@@ -107,22 +150,26 @@ def _errors(
     return [error(offset) for offset in request.offsets]
 
 
-def commit(node: Node, request: m.OffsetCommit, to: ReplyTo, now: int) -> None:
+def commit(node: Node, request: m.OffsetCommit, to: ReplyTo, now: int, client_version: ClientVersion) -> None:
     """OffsetCommit: committed as soon as the record is in the log."""
     log = group_log(node, request.group_id)
     if isinstance(log, Refused):
         body = m.OffsetCommitReply(partitions=_answers(request, _errors(node, request, log)))
         node.outcome.effects.append(Reply(to, body=body))
         return
-    answers = _written(node, log, request, now)
+    answers = _written(node, log, request, now, client_version)
     node.after(log, (Reply(to, body=m.OffsetCommitReply(partitions=answers)),))
 
 
 def _written(
-    node: Node, log: GroupLog, request: m.OffsetCommit | m.TxnOffsetCommit, now: int
+    node: Node,
+    log: GroupLog,
+    request: m.OffsetCommit | m.TxnOffsetCommit,
+    now: int,
+    client_version: ClientVersion,
 ) -> tuple[m.PartitionError, ...]:
     """Append the offsets that have no problem, as one batch; one error per offset of the request."""
-    errors = _errors(node, request, _check_member(node, log, request, now))
+    errors = _errors(node, request, _check_member(node, log, request, now, client_version))
     good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is NO_ERROR]
     if not good:
         return _answers(request, errors)
@@ -248,7 +295,7 @@ def _append(
     if isinstance(verdict, Refused):
         _refuse(node, request, to, client_version.downgrade(verdict.error))
         return
-    answers = _written(node, log, request, now)
+    answers = _written(node, log, request, now, client_version)
     node.after(log, (Reply(to, body=m.TxnOffsetCommitReply(partitions=answers)),))
 
 
@@ -263,6 +310,12 @@ def fetch(node: Node, request: m.OffsetFetch, to: ReplyTo, now: int) -> None:
     if isinstance(log, Refused):
         node.reply(to, log)
         return
+    group = log.coordinator.consumers.get(request.group_id)
+    if group is not None and (request.member_id is not None or request.member_epoch >= 0):
+        error = check_identity(group, request.member_id or NO_MEMBER, request.member_epoch)
+        if error is not NO_ERROR:
+            node.after(log, (Reply(to, error=error),))
+            return
     if not node.settings.fixes.require_stable:
         request = attrs.evolve(request, require_stable=False)
     node.after(log, (Reply(to, body=m.OffsetFetchReply(offsets=groups.fetch(log.coordinator, request))),))
@@ -278,21 +331,29 @@ def forget_topics(node: Node, log: GroupLog, topics: Collection[str], now: int) 
 
 
 def forget_offsets(
-    node: Node, log: GroupLog, keys: Sequence[OffsetKey], now: int, *, group_ids: Sequence[str] = ()
+    node: Node,
+    log: GroupLog,
+    keys: Sequence[OffsetKey],
+    now: int,
+    *,
+    group_ids: Sequence[str] = (),
+    consumers: tuple[ConsumerEntry, ...] = (),
 ) -> None:
     """Write a tombstone for each of these offsets, and then for these groups: several batches if one would
     be too large.
     """
-    batch = tombstones_batch(keys, group_ids, timestamp=now)
+    batch = tombstones_batch(keys, group_ids, consumers, timestamp=now)
     if node.is_too_large(len(batch)) and len(keys) > 1:
         # A kill in between leaves fewer offsets, and the group: it comes last. That is a state from which
         # expiration, or a repeated request, goes on. No answer leaves before the last batch is durable.
         middle = len(keys) // 2
         forget_offsets(node, log, keys[:middle], now)
-        forget_offsets(node, log, keys[middle:], now, group_ids=group_ids)
+        forget_offsets(node, log, keys[middle:], now, group_ids=group_ids, consumers=consumers)
         return
     offsets = tuple([(key, None) for key in keys])
-    node.append(log, batch, GroupBatch(offsets, tuple([(group_id, None) for group_id in group_ids])))
+    node.append(
+        log, batch, GroupBatch(offsets, tuple([(group_id, None) for group_id in group_ids]), consumers)
+    )
 
 
 def forget_group(node: Node, log: GroupLog, group_id: str, now: int) -> None:
@@ -300,4 +361,8 @@ def forget_group(node: Node, log: GroupLog, group_id: str, now: int) -> None:
     state = log.coordinator
     state.live.pop(group_id, None)
     keys = [key for key in groups.offset_keys(state) if key.group_id == group_id]
-    forget_offsets(node, log, keys, now, group_ids=(group_id,))
+    consumers = state.consumers.get(group_id)
+    if consumers is None:
+        forget_offsets(node, log, keys, now, group_ids=(group_id,))
+    else:
+        forget_offsets(node, log, keys, now, consumers=tombstones(consumers))

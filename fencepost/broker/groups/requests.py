@@ -76,8 +76,8 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
     """
     known = group.member(member_id)
     match group.state:
-        case GroupState.EMPTY | GroupState.DEAD:
-            return True
+        case GroupState.EMPTY | GroupState.DEAD | GroupState.ASSIGNING | GroupState.RECONCILING:
+            return True  # the last two are of the consumer protocol
         case GroupState.PREPARING_REBALANCE:
             has_joined = sum(member.joining is not None for member in group.members)
             return (known is not None and known.joining is not None) or has_joined < max_size

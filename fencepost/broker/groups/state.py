@@ -19,8 +19,10 @@ from typing import Final, NamedTuple
 
 import attrs
 
+from fencepost.broker.groups.consumer_group import ConsumerGroup, apply_records
 from fencepost.broker.groups.group import Group, is_subscribed, loaded
 from fencepost.protocol.batches import BatchHeader, Buffer, marker_of
+from fencepost.protocol.consumer_group_log import ConsumerEntry
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.fork import Note
 from fencepost.protocol.messages import (
@@ -65,25 +67,53 @@ class GroupBatch(NamedTuple):
 
     offsets: tuple[OffsetEntry, ...] = ()
     groups: tuple[GroupEntry, ...] = ()
+    consumers: tuple[ConsumerEntry, ...] = ()
     deltas: tuple[int, ...] = ()
+
+
+AnyGroup = Group | ConsumerGroup
+
+
+class MemberDeadlines(NamedTuple):
+    """When the session of a member ends, and until when it must have revoked what it was asked to."""
+
+    session_ms: int
+    revoke_ms: int | None = None
 
 
 @attrs.define(eq=False)
 class Groups:
-    """State of one group coordinator. In `records`, None is a group that has only committed offsets."""
+    """State of one group coordinator. In `records`, None is a group that has only committed offsets.
+
+    A group is either in `records` or, of the consumer protocol, in `consumers`. Of the latter, only the
+    `deadlines` of the members, by group and member id, are notes.
+    """
 
     committed: dict[str, Offsets] = attrs.Factory(dict[str, Offsets])
     pending: dict[int, dict[OffsetKey, Committed]] = attrs.Factory(dict[int, dict[OffsetKey, Committed]])
     records: dict[str, GroupRecord | None] = attrs.Factory(dict[str, GroupRecord | None])
     live: Note[dict[str, Group]] = attrs.Factory(dict[str, Group])
+    consumers: dict[str, ConsumerGroup] = attrs.Factory(dict[str, ConsumerGroup])
+    deadlines: Note[dict[tuple[str, str], MemberDeadlines]] = attrs.Factory(
+        dict[tuple[str, str], MemberDeadlines]
+    )
     member_ids_given: Note[int] = 0
 
-    def group(self, group_id: str, *, now: int) -> Group | None:
+    def any_group(self, group_id: str, *, now: int) -> AnyGroup | None:
         """The present value of the group, or None if it does not exist."""
+        return self.consumers.get(group_id) or self.group(group_id, now=now)
+
+    def group(self, group_id: str, *, now: int) -> Group | None:
+        """The present value of the group of the classic protocol, or None if there is none."""
         found = self.live.get(group_id)
         if found is None and group_id in self.records:
             return loaded(group_id, self.records[group_id], now=now)
         return found
+
+
+def group_ids(state: Groups) -> list[str]:
+    """Every group of this coordinator."""
+    return [*state.records, *state.consumers]
 
 
 def offset_keys(state: Groups) -> list[OffsetKey]:
@@ -157,7 +187,7 @@ def _fetched(key: TopicPartition, found: Committed | None, is_unstable: bool) ->
 # --- retention: which offsets are too old to keep (KIP-211) ----------------------------------------------
 
 
-def expired_offsets(state: Groups, group: Group, *, before_ms: int) -> list[OffsetKey]:
+def expired_offsets(state: Groups, group: AnyGroup, *, before_ms: int) -> list[OffsetKey]:
     """The offsets whose retention began at or before `before_ms`, except pending ones and those of subscribed
     topics (OffsetMetadataManager.cleanupExpiredOffsets).
     """
@@ -166,20 +196,26 @@ def expired_offsets(state: Groups, group: Group, *, before_ms: int) -> list[Offs
     for where, committed in sorted(state.committed.get(group.group_id, {}).items()):
         key = OffsetKey(group.group_id, where.topic, where.partition)
         since_ms = _since(group, committed)
-        if since_ms is None or since_ms > before_ms or key in moved or is_subscribed(group, where.topic):
+        if since_ms is None or since_ms > before_ms or key in moved or reads_topic(group, where.topic):
             continue
         found.append(key)
     return found
 
 
-def _since(group: Group, committed: Committed) -> int | None:
-    """The time from which an offset's retention counts, or None (ClassicGroup.offsetExpirationCondition).
+def reads_topic(group: AnyGroup, topic: str) -> bool:
+    """Whether a member of the group has subscribed to the topic."""
+    return topic in group.subscribed if isinstance(group, ConsumerGroup) else is_subscribed(group, topic)
 
-    In a stable group and for simple consumers this is the commit, in an empty group the time when the last
-    member left. During a rebalance nothing expires.
+
+def _since(group: AnyGroup, committed: Committed) -> int | None:
+    """The time from which an offset's retention counts, or None (OffsetExpirationCondition).
+
+    In the consumer protocol and for simple consumers this is the commit. In the classic protocol it is the
+    commit in a stable group, and in an empty one the time when the last member left; during a rebalance
+    nothing expires.
     """
     commit_ms = committed.record.commit_ms
-    if not group.protocol_type:
+    if isinstance(group, ConsumerGroup) or not group.protocol_type:
         return commit_ms
     if group.state is GroupState.EMPTY:
         return commit_ms if group.state_since_ms == NO_TIMESTAMP else group.state_since_ms
@@ -187,7 +223,7 @@ def _since(group: Group, committed: Committed) -> int | None:
     return commit_ms if is_settled else None
 
 
-def is_over(state: Groups, group: Group, expired: Collection[OffsetKey]) -> bool:
+def is_over(state: Groups, group: AnyGroup, expired: Collection[OffsetKey]) -> bool:
     """Whether the group is empty once these offsets are gone, so that it can be deleted, too
     (GroupCoordinatorShard.cleanupGroupMetadata).
     """
@@ -213,7 +249,8 @@ def apply(state: Groups, header: BatchHeader, batch: Buffer, entries: GroupBatch
         if record is None:
             _forget(state, key)
             continue
-        state.records.setdefault(key.group_id, None)
+        if key.group_id not in state.consumers:
+            state.records.setdefault(key.group_id, None)
         if header.is_transactional:
             pending = state.pending.setdefault(header.producer_id, {})
             pending[key] = Committed(record, header.base_offset + delta)
@@ -224,6 +261,18 @@ def apply(state: Groups, header: BatchHeader, batch: Buffer, entries: GroupBatch
             state.records.pop(group_id, None)
         else:
             state.records[group_id] = record
+    if entries.consumers:
+        _apply_consumers(state, entries.consumers)
+
+
+def _apply_consumers(state: Groups, entries: tuple[ConsumerEntry, ...]) -> None:
+    apply_records(state.consumers, entries)
+    for group_id in {key.group_id for key, _ in entries}:
+        if group_id in state.consumers:
+            # Its offsets may be read before its first record; then it looked like a group of offsets alone.
+            state.records.pop(group_id, None)
+        elif state.committed.get(group_id) or _moved_by_transactions(state, group_id):
+            state.records.setdefault(group_id, None)
 
 
 def _decide_pending(state: Groups, producer_id: int, result: TransactionResult) -> None:

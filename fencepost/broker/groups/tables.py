@@ -127,7 +127,8 @@ MEMBERSHIP: Final[GroupTable] = {
         _IN.REJOIN: _STRANGER,
         _IN.SYNC: _STRANGER,
         _IN.HEARTBEAT: _STRANGER,
-        _IN.COMMIT: ErrorCode.ILLEGAL_GENERATION,
+        # Clients from before KIP-848 get ILLEGAL_GENERATION.
+        _IN.COMMIT: ErrorCode.GROUP_ID_NOT_FOUND,
         _IN.SIMPLE_COMMIT: EMPTY,
         _IN.TXN_COMMIT: ErrorCode.ILLEGAL_GENERATION,
         _IN.SIMPLE_TXN_COMMIT: EMPTY,

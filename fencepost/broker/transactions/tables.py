@@ -228,14 +228,17 @@ class ErrorIntroduced(NamedTuple):
 
 _FENCED_FROM_2: Final = ErrorIntroduced(_FENCED, known_from=2, instead=ErrorCode.INVALID_PRODUCER_EPOCH)
 
-# The request schemas say which version introduced which error (KIP-360, KIP-588, KIP-890); KafkaApis and
-# AddPartitionsToTxnManager translate it for older clients.
+# The request schemas say which version introduced which error (KIP-360, KIP-588, KIP-848, KIP-890); KafkaApis
+# and AddPartitionsToTxnManager translate it for older clients.
 INTRODUCED_ERRORS: Final[dict[type, ErrorIntroduced]] = {
     m.Produce: ErrorIntroduced(ErrorCode.TRANSACTION_ABORTABLE, known_from=11, instead=_INVALID),
     m.InitProducerId: ErrorIntroduced(_FENCED, known_from=4, instead=ErrorCode.INVALID_PRODUCER_EPOCH),
     m.AddPartitionsToTxn: _FENCED_FROM_2,
     m.AddOffsetsToTxn: _FENCED_FROM_2,
     m.EndTxn: _FENCED_FROM_2,
+    m.OffsetCommit: ErrorIntroduced(
+        ErrorCode.STALE_MEMBER_EPOCH, known_from=9, instead=ErrorCode.UNSUPPORTED_VERSION
+    ),
     m.TxnOffsetCommit: ErrorIntroduced(ErrorCode.TRANSACTION_ABORTABLE, known_from=4, instead=_INVALID),
 }
 

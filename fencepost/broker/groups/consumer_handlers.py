@@ -1,0 +1,261 @@
+"""The handlers of a group coordinator for the consumer protocol: heartbeats, deadlines, descriptions.
+
+Rule: what a decision changed is written as records, and the state follows from them; answers wait until the
+records are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fencepost.broker.contract import Received, Refused, Reply, ReplyTo
+from fencepost.broker.groups import consumer_heartbeat
+from fencepost.broker.groups.consumer_group import ConsumerGroup, changes
+from fencepost.broker.groups.consumer_heartbeat import (
+    Beat,
+    Client,
+    ConsumerTurn,
+    assignor_of,
+    request_problem,
+)
+from fencepost.broker.groups.offsets import TOO_LARGE, group_log
+from fencepost.broker.groups.state import GroupBatch, Groups, MemberDeadlines
+from fencepost.broker.node import Node
+from fencepost.broker.purgatory import GroupLog
+from fencepost.protocol import messages as m
+from fencepost.protocol.consumer_group_log import (
+    JOINING_EPOCH,
+    LEFT_EPOCH,
+    AssignmentState,
+    TopicIdPartition,
+    by_topic_id,
+)
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.offsets_log import tombstones_batch
+from fencepost.protocol.terms import GroupState
+
+NO_GROUP = ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def _turn(node: Node, group: ConsumerGroup, now: int) -> ConsumerTurn:
+    return ConsumerTurn(group, now=now, topics=node.cluster, rules=node.settings.consumer_rules)
+
+
+def _carry_out(node: Node, log: GroupLog, turn: ConsumerTurn) -> bool:
+    """Write what the decision changed. Returns False, and changes nothing, if it is too large."""
+    group_id, state = turn.group.group_id, log.coordinator
+    entries = changes(state.consumers.get(group_id), turn.group)
+    if not entries:
+        return True
+    # A classic group of this name is empty, and goes; its offsets stay.
+    replaced = (group_id,) if state.records.get(group_id) is not None else ()
+    batch = tombstones_batch((), replaced, entries, timestamp=turn.now)
+    if node.is_too_large(len(batch)):
+        return False
+    state.live.pop(group_id, None)
+    node.append(log, batch, GroupBatch(groups=tuple([(each, None) for each in replaced]), consumers=entries))
+    return True
+
+
+# --- heartbeats ------------------------------------------------------------------------------------------
+
+
+def heartbeat(node: Node, arrived: Received, now: int) -> None:
+    """ConsumerGroupHeartbeat: join, stay or leave."""
+    request, to = arrived.request, arrived.to
+    assert isinstance(request, m.ConsumerGroupHeartbeat), "dispatch.py hands over nothing else"
+    log = request_problem(request) or group_log(node, request.group_id)
+    if isinstance(log, Refused):
+        node.reply(to, log)
+        return
+    state = log.coordinator
+    before = state.consumers.get(request.group_id)
+    if before is None:
+        classic = state.group(request.group_id, now=now)
+        is_free = classic is None or classic.state is GroupState.EMPTY
+        if request.member_epoch != JOINING_EPOCH or not is_free:
+            node.after(log, (Reply(to, error=NO_GROUP),))
+            return
+    turn = _turn(node, before or ConsumerGroup(group_id=request.group_id), now)
+    if request.member_epoch < JOINING_EPOCH:
+        found = _leave(node, log, turn, request)
+    else:
+        found = _beat(node, log, turn, request, Client(arrived.client_id, arrived.client_host))
+    if isinstance(found, Refused):
+        node.after(log, (Reply(to, error=found.error),))
+    else:
+        node.after(log, (Reply(to, body=found),))
+
+
+def _leave(
+    node: Node, log: GroupLog, turn: ConsumerTurn, request: m.ConsumerGroupHeartbeat
+) -> m.ConsumerGroupHeartbeatReply | Refused:
+    if refused := consumer_heartbeat.leave(turn, request):
+        return refused
+    if not _carry_out(node, log, turn):
+        return TOO_LARGE
+    if request.member_epoch == LEFT_EPOCH:
+        _end_sessions(log, request.group_id, (request.member_id,))
+    return m.ConsumerGroupHeartbeatReply(
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        heartbeat_interval_ms=0,
+        assignment=None,
+    )
+
+
+def _beat(
+    node: Node, log: GroupLog, turn: ConsumerTurn, request: m.ConsumerGroupHeartbeat, client: Client
+) -> m.ConsumerGroupHeartbeatReply | Refused:
+    state = log.coordinator
+    # Kafka draws a UUID, if the member brings none (version 0); cores are deterministic.
+    member_id = request.member_id or f"member-{log.partition.leader_epoch}-{state.member_ids_given + 1}"
+    predecessor = None if request.instance_id is None else turn.group.static_member(request.instance_id)
+    beat = consumer_heartbeat.heartbeat(turn, request, member_id, client)
+    if isinstance(beat, Refused):
+        return beat
+    if not _carry_out(node, log, turn):
+        return TOO_LARGE
+    state.member_ids_given += not request.member_id
+    if predecessor is not None and predecessor != member_id:
+        _end_sessions(log, request.group_id, (predecessor,))
+    _keep_session(node, log, turn, member_id, beat)
+    is_full = (
+        request.rebalance_timeout_ms != consumer_heartbeat.NO_REBALANCE_TIMEOUT
+        and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+        and request.topic_partitions is not None
+    )
+    tells = request.member_epoch == JOINING_EPOCH or is_full
+    tells = tells or beat.before.assigned.keys() != beat.after.assigned.keys()
+    return m.ConsumerGroupHeartbeatReply(
+        member_id=member_id,
+        member_epoch=beat.after.epoch,
+        heartbeat_interval_ms=turn.rules.heartbeat_interval_ms,
+        assignment=_assigned(beat.after.assigned) if tells else None,
+    )
+
+
+def _assigned(partitions: Iterable[TopicIdPartition]) -> tuple[m.AssignedTopic, ...]:
+    return tuple(
+        m.AssignedTopic(topic_id=topic_id, partitions=numbers)
+        for topic_id, numbers in by_topic_id(partitions).items()
+    )
+
+
+# --- deadlines -------------------------------------------------------------------------------------------
+
+
+def _keep_session(node: Node, log: GroupLog, turn: ConsumerTurn, member_id: str, beat: Beat) -> None:
+    """Extend the member's session, and give it its rebalance timeout to revoke what it must."""
+    state, key = log.coordinator, (turn.group.group_id, member_id)
+    known = state.deadlines.get(key)
+    revoke_ms = None
+    if beat.after.state is AssignmentState.UNREVOKED_PARTITIONS:
+        is_same = beat.after == beat.before and known is not None and known.revoke_ms is not None
+        timeout_ms = turn.group.subscriptions[member_id].rebalance_timeout_ms
+        revoke_ms = known.revoke_ms if known is not None and is_same else turn.now + timeout_ms
+    state.deadlines[key] = deadlines = MemberDeadlines(turn.now + turn.rules.session_timeout_ms, revoke_ms)
+    _schedule(node, deadlines)
+
+
+def _schedule(node: Node, deadlines: MemberDeadlines) -> None:
+    node.wake_at(min(each for each in deadlines if each is not None))
+
+
+def _end_sessions(log: GroupLog, group_id: str, member_ids: Iterable[str]) -> None:
+    for member_id in member_ids:
+        log.coordinator.deadlines.pop((group_id, member_id), None)
+
+
+def resume(node: Node, log: GroupLog, now: int) -> None:
+    """Start after loading the log: every member gets a new session (GroupMetadataManager.onLoaded)."""
+    state, session_ms = log.coordinator, node.settings.group_consumer_session_timeout_ms
+    for group in state.consumers.values():
+        for member_id, subscription in group.subscriptions.items():
+            is_revoking = group.current(member_id).state is AssignmentState.UNREVOKED_PARTITIONS
+            revoke_ms = now + subscription.rebalance_timeout_ms if is_revoking else None
+            deadlines = MemberDeadlines(now + session_ms, revoke_ms)
+            state.deadlines[group.group_id, member_id] = deadlines
+            _schedule(node, deadlines)
+
+
+def expire(node: Node, now: int) -> None:
+    """Remove the members whose session, or whose time to revoke, has passed."""
+    for log in node.logs_under(Groups):
+        late: dict[str, set[str]] = {}
+        for (group_id, member_id), deadlines in log.coordinator.deadlines.items():
+            if min(each for each in deadlines if each is not None) <= now:
+                late.setdefault(group_id, set()).add(member_id)
+            else:
+                _schedule(node, deadlines)
+        for group_id, member_ids in late.items():
+            with node.contained():
+                remove_members(node, log, group_id, member_ids, now)
+
+
+def remove_members(node: Node, log: GroupLog, group_id: str, member_ids: set[str], now: int) -> None:
+    """Remove members from a group of the consumer protocol (consumerGroupFenceMembers)."""
+    turn = _turn(node, log.coordinator.consumers[group_id], now)
+    consumer_heartbeat.remove(turn, member_ids)
+    _end_sessions(log, group_id, member_ids)
+    assert _carry_out(node, log, turn), "tombstones and an epoch are smaller than what they remove"
+
+
+# --- descriptions ----------------------------------------------------------------------------------------
+
+
+def describe(node: Node, request: m.ConsumerGroupDescribe, to: ReplyTo, now: int) -> None:
+    """ConsumerGroupDescribe."""
+    found = tuple(_described(node, group_id) for group_id in dict.fromkeys(request.groups))
+    keys = [log.partition.key for log in node.logs_under(Groups)]
+    node.after_all(keys, Reply(to, body=m.ConsumerGroupDescribeReply(groups=found)))
+
+
+def _described(node: Node, group_id: str) -> m.DescribedConsumerGroup:
+    log = group_log(node, group_id)
+    group = None if isinstance(log, Refused) else log.coordinator.consumers.get(group_id)
+    if group is None:
+        error = log.error if isinstance(log, Refused) else NO_GROUP
+        return undescribed(group_id, error)
+    return m.DescribedConsumerGroup(
+        group_id=group_id,
+        error=NO_ERROR,
+        state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch.epoch,
+        assignor_name=assignor_of(group),
+        members=tuple(_described_member(node, group, member_id) for member_id in sorted(group.subscriptions)),
+    )
+
+
+def undescribed(group_id: str, error: ErrorCode) -> m.DescribedConsumerGroup:
+    """The answer about a group that is not described."""
+    return m.DescribedConsumerGroup(
+        group_id=group_id, error=error, state=GroupState.DEAD, group_epoch=0, assignment_epoch=0,
+        assignor_name="", members=(),
+    )  # fmt: skip
+
+
+def _described_member(node: Node, group: ConsumerGroup, member_id: str) -> m.DescribedConsumer:
+    subscription, current = group.subscriptions[member_id], group.current(member_id)
+    return m.DescribedConsumer(
+        member_id=member_id,
+        instance_id=subscription.instance_id,
+        rack_id=subscription.rack_id,
+        member_epoch=current.epoch,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=subscription.topics,
+        subscribed_topic_regex=subscription.regex,
+        assignment=_named(node, (*current.assigned, *current.revoking)),
+        target_assignment=_named(node, group.target(member_id)),
+    )
+
+
+def _named(node: Node, partitions: Iterable[TopicIdPartition]) -> tuple[m.NamedTopic, ...]:
+    """Partitions with the names of their topics; those of topics that are gone are left out, as in Kafka."""
+    return tuple(
+        m.NamedTopic(topic_id=topic_id, topic=name, partitions=numbers)
+        for topic_id, numbers in by_topic_id(partitions).items()
+        if (name := node.cluster.names.get(topic_id)) is not None
+    )
