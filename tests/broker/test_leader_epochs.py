@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.journal.memory import MemoryFile
+from fencepost.journal.segments import LOG, file_name
+from fencepost.journal.storage import directory_name
+from fencepost.protocol.batches import MAGIC_AT
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     DeleteRecords,
@@ -24,7 +28,7 @@ from fencepost.protocol.terms import (
 )
 from tests.broker.cluster import Cluster
 from tests.broker.requests import NOBODY, NOON, ORDERS, UNCOMMITTED, body_of, fetch_request, fetched
-from tests.broker.story import Story
+from tests.broker.story import Memory, Story
 
 OLDER, NEWER = ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH
 
@@ -118,3 +122,16 @@ def test_an_offset_comes_with_the_leader_epoch_of_its_record() -> None:
     delete_before(story, HIGH_WATERMARK)
     story.restart()
     assert positions(story) == {"earliest": (4, 3), "latest": (4, 3), "newest": (0, 0), "noon": nothing}
+
+
+def test_a_damaged_batch_does_not_hide_the_start_of_its_log() -> None:
+    """The offset is known without the batch. Its reader learns of the damage from the bytes of a Fetch."""
+    storage = Memory()
+    story = Story(storage=storage)
+    story.produce(NOBODY, "a", name=None)
+    file = storage.open(f"{directory_name(ORDERS)}/{file_name(0, LOG)}")
+    assert isinstance(file, MemoryFile)
+    file.content[MAGIC_AT] ^= 0x80
+    found = listed(story, list_request(NO_LEADER_EPOCH, EARLIEST_TIMESTAMP))
+    assert (found.error, found.offset, found.leader_epoch) == (ErrorCode.NONE, 0, NO_LEADER_EPOCH)
+    assert listed(story, list_request(NO_LEADER_EPOCH, NOON)).error is ErrorCode.KAFKA_STORAGE_ERROR

@@ -299,7 +299,11 @@ def _listed(plan: OffsetPlan, journal: OpenJournal, tell: Tell) -> m.ListedOffse
         try:
             found = _look_up(plan, journal(plan.partition))
         except (StorageError, ProtocolViolation) as problem:
-            error, found = _unreadable(plan.partition, problem, tell), _NO_RECORD
+            # A known offset is right without its epoch. Its reader learns of the damage from a Fetch. With an
+            # error here it would ask for ever.
+            unreadable = _unreadable(plan.partition, problem, tell)
+            if plan.offset == NO_OFFSET:
+                error, found = unreadable, _NO_RECORD
     return m.ListedOffset(
         topic=plan.partition.topic,
         partition=plan.partition.partition,
