@@ -143,11 +143,11 @@ class ErrorCode(IntEnum):
     FENCED_MEMBER_EPOCH = (
         110,
         _R.ABORT,
-        "the member has another epoch now: it must join again, without partitions",
+        "the member's epoch was fenced: it must give up its partitions and join again",
     )
     UNRELEASED_INSTANCE_ID = 111, _R.RETRY, "another member with this instance id has not left yet"
     UNSUPPORTED_ASSIGNOR = 112, _R.FATAL, "the broker does not have this assignor"
-    STALE_MEMBER_EPOCH = 113, _R.ABORT, "the member has another epoch now"
+    STALE_MEMBER_EPOCH = 113, _R.ABORT, "the member's epoch is not the current one"
     # Clients from before KIP-890 get INVALID_TXN_STATE in its place, which is fatal to them.
     TRANSACTION_ABORTABLE = 120, _R.ABORT, "the transaction cannot continue and must be aborted"
     INVALID_REGULAR_EXPRESSION = 128, _R.RAISE, "the broker cannot read the regular expression"

@@ -1006,7 +1006,7 @@ class DescribeGroupsReply:
 
 @value(kw_only=True)
 class ListGroups:
-    """List the groups that this node coordinates, in these states and of these types; without any, all."""
+    """List the groups that this node coordinates, all of them or those in some states or of some types."""
 
     states: tuple[GroupState, ...]
     types: tuple[GroupType, ...] = ()

@@ -156,7 +156,7 @@ DIFFERENCES: Final = (
         kafka="The classic protocol, the consumer protocol (KIP-848), share groups (KIP-932) and streams "
         "groups (KIP-1071).",
         here="The classic protocol and, for Kafka's clients, the consumer protocol. Fencepost's own client "
-        "has the classic one.",
+        "uses the classic one.",
         because="KIP-447 builds on the classic protocol, and Kafka 4 offers both.",
         noticed="Share groups and Kafka Streams with group.protocol=streams are not available.",
     ),
@@ -183,9 +183,9 @@ DIFFERENCES: Final = (
         what="server-side assignors (KIP-848)",
         kafka="uniform and range, with racks, and any that group.consumer.assignors names.",
         here="uniform and range. Where members subscribe to different topics, uniform balances by another "
-        "algorithm. Racks are stored and play no role.",
+        "algorithm. Racks are stored and ignored.",
         because="There is one broker, so there is one rack.",
-        noticed="Another member may get a partition than in Kafka; the numbers of partitions are as even.",
+        noticed="A partition may go to another member than in Kafka; each member gets about as many.",
     ),
     Difference(
         what="member ids of the classic protocol",
