@@ -156,6 +156,21 @@ async def _quietly(stopping: Awaitable[Any], sent: list[Awaitable[Any]]) -> None
     await asyncio.gather(stopping, *sent, return_exceptions=True)
 
 
+def _messages(polled: Any) -> list[Message]:
+    return [
+        Message(
+            partition=record.partition,
+            offset=record.offset,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+            timestamp_ms=record.timestamp,
+        )
+        for records in polled.values()
+        for record in records
+    ]
+
+
 class AioConsumer:
     """aiokafka.AIOKafkaConsumer."""
 
@@ -195,19 +210,8 @@ class AioConsumer:
         self._loop.call(in_loop())
 
     def poll(self, count: int) -> list[Message]:
-        polled = self._loop.call(self._consumer.getmany(timeout_ms=1_000 * POLL_S, max_records=count))
-        return [
-            Message(
-                partition=record.partition,
-                offset=record.offset,
-                key=record.key,
-                value=record.value,
-                headers=record.headers,
-                timestamp_ms=record.timestamp,
-            )
-            for records in polled.values()
-            for record in records
-        ]
+        polled = self._consumer.getmany(timeout_ms=1_000 * POLL_S, max_records=count)
+        return _messages(self._loop.call(polled))
 
     def assignment(self) -> set[TopicPartition]:
         return {TopicPartition(*part) for part in self._consumer.assignment()}
@@ -230,6 +234,49 @@ class AioConsumer:
 
     def close(self) -> None:
         self._loop.call(self._consumer.stop())
+
+
+class KeepingConsumer(AioConsumer):
+    """A consumer whose partitions are revoked within poll() only, as with the other libraries. It needs that:
+    its offsets come without its generation, so nobody refuses those of a partition that it has lost.
+    """
+
+    def subscribe(self, topic: str) -> None:
+        self._kept = asyncio.Lock()
+        self._consumer.subscribe([topic], listener=RevokedWhenFree(self._kept))
+
+    def poll(self, count: int) -> list[Message]:
+        return _messages(self._loop.call(self._poll_and_keep(count)))
+
+    async def _poll_and_keep(self, count: int) -> Any:
+        if self._kept.locked():
+            self._kept.release()
+        polled = await self._consumer.getmany(timeout_ms=1_000 * POLL_S, max_records=count)
+        if polled:
+            await self._kept.acquire()
+        return polled
+
+    def close(self) -> None:
+        self._loop.call(self._release_and_stop())
+
+    async def _release_and_stop(self) -> None:
+        if self._kept.locked():
+            self._kept.release()
+        await self._consumer.stop()
+
+
+class RevokedWhenFree(KAFKA.ConsumerRebalanceListener):
+    """Partitions go when a lock is free."""
+
+    def __init__(self, kept: asyncio.Lock) -> None:
+        self._kept = kept
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        async with self._kept:
+            pass
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        pass
 
 
 class AioAdmin:

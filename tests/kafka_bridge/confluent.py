@@ -133,6 +133,7 @@ class ConfluentConsumer:
         group: str | None = None,
         instance: str | None = None,
         protocol: str = CLASSIC,
+        strategy: str = "range",
     ) -> None:
         settings = _common(access) | {
             "group.id": group or "none",  # it requires one, and does not join it without a subscription
@@ -144,7 +145,7 @@ class ConfluentConsumer:
         }
         if protocol == CLASSIC:  # in the other one the broker decides
             settings |= {
-                "partition.assignment.strategy": "range",
+                "partition.assignment.strategy": strategy,
                 "session.timeout.ms": 6_000,
                 "heartbeat.interval.ms": 50,
             }

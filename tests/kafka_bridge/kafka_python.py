@@ -17,6 +17,11 @@ KAFKA: Any = import_module("kafka")  # it has no types
 ERRORS: Any = import_module("kafka.errors")
 KAFKA_NET_SOCKET: Any = import_module("kafka.net.inet").KafkaNetSocket
 CLOSING = "closing"
+_ASSIGNORS = "kafka.coordinator.assignors"
+ASSIGNORS: Mapping[str, Any] = {
+    "range": import_module(f"{_ASSIGNORS}.range").RangePartitionAssignor,
+    "cooperative-sticky": import_module(f"{_ASSIGNORS}.cooperative_sticky").CooperativeStickyAssignor,
+}
 
 
 class ClosingSockets(KAFKA_NET_SOCKET):
@@ -141,7 +146,13 @@ class KafkaPythonConsumer:
     """kafka.KafkaConsumer."""
 
     def __init__(
-        self, access: Access, *, isolation: str, group: str | None = None, instance: str | None = None
+        self,
+        access: Access,
+        *,
+        isolation: str,
+        group: str | None = None,
+        instance: str | None = None,
+        strategy: str = "range",
     ) -> None:
         with reporting():
             self._consumer: Any = KAFKA.KafkaConsumer(
@@ -151,6 +162,7 @@ class KafkaPythonConsumer:
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
                 isolation_level=isolation,
+                partition_assignment_strategy=(ASSIGNORS[strategy],),
                 session_timeout_ms=6_000,
                 heartbeat_interval_ms=50,
                 fetch_max_wait_ms=50,
