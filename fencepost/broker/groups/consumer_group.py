@@ -74,7 +74,7 @@ class ConsumerRules:
     max_size: int
 
 
-class KnownTopic(Protocol):
+class SubscribableTopic(Protocol):
     """A topic of the cluster."""
 
     @property
@@ -84,11 +84,11 @@ class KnownTopic(Protocol):
     def leaders(self) -> Mapping[int, object]: ...
 
 
-class KnownTopics(Protocol):
+class SubscribableTopics(Protocol):
     """What a coordinator knows about the topics of the cluster."""
 
     @property
-    def topics(self) -> Mapping[str, KnownTopic]: ...
+    def topics(self) -> Mapping[str, SubscribableTopic]: ...
 
     @property
     def names(self) -> Mapping[bytes, str]: ...
@@ -178,11 +178,15 @@ _NOTHING: Final = CurrentAssignment()
 
 def with_subscription(group: ConsumerGroup, member_id: str, subscription: Subscription) -> ConsumerGroup:
     """The group with this subscription of a member, perhaps a new one."""
+    if group.subscriptions.get(member_id) == subscription:
+        return group  # as at nearly every heartbeat
     return attrs.evolve(group, subscriptions=group.subscriptions | {member_id: subscription})
 
 
 def with_assignment(group: ConsumerGroup, member_id: str, current: CurrentAssignment) -> ConsumerGroup:
     """The group in which a member owns this."""
+    if group.assignments.get(member_id) == current:
+        return group
     return attrs.evolve(group, assignments=group.assignments | {member_id: current})
 
 
@@ -224,12 +228,12 @@ def renamed(group: ConsumerGroup, member_id: str, heir_id: str, current: Current
 # --- topics ----------------------------------------------------------------------------------------------
 
 
-def topic_ids(names: Iterable[str], known: KnownTopics) -> set[bytes]:
+def topic_ids(names: Iterable[str], known: SubscribableTopics) -> set[bytes]:
     """The ids of those topics that exist."""
     return {topic.topic_id for name in names if (topic := known.topics.get(name)) is not None}
 
 
-def metadata_hash(group: ConsumerGroup, known: KnownTopics) -> int:
+def metadata_hash(group: ConsumerGroup, known: SubscribableTopics) -> int:
     """A number that changes with the partitions of the subscribed topics; 0 if none of them exists."""
     digest = 0
     for name in sorted(group.subscribed):
@@ -263,13 +267,15 @@ def changes(before: ConsumerGroup | None, after: ConsumerGroup) -> tuple[Consume
     entries: list[ConsumerEntry] = []
     for kind in reversed(_WRITTEN):
         had, has = _part(start, kind), _part(after, kind)
-        entries += [(_key(after, kind, name), None) for name in sorted(had.keys() - has.keys())]
+        if had is not has:
+            entries += [(_key(after, kind, name), None) for name in sorted(had.keys() - has.keys())]
     if before is None or after.group_epoch != start.group_epoch:
         entries.append((_key(after, _KIND.GROUP), after.group_epoch))
     for kind in _WRITTEN:
         had, has = _part(start, kind), _part(after, kind)
-        changed = sorted(name for name, record in has.items() if _differs(had.get(name), record))
-        entries += [(_key(after, kind, name), has[name]) for name in changed]
+        if had is not has:
+            changed = sorted(name for name, record in has.items() if _differs(had.get(name), record))
+            entries += [(_key(after, kind, name), has[name]) for name in changed]
         if kind is _KIND.TARGET_MEMBER and after.target_epoch != start.target_epoch:
             entries.append((_key(after, _KIND.TARGET), after.target_epoch))
     return tuple(entries)

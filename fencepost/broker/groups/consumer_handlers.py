@@ -13,8 +13,8 @@ from fencepost.broker.groups import consumer_heartbeat
 from fencepost.broker.groups.consumer_group import ConsumerGroup, changes
 from fencepost.broker.groups.consumer_heartbeat import (
     Beat,
-    Client,
     ConsumerTurn,
+    MemberClient,
     assignor_of,
     request_problem,
 )
@@ -80,7 +80,7 @@ def heartbeat(node: Node, arrived: Received, now: int) -> None:
     if request.member_epoch < JOINING_EPOCH:
         found = _leave(node, log, turn, request)
     else:
-        found = _beat(node, log, turn, request, Client(arrived.client_id, arrived.client_host))
+        found = _beat(node, log, turn, request, MemberClient(arrived.client_id, arrived.client_host))
     if isinstance(found, Refused):
         node.after(log, (Reply(to, error=found.error),))
     else:
@@ -105,7 +105,7 @@ def _leave(
 
 
 def _beat(
-    node: Node, log: GroupLog, turn: ConsumerTurn, request: m.ConsumerGroupHeartbeat, client: Client
+    node: Node, log: GroupLog, turn: ConsumerTurn, request: m.ConsumerGroupHeartbeat, client: MemberClient
 ) -> m.ConsumerGroupHeartbeatReply | Refused:
     state = log.coordinator
     # Kafka draws a UUID, if the member brings none (version 0); cores are deterministic.
@@ -194,11 +194,18 @@ def expire(node: Node, now: int) -> None:
 
 
 def remove_members(node: Node, log: GroupLog, group_id: str, member_ids: set[str], now: int) -> None:
-    """Remove members from a group of the consumer protocol (consumerGroupFenceMembers)."""
+    """Remove members from a group of the consumer protocol (consumerGroupFenceMembers): in several batches
+    if one would be too large.
+    """
     turn = _turn(node, log.coordinator.consumers[group_id], now)
     consumer_heartbeat.remove(turn, member_ids)
     _end_sessions(log, group_id, member_ids)
-    assert _carry_out(node, log, turn), "tombstones and an epoch are smaller than what they remove"
+    if not _carry_out(node, log, turn):
+        names = sorted(member_ids)
+        assert len(names) > 1, "the tombstones of a member are smaller than its records"
+        middle = len(names) // 2
+        for part in (names[:middle], names[middle:]):
+            remove_members(node, log, group_id, set(part), now)
 
 
 # --- descriptions ----------------------------------------------------------------------------------------

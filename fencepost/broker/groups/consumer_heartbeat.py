@@ -20,7 +20,7 @@ from fencepost.broker.groups.assignors import ASSIGNORS, UNIFORM, AssignmentInpu
 from fencepost.broker.groups.consumer_group import (
     ConsumerGroup,
     ConsumerRules,
-    KnownTopics,
+    SubscribableTopics,
     metadata_hash,
     renamed,
     topic_ids,
@@ -56,7 +56,7 @@ class ConsumerTurn:
 
     group: ConsumerGroup
     now: int = attrs.field(kw_only=True)
-    topics: KnownTopics = attrs.field(kw_only=True)
+    topics: SubscribableTopics = attrs.field(kw_only=True)
     rules: ConsumerRules = attrs.field(kw_only=True)
 
 
@@ -131,7 +131,7 @@ class Beat(NamedTuple):
     after: CurrentAssignment
 
 
-class Client(NamedTuple):
+class MemberClient(NamedTuple):
     """The client of a member: its name and its address."""
 
     client_id: str
@@ -139,7 +139,7 @@ class Client(NamedTuple):
 
 
 def heartbeat(
-    turn: ConsumerTurn, request: ConsumerGroupHeartbeat, member_id: str, client: Client
+    turn: ConsumerTurn, request: ConsumerGroupHeartbeat, member_id: str, client: MemberClient
 ) -> Beat | Refused:
     """Join the group or stay in it. `member_id` is the request's, or a new one."""
     is_new = member_id not in turn.group.subscriptions
@@ -230,7 +230,7 @@ def _checked(current: CurrentAssignment, request: ConsumerGroupHeartbeat) -> Cur
 
 
 def _subscription(
-    known: Subscription | None, request: ConsumerGroupHeartbeat, client: Client
+    known: Subscription | None, request: ConsumerGroupHeartbeat, client: MemberClient
 ) -> Subscription:
     """The member's subscription: what the request does not say stays as it was."""
     known = known or _NO_SUBSCRIPTION
@@ -254,7 +254,9 @@ _NO_SUBSCRIPTION: Final = Subscription(
 )  # fmt: skip
 
 
-def _subscribe(turn: ConsumerTurn, request: ConsumerGroupHeartbeat, member_id: str, client: Client) -> bool:
+def _subscribe(
+    turn: ConsumerTurn, request: ConsumerGroupHeartbeat, member_id: str, client: MemberClient
+) -> bool:
     """Take over the member's subscription. Returns whether it names other topics than before."""
     known = turn.group.subscriptions.get(member_id)
     wanted = _subscription(known, request, client)

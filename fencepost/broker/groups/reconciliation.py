@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.groups.consumer_group import ConsumerGroup, KnownTopics, topic_ids
+from fencepost.broker.groups.consumer_group import ConsumerGroup, SubscribableTopics, topic_ids
 from fencepost.protocol.consumer_group_log import (
     AssignmentState,
     CurrentAssignment,
@@ -67,7 +67,7 @@ class Reconciliation:
     member_id: str
     current: CurrentAssignment
     reported: frozenset[TopicIdPartition] | None
-    topics: KnownTopics
+    topics: SubscribableTopics
     has_new_subscription: bool
 
     def subscribed_ids(self) -> set[bytes]:
