@@ -33,6 +33,15 @@ from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, parse_file_name
 from fencepost.protocol.batches import MAGIC_COLUMNS, read_marker
 from fencepost.protocol.compression import Compression
+from fencepost.protocol.consumer_group_log import (
+    ConsumerRecord,
+    CurrentAssignment,
+    GroupEpoch,
+    ResolvedRegex,
+    Subscription,
+    TargetEpoch,
+    read_consumer_groups,
+)
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.metadata_log import read_cluster_records
 from fencepost.protocol.offsets_log import GroupRecord, read_groups, read_offsets
@@ -272,6 +281,10 @@ def facts_of_offsets(batch: StoredBatch) -> Iterator[Fact]:
     for group_id, group in read_groups(batch.data, batch.header):
         fact: Fact = {"kind": "group", "offset": batch.header.base_offset, "group": group_id}
         yield fact | ({"generation": None} if group is None else facts_of_group(group))
+    for part, record in read_consumer_groups(batch.data, batch.header):
+        fact = {"kind": "consumer group", "offset": batch.header.base_offset, "group": part.group_id}
+        name = {"of": part.name} if part.name else {}
+        yield fact | name | {"part": part.kind.title} | facts_of_consumers(record)
     for key, record in read_offsets(batch.data, batch.header):
         yield {
             "kind": "offset",
@@ -291,6 +304,28 @@ def facts_of_group(record: GroupRecord) -> Fact:
         "leader": record.leader,
         "members": [member.member_id for member in record.members],
     }
+
+
+def facts_of_consumers(record: ConsumerRecord | None) -> Fact:
+    """One part of a group of the consumer protocol."""
+    match record:
+        case None:
+            return {"removed": True}
+        case GroupEpoch() | TargetEpoch():
+            return {"epoch": record.epoch}
+        case Subscription():
+            return {"instance": record.instance_id, "topics": list(record.topics), "expression": record.regex}
+        case ResolvedRegex():
+            return {"topics": list(record.topics)}
+        case CurrentAssignment():
+            return {
+                "epoch": record.epoch,
+                "state": record.state.title,
+                "assigned": len(record.assigned),
+                "revoking": len(record.revoking),
+            }
+        case frozenset():
+            return {"partitions": len(record)}
 
 
 def facts_of_cluster(batch: StoredBatch) -> Iterator[Fact]:
@@ -426,6 +461,14 @@ def group(fact: AnyFact) -> str:
     return f"{name}generation {fact['generation']}: " + (", ".join(members) or "no members")
 
 
+def consumer_group(fact: AnyFact) -> str:
+    hidden = {"kind", "log", "file", "offset", "group", "part", "of", "removed"}
+    told = ", ".join(f"{name} {value}" for name, value in fact.items() if name not in hidden)
+    of = f" of {fact['of']}" if "of" in fact else ""
+    what = "was deleted (tombstone)" if "removed" in fact else told
+    return f"{'':15}  group {fact['group']!r} {fact['part']}{of}: {what}"
+
+
 def cluster(fact: AnyFact) -> str:
     hidden = {"kind", "log", "file", "offset", "what"}
     said = ", ".join(f"{name} {value}" for name, value in fact.items() if name not in hidden)
@@ -474,6 +517,7 @@ TEXTS: dict[str, Callable[[AnyFact], str]] = {
     "transaction": transaction,
     "offset": offset,
     "group": group,
+    "consumer group": consumer_group,
     "cluster": cluster,
     "index": index,
     "timeindex": timeindex,

@@ -53,6 +53,10 @@ class ConsumerRecordKind(IntEnum):
     CURRENT_ASSIGNMENT = 8
     REGULAR_EXPRESSION = 16
 
+    @property
+    def title(self) -> str:
+        return self.name.lower().replace("_", " ")
+
 
 class ConsumerRecordKey(NamedTuple):
     """The part of a group's state that a record is about. `name` is a member id or a regular expression."""

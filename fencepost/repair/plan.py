@@ -45,6 +45,7 @@ from fencepost.journal.manifest import SyncedSegment, decode_clean_mark, encode_
 from fencepost.journal.storage import NotADataDirectory, StorageReader
 from fencepost.log_model.partitions import PartitionModel
 from fencepost.log_model.transactions import decisions_of
+from fencepost.protocol.consumer_group_log import read_consumer_groups
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.metadata_log import ClusterRecord, cluster_batch
 from fencepost.protocol.offsets_log import read_groups, read_offsets
@@ -282,6 +283,7 @@ class _Planner:
 
     def _learn_offsets(self, batch: ScannedBatch, data: bytes, groups: set[str]) -> None:
         groups.update(name for name, _ in read_groups(data, batch.header))
+        groups.update(key.group_id for key, _ in read_consumer_groups(data, batch.header))
         for key, record in read_offsets(data, batch.header):
             groups.add(key.group_id)
             partition = TopicPartition(key.topic, key.partition)

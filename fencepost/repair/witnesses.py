@@ -16,6 +16,7 @@ from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.manifest import SyncedSegment, decode_checkpoint, decode_manifest, read_log_start
 from fencepost.journal.storage import DamagedLog, StorageReader
 from fencepost.protocol.batches import BatchHeader
+from fencepost.protocol.consumer_group_log import read_consumer_groups
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.metadata_log import read_cluster_records
 from fencepost.protocol.offsets_log import read_groups, read_offsets
@@ -71,7 +72,8 @@ def _transactional_ids(batch: bytes, header: BatchHeader) -> list[str]:
 
 def _group_ids(batch: bytes, header: BatchHeader) -> list[str]:
     offsets, groups = read_offsets(batch, header), read_groups(batch, header)
-    return [*[key.group_id for key, _ in offsets], *[name for name, _ in groups]]
+    consumers = read_consumer_groups(batch, header)
+    return [*[key.group_id for key, _ in (*offsets, *consumers)], *[name for name, _ in groups]]
 
 
 _NAMES_IN: Final[Mapping[str, Callable[[bytes, BatchHeader], list[str]]]] = {

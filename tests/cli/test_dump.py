@@ -19,6 +19,16 @@ from fencepost.journal.indexes import (
     encode_snapshot,
 )
 from fencepost.protocol.batches import covering_batch
+from fencepost.protocol.consumer_group_log import (
+    ConsumerEntry,
+    ConsumerRecordKey,
+    ConsumerRecordKind,
+    CurrentAssignment,
+    GroupEpoch,
+    ResolvedRegex,
+    Subscription,
+    TopicIdPartition,
+)
 from fencepost.protocol.offsets_log import GroupRecord, MemberRecord, group_batch, tombstones_batch
 from fencepost.protocol.terms import TransactionResult, TransactionState
 from tests.cli.log_builder import NOW, build_story, data_batch, marker, write_partition
@@ -205,5 +215,37 @@ def test_who_is_in_a_group(tmp_path: Path, capsys: Output) -> None:
         "group 'readers' generation 3: m1, m2 (leader)",
         "group 'readers' generation 4: no members",
         "group 'readers' was deleted (tombstone)",
+    ):
+        assert words in said
+
+
+def test_who_is_in_a_group_of_the_consumer_protocol(tmp_path: Path, capsys: Output) -> None:
+    kind, mine = ConsumerRecordKind, frozenset({TopicIdPartition(bytes(16), 0)})
+    subscription = Subscription(
+        instance_id=None, rack_id=None, client_id="c", client_host="/h", topics=("orders",), regex="",
+        rebalance_timeout_ms=1, assignor=None,
+    )  # fmt: skip
+    entries: list[ConsumerEntry] = [
+        (ConsumerRecordKey(kind.GROUP, "readers"), GroupEpoch(2)),
+        (ConsumerRecordKey(kind.MEMBER, "readers", "m1"), subscription),
+        (
+            ConsumerRecordKey(kind.REGULAR_EXPRESSION, "readers", "o.*"),
+            ResolvedRegex(topics=(), resolved_ms=1),
+        ),
+        (ConsumerRecordKey(kind.TARGET_MEMBER, "readers", "m1"), mine),
+        (ConsumerRecordKey(kind.CURRENT_ASSIGNMENT, "readers", "m1"), CurrentAssignment(epoch=2)),
+        (ConsumerRecordKey(kind.MEMBER, "readers", "m2"), None),
+    ]
+    batch = tombstones_batch([], [], entries, timestamp=NOW)
+    write_partition(tmp_path, "__consumer_offsets-0", [batch])
+    assert run(["dump", str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "group 'readers' group: epoch 2",
+        "group 'readers' member of m1: instance None, topics ['orders'], expression",
+        "group 'readers' regular expression of o.*: topics []",
+        "group 'readers' target member of m1: partitions 1",
+        "group 'readers' current assignment of m1: epoch 2, state Stable, assigned 0, revoking 0",
+        "group 'readers' member of m2: was deleted (tombstone)",
     ):
         assert words in said
