@@ -15,7 +15,9 @@ from fencepost.client.admin import GroupDescription, GroupListing
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import GroupState, TopicPartition
 
-StateName = Literal["Empty", "PreparingRebalance", "CompletingRebalance", "Stable"]
+StateName = Literal[
+    "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable"
+]
 STATES: Final = {state.title: state for state in GroupState}
 
 LISTED: Columns[GroupListing] = (

@@ -42,6 +42,7 @@ def test_a_group_is_listed_and_described_with_its_lag(tool: GroupTool) -> None:
     (listed,) = tool.json("group", "list")
     assert listed == {"group": "billing", "coordinator": 1, "protocol_type": None, "state": "Empty"}
     assert tool.json("group", "list", "--state", "Stable") == []
+    assert tool.json("group", "list", "--state", "Assigning", "--state", "Reconciling") == []
     described = tool.json("group", "describe", "billing")
     assert (described["state"], described["members"]) == ("Empty", [])
     assert [(row["current_offset"], row["log_end_offset"], row["lag"]) for row in described["offsets"]] == [
