@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "access.md").read_text(encoding="utf-8")
 FILES = re.compile(r"This is `([\w.]+)`:\n\n```toml\n(.*?)```", re.DOTALL)
 CONSOLES = re.compile(r"```console\n(.*?)```", re.DOTALL)
+CONFLUENT = re.compile(r"```python\n(from confluent_kafka .*?)```", re.DOTALL)
 PROGRAM = re.compile(r"```python\n(.*?)```\n\nIt prints:\n\n```\n(.*?)```", re.DOTALL)
 
 
@@ -27,6 +28,11 @@ def transcript() -> list[tuple[str, str]]:
     """Each command of the page, with what it prints."""
     steps = re.split(r"^\$ ", "".join(CONSOLES.findall(PAGE)), flags=re.MULTILINE)[1:]
     return [(command, said) for command, _, said in (step.partition("\n") for step in steps)]
+
+
+def with_address(program: str) -> str:
+    """The program with the address of this broker."""
+    return program.replace("127.0.0.1:9092", os.environ["FENCEPOST_BOOTSTRAP_SERVER"])
 
 
 class Terminal:
@@ -95,9 +101,10 @@ def test_the_example_prints_what_the_page_says(
         for command, expected in transcript():
             assert (command, terminal.play(command)) == (command, expected)
         program, printed = PROGRAM.findall(PAGE)[0]
-        program = program.replace("127.0.0.1:9092", os.environ["FENCEPOST_BOOTSTRAP_SERVER"])
-        exec(program, {})
+        exec(with_address(program), {})
         assert capsys.readouterr().out == printed
+        exec(with_address(CONFLUENT.findall(PAGE)[0]), {})
+        assert terminal.play("fencepost consume orders") == "one\ntwo\nthree\n"
     finally:
         if terminal.broker is not None:
             terminal.broker.send_signal(signal.SIGTERM)
