@@ -10,7 +10,7 @@ NEEDED := Fencepost needs Python 3.11 or newer. Choose one with make PYTHON=/pat
 # Apache Kafka's jars, and what is tested with them: stories of tests/kafka_bridge, and all that needs Java.
 MAVEN  := tests/kafka_clients
 JARS   := $(MAVEN)/target/.complete
-STORIES := $(addprefix tests/kafka_bridge/test_,stories.py broken_brokers.py access.py)
+STORIES := $(addprefix tests/kafka_bridge/test_,stories.py broken_brokers.py access.py consumer_protocol.py)
 # Go's and C's clients are tested where their tools are installed.
 ABSENT := $(foreach tool,go kcat,$(if $(shell command -v $(tool)),,--ignore=$(MAVEN)/test_$(tool).py))
 

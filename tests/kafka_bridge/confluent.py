@@ -8,11 +8,9 @@ from importlib import import_module
 from typing import Any
 
 from fencepost import TopicPartition
-from tests.kafka_bridge.libraries import PATIENCE_S, POLL_S, Access, Headers, Message, Reported
+from tests.kafka_bridge.libraries import CLASSIC, PATIENCE_S, POLL_S, Access, Headers, Message, Reported
 
 NAME = "confluent-kafka"
-CLASSIC = "classic"  # group.protocol
-CONSUMER = "consumer"
 KAFKA: Any = import_module("confluent_kafka")  # its stubs leave most types open
 ADMIN: Any = import_module("confluent_kafka.admin")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fencepost import TopicPartition
-from tests.kafka_bridge.libraries import PATIENCE_S, POLL_S, Access, Headers, Message, Reported
+from tests.kafka_bridge.libraries import CLASSIC, PATIENCE_S, POLL_S, Access, Headers, Message, Reported
 
 NAME: Final = "kafka-clients"
 JARS: Final = Path(__file__).parent.parent / "kafka_clients" / "target" / "jars"
@@ -186,6 +186,7 @@ class JavaConsumer:
         isolation: str,
         group: str | None = None,
         instance: str | None = None,
+        protocol: str = CLASSIC,
     ) -> None:
         settings = _common(access) | {
             "key.deserializer": f"{SERIALIZATION}.ByteArrayDeserializer",
@@ -193,11 +194,12 @@ class JavaConsumer:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "isolation.level": isolation,
-            "session.timeout.ms": 6_000,
-            "heartbeat.interval.ms": 50,
             "fetch.max.wait.ms": 50,
             "max.poll.records": 1,  # `poll` asks until it has as many as it wants
+            "group.protocol": protocol,
         }
+        if protocol == CLASSIC:  # in the other one the broker decides
+            settings |= {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 50}
         if group is not None:
             settings["group.id"] = group
         if instance is not None:
@@ -315,9 +317,12 @@ class JavaAdmin:
 
 
 class Java:
-    """kafka-clients."""
+    """kafka-clients, with consumers of this group protocol."""
 
     name = NAME
+
+    def __init__(self, protocol: str = CLASSIC) -> None:
+        self._protocol = protocol
 
     @cached_property
     def _machine(self) -> Machine:
@@ -342,7 +347,14 @@ class Java:
         isolation: str = "read_committed",
         instance: str | None = None,
     ) -> JavaConsumer:
-        made = JavaConsumer(self._machine, access, isolation=isolation, group=group, instance=instance)
+        made = JavaConsumer(
+            self._machine,
+            access,
+            isolation=isolation,
+            group=group,
+            instance=instance,
+            protocol=self._protocol,
+        )
         made.subscribe(topic)
         return made
 

@@ -15,6 +15,8 @@ from fencepost import TopicPartition
 PATIENCE_S = 60.0  # a bound on a hang
 POLL_S = 0.5
 POLLS_MAX = 120
+CLASSIC = "classic"  # group.protocol
+CONSUMER = "consumer"
 
 Headers = Sequence[tuple[str, bytes | None]]
 

@@ -1,4 +1,8 @@
-"""Stories of confluent-kafka with group.protocol=consumer (KIP-848), against a broker on a real socket."""
+"""Stories with group.protocol=consumer (KIP-848), against a broker on a real socket.
+
+With confluent-kafka, and with Java's kafka-clients if `--library` names it. aiokafka and kafka-python do not
+have this protocol.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,31 @@ import fencepost
 from fencepost import TopicPartition
 from tests.cli.processes import broker as broker_process
 from tests.cli.processes import read_ready, started
+from tests.kafka_bridge import java
 from tests.kafka_bridge import test_stories as stories
-from tests.kafka_bridge.confluent import ADMIN, CONSUMER, KAFKA, Confluent
+from tests.kafka_bridge.confluent import ADMIN, KAFKA, Confluent
 from tests.kafka_bridge.conftest import IMPATIENT
-from tests.kafka_bridge.libraries import PATIENCE_S, Access, Reported, consume, poll_until, texts
+from tests.kafka_bridge.libraries import (
+    CONSUMER,
+    PATIENCE_S,
+    POLLS_MAX,
+    Access,
+    Library,
+    Reported,
+    consume,
+    poll_until,
+    texts,
+)
 from tests.kafka_bridge.story import Story
 
 QUICK: Final = attrs.evolve(
     IMPATIENT, group_consumer_heartbeat_interval_ms=50, group_consumer_assignment_interval_ms=0
 )
+CLIENT_IDS: Final = {"confluent-kafka": "rdkafka", "kafka-clients": "consumer-"}
+INSTANCE_TAKEN: Final = {
+    "confluent-kafka": "instance ID is still used by another member",
+    "kafka-clients": "UnreleasedInstanceIdException",
+}
 # A member that joins, says so, and then sends heartbeats until its process is killed.
 MEMBER: Final = """
 import sys
@@ -48,11 +68,23 @@ def servers() -> Iterator[str]:
         yield broker.address
 
 
+@pytest.fixture(scope="module")
+def modern(request: pytest.FixtureRequest) -> Iterator[Library]:
+    """The library that the stories are told with."""
+    if request.config.getoption("library") == java.NAME:
+        library = java.Java(CONSUMER)
+        yield library
+        assert library.left() == []
+        library.close()
+    else:
+        yield Confluent(CONSUMER)
+
+
 @pytest.fixture
-def story(servers: str, request: pytest.FixtureRequest) -> Iterator[Story]:
+def story(modern: Library, servers: str, request: pytest.FixtureRequest) -> Iterator[Story]:
     """A story with a topic and a group of its own."""
     name = request.node.name.translate(str.maketrans("[]", "..")).strip(".")
-    with Story(Confluent(CONSUMER), Access(servers=servers), f"848.{name}"[-200:]) as told:
+    with Story(modern, Access(servers=servers), f"848.{name}"[-200:]) as told:
         yield told
 
 
@@ -61,12 +93,6 @@ def described(story: Story, group: str) -> Any:
     admin = ADMIN.AdminClient({"bootstrap.servers": story.access.servers, "log_level": 0})
     (found,) = admin.describe_consumer_groups([f"{story.topic}.{group}"]).values()
     return found.result(PATIENCE_S)
-
-
-def member_of(story: Story) -> Any:
-    """A consumer as the library has it, without a subscription."""
-    settings = {"bootstrap.servers": story.access.servers, "log_level": 0, "group.protocol": CONSUMER}
-    return KAFKA.Consumer(settings | {"group.id": f"{story.topic}.g"})
 
 
 @pytest.mark.parametrize(
@@ -90,7 +116,8 @@ def test_a_group_is_of_the_consumer_protocol_and_becomes_empty(story: Story) -> 
     group = described(story, "g")
     assert (group.type.name, group.state.name, group.partition_assignor) == ("CONSUMER", "STABLE", "uniform")
     (member,) = group.members
-    assert (member.client_id, member.host) == ("rdkafka", "/127.0.0.1")
+    assert member.client_id.startswith(CLIENT_IDS[story.library.name])
+    assert member.host == "/127.0.0.1"
     reader.close()
     assert described(story, "g").state.name == "EMPTY"
 
@@ -109,38 +136,36 @@ def test_a_second_owner_of_an_instance_id_is_refused(story: Story) -> None:
     first = story.consumer("g", instance="one")
     poll_until(lambda: len(first.assignment()) == 2, first)
     second = story.consumer("g", instance="one")
-    with pytest.raises(Reported, match="instance ID is still used by another member"):
+    with pytest.raises(Reported, match=INSTANCE_TAKEN[story.library.name]):
         poll_until(lambda: False, second)
 
 
 def test_a_new_topic_and_a_larger_one_are_assigned(story: Story) -> None:
-    consumer = member_of(story)
     new = f"{story.topic}.new"
-    consumer.subscribe([new])
+    reader = story.consumer("g", topic=new)
     with fencepost.Admin(story.access.servers) as admin:
-        for count in (1, 3):
-            (admin.create_topic if count == 1 else admin.create_partitions)(new, count)
-            while len(consumer.assignment()) != count:
-                consumer.poll(0.05)
-    consumer.close()
+        admin.create_topic(new, 1)
+        poll_until(lambda: len(reader.assignment()) == 1, reader)
+        admin.create_partitions(new, 3)
+        poll_until(lambda: len(reader.assignment()) == 3, reader)
 
 
 def test_an_expression_is_matched_by_the_broker(story: Story) -> None:
-    consumer = member_of(story)
+    settings = {"bootstrap.servers": story.access.servers, "log_level": 0, "group.protocol": CONSUMER}
+    consumer: Any = KAFKA.Consumer(settings | {"group.id": f"{story.topic}.g"})
     consumer.subscribe([f"^{story.topic}$"])
-    while len(consumer.assignment()) != 2:
+    for _ in range(POLLS_MAX):
         consumer.poll(0.05)
+        if len(consumer.assignment()) == 2:
+            break
     (member,) = described(story, "g").members
     assert {part.topic for part in member.assignment.topic_partitions} == {story.topic}
     consumer.close()
 
 
-def test_the_partitions_of_a_killed_member_are_assigned_to_the_others() -> None:
+def test_the_partitions_of_a_killed_member_are_assigned_to_the_others(modern: Library) -> None:
     node = attrs.evolve(QUICK, group_consumer_session_timeout_ms=1_000)
-    with (
-        fencepost.Broker(node=node) as broker,
-        Story(Confluent(CONSUMER), Access(servers=broker.address), "t") as story,
-    ):
+    with fencepost.Broker(node=node) as broker, Story(modern, Access(servers=broker.address), "t") as story:
         killed = subprocess.Popen(
             [sys.executable, "-c", MEMBER, broker.address, "t.g", "t"], stdout=subprocess.PIPE, text=True
         )
@@ -153,12 +178,12 @@ def test_the_partitions_of_a_killed_member_are_assigned_to_the_others() -> None:
         poll_until(lambda: len(heir.assignment()) == 2, heir)
 
 
-def test_a_member_stays_in_its_group_when_the_broker_is_killed(tmp_path: Path) -> None:
+def test_a_member_stays_in_its_group_when_the_broker_is_killed(modern: Library, tmp_path: Path) -> None:
     quick = ("--override", "group.consumer.heartbeat.interval.ms=50")
     with (
         broker_process(tmp_path, *quick) as (first, address),
         ExitStack() as successors,
-        Story(Confluent(CONSUMER), Access(servers=address), "t") as story,
+        Story(modern, Access(servers=address), "t") as story,
     ):
         story.produced("a")
         reader = story.consumer("g")
