@@ -10,28 +10,24 @@ Rule: nothing here knows what a message means. Bytes that are not a request rais
 #
 # kio has a class for each message and version, generated from Kafka's schemas. Versions of a message differ
 # in their fields, and mostly have one meaning. So a response is described once, as a mapping that has the
-# fields of all versions, and `encoded` fills the class of one version with those that it has. A mapping that
-# lacks a field without a default is a bug.
+# fields of all versions, and written with those that the class of one version has (response_bytes.py).
 #
 # Both headers have tagged fields from the message's first flexible version on, except the response to
 # ApiVersions: a client that is newer than the broker must be able to read it (ApiVersionsResponse.json).
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cache
-from types import NoneType
-from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple
 
 from kio.index import load_request_schema, load_response_schema
-from kio.schema.errors import ErrorCode as KafkaErrorCode
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from fencepost.kafka_bridge.counts import check_counts, skip_tagged_fields
+from fencepost.kafka_bridge.response_bytes import ResponseBytes, writer
 from fencepost.kafka_bridge.tagged_fields import tolerant_reader
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ProtocolViolation
@@ -43,7 +39,6 @@ _CORRELATION_ID = struct.Struct(">i")
 _LENGTH = struct.Struct(">I")
 _NO_TAGGED_FIELDS: Final = b"\0"
 _NULL: Final = -1
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -102,20 +97,20 @@ def encode_response(
 ) -> list[Buffer]:
     """The pieces of a response frame, ready for sendmsg; times in `values` are milliseconds."""
     schema = _response_class(api_key, version)
-    out = io.BytesIO()
-    out.write(_CORRELATION_ID.pack(correlation_id))
+    out = ResponseBytes()
+    out += _CORRELATION_ID.pack(correlation_id)
     if schema.__flexible__ and api_key != API_VERSIONS_KEY:
-        out.write(_NO_TAGGED_FIELDS)
-    _writer(schema)(out, filled(schema, values))
-    data = out.getbuffer()
-    if len(data) > FRAME_SIZE_MAX:
-        raise FrameTooLarge(f"a response of {len(data)} bytes; the limit is {FRAME_SIZE_MAX}")
-    return framed(data)
+        out += _NO_TAGGED_FIELDS
+    writer(schema)(out, values)
+    return framed(*out.pieces())
 
 
-def framed(data: Buffer) -> list[Buffer]:
+def framed(*pieces: Buffer) -> list[Buffer]:
     """The pieces of a frame."""
-    return [_LENGTH.pack(len(data)), data]
+    size = sum(map(len, pieces))
+    if size > FRAME_SIZE_MAX:
+        raise FrameTooLarge(f"a response of {size} bytes; the limit is {FRAME_SIZE_MAX}")
+    return [_LENGTH.pack(size), *pieces]
 
 
 # --- kio's classes ---------------------------------------------------------------------------------------
@@ -134,57 +129,6 @@ def _response_class(api_key: int, version: int) -> Any:
 @cache
 def _reader(schema: Any) -> Callable[[memoryview, int], tuple[Any, int]]:
     return entity_reader(schema)
-
-
-@cache
-def _writer(schema: Any) -> Callable[[io.BytesIO, Any], None]:
-    return entity_writer(schema)
-
-
-def filled(schema: Any, values: Mapping[str, Any]) -> Any:
-    """An instance of a class of kio from plain values; those of nested classes are mappings."""
-    return schema(**{name: make(values[name]) for name, make in _fillers(schema) if name in values})
-
-
-@cache
-def _fillers(schema: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
-    """How each field of a class is made from a plain value."""
-    hints = get_type_hints(schema)
-    return tuple((each.name, _filler(hints[each.name], each.metadata)) for each in fields(schema))
-
-
-def _filler(hint: Any, metadata: Mapping[str, Any]) -> Callable[[Any], Any]:
-    arguments = get_args(hint)
-    if NoneType in arguments:
-        (inner,) = (each for each in arguments if each is not NoneType)
-        make = _filler(inner, metadata)
-        return lambda value: None if value is None else make(value)
-    if get_origin(hint) is tuple:
-        make = _filler(arguments[0], metadata)
-        return lambda values: tuple(map(make, values))
-    if hasattr(hint, "__dataclass_fields__"):
-        return lambda values: filled(hint, values)
-    return _KINDS.get(metadata.get("kafka_type", ""), _as_it_is)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-def _duration(milliseconds: int) -> timedelta:
-    return timedelta(milliseconds=milliseconds)
-
-
-def _time(milliseconds: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=milliseconds)
-
-
-_KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "error_code": KafkaErrorCode,
-    "timedelta_i32": _duration,
-    "timedelta_i64": _duration,
-    "datetime_i64": _time,
-}
 
 
 def milliseconds(duration: timedelta) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import struct
 from collections.abc import Callable, Iterator
@@ -13,17 +12,15 @@ from typing import Any
 
 import trio
 from kio.index import load_request_schema
-from kio.serial import entity_writer
 
 from fencepost import Admin
 from fencepost.kafka_bridge.apis import SERVED
-from fencepost.kafka_bridge.wire import filled
 from fencepost.protocol.frames import FRAME_SIZE_MAX
 from fencepost.protocol.primitives import put_unsigned_varint
 from tests.attack.attacks import Attack
 from tests.attack.scene import Scene
 from tests.attack.wires import RECEIVE_SIZE, connections, exchange, send
-from tests.kafka_bridge.samples import sample, with_unknown_tags
+from tests.kafka_bridge.samples import bytes_of, sample, with_unknown_tags
 
 SENDERS = 10
 WIDE = "wide-for-kafka"
@@ -138,9 +135,7 @@ async def is_answered(stream: trio.SocketStream) -> bool:
 
 def encoded(key: int, version: int, **values: Any) -> bytes:
     """A request from kio's fields; nested ones are given as mappings."""
-    out = io.BytesIO()
-    entity_writer(_schema(key, version))(out, filled(_schema(key, version), values))
-    return sized(kafka_frame(key, version, out.getvalue()))
+    return sized(kafka_frame(key, version, bytes_of(_schema(key, version), values)))
 
 
 def names(count: int) -> list[str]:

@@ -10,20 +10,23 @@ import struct
 import uuid
 from collections.abc import Sequence
 from dataclasses import fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from random import Random
 from types import NoneType
 from typing import Any, Final, cast, get_args, get_origin
 
-from kio.serial import entity_writer
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
 from kio.serial._serialize import get_field_writer
 
+from fencepost.kafka_bridge.response_bytes import ResponseBytes, writer
 from fencepost.protocol.primitives import put_unsigned_varint
 
 UNKNOWN_TAGS: Final = range(1_000, 2_000_000)
 NO_BYTES: Final = b""
 _BITS: Final = {"int8": 7, "int16": 15, "int32": 31, "int64": 63, "uint16": 16}
 ITEMS_MAX: Final = 3
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def sample(schema: Any, random: Random) -> Any:
@@ -62,10 +65,26 @@ def _plain(field: Any, random: Random) -> Any:
             return uuid.UUID(bytes=random.randbytes(16))
         case "timedelta_i32" | "timedelta_i64":
             return timedelta(milliseconds=random.randrange(2**31))
+        case "datetime_i64":
+            return EPOCH + timedelta(milliseconds=random.randrange(2**41))
+        case "error_code":
+            return random.choice(list(ErrorCode))
         case "float64":
             return random.random()
         case _:
             return random.getrandbits(_BITS[kind])
+
+
+def filled(schema: Any, values: Any) -> Any:
+    """An instance of a class of kio from plain values; those of nested classes are mappings."""
+    return entity_reader(schema)(bytes_of(schema, values), 0)[0]
+
+
+def bytes_of(schema: Any, values: Any) -> bytes:
+    """The bytes of plain values."""
+    out = ResponseBytes()
+    writer(schema)(out, values)
+    return b"".join(out.pieces())
 
 
 def schema_of(value: object) -> Any:

@@ -20,12 +20,12 @@ from fencepost.broker.cluster.controller import Controller
 from fencepost.kafka_bridge.apis import SERVED
 from fencepost.kafka_bridge.exchange import Answer, Context, Exchange
 from fencepost.kafka_bridge.fetch_session import FetchSession
-from fencepost.kafka_bridge.wire import filled
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.wire_protocol import SessionRoom
 from tests.broker.requests import body_of
 from tests.broker.story import SETTINGS, Story
+from tests.kafka_bridge.samples import filled
 
 RECORDED: Final = {
     conversation["name"]: conversation["steps"]
