@@ -6,9 +6,9 @@ Rule: a crash at any moment leaves the old segments or the cleaned one, never a 
 
 # Theory of operation (Kafka: LogCleanerManager, Cleaner.groupSegmentsBySize, UnifiedLog.replaceSegments)
 #
-#     plan      at a roll and at each Tick of the cleaner: is enough of the log dirty, and may it be cleaned
-#     work      in a worker thread, piece by piece: first read every full segment (survey), then write each
-#               group of segments that fit into one as `<base offset>.log.cleaned`, with its indexes, synced
+#     plan      whenever the broker looks for dirty logs: is enough of this one dirty, and may it be cleaned
+#     work      in a worker thread, piece by piece: first read every full segment (survey), then write what is
+#               left of as many of them as fit into one, as `<base offset>.log.cleaned` with its indexes
 #     finish    in the thread of the journal, between two syncs: `Journal.replace_segments`
 #
 # Full segments never change, so the worker needs no locks. It reads them through handles of its own, and
@@ -20,6 +20,9 @@ Rule: a crash at any moment leaves the old segments or the cleaned one, never a 
 #
 # The active segment is never cleaned. So a log that must stay small, because every start reads all of it,
 # needs small segments.
+#
+# A record goes because of a newer one, and that one must not be lost to a power failure later. So the cleaned
+# segment is synced before it takes its place, and all segments after it, too.
 
 from __future__ import annotations
 
@@ -98,18 +101,17 @@ class Cleaning:
             first_dirty=journal.first_dirty_offset, end=end, aborted=self._aborted, producers=rules.producers
         )
         self._segments = segments
-        self._groups = deque(_groups(segments, journal.settings.segment_bytes))
+        self._left = deque(segments)
         self._cleaner: Cleaner | None = None
         self._transactions = journal.open_at_start()
         self._made: tuple[Sequence[Segment], Segment] | None = None
+        self._is_synced = False  # the segments that are left
 
     def work(self) -> bool:
         """Do a piece of the work; whether `finish` and a further call must follow. StorageError when the disk
         fails, DamagedLog when a segment is damaged: the log is as it was.
         """
         if self._cleaner is None:
-            # A record may go because of a newer one: that one must not be lost to a power failure later.
-            self.journal.sync_full(self._segments)
             for segment in self._segments:
                 self._survey.see(self._batches(segment))
             self._cleaner = Cleaner(
@@ -119,9 +121,12 @@ class Cleaning:
                 now=self._rules.now,
                 delete_retention_ms=self._rules.delete_retention_ms,
             )
-        if not self._groups:
+        if not self._left:
             return False
-        self._write(self._groups.popleft(), self._cleaner)
+        self._write(self._cleaner)
+        if self._made is not None and not self._is_synced:
+            self.journal.sync_full(self._left)
+            self._is_synced = True
         return True
 
     def finish(self) -> None:
@@ -130,7 +135,7 @@ class Cleaning:
         if made is not None:
             self._forget_snapshots(made[1])
             self.journal.replace_segments(*made)
-        if not self._groups:
+        if not self._left:
             self.journal.first_dirty_offset = self._survey.end
 
     def _forget_snapshots(self, made: Segment) -> None:
@@ -148,14 +153,15 @@ class Cleaning:
                 raise CleaningCancelled(f"the cleaning of {self.journal.partition} was cancelled")
             yield header, batch
 
-    def _write(self, group: Sequence[Segment], cleaner: Cleaner) -> None:
-        made = self.journal.new_segment(group[0].base_offset)
+    def _write(self, cleaner: Cleaner) -> None:
+        made = self.journal.new_segment(self._left[0].base_offset)
+        group: list[Segment] = []
         read: list[int] = []
         written: list[int] = []
         made.remove()  # what an abandoned cleaning left would stand before what is written now
         try:
             made.create()
-            for header, batch in cleaner.clean(self._noted(group, read)):
+            for header, batch in cleaner.clean(self._next_group(made, group, read)):
                 made.append(batch, header, last_offset=header.last_offset, leader_epoch=header.leader_epoch)
                 written.append(header.crc)
                 aborted = self._transactions.see(header, batch)
@@ -173,24 +179,18 @@ class Cleaning:
         else:
             self._made = (group, made)
 
-    def _noted(self, group: Sequence[Segment], read: list[int]) -> Iterator[Batch]:
-        for segment in group:
+    def _next_group(self, made: Segment, group: list[Segment], read: list[int]) -> Iterator[Batch]:
+        """The batches of the next segments, as long as what is left of them fits into one. Notes in `group`
+        the segments, and in `read` the checksums of the batches.
+        """
+        while self._left and (not group or self._fits(self._left[0], made)):
+            segment = self._left.popleft()
+            group.append(segment)
             for header, batch in self._batches(segment):
                 read.append(header.crc)
                 yield header, batch
 
-
-def _groups(segments: Sequence[Segment], size_max: int) -> Iterator[list[Segment]]:
-    """Neighbours that fit into one segment together, as large as they are now."""
-    group: list[Segment] = []
-    for segment in segments:
-        is_full = group and (
-            sum(each.size for each in group) + segment.size > size_max
-            or segment.end_offset - group[0].base_offset > INT32_MAX
-        )
-        if is_full:
-            yield group
-            group = []
-        group.append(segment)
-    if group:
-        yield group
+    def _fits(self, segment: Segment, made: Segment) -> bool:
+        # A full segment is a little larger than the limit, and little may be left of it.
+        size_max = self.journal.settings.segment_bytes * 3 // 2
+        return made.size + segment.size <= size_max and segment.end_offset - made.base_offset <= INT32_MAX

@@ -51,10 +51,10 @@ from typing import Final
 
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
-from fencepost.protocol.batches import BatchHeader, Buffer, covering_batch, read_header, read_marker
+from fencepost.protocol.batches import BatchHeader, Buffer, covering_batch, marker_of, read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import INT32_MAX
-from fencepost.protocol.thinning import KeyedRecord, emptied, keyed_records, thinned
+from fencepost.protocol.thinning import emptied, keyed_records, thinned
 
 Batch = tuple[BatchHeader, Buffer]
 
@@ -76,7 +76,8 @@ class Survey:
         """`producers` are the ids that the log's leader still knows."""
         self.end = end  # batches from here on stay as they are; less than planned when the memory is full
         self.latest: dict[bytes, int] = {}  # the last offset of each key with a committed record, if dirty
-        self._first_dirty = first_dirty
+        self.first_dirty = first_dirty
+        self._unread: list[int] = []  # base offsets of dirty batches whose keys are not among them
         self._aborted = _Aborted(aborted)
         self._producers = producers
         self._keys_max = keys_max
@@ -96,11 +97,25 @@ class Survey:
             if header.producer_id in self._producers:
                 last = self._last_markers if header.is_control else self._last_batches
                 last[header.producer_id] = header.base_offset
-            is_dirty = header.base_offset >= self._first_dirty and not header.is_control
+            is_dirty = header.base_offset >= self.first_dirty and not header.is_control
             if is_dirty and header not in self._aborted:
-                for record in _records(batch, header):
-                    if record.key is not None:
-                        self.latest[record.key] = record.offset
+                self._note_keys(header, batch)
+            elif is_dirty:
+                self._unread.append(header.base_offset)
+
+    def _note_keys(self, header: BatchHeader, batch: Buffer) -> None:
+        try:
+            records = keyed_records(batch, header)
+        except ProtocolViolation:
+            self._unread.append(header.base_offset)
+            return
+        for record in records:
+            if record.key is not None:
+                self.latest[record.key] = record.offset
+
+    def live_offsets(self) -> list[int]:
+        """What may stay of the dirty part, ascending: no record of another batch does."""
+        return sorted([*self.latest.values(), *self._unread])
 
     def kept_batches(self) -> frozenset[int]:
         """Base offsets of batches that stay, perhaps without their records."""
@@ -131,13 +146,6 @@ class _Aborted:
 _marker_offset: Final = attrgetter("last_offset")
 
 
-def _records(batch: Buffer, header: BatchHeader) -> list[KeyedRecord]:
-    try:
-        return keyed_records(batch, header)
-    except ProtocolViolation:
-        return []
-
-
 class Cleaner:
     """The second pass. `clean` takes the log in pieces, in order, and follows its transactions over them."""
 
@@ -154,6 +162,7 @@ class Cleaner:
         start of the log has open.
         """
         self._end, self._latest = survey.end, survey.latest
+        self._first_dirty, self._live = survey.first_dirty, survey.live_offsets()
         self._kept_batches, self._kept_markers = survey.kept_batches(), survey.kept_markers()
         self._aborted = _Aborted(aborted)
         self._now = now
@@ -192,7 +201,7 @@ class Cleaner:
 
     def _kept_marker(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
         try:
-            read_marker(batch)
+            marker_of(batch, 0, header)
         except ProtocolViolation:
             return batch  # a control batch of another kind
         has_batches = header.producer_id in self._with_batches
@@ -204,7 +213,16 @@ class Cleaner:
             return thinned(batch, header, (0,), delete_horizon_ms=self._horizon_ms)
         return batch if self._now < horizon else None
 
+    def _is_replaced(self, header: BatchHeader) -> bool:
+        """Whether the survey says that no record stays, so that none has to be decoded again."""
+        if header.base_offset < self._first_dirty:
+            return False
+        at = bisect_left(self._live, header.base_offset)
+        return at == len(self._live) or self._live[at] > header.last_offset
+
     def _kept_records(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
+        if self._is_replaced(header):
+            return None
         try:
             records = keyed_records(batch, header)
         except ProtocolViolation:

@@ -160,6 +160,11 @@ class Journal:
         """The base offset of the oldest segment."""
         return self._segments[0].base_offset
 
+    @property
+    def active_bytes(self) -> int:
+        """How many bytes the segment has that takes appends."""
+        return self._active.size
+
     def sync_full(self, segments: Sequence[Segment]) -> None:
         """Make full segments durable, before older records go because of theirs. May run in any thread; a
         failure counts like one of `sync`.
@@ -317,7 +322,8 @@ class Journal:
         with self._writing():
             # The checkpoint forgets the old ones first: it must not vouch for other bytes of the same size.
             self._synced = [*synced[:first], *synced[after:]]
-            self._write_checkpoint(self._synced, durable=False)
+            if len(self._synced) < len(synced):
+                self._write_checkpoint(self._synced, durable=False)
             for segment in old:
                 segment.release()
             new.take_place(self._open_files)

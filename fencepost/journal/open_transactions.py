@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fencepost.journal.indexes import AbortedRange
-from fencepost.protocol.batches import BatchHeader, Buffer, read_marker
+from fencepost.protocol.batches import BatchHeader, Buffer, marker_of
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import TransactionResult
 
@@ -59,7 +59,7 @@ class OpenTransactions:
 
     def _end(self, header: BatchHeader, batch: Buffer, at: int) -> AbortedRange | None:
         try:
-            result = read_marker(batch, at).result
+            result = marker_of(batch, at, header).result
         except ProtocolViolation:
             # A control batch that compaction emptied, or one of another kind, ends nothing.
             return None

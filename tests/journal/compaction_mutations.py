@@ -30,6 +30,13 @@ MUTATIONS: Final = (
         breaks="Once its marker is gone, an aborted record reads as a committed one.",
     ),
     _one(
+        "what cannot be read counts as replaced",
+        "journal.compaction:Survey._note_keys",
+        "self._unread.append(header.base_offset)",
+        "pass",
+        breaks="Records go of which no one knows whether they are the latest.",
+    ),
+    _one(
         "a marker goes with the records of its transaction",
         "journal.compaction:Cleaner._kept_marker",
         "if has_batches or header",

@@ -604,7 +604,7 @@ OF_COMPACTION: Final = (
         workload="compaction",
         edits=(
             Edit(
-                "journal.compaction:Survey.see",
+                "journal.compaction:Survey._note_keys",
                 {"if record.key is not None:": "if record.key is not None and not record.is_tombstone:"},
             ),
         ),
