@@ -118,9 +118,12 @@ class ExpireLog:
 
 @value(kw_only=True)
 class CleanLog:
-    """Compact the log, if enough of it is dirty."""
+    """Compact the log, if enough of it is dirty; first begin a new segment if the active one has as many
+    bytes.
+    """
 
     partition: TopicPartition
+    active_bytes_max: int
     rules: CleaningRules = attrs.field(repr=False)
 
 

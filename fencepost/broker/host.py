@@ -85,6 +85,7 @@ from fencepost.broker.contract import (
     Warn,
 )
 from fencepost.broker.dispatch import step
+from fencepost.broker.log_cleanup import orders_to_clean_coordinators
 from fencepost.broker.memory import FETCH_OWN_BYTES, MemoryPool, fetch_share
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
@@ -334,10 +335,9 @@ class Host:
             self.to_do.extend(outcome.appends)
         if outcome.effects:
             self.to_do.extend(outcome.effects)
-        if self.upkeep.rolled and type(arrived) is Durable and arrived.partition in self.upkeep.rolled:
-            order = self.upkeep.order_when_durable(arrived.partition, arrived.offset, now)
-            if order is not None:
-                self.to_do.append(order)
+        if self.upkeep.is_due and type(arrived) is Durable:
+            self.upkeep.is_due = False
+            self.to_do.extend(orders_to_clean_coordinators(self.node, now))
         if self.watch is not None:
             self.watch(arrived, outcome)
 
@@ -502,7 +502,8 @@ class Host:
             )
             if journal.is_full or journal.snapshot_due:
                 self.roll(journal)
-                self.upkeep.rolled[key] = journal.log_end_offset
+            if key.topic in INTERNAL_TOPICS:
+                self.upkeep.note(append.header.size)
         except StorageError as problem:
             self.lose(key, problem)
             return

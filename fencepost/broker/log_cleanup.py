@@ -6,14 +6,18 @@ does not change.
 """
 
 # Kafka has two threads for this, LogManager.cleanupLogs every log.retention.check.interval.ms and the log
-# cleaner every log.cleaner.backoff.ms. Here both are scans of the node (expiration.py). A compacted log is
-# also looked at when a segment of it is full: the logs of coordinators must not grow until the next scan,
-# since a start reads all of them.
+# cleaner every log.cleaner.backoff.ms. Here both are scans of the node (expiration.py). Kafka never compacts
+# an active segment. But a start reads the logs of coordinators, all of them in full. So the host also has
+# them compacted after every MiB that was written to them, and a look ends active segments that are not small.
+# A segment for every 16 KiB would cost a busy broker more than the compaction: a new one takes several files.
 
 from __future__ import annotations
 
 from fencepost.broker.contract import CleanLog, ExpireLog
+from fencepost.broker.groups.state import Groups
+from fencepost.broker.log_config import LogConfig
 from fencepost.broker.node import LeaderLog, Node
+from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.cleaning import CleaningRules
 
 
@@ -35,17 +39,19 @@ def expire_logs(node: Node, now: int) -> None:
 def clean_logs(node: Node, now: int) -> None:
     """Let the host compact what is dirty."""
     for log in node.logs.values():
-        order = order_to_clean(node, log, now)
-        if order is not None:
-            node.outcome.effects.append(order)
+        config = node.log_config(log.partition.key.topic)
+        if config.is_compacted:
+            node.outcome.effects.append(_order_to_clean(log, config, now))
 
 
-def order_to_clean(node: Node, log: LeaderLog, now: int) -> CleanLog | None:
-    """How this log may be compacted now, None if it never is."""
+def orders_to_clean_coordinators(node: Node, now: int) -> list[CleanLog]:
+    """The orders to compact the logs of all coordinators of this node."""
+    logs = [log for kind in (Transactions, Groups) for log in node.logs_under(kind)]
+    return [_order_to_clean(log, node.log_config(log.partition.key.topic), now) for log in logs]
+
+
+def _order_to_clean(log: LeaderLog, config: LogConfig, now: int) -> CleanLog:
     state = log.partition
-    config = node.log_config(state.key.topic)
-    if not config.is_compacted:
-        return None
     rules = CleaningRules(
         now=now,
         before=state.last_stable_offset,
@@ -56,4 +62,4 @@ def order_to_clean(node: Node, log: LeaderLog, now: int) -> CleanLog | None:
         delete_retention_ms=config.delete_retention_ms,
         is_deleted=config.is_deleted,
     )
-    return CleanLog(partition=state.key, rules=rules)
+    return CleanLog(partition=state.key, active_bytes_max=config.active_bytes_max, rules=rules)

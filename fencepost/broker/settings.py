@@ -15,7 +15,13 @@ from fencepost.broker.checks import Check, Looked, in_force
 from fencepost.broker.groups.consumer_group import ConsumerRules
 from fencepost.broker.groups.rebalance import GroupRules
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
-from fencepost.broker.log_config import COMPACT, INTERNAL_DELETE_RETENTION_MS, UNLIMITED, LogConfig
+from fencepost.broker.log_config import (
+    COMPACT,
+    INTERNAL_ACTIVE_BYTES_MAX,
+    INTERNAL_DELETE_RETENTION_MS,
+    UNLIMITED,
+    LogConfig,
+)
 from fencepost.broker.partitions import checks
 from fencepost.broker.partitions.checks import MarkerCheck, WriteCheck
 from fencepost.broker.transactions.state import Rules
@@ -97,15 +103,16 @@ class NodeSettings:
     log_retention_ms: int = 604_800_000  # a week
     log_retention_bytes: int = UNLIMITED
     log_retention_check_interval_ms: int = 300_000
-    log_cleaner_backoff_ms: int = 15_000  # between two looks at logs to which nothing was written
+    log_cleaner_backoff_ms: int = 15_000
     log_cleaner_min_cleanable_ratio: float = 0.5
     log_cleaner_min_compaction_lag_ms: int = 0
     log_cleaner_max_compaction_lag_ms: int = INT64_MAX
     log_cleaner_delete_retention_ms: int = 86_400_000
-    # Kafka has 100 MiB. A coordinator reads all of its log at a start, and never cleans an active segment. So
-    # this bounds what a start reads per partition, however many transactions there were.
-    transaction_state_log_segment_bytes: int = 16_384
-    offsets_topic_segment_bytes: int = 16_384
+    transaction_state_log_segment_bytes: int = 1 << 20  # Kafka has 100 MiB, and does not end one before
+    offsets_topic_segment_bytes: int = 1 << 20
+    # Not Kafka's: after so many bytes in coordinators' logs, they are compacted before the backoff is over.
+    # This bounds what a start reads, however many transactions there were.
+    coordinator_logs_dirty_bytes_max: int = 1 << 20
     reelection_backoff_ms: int = 1_000  # a disk that failed gets this long before its log is read again
     controller_quorum_retry_backoff_ms: int = 20  # controller.quorum.retry.backoff.ms
     metadata_max_wait_ms: int = 500  # KafkaRaftClient.MAX_FETCH_WAIT_MS: how long a metadata Fetch is parked
@@ -174,6 +181,7 @@ class NodeSettings:
         compacted = attrs.evolve(
             self.log_config,
             cleanup_policy=frozenset({COMPACT}),
+            active_bytes_max=INTERNAL_ACTIVE_BYTES_MAX,
             delete_retention_ms=min(self.log_cleaner_delete_retention_ms, INTERNAL_DELETE_RETENTION_MS),
         )
         return {

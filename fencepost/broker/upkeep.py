@@ -11,7 +11,6 @@ from typing import Protocol
 import attrs
 
 from fencepost.broker.contract import CleanLog, ExpireLog, MoveLogStart
-from fencepost.broker.log_cleanup import order_to_clean
 from fencepost.broker.node import Node
 from fencepost.journal.cleaning import Cleaning, plan_cleaning
 from fencepost.journal.journal import Journal
@@ -46,8 +45,8 @@ class Upkeep:
     cleanings: dict[TopicPartition, Cleaning] = attrs.Factory(dict[TopicPartition, Cleaning])  # oldest first
     # These have segments below their log start.
     outdated: set[TopicPartition] = attrs.Factory(set[TopicPartition])
-    # The log end at which a segment became full.
-    rolled: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
+    unclean_bytes: int = 0  # written to coordinators' logs since the cleaner looked at them
+    is_due: bool = False  # whether it is to look at them, once the newest batch is durable
     # A segment of these is damaged, so they are not cleaned until they are read anew.
     uncleanable: set[TopicPartition] = attrs.Factory(set[TopicPartition])
 
@@ -58,11 +57,19 @@ class Upkeep:
 
     # --- what is due
 
+    def note(self, size: int) -> None:
+        """A coordinator's log has become longer by `size` bytes."""
+        self.unclean_bytes += size
+        if self.unclean_bytes >= self.host.node.settings.coordinator_logs_dirty_bytes_max:
+            self.unclean_bytes, self.is_due = 0, True
+
     def clean(self, order: CleanLog, now: int) -> None:
         """Plan a cleaning, unless one is under way."""
         key = order.partition
         journal = self.host.writable_journal(key)
-        if journal is not None and key not in self.cleanings and key not in self.uncleanable:
+        if journal is None or key in self.cleanings or key in self.uncleanable:
+            return
+        if journal.active_bytes < order.active_bytes_max or self._rolls(journal):
             try:
                 planned = plan_cleaning(journal, order.rules)
             except StorageError as problem:  # it only read: the log is served as before
@@ -83,21 +90,20 @@ class Upkeep:
             before=order.before,
         )
         if start > journal.log_start_offset:
-            if start == journal.log_end_offset:  # the active segment, too: the log goes on in a new one
-                try:
-                    self.host.roll(journal)
-                except StorageError as problem:
-                    self.host.lose(order.partition, problem)
-                    return
+            # The active segment, too: the log goes on in a new one.
+            if start == journal.log_end_offset and not self._rolls(journal):
+                return
             self.host.move_log_start(MoveLogStart(partition=order.partition, offset=start), now)
 
-    def order_when_durable(self, key: TopicPartition, offset: int, now: int) -> CleanLog | None:
-        """What to clean in a compacted log in which a segment became full, once all of it is durable."""
-        if offset < self.rolled[key]:
-            return None
-        del self.rolled[key]
-        log = self.host.node.logs.get(key)
-        return None if log is None else order_to_clean(self.host.node, log, now)
+    def _rolls(self, journal: Journal) -> bool:
+        """Begin a new segment; whether the disk could."""
+        try:
+            self.host.roll(journal)
+        except StorageError as problem:
+            self.host.lose(journal.partition, problem)
+            return False
+        self.host.changed[journal.partition] = None
+        return True
 
     # --- doing it
 
@@ -145,7 +151,6 @@ class Upkeep:
 
     def forget(self, key: TopicPartition) -> None:
         """The log is not this host's any more, or is read anew."""
-        self.rolled.pop(key, None)
         self.uncleanable.discard(key)
         cleaning = self.cleanings.pop(key, None)
         if cleaning is not None:

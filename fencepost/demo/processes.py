@@ -21,6 +21,7 @@ import trio
 from fencepost.demo.plan import TRANSACTIONAL_ID, Disruption, DisruptionPlan
 from fencepost.demo.report import DemoResult, StoryLog
 from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.terms import INT64_MAX
 
 CHUNK_BYTES = 65_536
 LAST_WORDS = 2_000  # characters of stderr in the error of a failed process
@@ -201,7 +202,7 @@ class BrokerProcess:
         drop = f"when node 1 sends Produce reply do drop every {self._plan.lose_every} times"
         arguments += ["--sync", self._plan.sync, "--fault", drop, "--with-parent"]
         # The check compares each decision with the markers, so compaction must not remove one.
-        arguments += ["--override", f"transaction.state.log.segment.bytes={1 << 30}"]
+        arguments += ["--override", f"log.cleaner.min.compaction.lag.ms={INT64_MAX}"]
         if self._result.broken in ("fencing", "dedup"):  # isolation is turned off in the readers
             arguments += ["--break", self._result.broken]
         if self._holds:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol, Self
 
+import attrs
+
 from fencepost.broker import contract
 from fencepost.broker.contract import BecomeLeader, Disconnected, Input, Outcome, Received, Reply, ReplyTo
 from fencepost.broker.host import Host, SyncPolicy
@@ -68,6 +70,10 @@ SETTINGS: Final = NodeSettings(
     marker_retry_backoff_ms=RETRY_MS,
     reelection_backoff_ms=RETRY_MS,
     group_initial_rebalance_delay_ms=0,  # a group of one is complete
+)
+# The same, in a hurry to compact.
+CLEANED: Final = attrs.evolve(
+    SETTINGS, log_cleaner_backoff_ms=SCAN_MS, coordinator_logs_dirty_bytes_max=2_000
 )
 
 

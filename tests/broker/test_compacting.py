@@ -37,13 +37,13 @@ from tests.broker.requests import (
     produce_batches,
     produced,
 )
-from tests.broker.story import SCAN_MS, SETTINGS, Story, offsets_log_of, transaction_log_of
+from tests.broker.story import CLEANED, SCAN_MS, Story, offsets_log_of, transaction_log_of
 
 SMALL = JournalSettings(segment_bytes=2_000)
 KEYED = TopicPartition("keyed", 0)
 
 
-def compacted(settings: NodeSettings = SETTINGS, **configs: str) -> Story:
+def compacted(settings: NodeSettings = CLEANED, **configs: str) -> Story:
     """A story with a compacted topic."""
     story = Story(settings=settings, journal=SMALL)
     chosen = {"cleanup.policy": "compact"} | {
@@ -93,7 +93,7 @@ def test_a_producer_cannot_set_the_delete_horizon_of_its_batch() -> None:
 
 
 def test_the_log_of_a_coordinator_stays_small_and_is_read_back() -> None:
-    story = Story(journal=SMALL)
+    story = Story(settings=CLEANED, journal=SMALL)
     transactions(story, 20)
     size = size_of(story, transaction_log_of("pay"))
     transactions(story, 60)
@@ -112,7 +112,7 @@ def test_the_log_of_a_coordinator_stays_small_and_is_read_back() -> None:
 
 def test_the_log_of_offsets_stays_small_under_short_transactions() -> None:
     """Each leaves a marker: these go, too, once they are older than delete.retention.ms."""
-    settings = attrs.evolve(SETTINGS, log_cleaner_delete_retention_ms=100)
+    settings = attrs.evolve(CLEANED, log_cleaner_delete_retention_ms=100)
     story = Story(settings=settings, journal=SMALL)
     sizes: list[int] = []
     for _ in range(4):
@@ -149,7 +149,7 @@ def test_a_check_finds_no_fault_in_a_segment_whose_newest_batch_was_emptied() ->
 
 
 def test_offsets_of_a_thinned_batch_keep_their_places() -> None:
-    story = Story(journal=SMALL)
+    story = Story(settings=CLEANED, journal=SMALL)
     both = {ORDERS: 1, OTHERS: 1}
     for number in range(60):
         story.ask(plain_offset_request("readers", both if not number else {ORDERS: number}))
@@ -165,7 +165,8 @@ def test_each_policy_and_a_loss_of_power_at_any_time_keep_the_coordinators_state
         chance = random.Random(seed)
         disk = SimulatedStorage(lambda most: chance.randint(0, most))  # noqa: B023 read before it changes
         policy = SyncPolicy.COMMIT if seed % 2 else SyncPolicy.ALL
-        story = Story(policy=policy, storage=disk, journal=JournalSettings(segment_bytes=1_000))
+        journal = JournalSettings(segment_bytes=1_000)
+        story = Story(policy=policy, settings=CLEANED, storage=disk, journal=journal)
         committed = -1
         me = story.identity()
         for number in range(chance.randint(5, 40)):
@@ -202,6 +203,7 @@ def test_a_compacted_topic_keeps_the_last_value_of_each_key() -> None:
     story = compacted()
     for number in range(100):
         assert put(story, f"key {number % 5}", f"{number}") is ErrorCode.NONE
+    story.wait(SCAN_MS)
     assert seen(story) == {f"key {number % 5}": f"{number}" for number in range(95, 100)}
     assert size_of(story, KEYED) < 6_000
     before = size_of(story, KEYED)
@@ -218,10 +220,12 @@ def test_a_tombstone_is_there_until_its_time_and_then_gone() -> None:
     fill = [f"{number}" for number in range(20)]
     for value in fill:
         put(story, "other", value)
+    story.wait(SCAN_MS)
     assert seen(story) == {"gone": None, "other": "19"}
     story.wait(30_000)
     for value in fill:
         put(story, "other", value)
+    story.wait(SCAN_MS)
     assert seen(story) == {"other": "19"}
 
 
@@ -251,6 +255,7 @@ def planned(story: Story) -> Cleaning:
     for _ in range(100):
         batch = build_data_batch([b"x" * 300], keys=[b"key"], base_timestamp=story.now)
         story.offer(produce_batches({KEYED: batch}, name=None))
+        story.now += SCAN_MS
         story.run()
         cleaning = story.host.upkeep.next_cleaning()
         if cleaning is not None:
@@ -283,7 +288,7 @@ def fill(story: Story, count: int) -> None:
         story.ask(produce_batches({ORDERS: batch}, name=None))
 
 
-HURRIED = attrs.evolve(SETTINGS, log_retention_check_interval_ms=SCAN_MS)
+HURRIED = attrs.evolve(CLEANED, log_retention_check_interval_ms=SCAN_MS)
 
 
 def test_segments_that_are_too_old_are_deleted_the_active_one_too() -> None:
@@ -370,7 +375,7 @@ def test_records_that_were_deleted_leave_the_disk_at_once() -> None:
 def test_an_unreadable_snapshot_costs_the_compaction_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    story = Story(journal=JournalSettings(segment_bytes=1_000))
+    story = Story(settings=CLEANED, journal=JournalSettings(segment_bytes=1_000))
     me = story.identity()
 
     def fails(journal: Journal) -> OpenTransactions:

@@ -15,7 +15,7 @@ from fencepost.protocol.batches import walk
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.records import build_data_batch
 from tests.broker.requests import ABORT, COMMIT, ORDERS, OTHERS, Identity, body_of, produce_batches, produced
-from tests.broker.story import SETTINGS, Memory, Story
+from tests.broker.story import CLEANED, SCAN_MS, Memory, Story
 from tests.broker.test_every_byte import DamagedStory, contents, disk_with
 from tests.repair.judging import Repaired, Seen, repaired, seen_by_readers
 
@@ -46,7 +46,7 @@ def write(story: Story, me: Identity, number: int) -> None:
 def files() -> dict[str, bytes]:
     """What a broker left whose topics, data and coordinators', were compacted."""
     storage = Memory()
-    settings = attrs.evolve(SETTINGS, log_cleaner_delete_retention_ms=100)
+    settings = attrs.evolve(CLEANED, log_cleaner_delete_retention_ms=100)
     story = Story(storage=storage, settings=settings, journal=SMALL, topics={})
     configs = tuple(m.TopicConfig(name=name, value=value) for name, value in CONFIGS.items())
     wanted = m.CreateTopic(topic="orders", partition_count=2, configs=configs)
@@ -56,7 +56,7 @@ def files() -> dict[str, bytes]:
     for number in range(ROUNDS):
         write(story, me, number)
         me = story.ended(me, ABORT if number % 5 == 4 else COMMIT)
-    story.settle()
+        story.wait(SCAN_MS)
     story.host.stop()
     return contents(storage)
 

@@ -91,7 +91,7 @@ def late_commits(transaction_version: int) -> Coverage:
 
 
 GROUP_SEED = 3
-COMPACTED_SEED = 0
+COMPACTED_SEED = 21
 
 
 @pytest.mark.parametrize("transaction_version", [0, 1, 2])

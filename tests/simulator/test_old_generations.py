@@ -45,7 +45,7 @@ MET: Final = (
     (LATE_END, 1, True, 738, "G1a"),
     (LATE_MARKER, 0, False, 107, "I5 one decision"),
     (LATE_MARKER, 1, True, 1570, "I5 one decision"),
-    (LATE_WRITE_ALONE, 0, False, 184, "I6 durable decision"),
+    (LATE_WRITE_ALONE, 0, False, 779, "I4 hanging"),
 )
 
 

@@ -223,8 +223,8 @@ DIFFERENCES: Final = (
         what="compaction",
         kafka="Compacted logs have gaps. Internal topics have segments of 100 MiB and keep markers "
         "for a day.",
-        here="An empty batch covers what was removed. Internal topics have segments of 16 KiB and keep "
-        "markers for 10 seconds.",
+        here="An empty batch covers what was removed. Internal topics are compacted after each MiB that was "
+        "written to them, and keep markers for 1 second.",
         because="A gap stays a sign of damage, and a start reads the coordinators' logs in full.",
         noticed="A start is fast after any number of transactions.",
     ),

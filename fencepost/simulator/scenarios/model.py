@@ -90,6 +90,9 @@ def contradictory(holds: Iterable[str], violates: Iterable[str]) -> tuple[str, .
 # --- the world ----------------------------------------------------------------------------------------------
 
 
+DIRTY_SEGMENTS: Final = 8  # coordinators' logs are compacted when so many were written
+
+
 @attrs.frozen(kw_only=True)
 class Brokers:
     """What a story and a fuzzed world both say about their brokers. `coordinators` is how many partitions
@@ -128,6 +131,7 @@ class Brokers:
                 transaction_abort_timed_out_transaction_cleanup_interval_ms=self.timeout_scan_ms,
                 reelection_backoff_ms=20,
                 marker_retry_backoff_ms=10,
+                coordinator_logs_dirty_bytes_max=DIRTY_SEGMENTS * self.segment_bytes,
                 **more,
             ),
             policy=self.sync,
