@@ -23,6 +23,7 @@ STATES: Final = {state.title: state for state in GroupState}
 LISTED: Columns[GroupListing] = (
     ("group", "GROUP", lambda group: group.group_id),
     ("coordinator", "COORDINATOR", lambda group: group.coordinator_id),
+    ("type", "TYPE", lambda group: group.group_type.title),
     ("protocol_type", "PROTOCOL-TYPE", lambda group: group.protocol_type or None),
     ("state", "STATE", lambda group: group.state.title),
 )

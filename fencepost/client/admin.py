@@ -12,11 +12,12 @@ from typing import Final
 import attrs
 
 from fencepost.client.calls import CallScript, RequestCalls
+from fencepost.client.errors import RequestFailed
 from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt, CoordinatorOf
 from fencepost.client.settings import isolation_named
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import decode_assignment
-from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.terms import (
     CONSUMER_PROTOCOL,
     EARLIEST_TIMESTAMP,
@@ -27,6 +28,7 @@ from fencepost.protocol.terms import (
     ConfigOperation,
     CoordinatorType,
     GroupState,
+    GroupType,
     TopicPartition,
     TransactionResult,
     TransactionState,
@@ -79,6 +81,7 @@ class GroupListing:
     coordinator_id: int
     protocol_type: str
     state: GroupState
+    group_type: GroupType
 
 
 @attrs.frozen(kw_only=True)
@@ -94,7 +97,9 @@ class MemberDescription:
 
 @attrs.frozen(kw_only=True)
 class GroupDescription:
-    """A group and its members. Dead: it does not exist. `protocol`: the assignor of a stable group."""
+    """A group of either protocol and its members. Dead: it does not exist. `protocol`: its assignor; of the
+    classic protocol, that of a stable group.
+    """
 
     group_id: str
     state: GroupState
@@ -337,6 +342,7 @@ class AdminCalls(RequestCalls):
                     coordinator_id=broker,
                     protocol_type=listed.protocol_type,
                     state=listed.state,
+                    group_type=listed.group_type,
                 )
                 for listed in reply.groups
             ]
@@ -348,6 +354,10 @@ class AdminCalls(RequestCalls):
             m.DescribeGroups(groups=(group_id,)), _coordinator(group_id)
         )
         (found,) = reply.groups
+        if found.state is GroupState.DEAD:
+            other = yield from self._describe_consumers(group_id)
+            if other is not None:
+                return other
         return GroupDescription(
             group_id=found.group_id,
             state=found.state,
@@ -360,6 +370,37 @@ class AdminCalls(RequestCalls):
                     client_id=member.client_id,
                     host=member.client_host,
                     partitions=_assigned(found.protocol_type, member.assignment),
+                )
+                for member in found.members
+            ),
+        )
+
+    def _describe_consumers(self, group_id: str) -> CallScript[GroupDescription | None]:
+        """A group of the consumer protocol (KIP-848), which Kafka's clients may use."""
+        request = m.ConsumerGroupDescribe(groups=(group_id,))
+        try:
+            reply: m.ConsumerGroupDescribeReply = yield from self.ask(request, _coordinator(group_id))
+        except RequestFailed as problem:
+            if problem.error is not ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+            return None
+        (found,) = reply.groups
+        return GroupDescription(
+            group_id=found.group_id,
+            state=found.state,
+            protocol_type=CONSUMER_PROTOCOL,
+            protocol=found.assignor_name,
+            members=tuple(
+                MemberDescription(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    host=member.client_host,
+                    partitions=tuple(
+                        TopicPartition(topic.topic, number)
+                        for topic in member.assignment
+                        for number in topic.partitions
+                    ),
                 )
                 for member in found.members
             ),

@@ -40,7 +40,13 @@ def tool(capsys: Output) -> Iterator[GroupTool]:
 def test_a_group_is_listed_and_described_with_its_lag(tool: GroupTool) -> None:
     tool.commit({HERE: 1, THERE: 0})
     (listed,) = tool.json("group", "list")
-    assert listed == {"group": "billing", "coordinator": 1, "protocol_type": None, "state": "Empty"}
+    assert listed == {
+        "group": "billing",
+        "coordinator": 1,
+        "type": "Classic",
+        "protocol_type": None,
+        "state": "Empty",
+    }
     assert tool.json("group", "list", "--state", "Stable") == []
     assert tool.json("group", "list", "--state", "Assigning", "--state", "Reconciling") == []
     described = tool.json("group", "describe", "billing")

@@ -118,6 +118,11 @@ def test_a_group_is_of_the_consumer_protocol_and_becomes_empty(story: Story) -> 
     (member,) = group.members
     assert member.client_id.startswith(CLIENT_IDS[story.library.name])
     assert member.host == "/127.0.0.1"
+    with fencepost.Admin(story.access.servers) as admin:
+        ours = admin.describe_consumer_group(f"{story.topic}.g")
+        (told,) = [each for each in admin.list_consumer_groups() if each.group_id == ours.group_id]
+    assert (ours.state.title, ours.protocol, told.group_type.title) == ("Stable", "uniform", "Consumer")
+    assert set(ours.members[0].partitions) == {story.part, story.other}
     reader.close()
     assert described(story, "g").state.name == "EMPTY"
 
