@@ -16,6 +16,7 @@ from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
 
 COMPACT: Final = "compact"
 DELETE: Final = "delete"
+CREATE_TIME: Final = "CreateTime"
 UNLIMITED: Final = -1  # of retention.ms and retention.bytes
 # A reader that is slower than the compaction has delete.retention.ms to see a tombstone or a marker. An
 # internal topic is read by its coordinator, all of it at once, so it needs little. With Kafka's day the log
@@ -39,6 +40,7 @@ class LogConfig:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     max_message_bytes: int | None = None
+    message_timestamp_type: str = CREATE_TIME
 
     @property
     def is_compacted(self) -> bool:
@@ -90,6 +92,13 @@ def _policy(text: str) -> frozenset[str]:
     return frozenset(policies)
 
 
+def _timestamp_type(text: str) -> str:
+    # With LogAppendTime, the broker would have to write into batches that are kept as they came.
+    if text != CREATE_TIME:
+        raise ValueError(f"it must be {CREATE_TIME}: records keep the timestamps of their producers")
+    return text
+
+
 def listed(text: str) -> list[str]:
     """The entries of a setting of type LIST. An empty cleanup.policy keeps everything (KIP-1161)."""
     return [part.strip() for part in text.split(",")] if text else []
@@ -119,6 +128,7 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicSetting]] = {
     "delete.retention.ms": TopicSetting(integer(0, INT64_MAX), _LONG, "log.cleaner.delete.retention.ms"),
     "max.compaction.lag.ms": TopicSetting(integer(1, INT64_MAX), _LONG, "log.cleaner.max.compaction.lag.ms"),
     "max.message.bytes": TopicSetting(integer(0, INT32_MAX), _INT, "message.max.bytes"),
+    "message.timestamp.type": TopicSetting(_timestamp_type, ConfigType.STRING, "log.message.timestamp.type"),
     "min.cleanable.dirty.ratio": TopicSetting(ratio, ConfigType.DOUBLE, "log.cleaner.min.cleanable.ratio"),
     "min.compaction.lag.ms": TopicSetting(integer(0, INT64_MAX), _LONG, "log.cleaner.min.compaction.lag.ms"),
     "retention.bytes": TopicSetting(integer(UNLIMITED, INT64_MAX), _LONG, "log.retention.bytes"),

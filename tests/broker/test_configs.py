@@ -61,6 +61,16 @@ def test_a_topic_has_all_settings_and_says_whose_they_are() -> None:
     ]
 
 
+def test_a_topic_may_say_that_its_records_keep_their_timestamps() -> None:
+    """Kafka Streams says so of each topic that it creates."""
+    story = Story()
+    create(story, "mine", message_timestamp_type="CreateTime")
+    assert values_of(setting(story, "mine", "message.timestamp.type")) == [
+        ("message.timestamp.type", "CreateTime", TOPIC),
+        ("log.message.timestamp.type", "CreateTime", DEFAULT),
+    ]
+
+
 def test_an_internal_topic_has_the_settings_by_which_it_is_kept() -> None:
     story = Story()
     story.commit_offset(story.identity(), "readers", 1)
@@ -156,6 +166,7 @@ def test_a_list_grows_and_shrinks() -> None:
         ("orders", [("retention.ms", SET, "x")], ErrorCode.INVALID_CONFIG),
         ("orders", [("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
         ("orders", [("cleanup.policy", APPEND, "nope")], ErrorCode.INVALID_CONFIG),
+        ("orders", [("message.timestamp.type", SET, "LogAppendTime")], ErrorCode.INVALID_CONFIG),
         ("orders", [("nope", SET, "1")], ErrorCode.INVALID_CONFIG),
         ("orders", [("nope", DELETE, None)], ErrorCode.NONE),
         ("orders", [("retention.ms", SET, "1"), ("retention.ms", SET, "2")], ErrorCode.INVALID_REQUEST),

@@ -317,6 +317,13 @@ DIFFERENCES: Final = (
         "either.",
     ),
     Difference(
+        what="timestamps of records",
+        kafka="message.timestamp.type says whether records have the time of their producer or of the broker.",
+        here="The time of their producer.",
+        because="A batch is stored as it came.",
+        noticed="message.timestamp.type=LogAppendTime gets INVALID_CONFIG.",
+    ),
+    Difference(
         what="deleting a group with very many offsets",
         kafka="UNKNOWN_SERVER_ERROR if the tombstones do not fit into one batch.",
         here="The tombstones are written in several batches, that of the group last.",
