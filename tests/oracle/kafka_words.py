@@ -18,6 +18,7 @@ from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import (
     NO_LEADER_EPOCH,
     GroupState,
+    GroupType,
     TopicPartition,
     TransactionResult,
     TransactionState,
@@ -535,6 +536,7 @@ def ask_describe_groups(asked: m.DescribeGroups, _: int) -> Values:
 
 
 _GROUP_STATES: Final = {state.title: state for state in GroupState}
+_GROUP_TYPES: Final = {kind.title.lower(): kind for kind in GroupType}
 
 
 def read_groups(response: Any, _: int) -> Read:
@@ -549,6 +551,8 @@ def read_groups(response: Any, _: int) -> Read:
                 m.DescribedMember(
                     member_id=member.member_id,
                     group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
                     metadata=bytes(member.member_metadata),
                     assignment=bytes(member.member_assignment),
                 )
@@ -561,13 +565,19 @@ def read_groups(response: Any, _: int) -> Read:
 
 
 def ask_list_groups(asked: m.ListGroups, _: int) -> Values:
-    return {"states_filter": [state.title for state in asked.states], "types_filter": []}
+    return {
+        "states_filter": [state.title for state in asked.states],
+        "types_filter": [kind.title for kind in asked.types],
+    }
 
 
 def read_listed_groups(response: Any, _: int) -> Read:
     groups = (
         m.ListedGroup(
-            group_id=each.group_id, protocol_type=each.protocol_type, state=_GROUP_STATES[each.group_state]
+            group_id=each.group_id,
+            protocol_type=each.protocol_type,
+            state=_GROUP_STATES[each.group_state],
+            group_type=_GROUP_TYPES[getattr(each, "group_type", "classic")],
         )
         for each in response.groups
     )
