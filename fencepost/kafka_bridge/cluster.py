@@ -12,7 +12,7 @@ from uuid import UUID
 
 import attrs
 
-from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Translated, Values, one
+from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Translated, Values, of_each, one
 from fencepost.kafka_bridge.topic_ids import name_of, uuid_of
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -206,17 +206,19 @@ def create_topics(request: Any, _: int) -> Exchange:
 
     def respond(answer: Answer) -> Values:
         results = [
-            m.TopicError(topic=name, error=error, because=because)
-            for name, (error, because) in refused.items()
+            *(
+                m.TopicError(topic=name, error=error, because=because)
+                for name, (error, because) in refused.items()
+            ),
+            *of_each(answer, "topics", [topic.topic for topic in asked.topics], _refused_topic),
         ]
-        if answer.body is None:
-            names = [topic.topic for topic in asked.topics]
-            results += [m.TopicError(topic=name, error=answer.error, because="") for name in names]
-        else:
-            results += answer.body.topics
         return {"throttle_time": 0, "topics": [_created_values(result) for result in results]}
 
     return one(asked, respond)
+
+
+def _refused_topic(name: str, error: ErrorCode) -> m.TopicError:
+    return m.TopicError(topic=name, error=error, because="")
 
 
 def _created_values(result: m.TopicError) -> Values:
@@ -276,11 +278,7 @@ def _delete_topics(names: tuple[str, ...]) -> Exchange:
     asked = m.DeleteTopics(topics=names)
 
     def respond(answer: Answer) -> Values:
-        results = (
-            answer.body.topics
-            if answer.body is not None
-            else [m.TopicError(topic=name, error=answer.error, because="") for name in asked.topics]
-        )
+        results = of_each(answer, "topics", names, _refused_topic)
         return {"throttle_time": 0, "responses": [_topic_values(result) for result in results]}
 
     return one(asked, respond)
@@ -300,12 +298,10 @@ def create_partitions(request: Any, _: int) -> Exchange:
 
     def respond(answer: Answer) -> Values:
         error = ErrorCode.INVALID_REQUEST
-        results = [m.TopicError(topic=name, error=error, because=ASSIGNS_ITSELF) for name in assigned]
-        if answer.body is None:
-            names = dict.fromkeys(topic.topic for topic in asked.topics)
-            results += [m.TopicError(topic=name, error=answer.error, because="") for name in names]
-        else:
-            results += answer.body.topics
+        results = [
+            *(m.TopicError(topic=name, error=error, because=ASSIGNS_ITSELF) for name in assigned),
+            *of_each(answer, "topics", dict.fromkeys(topic.topic for topic in asked.topics), _refused_topic),
+        ]
         return {"throttle_time": 0, "results": [_topic_values(result) for result in results]}
 
     return one(asked, respond)

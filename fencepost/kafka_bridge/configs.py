@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+import attrs
+
 from fencepost.kafka_bridge.exchange import Answer, Exchange, Values
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -45,11 +47,13 @@ def describe_configs(request: Any, _: int) -> Exchange:
     def respond(answers: Sequence[Answer]) -> Values:
         of_topics = _of_topics(topics, answers[0]) if topics else {}
         of_nodes = dict(zip(node_ids, answers[-len(node_ids) :], strict=True)) if node_ids else {}
+        shown = _Shown(with_synonyms=request.include_synonyms)
         results = [
             {
                 "resource_type": each.resource_type,
                 "resource_name": each.resource_name,
-                **_result_values(_result(each, of_topics, of_nodes), each.configuration_keys, request),
+                **_error_values(result := _result(each, of_topics, of_nodes)),
+                "configs": shown.values(result.configs, each.configuration_keys),
             }
             # Each resource once: a request of some KB could otherwise ask for an answer of some GB.
             for each in {
@@ -101,28 +105,34 @@ def _error_values(result: _Result) -> dict[str, Any]:
     }
 
 
-def _result_values(result: _Result, keys: Sequence[str] | None, request: Any) -> Values:
-    with_synonyms = request.include_synonyms
-    return {
-        **_error_values(result),
-        "configs": [
-            {
-                "name": config.name,
-                "value": config.value,
-                "read_only": config.is_read_only,
-                "config_source": config.source,
-                "is_sensitive": False,
-                "config_type": config.config_type,
-                "documentation": None,
-                "synonyms": [
-                    {"name": each.name, "value": each.value, "source": each.source}
-                    for each in (config.synonyms if with_synonyms else ())
-                ],
-            }
-            for config in result.configs
-            if not keys or config.name in keys
-        ],
-    }
+@attrs.frozen(kw_only=True)
+class _Shown:
+    """The settings in one response. Most topics have the same ones, and theirs are made once."""
+
+    with_synonyms: bool
+    made: dict[tuple[int, tuple[str, ...]], list[Values]] = attrs.Factory(dict[Any, Any])  # by id, and names
+
+    def values(self, configs: Sequence[m.DescribedConfig], names: Sequence[str] | None) -> list[Values]:
+        """The settings with these names; without names, all."""
+        key = (id(configs), tuple(names or ()))
+        if key not in self.made:
+            self.made[key] = [self._values(config) for config in configs if not names or config.name in names]
+        return self.made[key]
+
+    def _values(self, config: m.DescribedConfig) -> Values:
+        return {
+            "name": config.name,
+            "value": config.value,
+            "read_only": config.is_read_only,
+            "config_source": config.source,
+            "is_sensitive": False,
+            "config_type": config.config_type,
+            "documentation": None,
+            "synonyms": [
+                {"name": each.name, "value": each.value, "source": each.source}
+                for each in (config.synonyms if self.with_synonyms else ())
+            ],
+        }
 
 
 # --- changing them ---------------------------------------------------------------------------------------

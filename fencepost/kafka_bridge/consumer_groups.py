@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Values, known, one
+from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Values, known, of_each, one
 from fencepost.kafka_bridge.topic_ids import uuid_of
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
@@ -68,25 +68,22 @@ def describe(request: Any, _: int) -> Exchange:
     names = tuple(request.group_ids)
 
     def respond(answer: Answer) -> Values:
-        described = (
-            answer.body.groups
-            if answer.body is not None
-            else [
-                m.DescribedConsumerGroup(
-                    group_id=name,
-                    error=answer.error,
-                    state=GroupState.DEAD,
-                    group_epoch=0,
-                    assignment_epoch=0,
-                    assignor_name="",
-                    members=(),
-                )
-                for name in names
-            ]
-        )
+        described = of_each(answer, "groups", names, _not_described)
         return {"throttle_time": 0, "groups": [_described(each) for each in described]}
 
     return one(m.ConsumerGroupDescribe(groups=names), respond)
+
+
+def _not_described(name: str, error: ErrorCode) -> m.DescribedConsumerGroup:
+    return m.DescribedConsumerGroup(
+        group_id=name,
+        error=error,
+        state=GroupState.DEAD,
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=(),
+    )
 
 
 def _described(group: m.DescribedConsumerGroup) -> Values:

@@ -16,9 +16,11 @@ from fencepost.kafka_bridge.exchange import (
     Exchange,
     Translated,
     Values,
-    by_topic,
     known,
+    nested,
+    of_each,
     one,
+    refusing,
 )
 from fencepost.kafka_bridge.fetch_session import FIRST_FETCH_BY_ID, NO_SESSION
 from fencepost.kafka_bridge.records import for_kafka, uses_zstd
@@ -34,6 +36,7 @@ from fencepost.protocol.terms import (
     NO_OFFSET,
     NO_TIMESTAMP,
     IsolationLevel,
+    TopicPartition,
 )
 
 FIRST_ZSTD_VERSION: Final = 10
@@ -47,11 +50,12 @@ FIRST_WITH_TIMESTAMP: Final = {
 }
 
 
+_not_produced = refusing(m.ProducedPartition, base_offset=NO_OFFSET, log_start_offset=NO_OFFSET)
+
+
 def _refused_produce(topic: Any) -> Values:
-    parts = tuple(
-        m.ProducePartition(topic="", partition=part.index, records=b"") for part in topic.partition_data
-    )
-    produced = _produced(parts, ErrorCode.UNKNOWN_TOPIC_ID)
+    parts = [TopicPartition("", part.index) for part in topic.partition_data]
+    produced = [_not_produced(part, ErrorCode.UNKNOWN_TOPIC_ID) for part in parts]
     return {"partition_responses": [_produced_values(part) for part in produced]}
 
 
@@ -71,29 +75,13 @@ def produce(request: Any, _: int) -> Exchange:
     )
 
     def respond(answer: Answer) -> Values:
-        produced = _produced(parts, answer.error) if answer.body is None else answer.body.partitions
+        produced = of_each(answer, "partitions", parts, _not_produced)
         return {
-            "responses": [
-                {"name": topic, "partition_responses": [_produced_values(part) for part in its]}
-                for topic, its in by_topic(produced).items()
-            ],
+            "responses": nested(produced, _produced_values, partitions="partition_responses"),
             "throttle_time": 0,
         }
 
     return one(asked, respond)
-
-
-def _produced(parts: tuple[m.ProducePartition, ...], error: ErrorCode) -> tuple[m.ProducedPartition, ...]:
-    return tuple(
-        m.ProducedPartition(
-            topic=part.topic,
-            partition=part.partition,
-            error=error,
-            base_offset=NO_OFFSET,
-            log_start_offset=NO_OFFSET,
-        )
-        for part in parts
-    )
 
 
 def _produced_values(part: m.ProducedPartition) -> Values:
@@ -127,17 +115,19 @@ def fetch(request: Any, version: int) -> Translated:
     return within_session
 
 
+_not_fetched = refusing(
+    m.FetchedPartition,
+    high_watermark=NO_OFFSET,
+    last_stable_offset=NO_OFFSET,
+    log_start_offset=NO_OFFSET,
+    aborted=None,
+    records=b"",
+)
+
+
 def _refused_fetch(topic: Any) -> Values:
-    parts = tuple(
-        m.FetchPartition(
-            topic="",
-            partition=part.partition,
-            fetch_offset=part.fetch_offset,
-            max_bytes=part.partition_max_bytes,
-        )
-        for part in topic.partitions
-    )
-    fetched = _not_fetched(parts, ErrorCode.UNKNOWN_TOPIC_ID)
+    parts = [TopicPartition("", part.partition) for part in topic.partitions]
+    fetched = [_not_fetched(part, ErrorCode.UNKNOWN_TOPIC_ID) for part in parts]
     return {"partitions": [_fetched_part(part, FIRST_FETCH_BY_ID) for part in fetched]}
 
 
@@ -163,42 +153,20 @@ def _fetch(request: Any, version: int) -> Exchange:
     )
 
     def respond(answer: Answer) -> Values:
-        if answer.body is not None:
-            fetched = answer.body.partitions
-        elif version < FIRST_FETCH_BY_ID:  # the oldest have no other place for the error
-            fetched = _not_fetched(parts, answer.error)
-        else:
-            fetched = ()
+        # The oldest versions have no other place for an error of the whole request.
+        refused = parts if version < FIRST_FETCH_BY_ID else ()
+        fetched = of_each(answer, "partitions", refused, _not_fetched)
         return _fetched_values(fetched, error=answer.error, version=version)
 
     return one(asked, respond)
 
 
-def _not_fetched(parts: tuple[m.FetchPartition, ...], error: ErrorCode) -> tuple[m.FetchedPartition, ...]:
-    return tuple(
-        m.FetchedPartition(
-            topic=part.topic,
-            partition=part.partition,
-            error=error,
-            high_watermark=NO_OFFSET,
-            last_stable_offset=NO_OFFSET,
-            log_start_offset=NO_OFFSET,
-            aborted=None,
-            records=b"",
-        )
-        for part in parts
-    )
-
-
-def _fetched_values(fetched: tuple[m.FetchedPartition, ...], *, error: ErrorCode, version: int) -> Values:
+def _fetched_values(fetched: Sequence[m.FetchedPartition], *, error: ErrorCode, version: int) -> Values:
     return {
         "throttle_time": 0,
         "error_code": error,
         "session_id": NO_SESSION,
-        "responses": [
-            {"topic": topic, "partitions": [_fetched_part(part, version) for part in its]}
-            for topic, its in by_topic(fetched).items()
-        ],
+        "responses": nested(fetched, lambda part: _fetched_part(part, version), name="topic"),
     }
 
 
@@ -227,6 +195,9 @@ def _isolation_level(request: Any) -> IsolationLevel:
         raise ProtocolViolation(f"isolation level {level} is neither 0 nor 1") from problem
 
 
+_not_listed = refusing(m.ListedOffset, timestamp=NO_TIMESTAMP, offset=NO_OFFSET)
+
+
 def list_offsets(request: Any, version: int) -> Exchange:
     """Find offsets by timestamp, or the ends of logs."""
     every = tuple(
@@ -244,15 +215,11 @@ def list_offsets(request: Any, version: int) -> Exchange:
     asked = m.ListOffsets(isolation_level=_isolation_level(request), partitions=parts)
 
     def respond(answer: Answer) -> Values:
-        found = _not_listed(parts, answer.error) if answer.body is None else answer.body.partitions
-        listed = (*found, *_not_listed(too_new, ErrorCode.UNSUPPORTED_VERSION))
-        return {
-            "throttle_time": 0,
-            "topics": [
-                {"name": topic, "partitions": [_listed_values(part) for part in its]}
-                for topic, its in by_topic(listed).items()
-            ],
-        }
+        listed = [
+            *of_each(answer, "partitions", parts, _not_listed),
+            *(_not_listed(part, ErrorCode.UNSUPPORTED_VERSION) for part in too_new),
+        ]
+        return {"throttle_time": 0, "topics": nested(listed, _listed_values)}
 
     return one(asked, respond)
 
@@ -268,15 +235,6 @@ def _known_to_node(part: m.ListOffsetsPartition) -> m.ListOffsetsPartition:
     return attrs.evolve(part, timestamp=LATEST_TIERED_TIMESTAMP) if is_newer else part
 
 
-def _not_listed(parts: tuple[m.ListOffsetsPartition, ...], error: ErrorCode) -> tuple[m.ListedOffset, ...]:
-    return tuple(
-        m.ListedOffset(
-            topic=part.topic, partition=part.partition, error=error, timestamp=NO_TIMESTAMP, offset=NO_OFFSET
-        )
-        for part in parts
-    )
-
-
 def _listed_values(part: m.ListedOffset) -> Values:
     return {
         "partition_index": part.partition,
@@ -285,6 +243,9 @@ def _listed_values(part: m.ListedOffset) -> Values:
         "offset": part.offset,
         "leader_epoch": part.leader_epoch,
     }
+
+
+_no_epoch = refusing(m.EpochEndOffset, leader_epoch=NO_LEADER_EPOCH, end_offset=NO_OFFSET)
 
 
 def offset_for_leader_epoch(request: Any, _: int) -> Exchange:
@@ -301,40 +262,22 @@ def offset_for_leader_epoch(request: Any, _: int) -> Exchange:
     )
 
     def respond(answer: Answer) -> Values:
-        found = _no_epochs(parts, answer.error) if answer.body is None else answer.body.partitions
-        return {
-            "throttle_time": 0,
-            "topics": [
-                {
-                    "topic": topic,
-                    "partitions": [
-                        {
-                            "error_code": part.error,
-                            "partition": part.partition,
-                            "leader_epoch": part.leader_epoch,
-                            "end_offset": part.end_offset,
-                        }
-                        for part in its
-                    ],
-                }
-                for topic, its in by_topic(found).items()
-            ],
-        }
+        ends = of_each(answer, "partitions", parts, _no_epoch)
+        return {"throttle_time": 0, "topics": nested(ends, _epoch_values, name="topic")}
 
     return one(m.OffsetForLeaderEpoch(partitions=parts), respond)
 
 
-def _no_epochs(parts: tuple[m.LeaderEpochPartition, ...], error: ErrorCode) -> tuple[m.EpochEndOffset, ...]:
-    return tuple(
-        m.EpochEndOffset(
-            topic=part.topic,
-            partition=part.partition,
-            error=error,
-            leader_epoch=NO_LEADER_EPOCH,
-            end_offset=NO_OFFSET,
-        )
-        for part in parts
-    )
+def _epoch_values(part: m.EpochEndOffset) -> Values:
+    return {
+        "error_code": part.error,
+        "partition": part.partition,
+        "leader_epoch": part.leader_epoch,
+        "end_offset": part.end_offset,
+    }
+
+
+_not_deleted = refusing(m.DeletedRecords, low_watermark=NO_OFFSET)
 
 
 def delete_records(request: Any, _: int) -> Exchange:
@@ -347,32 +290,11 @@ def delete_records(request: Any, _: int) -> Exchange:
     asked = m.DeleteRecords(timeout_ms=milliseconds(request.timeout), partitions=parts)
 
     def respond(answer: Answer) -> Values:
-        deleted = (
-            tuple(
-                m.DeletedRecords(
-                    topic=part.topic, partition=part.partition, low_watermark=NO_OFFSET, error=answer.error
-                )
-                for part in parts
-            )
-            if answer.body is None
-            else answer.body.partitions
-        )
-        return {
-            "throttle_time": 0,
-            "topics": [
-                {
-                    "name": topic,
-                    "partitions": [
-                        {
-                            "partition_index": part.partition,
-                            "low_watermark": part.low_watermark,
-                            "error_code": part.error,
-                        }
-                        for part in its
-                    ],
-                }
-                for topic, its in by_topic(deleted).items()
-            ],
-        }
+        deleted = of_each(answer, "partitions", parts, _not_deleted)
+        return {"throttle_time": 0, "topics": nested(deleted, _deleted_values)}
 
     return one(asked, respond)
+
+
+def _deleted_values(part: m.DeletedRecords) -> Values:
+    return {"partition_index": part.partition, "low_watermark": part.low_watermark, "error_code": part.error}

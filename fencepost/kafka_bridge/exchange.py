@@ -75,12 +75,45 @@ class OfTopic(Protocol):
     def topic(self) -> str: ...
 
 
+class OfPartition(OfTopic, Protocol):
+    """Anything that names a partition."""
+
+    @property
+    def partition(self) -> int: ...
+
+
 Part = TypeVar("Part", bound=OfTopic)
+Asked = TypeVar("Asked")
+Told = TypeVar("Told")
 
 
-def by_topic(parts: Iterable[Part]) -> dict[str, list[Part]]:
-    """Parts in the order in which they came, under their topics: Kafka's messages nest what ours list."""
-    topics: defaultdict[str, list[Part]] = defaultdict(list)
+def nested(
+    parts: Iterable[Part],
+    values: Callable[[Part], Any],
+    *,
+    name: str = "name",
+    partitions: str = "partitions",
+) -> list[Values]:
+    """The values of each part under its topic, in the order in which they came: Kafka's messages nest what
+    ours list. `name` and `partitions` are Kafka's names of the two fields of a topic.
+    """
+    topics: defaultdict[str, list[Any]] = defaultdict(list)
     for part in parts:
-        topics[part.topic].append(part)
-    return topics
+        topics[part.topic].append(values(part))
+    return [{name: topic, partitions: its} for topic, its in topics.items()]
+
+
+def of_each(
+    answer: Answer, told: str, asked: Iterable[Asked], refused: Callable[[Asked, ErrorCode], Told]
+) -> Sequence[Told]:
+    """What the node says of each part of a request, in the field `told` of its answer. If it refused the
+    request, `refused` says so of each part that was asked for.
+    """
+    if answer.body is not None:
+        return getattr(answer.body, told)
+    return [refused(each, answer.error) for each in asked]
+
+
+def refusing(kind: Callable[..., Told], **rest: Any) -> Callable[[OfPartition, ErrorCode], Told]:
+    """What makes the result of a partition that was refused: of this kind, with these other fields."""
+    return lambda part, error: kind(topic=part.topic, partition=part.partition, error=error, **rest)

@@ -10,9 +10,19 @@ from typing import Any, Final
 
 import attrs
 
-from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Translated, Values, by_topic, one
+from fencepost.kafka_bridge.exchange import (
+    NOT_ASKED,
+    Answer,
+    Exchange,
+    Translated,
+    Values,
+    nested,
+    of_each,
+    one,
+    refusing,
+)
 from fencepost.kafka_bridge.topic_ids import ById, Replaced, name_of, uuid_of
-from fencepost.kafka_bridge.transactions import committed, offsets_to_commit
+from fencepost.kafka_bridge.transactions import committed, error_values, offsets_to_commit
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import NO_GENERATION
@@ -88,17 +98,14 @@ def _offset_fetch_by_id(request: Any, version: int, known: TopicIds) -> Exchange
     return attrs.evolve(exchange, respond=respond)
 
 
+_not_fetched = refusing(m.FetchedOffset, offset=NO_OFFSET, leader_epoch=NO_LEADER_EPOCH, metadata="")
+
+
 def _refused_fetch(topic: Any) -> Values:
     return {
         "topic_id": topic.topic_id,
         "partitions": [
-            {
-                "partition_index": number,
-                "committed_offset": NO_OFFSET,
-                "committed_leader_epoch": NO_LEADER_EPOCH,
-                "metadata": "",
-                "error_code": ErrorCode.UNKNOWN_TOPIC_ID,
-            }
+            _offset_values(_not_fetched(TopicPartition("", number), ErrorCode.UNKNOWN_TOPIC_ID))
             for number in topic.partition_indexes
         ],
     }
@@ -136,40 +143,17 @@ def _offsets_of(group: Any, *, stable: bool) -> m.OffsetFetch:
 
 
 def _fetched(asked: m.OffsetFetch, answer: Answer) -> dict[str, Any]:
-    offsets = (
-        answer.body.offsets
-        if answer.body is not None
-        else [
-            m.FetchedOffset(
-                topic=part.topic,
-                partition=part.partition,
-                error=answer.error,
-                offset=NO_OFFSET,
-                leader_epoch=NO_LEADER_EPOCH,
-                metadata="",
-            )
-            for part in asked.partitions or ()
-        ]
-    )
+    offsets = of_each(answer, "offsets", asked.partitions or (), _not_fetched)
+    return {"group_id": asked.group_id, "error_code": answer.error, "topics": nested(offsets, _offset_values)}
+
+
+def _offset_values(found: m.FetchedOffset) -> Values:
     return {
-        "group_id": asked.group_id,
-        "error_code": answer.error,
-        "topics": [
-            {
-                "name": topic,
-                "partitions": [
-                    {
-                        "partition_index": each.partition,
-                        "committed_offset": each.offset,
-                        "committed_leader_epoch": each.leader_epoch,
-                        "metadata": each.metadata,
-                        "error_code": each.error,
-                    }
-                    for each in its
-                ],
-            }
-            for topic, its in by_topic(offsets).items()
-        ],
+        "partition_index": found.partition,
+        "committed_offset": found.offset,
+        "committed_leader_epoch": found.leader_epoch,
+        "metadata": found.metadata,
+        "error_code": found.error,
     }
 
 
@@ -296,24 +280,16 @@ def describe_groups(request: Any, version: int) -> Exchange:
     names = tuple(request.groups)
 
     def respond(answer: Answer) -> Values:
-        described = (
-            answer.body.groups
-            if answer.body is not None
-            else [
-                m.DescribedGroup(
-                    group_id=name,
-                    error=answer.error,
-                    state=GroupState.DEAD,
-                    protocol_type="",
-                    protocol="",
-                    members=(),
-                )
-                for name in names
-            ]
-        )
+        described = of_each(answer, "groups", names, _not_described)
         return {"throttle_time": 0, "groups": [_described(_or_unknown(each, version)) for each in described]}
 
     return one(m.DescribeGroups(groups=names), respond)
+
+
+def _not_described(name: str, error: ErrorCode) -> m.DescribedGroup:
+    return m.DescribedGroup(
+        group_id=name, error=error, state=GroupState.DEAD, protocol_type="", protocol="", members=()
+    )
 
 
 def _or_unknown(group: m.DescribedGroup, version: int) -> m.DescribedGroup:
@@ -379,10 +355,8 @@ def delete_groups(request: Any, _: int) -> Exchange:
     names = tuple(request.groups_names)
 
     def respond(answer: Answer) -> Values:
-        deleted = (
-            answer.body.groups
-            if answer.body is not None
-            else [m.GroupError(group_id=name, error=answer.error) for name in names]
+        deleted = of_each(
+            answer, "groups", names, lambda name, error: m.GroupError(group_id=name, error=error)
         )
         return {
             "throttle_time": 0,
@@ -402,18 +376,6 @@ def offset_delete(request: Any, _: int) -> Exchange:
 
     def respond(answer: Answer) -> Values:
         deleted = () if answer.body is None else answer.body.partitions
-        return {
-            "error_code": answer.error,
-            "throttle_time": 0,
-            "topics": [
-                {
-                    "name": topic,
-                    "partitions": [
-                        {"partition_index": part.partition, "error_code": part.error} for part in its
-                    ],
-                }
-                for topic, its in by_topic(deleted).items()
-            ],
-        }
+        return {"error_code": answer.error, "throttle_time": 0, "topics": nested(deleted, error_values)}
 
     return one(m.OffsetDelete(group_id=request.group_id, partitions=parts), respond)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, by_topic, one
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, nested, of_each, one, refusing
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import NO_GENERATION
@@ -29,11 +29,12 @@ ERRORS_OF_ALL: Final = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorC
 
 def partition_errors(asked: Iterable[TopicPartition], answer: Answer) -> Sequence[m.PartitionError]:
     """The result of each partition."""
-    if answer.body is not None:
-        return answer.body.partitions
-    return [
-        m.PartitionError(topic=each.topic, partition=each.partition, error=answer.error) for each in asked
-    ]
+    return of_each(answer, "partitions", asked, refusing(m.PartitionError))
+
+
+def error_values(part: m.PartitionError) -> Values:
+    """The result of a partition in most responses."""
+    return {"partition_index": part.partition, "error_code": part.error}
 
 
 def init_producer_id(request: Any, _: int) -> Exchange:
@@ -108,15 +109,11 @@ def _partitions_of(topics: Iterable[Any]) -> tuple[TopicPartition, ...]:
 
 
 def _added(parts: Iterable[TopicPartition], answer: Answer) -> list[Values]:
-    return [
-        {
-            "name": topic,
-            "results_by_partition": [
-                {"partition_index": part.partition, "partition_error_code": part.error} for part in its
-            ],
-        }
-        for topic, its in by_topic(partition_errors(parts, answer)).items()
-    ]
+    return nested(
+        partition_errors(parts, answer),
+        lambda part: {"partition_index": part.partition, "partition_error_code": part.error},
+        partitions="results_by_partition",
+    )
 
 
 def add_offsets_to_txn(request: Any, _: int) -> Exchange:
@@ -169,16 +166,7 @@ def offsets_to_commit(request: Any) -> tuple[m.OffsetToCommit, ...]:
 def committed(offsets: Iterable[m.OffsetToCommit], answer: Answer) -> Values:
     """The response to an OffsetCommit or TxnOffsetCommit."""
     asked = [TopicPartition(each.topic, each.partition) for each in offsets]
-    return {
-        "throttle_time": 0,
-        "topics": [
-            {
-                "name": topic,
-                "partitions": [{"partition_index": part.partition, "error_code": part.error} for part in its],
-            }
-            for topic, its in by_topic(partition_errors(asked, answer)).items()
-        ],
-    }
+    return {"throttle_time": 0, "topics": nested(partition_errors(asked, answer), error_values)}
 
 
 def txn_offset_commit(request: Any, _: int) -> Exchange:
@@ -206,23 +194,8 @@ def describe_producers(request: Any, _: int) -> Exchange:
     )
 
     def respond(answer: Answer) -> Values:
-        described = (
-            [
-                m.DescribedProducers(
-                    topic=each.topic, partition=each.partition, error=answer.error, producers=()
-                )
-                for each in parts
-            ]
-            if answer.body is None
-            else answer.body.partitions
-        )
-        return {
-            "throttle_time": 0,
-            "topics": [
-                {"name": topic, "partitions": [_producers(part) for part in its]}
-                for topic, its in by_topic(described).items()
-            ],
-        }
+        described = of_each(answer, "partitions", parts, refusing(m.DescribedProducers, producers=()))
+        return {"throttle_time": 0, "topics": nested(described, _producers)}
 
     return one(m.DescribeProducers(partitions=parts), respond)
 
@@ -251,14 +224,14 @@ def describe_transactions(request: Any, _: int) -> Exchange:
     names = tuple(request.transactional_ids)
 
     def respond(answer: Answer) -> Values:
-        described = (
-            [m.TransactionDescription(transactional_id=name, error=answer.error) for name in names]
-            if answer.body is None
-            else answer.body.transactions
-        )
+        described = of_each(answer, "transactions", names, _not_described)
         return {"throttle_time": 0, "transaction_states": [_transaction(each) for each in described]}
 
     return one(m.DescribeTransactions(transactional_ids=names), respond)
+
+
+def _not_described(name: str, error: ErrorCode) -> m.TransactionDescription:
+    return m.TransactionDescription(transactional_id=name, error=error)
 
 
 def _transaction(described: m.TransactionDescription) -> Values:
@@ -270,10 +243,7 @@ def _transaction(described: m.TransactionDescription) -> Values:
         "transaction_start_time": described.start_ms,
         "producer_id": described.producer_id,
         "producer_epoch": described.producer_epoch,
-        "topics": [
-            {"topic": topic, "partitions": [each.partition for each in its]}
-            for topic, its in by_topic(described.partitions).items()
-        ],
+        "topics": nested(described.partitions, lambda part: part.partition, name="topic"),
     }
 
 
@@ -329,30 +299,14 @@ def write_txn_markers(request: Any, _: int) -> Exchange:
 
 
 def _written(markers: Sequence[m.TransactionMarker], answer: Answer) -> Values:
-    written = (
-        [
-            m.WrittenMarker(
-                producer_id=each.producer_id, partitions=tuple(partition_errors(each.partitions, answer))
-            )
-            for each in markers
-        ]
-        if answer.body is None
-        else answer.body.markers
-    )
     return {
         "markers": [
-            {
-                "producer_id": marker.producer_id,
-                "topics": [
-                    {
-                        "name": topic,
-                        "partitions": [
-                            {"partition_index": part.partition, "error_code": part.error} for part in its
-                        ],
-                    }
-                    for topic, its in by_topic(marker.partitions).items()
-                ],
-            }
-            for marker in written
+            {"producer_id": marker.producer_id, "topics": nested(marker.partitions, error_values)}
+            for marker in of_each(answer, "markers", markers, _not_written)
         ]
     }
+
+
+def _not_written(marker: m.TransactionMarker, error: ErrorCode) -> m.WrittenMarker:
+    refused = partition_errors(marker.partitions, Answer(error, None))
+    return m.WrittenMarker(producer_id=marker.producer_id, partitions=tuple(refused))
