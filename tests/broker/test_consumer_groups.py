@@ -227,7 +227,7 @@ def test_subscriptions_are_limited_in_their_memory() -> None:
     errors = [joins(story, f"m{number}", *names).error for number in range(GROUP_MEMBERS.value // 400_000)]
     assert errors[0] is ErrorCode.NONE
     assert errors[-1] is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert group_of(story).size <= GROUP_MEMBERS.value
+    assert group_of(story).membership.size <= GROUP_MEMBERS.value
     assert beats(story, "m0", group_of(story).current("m0").epoch)[1] is None  # who is in stays in
 
 

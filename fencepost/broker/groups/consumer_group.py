@@ -95,16 +95,71 @@ class SubscribableTopics(Protocol):
 
 
 @attrs.frozen(kw_only=True)
+class Membership:
+    """The members of a group and the expressions that they subscribe to. A rebalance changes neither, so what
+    follows from them is computed once.
+    """
+
+    subscriptions: dict[str, Subscription] = attrs.Factory(dict[str, Subscription])
+    regexes: dict[str, ResolvedRegex] = attrs.Factory(dict[str, ResolvedRegex])
+
+    @cached_property
+    def subscribed(self) -> frozenset[str]:
+        """The topics that members have subscribed to, by name or by expression."""
+        return frozenset(name for each in self._different.values() for name in self.topics_of(each))
+
+    @cached_property
+    def size(self) -> int:
+        """The bytes of memory that the members take, topics that match their expressions included."""
+        names = {
+            wanted: sum(NAME_BYTES + len(name) for name in self.topics_of(each))
+            for wanted, each in self._different.items()
+        }
+        return sum(
+            MEMBER_BYTES
+            + len(member_id)
+            + len(each.rack_id or "")
+            + len(each.regex)
+            + names[each.topics, each.regex]
+            for member_id, each in self.subscriptions.items()
+        )
+
+    @cached_property
+    def _different(self) -> dict[tuple[tuple[str, ...], str], Subscription]:
+        """A subscription for each set of topics: mostly there is one."""
+        return {(each.topics, each.regex): each for each in self.subscriptions.values()}
+
+    def topics_of(self, subscription: Subscription) -> Iterator[str]:
+        """The names of the topics that a subscription stands for; some may not exist."""
+        yield from subscription.topics
+        resolved = self.regexes.get(subscription.regex)
+        if resolved is not None:
+            yield from resolved.topics
+
+
+@attrs.frozen(kw_only=True)
 class ConsumerGroup:
     """One group of the consumer protocol: its records, by kind and by name."""
 
     group_id: str
     group_epoch: GroupEpoch = FIRST_GROUP_EPOCH
     target_epoch: TargetEpoch = NO_TARGET
-    subscriptions: dict[str, Subscription] = attrs.Factory(dict[str, Subscription])
+    membership: Membership = attrs.Factory(Membership)
     targets: dict[str, Partitions] = attrs.Factory(dict[str, Partitions])
     assignments: dict[str, CurrentAssignment] = attrs.Factory(dict[str, CurrentAssignment])
-    regexes: dict[str, ResolvedRegex] = attrs.Factory(dict[str, ResolvedRegex])
+
+    @property
+    def subscriptions(self) -> dict[str, Subscription]:
+        return self.membership.subscriptions
+
+    @property
+    def regexes(self) -> dict[str, ResolvedRegex]:
+        return self.membership.regexes
+
+    @property
+    def subscribed(self) -> frozenset[str]:
+        """The topics that members have subscribed to."""
+        return self.membership.subscribed
 
     @property
     def epoch(self) -> int:
@@ -122,30 +177,6 @@ class ConsumerGroup:
             if current.state is not AssignmentState.STABLE or current.epoch != self.target_epoch.epoch:
                 return GroupState.RECONCILING
         return GroupState.STABLE
-
-    @cached_property
-    def subscribed(self) -> frozenset[str]:
-        """The topics that members have subscribed to, by name or by expression."""
-        return frozenset(name for each in self.subscriptions.values() for name in self.topics_of(each))
-
-    @cached_property
-    def size(self) -> int:
-        """The bytes of memory that its members take, topics that match their expressions included."""
-        return sum(
-            MEMBER_BYTES
-            + len(member_id)
-            + len(each.rack_id or "")
-            + len(each.regex)
-            + sum(NAME_BYTES + len(name) for name in self.topics_of(each))
-            for member_id, each in self.subscriptions.items()
-        )
-
-    def topics_of(self, subscription: Subscription) -> Iterator[str]:
-        """The names of the topics that a subscription stands for; some may not exist."""
-        yield from subscription.topics
-        resolved = self.regexes.get(subscription.regex)
-        if resolved is not None:
-            yield from resolved.topics
 
     def static_member(self, instance_id: str) -> str | None:
         """The id of the member with this instance id."""
@@ -173,6 +204,14 @@ class ConsumerGroup:
 _NOTHING: Final = CurrentAssignment()
 
 
+def evolved(group: ConsumerGroup, **parts: Any) -> ConsumerGroup:
+    """The group with other values of these parts, by the names of its records."""
+    of_members = {name: parts.pop(name) for name in ("subscriptions", "regexes") if name in parts}
+    if of_members:
+        parts["membership"] = attrs.evolve(group.membership, **of_members)
+    return attrs.evolve(group, **parts)
+
+
 # --- members ---------------------------------------------------------------------------------------------
 
 
@@ -180,7 +219,7 @@ def with_subscription(group: ConsumerGroup, member_id: str, subscription: Subscr
     """The group with this subscription of a member, perhaps a new one."""
     if group.subscriptions.get(member_id) == subscription:
         return group  # as at nearly every heartbeat
-    return attrs.evolve(group, subscriptions=group.subscriptions | {member_id: subscription})
+    return evolved(group, subscriptions=group.subscriptions | {member_id: subscription})
 
 
 def with_assignment(group: ConsumerGroup, member_id: str, current: CurrentAssignment) -> ConsumerGroup:
@@ -193,7 +232,7 @@ def with_assignment(group: ConsumerGroup, member_id: str, current: CurrentAssign
 def without_members(group: ConsumerGroup, member_ids: Collection[str]) -> ConsumerGroup:
     """The group without these members, and without expressions that nobody subscribes to any more."""
     return without_unused_regexes(
-        attrs.evolve(
+        evolved(
             group,
             subscriptions=_without(group.subscriptions, member_ids),
             targets=_without(group.targets, member_ids),
@@ -206,7 +245,7 @@ def without_unused_regexes(group: ConsumerGroup) -> ConsumerGroup:
     """The group without the expressions that no member subscribes to."""
     used = {each.regex for each in group.subscriptions.values()}
     unused = group.regexes.keys() - used
-    return attrs.evolve(group, regexes=_without(group.regexes, unused)) if unused else group
+    return evolved(group, regexes=_without(group.regexes, unused)) if unused else group
 
 
 def _without(parts: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -216,7 +255,7 @@ def _without(parts: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
 def renamed(group: ConsumerGroup, member_id: str, heir_id: str, current: CurrentAssignment) -> ConsumerGroup:
     """The group in which a static member continues under another id (replaceMember)."""
     rest = without_members(group, {member_id})
-    return attrs.evolve(
+    return evolved(
         rest,
         subscriptions=rest.subscriptions | {heir_id: group.subscriptions[member_id]},
         targets=rest.targets | {heir_id: group.target(member_id)},
@@ -325,7 +364,7 @@ def _with_records(
                 part.pop(key.name, None)
             else:
                 part[key.name] = record
-    return group and attrs.evolve(group, **changed)
+    return group and evolved(group, **changed)
 
 
 def _part(group: ConsumerGroup, kind: ConsumerRecordKind) -> dict[str, Any]:

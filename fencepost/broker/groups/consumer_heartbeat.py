@@ -21,6 +21,7 @@ from fencepost.broker.groups.consumer_group import (
     ConsumerGroup,
     ConsumerRules,
     SubscribableTopics,
+    evolved,
     metadata_hash,
     renamed,
     topic_ids,
@@ -145,7 +146,7 @@ def heartbeat(
     is_new = member_id not in turn.group.subscriptions
     if is_new and len(turn.group.subscriptions) >= turn.rules.max_size:
         return Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
-    size = turn.group.size
+    size = turn.group.membership.size
     before = _enter(turn, request, member_id)
     if isinstance(before, Refused):
         return before
@@ -153,7 +154,7 @@ def heartbeat(
         has_new_subscription = _subscribe(turn, request, member_id, client)
     except BadPattern as problem:
         return Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, str(problem))
-    if has_new_subscription and max(size, GROUP_MEMBERS.value) < turn.group.size:
+    if has_new_subscription and max(size, GROUP_MEMBERS.value) < turn.group.membership.size:
         return Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
     _refresh_regexes(turn)
     _raise_epoch(turn, is_due=has_new_subscription)
@@ -263,7 +264,7 @@ def _subscribe(
     known = known or _NO_SUBSCRIPTION
     group = with_subscription(turn.group, member_id, wanted)
     if wanted.regex and wanted.regex not in group.regexes:
-        group = attrs.evolve(group, regexes=group.regexes | {wanted.regex: _resolved(turn, wanted.regex)})
+        group = evolved(group, regexes=group.regexes | {wanted.regex: _resolved(turn, wanted.regex)})
     turn.group = without_unused_regexes(group) if wanted.regex != known.regex else group
     return (wanted.topics, wanted.regex) != (known.topics, known.regex)
 
@@ -283,7 +284,7 @@ def _refresh_regexes(turn: ConsumerTurn) -> None:
         or turn.now < min(each.resolved_ms for each in group.regexes.values()) + REGEX_REFRESH_MS
     ):
         return
-    turn.group = attrs.evolve(group, regexes={regex: _resolved(turn, regex) for regex in group.regexes})
+    turn.group = evolved(group, regexes={regex: _resolved(turn, regex) for regex in group.regexes})
 
 
 def _raise_epoch(turn: ConsumerTurn, *, is_due: bool) -> None:
@@ -298,12 +299,12 @@ def _assign(turn: ConsumerTurn) -> None:
     """Compute the target assignment for a new group epoch, at most once in an interval (KIP-1263)."""
     group = turn.group
     computed_ms = group.target_epoch.computed_ms
-    is_too_early = computed_ms and turn.now < computed_ms + turn.rules.assignment_interval_ms
+    is_too_early = computed_ms <= turn.now < computed_ms + turn.rules.assignment_interval_ms
     if group.epoch == group.target_epoch.epoch or is_too_early:
         return
     known = turn.topics.topics
     wanted = {
-        name: frozenset(topic_ids(group.topics_of(each), turn.topics))
+        name: frozenset(topic_ids(group.membership.topics_of(each), turn.topics))
         for name, each in group.subscriptions.items()
     }
     counts = {topic.topic_id: len(topic.leaders) for name in group.subscribed if (topic := known.get(name))}

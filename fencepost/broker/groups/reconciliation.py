@@ -72,7 +72,7 @@ class Reconciliation:
 
     def subscribed_ids(self) -> set[bytes]:
         subscription = self.group.subscriptions[self.member_id]
-        return topic_ids(self.group.topics_of(subscription), self.topics)
+        return topic_ids(self.group.membership.topics_of(subscription), self.topics)
 
     def still_owns(self, revoked: Mapping[TopicIdPartition, int]) -> bool:
         """Whether the member may still own one of these: silence means that it does."""
