@@ -7,7 +7,7 @@ each partition has one; and the records of a group are the group. Each planted m
 from __future__ import annotations
 
 from random import Random
-from typing import Final
+from typing import Final, cast
 
 import attrs
 import pytest
@@ -17,11 +17,13 @@ from fencepost.broker.groups import consumer_heartbeat
 from fencepost.broker.groups.assignors import ASSIGNORS
 from fencepost.broker.groups.consumer_group import ConsumerGroup, ConsumerRules, apply_records, changes
 from fencepost.broker.groups.consumer_heartbeat import ConsumerTurn, MemberClient
+from fencepost.broker.groups.reconciliation import RECONCILIATION, ReconcileInput
 from fencepost.protocol.batches import read_header
 from fencepost.protocol.consumer_group_log import (
     AWAY_EPOCH,
     JOINING_EPOCH,
     LEFT_EPOCH,
+    AssignmentState,
     TopicIdPartition,
     by_topic_id,
     read_consumer_groups,
@@ -271,6 +273,18 @@ def test_a_partition_never_has_two_owners_and_in_the_end_each_has_one() -> None:
     groups = [world.group for world in worlds if world.group is not None]
     assert sum(len(group.subscriptions) > 1 for group in groups) > SEEDS // 2
     assert max(group.epoch for group in groups) > STEPS // 3
+
+
+CELLS: Final = [(state, found) for state, row in RECONCILIATION.items() for found in row]
+
+
+@pytest.mark.parametrize(("state", "found"), CELLS, ids=str)
+def test_every_cell_of_the_table_is_read(
+    state: AssignmentState, found: ReconcileInput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(cast(dict[ReconcileInput, AssignmentState], RECONCILIATION[state]), found)
+    with pytest.raises(KeyError):
+        run_all()
 
 
 _RECONCILIATION: Final = "broker.groups.reconciliation"
