@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -23,7 +24,7 @@ from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.wire_protocol import SessionRoom
-from tests.broker.requests import body_of
+from tests.broker.requests import Identity, body_of
 from tests.broker.story import SETTINGS, Story
 from tests.kafka_bridge.samples import filled
 
@@ -40,6 +41,7 @@ SETTINGS_OF_RECORDING: Final = attrs.evolve(
     group_consumer_assignment_interval_ms=0,
 )
 SUBSCRIPTION: Final = b"\0\0\0\0\0\0\xff\xff\xff\xff"  # of a classic member, to no topic
+TRANSACTIONAL_ID: Final = "copy"
 CREATED: Final = "M1"  # the name of a member id that the broker made
 
 Step = Mapping[str, Any]
@@ -110,6 +112,11 @@ class Replay:
         if member_id.count("-") >= 2:
             self.created = member_id
         return CREATED if member_id and member_id == self.created else member_id
+
+    @cached_property
+    def producer(self) -> Identity:
+        """The producer of all transactions."""
+        return self.story.identity(TRANSACTIONAL_ID)
 
     def parts(self, topics: Iterable[Values]) -> dict[str, list[int]]:
         names = self.story.host.node.cluster.names
@@ -204,6 +211,17 @@ def commit(replay: Replay, step: Step) -> Values:
 
 def committed(_: Replay, values: Values) -> Values:
     return {"error": error_of(values["topics"][0]["partitions"][0])}
+
+
+def commit_in_transaction(replay: Replay, step: Step) -> Values:
+    producer = replay.producer
+    return {
+        **commit(replay, step),
+        "transactional_id": TRANSACTIONAL_ID,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "generation_id": step["epoch"],
+    }
 
 
 def fetch(replay: Replay, step: Step) -> Values:
@@ -314,6 +332,7 @@ PHRASES: Final[Mapping[str, tuple[int, Phrase, Tell]]] = {
     "ConsumerGroupHeartbeat": (68, beat, beaten),
     "ConsumerGroupDescribe": (69, describe, described),
     "OffsetCommit": (8, commit, committed),
+    "TxnOffsetCommit": (28, commit_in_transaction, committed),
     "OffsetFetch": (9, fetch, fetched),
     "JoinGroup": (11, join, joined),
     "Heartbeat": (12, of_generation, error_alone),
