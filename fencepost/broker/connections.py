@@ -99,6 +99,11 @@ class Connection:
     frame_ms: int = 0  # when the frame that has begun began, without the time in which it waited for room
     progress_ms: int = attrs.Factory(monotonic_ms)  # when the last sixteenth of what is held arrived or left
     progress_bytes: int = 0  # since then
+    # What has arrived and was not taken up: those of the protocol, which every request needs several times.
+    frames: FrameReader = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.frames = self.protocol.frames
 
     # --- requests
 
@@ -132,6 +137,7 @@ class Connection:
             self.frames.add(chunk if self.session is None else self._decrypted(self.session, chunk))
             if isinstance(self.protocol, Undecided):
                 self.protocol = self.protocol.decided()
+                self.frames = self.protocol.frames
             return size > 0
         return False
 
@@ -157,11 +163,6 @@ class Connection:
             await self.room.park()
         self.frame_ms = self.active_ms
         return None if self.is_closed else self.frames.take()
-
-    @property
-    def frames(self) -> FrameReader:
-        """What has arrived and was not taken up."""
-        return self.protocol.frames
 
     @property
     def _must_wait(self) -> bool:

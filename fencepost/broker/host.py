@@ -335,8 +335,8 @@ class Host:
             self.to_do.extend(outcome.appends)
         if outcome.effects:
             self.to_do.extend(outcome.effects)
-        if self.upkeep.is_due and type(arrived) is Durable:
-            self.upkeep.is_due = False
+        if self.upkeep.bytes_left <= 0 and type(arrived) is Durable:
+            self.upkeep.bytes_left = self.node.settings.coordinator_logs_dirty_bytes_max
             self.to_do.extend(orders_to_clean_coordinators(self.node, now))
         if self.watch is not None:
             self.watch(arrived, outcome)
@@ -503,7 +503,7 @@ class Host:
             if journal.is_full or journal.snapshot_due:
                 self.roll(journal)
             if key.topic in INTERNAL_TOPICS:
-                self.upkeep.note(append.header.size)
+                self.upkeep.bytes_left -= append.header.size
         except StorageError as problem:
             self.lose(key, problem)
             return

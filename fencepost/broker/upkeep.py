@@ -45,10 +45,13 @@ class Upkeep:
     cleanings: dict[TopicPartition, Cleaning] = attrs.Factory(dict[TopicPartition, Cleaning])  # oldest first
     # These have segments below their log start.
     outdated: set[TopicPartition] = attrs.Factory(set[TopicPartition])
-    unclean_bytes: int = 0  # written to coordinators' logs since the cleaner looked at them
-    is_due: bool = False  # whether it is to look at them, once the newest batch is durable
     # A segment of these is damaged, so they are not cleaned until they are read anew.
     uncleanable: set[TopicPartition] = attrs.Factory(set[TopicPartition])
+    # How much longer coordinators' logs become, all together, until they are looked at.
+    bytes_left: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.bytes_left = self.host.node.settings.coordinator_logs_dirty_bytes_max
 
     @property
     def is_needed(self) -> bool:
@@ -56,12 +59,6 @@ class Upkeep:
         return bool(self.cleanings or self.outdated)
 
     # --- what is due
-
-    def note(self, size: int) -> None:
-        """A coordinator's log has become longer by `size` bytes."""
-        self.unclean_bytes += size
-        if self.unclean_bytes >= self.host.node.settings.coordinator_logs_dirty_bytes_max:
-            self.unclean_bytes, self.is_due = 0, True
 
     def clean(self, order: CleanLog, now: int) -> None:
         """Plan a cleaning, unless one is under way."""
