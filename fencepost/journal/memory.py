@@ -173,8 +173,9 @@ class MemoryStorage:
 
     def _find(self, path: str) -> MemoryFile | None:
         directory, _, name = path.rpartition("/")
-        found = self._directory(directory)
-        entry = found.names.get(name) if found else None
+        # Without `_directory`: many files are opened for each that is written or read.
+        found = self._top.names.get(directory) if directory else self._top
+        entry = found.names.get(name) if isinstance(found, MemoryDirectory) else None
         return entry if isinstance(entry, MemoryFile) else None
 
 

@@ -213,20 +213,15 @@ class SimulatedNode(Participant):
         host = self.host
         if host is None or self.is_paused:
             return
+        now = self.clock.ms(self.world.now)
+        heard = self.heard
+        is_watched = self.death is not None or self.sends_at_once or ActDone in heard or ActBegins in heard
         try:
-            self._work(host)
+            self._work_watched(host, now) if is_watched else host.work_until_idle(now)
         except MetadataLost:
             self._end_without_metadata()
         if self.host is host:
             self._flush(host)
-
-    def _work(self, host: Host) -> None:
-        now = self.clock.ms(self.world.now)
-        heard = self.heard
-        if self.death is None and not self.sends_at_once and ActDone not in heard and ActBegins not in heard:
-            host.work_until_idle(now)
-        else:
-            self._work_watched(host, now)
 
     def _work_watched(self, host: Host, now: int) -> None:
         """Do one thing at a time; the node may be killed between any two."""
