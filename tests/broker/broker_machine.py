@@ -444,7 +444,7 @@ class BrokerAndModel(RuleBasedStateMachine):
             story.stop()
         self.restart()
         for key, state in before.items():
-            if key in story.loaded and nobody_is_forgotten(story, key):
+            if key in story.loaded:
                 assert story.loaded[key] == state, f"{key} is another after a restart"
         self.talk.note("a restart in the middle of a transaction", happened=is_open)
         self.talk.note("a stop in the middle of a transaction", happened=is_open and in_order)

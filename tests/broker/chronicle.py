@@ -74,6 +74,12 @@ class Kept:
         self.history = History(end if is_restart else self.history.restarted_at, scans)
 
 
+    def tells_of_everybody(self) -> bool:
+        """Whether the log alone tells of everybody, and nothing of him, that its leader knows."""
+        alone = naive_log.producers(self.lines)
+        return naive_log.snapshot(alone) == naive_log.snapshot(naive_log.producers(self.lines, self.history))
+
+
 class Meaning(NamedTuple):
     """What one log says, read in full."""
 
@@ -114,7 +120,8 @@ class Chronicle(Story):
                 snapshot_at = None if arrived.snapshot is None else arrived.snapshot[0]
                 kept.led(snapshot_at, end, is_restart=arrived.is_restart)
                 kept.scanned(self._expired_before(), end)
-                self.loaded[arrived.partition] = self.host.node.state_of(arrived.partition)
+                if kept.tells_of_everybody():
+                    self.loaded[arrived.partition] = self.host.node.state_of(arrived.partition)
             case Tick() if self.next_scan_ms is not None and self.next_scan_ms <= self.now:
                 self.next_scan_ms = self._next_scan()
                 for key in self.host.node.logs:
