@@ -44,6 +44,7 @@ from fencepost.broker.purgatory import (
     InFlightIdBlock,
     InFlightMarkers,
     InFlightMetadataFetch,
+    InFlightOffsetsTopic,
     InFlightRegistration,
     InFlightTopicCreation,
     TransactionLog,
@@ -194,6 +195,8 @@ def _use_answer(node: Node, why: InFlight | None, arrived: Answered, now: int) -
             markers.answer_markers(node, in_flight, arrived, now)
         case InFlightTopicCreation() as in_flight:
             describe.answer_topic(node, in_flight, arrived)
+        case InFlightOffsetsTopic():
+            pass  # the retry of the markers finds the topic, or asks again
         case InFlightIdBlock():
             body = arrived.body
             node.take_producer_ids(body if isinstance(body, m.AllocateProducerIdsReply) else None)

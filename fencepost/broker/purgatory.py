@@ -214,6 +214,11 @@ class InFlightTopicCreation:
 
 
 @value
+class InFlightOffsetsTopic:
+    """CreateTopics of `__consumer_offsets` to the controller, for a marker that waits for it."""
+
+
+@value
 class InFlightIdBlock:
     """AllocateProducerIds to the controller."""
 
@@ -237,5 +242,5 @@ class InFlightElection:
 
 InFlight = (
     InFlightAddPartitions | InFlightAddOffsets | InFlightMarkers | InFlightTopicCreation | InFlightIdBlock
-    | InFlightRegistration | InFlightMetadataFetch | InFlightElection
+    | InFlightOffsetsTopic | InFlightRegistration | InFlightMetadataFetch | InFlightElection
 )  # fmt: skip

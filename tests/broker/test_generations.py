@@ -27,6 +27,7 @@ from fencepost.protocol.terms import (
     INT16_MAX,
     LAST_GRANTED_EPOCH,
     NO_PRODUCER_ID,
+    CoordinatorType,
     TopicPartition,
     TransactionResult,
     TransactionState,
@@ -47,7 +48,7 @@ from tests.broker.requests import (
     produce_request,
     produced,
 )
-from tests.broker.story import SCAN_MS, SETTINGS, Story
+from tests.broker.story import SCAN_MS, SETTINGS, Memory, Story
 
 EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
 PREPARE_COMMIT, PREPARE_ABORT = TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT
@@ -334,6 +335,24 @@ def test_offsets_of_a_group_that_was_not_added_are_refused() -> None:
     assert story.offset("readers").offset == -1
     assert story.end(me, COMMIT).error is ErrorCode.NONE
     assert story.offset("readers").offset == 5
+
+
+def test_a_transaction_with_offsets_ends_before_any_group_has_a_coordinator() -> None:
+    """A client of old may die between AddOffsetsToTxn and FindCoordinator, which creates
+    `__consumer_offsets`.
+    """
+    story = Story.over(Memory())
+    story.ask(m.FindCoordinator(kind=CoordinatorType.TRANSACTION, key="pay"))
+    me = story.identity()
+    added = m.AddOffsetsToTxn(
+        transactional_id="pay",
+        producer_id=me.producer_id,
+        producer_epoch=me.producer_epoch,
+        group_id="readers",
+    )
+    assert story.ask(added).error is ErrorCode.NONE
+    story.end(me, ABORT)
+    assert story.transaction().state is COMPLETE_ABORT
 
 
 def test_a_client_of_old_may_begin_at_any_sequence_where_nothing_is_known_of_it() -> None:

@@ -35,19 +35,21 @@ from typing import Final
 from fencepost.broker.contract import Answered, Refused, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.checks import has_no_transactions, judge_marker
-from fencepost.broker.purgatory import Collect, InFlightMarkers, TransactionLog
+from fencepost.broker.purgatory import Collect, InFlightMarkers, InFlightOffsetsTopic, TransactionLog
 from fencepost.broker.transactions import end_txn
 from fencepost.broker.transactions.handlers import carry_out, schedule_timeouts
 from fencepost.broker.transactions.state import PREPARED, RESULT_OF, Transactions
 from fencepost.protocol.batches import build_marker
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
+    CreateTopic,
+    CreateTopics,
     PartitionError,
     TransactionMarker,
     WriteTxnMarkers,
     WriteTxnMarkersReply,
 )
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord
 
 # Answers without a retry: the marker is written, or a newer epoch or a newer coordinator owns the
@@ -99,6 +101,8 @@ def _send_markers(node: Node, log: TransactionLog, name: str, now: int) -> None:
             # A deleted partition needs no marker; Kafka drops it, too (addTxnMarkersToBrokerQueue).
             pending_markers.discard(key)
         else:
+            if key.topic == CONSUMER_OFFSETS_TOPIC:
+                _create_offsets_topic(node)
             _retry_markers(node, log, name, now)
     # One request per node, as Kafka batches markers per broker.
     for node_id, keys in by_node.items():
@@ -110,6 +114,15 @@ def _send_markers(node: Node, log: TransactionLog, name: str, now: int) -> None:
         )
         node.ask(node_id, WriteTxnMarkers(markers=(_marker(state, record, keys),)), why)
     _finish(node, log, name, now)
+
+
+def _create_offsets_topic(node: Node) -> None:
+    """AddOffsetsToTxn succeeds before the topic exists, as in Kafka. Kafka then drops the marker; here it
+    waits for the topic, because another node may know it already and have offsets of this transaction.
+    """
+    count = node.coordinators(CONSUMER_OFFSETS_TOPIC)
+    wanted = CreateTopic(topic=CONSUMER_OFFSETS_TOPIC, partition_count=count)
+    node.ask(node.settings.controller_id, CreateTopics(topics=(wanted,)), InFlightOffsetsTopic())
 
 
 def _marker(state: Transactions, record: TransactionRecord, keys: list[TopicPartition]) -> TransactionMarker:
