@@ -192,6 +192,7 @@ class JavaConsumer:
             "key.deserializer": f"{SERIALIZATION}.ByteArrayDeserializer",
             "value.deserializer": f"{SERIALIZATION}.ByteArrayDeserializer",
             "auto.offset.reset": "earliest",
+            "allow.auto.create.topics": False,  # its thread would race with the story that creates one
             "enable.auto.commit": False,
             "isolation.level": isolation,
             "fetch.max.wait.ms": 50,
