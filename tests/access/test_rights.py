@@ -20,7 +20,7 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, APIS, Request
 from fencepost.protocol.scram import Users, make_credential, plain_message
-from fencepost.protocol.terms import NEWEST_VERSION, TopicPartition
+from fencepost.protocol.terms import NEWEST_VERSION, GroupState, TopicPartition
 from tests.access.samples import PAY, SAMPLES, TOPIC
 from tests.broker.requests import add_request
 from tests.broker.wire import Wire, Wires, serving
@@ -98,7 +98,7 @@ def filter_cases(
     name: str, request: Request, version: int, needs: list[Need], filters: list[Filter]
 ) -> Iterator[Case]:
     firsts = tuple(need.rights[0] for need in needs)
-    for hidden in filters:
+    for hidden in (each for each in filters if each.names is None):
         yield Case(f"{name} hides {hidden.entries}", request, version, firsts, None, shown=False)
         for right in hidden.rights:
             words = f"{name} shows {hidden.entries} with {right.resource.value} {right.operation.value}"
@@ -265,7 +265,7 @@ DOCUMENTED = {
     "ListTransactions": {"TransactionalId Describe"},
     "AllocateProducerIds": {"Cluster ClusterAction"},
     "ConsumerGroupHeartbeat": {"Group Read", "Topic Describe"},
-    "ConsumerGroupDescribe": {"Group Describe"},  # Kafka: also Topic Describe, for the members' topics
+    "ConsumerGroupDescribe": {"Group Describe", "Topic Describe"},
 }
 
 
@@ -357,3 +357,55 @@ def test_limits_are_compared_before_rights() -> None:
     session = Session("nonce", users=None, acls=Acls())
     assert session.authorize(m.DescribeGroups(groups=names[:-1]), 0).denial is not None
     assert session.authorize(m.DescribeGroups(groups=names), 0) == Verdict(error=ErrorCode.INVALID_REQUEST)
+
+
+def described_group(group_id: str, *topics: str) -> m.DescribedConsumerGroup:
+    """A group with a member for each topic."""
+    members = tuple(
+        m.DescribedConsumer(
+            member_id=topic, instance_id=None, rack_id=None, member_epoch=1, client_id="", client_host="",
+            subscribed_topic_names=(topic,), subscribed_topic_regex="", target_assignment=(),
+            assignment=(m.NamedTopic(topic_id=bytes(16), topic=topic, partitions=(0,)),),
+        )
+        for topic in topics
+    )  # fmt: skip
+    return m.DescribedConsumerGroup(
+        group_id=group_id, error=ErrorCode.NONE, state=GroupState.STABLE, group_epoch=1, assignment_epoch=1,
+        assignor_name="uniform", members=members,
+    )  # fmt: skip
+
+
+def test_a_group_with_a_topic_that_is_hidden_is_not_described() -> None:
+    describe_groups, describe_topics = (
+        Right(Resource.GROUP, Operation.DESCRIBE),
+        Right(Resource.TOPIC, Operation.DESCRIBE),
+    )
+    acls = Acls(rules=(rule(describe_groups), *only(describe_topics, TOPIC).rules))
+    verdict = authorize(acls, ALICE, m.ConsumerGroupDescribe(groups=("a", "b")), 1)
+    assert verdict.amendment is not None
+    body = m.ConsumerGroupDescribeReply(
+        groups=(described_group("a", TOPIC), described_group("b", TOPIC, "secret"))
+    )
+    seen = verdict.amendment.apply(body)
+    assert isinstance(seen, m.ConsumerGroupDescribeReply)
+    assert [(group.error, len(group.members)) for group in seen.groups] == [
+        (ErrorCode.NONE, 1),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rules", "error"),
+    [
+        ([("*", True)], ErrorCode.NONE),
+        ([("orders", True)], ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        ([("*", True), ("secret", False)], ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    ],
+)
+def test_an_expression_needs_every_topic(rules: list[tuple[str, bool]], error: ErrorCode) -> None:
+    entries = [rule(Right(Resource.GROUP, Operation.READ))]
+    for name, is_allowed in rules:
+        found = rule(Right(Resource.TOPIC, Operation.DESCRIBE), is_allowed=is_allowed)
+        entries.append(attrs.evolve(found, pattern=attrs.evolve(found.pattern, name=name)))
+    request = SAMPLES[m.ConsumerGroupHeartbeat][1]()
+    assert authorize(Acls(rules=tuple(entries)), ALICE, request, 1).error is error

@@ -252,6 +252,10 @@ def _need(need: Need) -> str:
 
 def _filter(hidden: Filter) -> str:
     what = f"{hidden.inner} of {hidden.entries}" if hidden.inner else hidden.entries
+    if hidden.names is not None:
+        (right,) = hidden.rights
+        needed = f"**{right.operation.value}** on each {right.resource.value} of their members"
+        return f"{what} with {needed}; the others have an error"
     where = f"for {hidden.condition}: " if hidden.condition else ""
     return f"{where}{what} with {' or '.join(map(_right, hidden.rights))}"
 

@@ -66,7 +66,15 @@ class Amendment:
         return attrs.evolve(body, **changed)
 
     def _seen(self, entries: tuple[Any, ...], hidden: Filter) -> tuple[Any, ...]:
-        allowed = _Asker(self.acls, self.principal)
+        allowed, names_of = _Asker(self.acls, self.principal), hidden.names
+        if names_of is not None:
+            error = ERRORS[hidden.rights[0].resource]
+            return tuple(
+                entry
+                if all(allowed(hidden.rights, name) for name in names_of(entry))
+                else attrs.evolve(entry, error=error, members=())
+                for entry in entries
+            )
         return tuple(entry for entry in entries if allowed(hidden.rights, _named(entry)))
 
 

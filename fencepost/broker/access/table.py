@@ -10,7 +10,7 @@ Its source is Kafka's documentation, "Protocols: operations and resources", and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from fencepost.broker.access.acls import Operation, Resource
@@ -66,6 +66,8 @@ class Filter(NamedTuple):
     """A list in each entry that is filtered, in place of the entries."""
     when: When = _always
     condition: str = ""
+    names: Callable[[Any], Iterable[str]] | None = None
+    """What an entry names, if it names several resources: then it stays as an error."""
 
 
 class RequestRights(NamedTuple):
@@ -146,6 +148,13 @@ def _only_aborts(request: m.WriteTxnMarkers, version: int) -> bool:
     return not _commits(request, version)
 
 
+def _topics_of_members(group: m.DescribedConsumerGroup) -> Iterable[str]:
+    """The topics that the members own or should own."""
+    return {
+        topic.topic for member in group.members for topic in (*member.assignment, *member.target_assignment)
+    }
+
+
 # --- the table ----------------------------------------------------------------------------------------------
 
 ADD_PARTITIONS_OF_NODES: Final = 4
@@ -202,7 +211,10 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
             _R.TOPIC, _O.DESCRIBE, "subscribed_topic_names", when=_subscribes, condition="named topics"
         ),
     )),
-    m.ConsumerGroupDescribe: RequestRights((_need(_R.GROUP, _O.DESCRIBE, "groups"),)),
+    m.ConsumerGroupDescribe: RequestRights(
+        (_need(_R.GROUP, _O.DESCRIBE, "groups"),),
+        (Filter("groups", _DESCRIBE_TOPIC, names=_topics_of_members),),
+    ),
     m.DescribeGroups: RequestRights((_need(_R.GROUP, _O.DESCRIBE, "groups"),)),
     m.ListGroups: RequestRights(
         filters=(Filter("groups", (Right(_R.CLUSTER, _O.DESCRIBE), Right(_R.GROUP, _O.DESCRIBE))),)
