@@ -123,8 +123,13 @@ def _row(result: BrokersResult) -> list[str]:
             spread(peer.ratio, "{:.2f}×"),
             goal(wanted, is_reached=peer.is_reached),
         ]
-    used = ("-" if cpu is None else f"{cpu:.3g}" for cpu in result.broker_cpu_us.values())
-    return [*row, " / ".join(used)]
+    return [*row, " / ".join(map(_cpu, result.broker_cpu_us.values()))]
+
+
+def _cpu(us: float | None) -> str:
+    if us is None:
+        return "-"
+    return f"{us:.3g}" if us < 1_000 else f"{us:,.0f}"
 
 
 def brokers_conditions(scale: Scale, *, rounds: int) -> str:
