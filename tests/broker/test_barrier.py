@@ -102,7 +102,7 @@ def test_a_request_that_meets_a_bug_is_refused_and_changes_nothing(
     assert body_of(story.ask(LIST), m.ListGroupsReply).groups == ()
     texts, causes = zip(*story.host.troubles, strict=True)
     assert len(set(causes)) == 1, "one cause, which the server prints once"
-    assert "ListGroups(states=())" in texts[0]
+    assert "ListGroups(states=(), types=())" in texts[0]
     assert "Bug: planted" in texts[0]
 
 
