@@ -95,7 +95,7 @@ class SubscribableTopics(Protocol):
 
 
 @attrs.frozen(kw_only=True)
-class Membership:
+class ConsumerMembers:
     """The members of a group and the expressions that they subscribe to. A rebalance changes neither, so what
     follows from them is computed once.
     """
@@ -144,7 +144,7 @@ class ConsumerGroup:
     group_id: str
     group_epoch: GroupEpoch = FIRST_GROUP_EPOCH
     target_epoch: TargetEpoch = NO_TARGET
-    membership: Membership = attrs.Factory(Membership)
+    membership: ConsumerMembers = attrs.Factory(ConsumerMembers)
     targets: dict[str, Partitions] = attrs.Factory(dict[str, Partitions])
     assignments: dict[str, CurrentAssignment] = attrs.Factory(dict[str, CurrentAssignment])
 
