@@ -171,31 +171,34 @@ class ProtocolEvents:
         channel, message = sent.channel, sent.message
         is_reply = isinstance(message, ReplyMessage)
         kind = PointKind.SENDS_REPLY if is_reply else PointKind.SENDS
-        self._tell_of_message(ProtocolEvent(kind, channel.source, whom=channel.target), channel, message)
+        if kind in self.listeners:  # of most kinds nobody waits for one
+            self._tell_of_message(ProtocolEvent(kind, channel.source, whom=channel.target), channel, message)
         if is_reply:
             self._replied(channel, message)
 
     def _replied(self, channel: Channel, reply: ReplyMessage) -> None:
         """A node replied, whether the caller still waits for it or not."""
-        self._tell_errors(ProtocolEvent(PointKind.ANSWERS, channel.source, whom=channel.target), reply)
+        if PointKind.ANSWERS in self.listeners:
+            self._tell_errors(ProtocolEvent(PointKind.ANSWERS, channel.source, whom=channel.target), reply)
 
     def _arriving(self, arriving: MessageArriving) -> None:
         channel, message = arriving.channel, arriving.message
         is_reply = isinstance(message, ReplyMessage)
         kind = PointKind.RECEIVES_REPLY if is_reply else PointKind.RECEIVES
-        event = ProtocolEvent(kind, channel.target, whom=channel.source, is_between=True)
-        self._tell_of_message(event, channel, message)
-        if is_reply:
-            self._tell_errors(event._replace(kind=PointKind.GETS), message)
+        if kind in self.listeners:
+            event = ProtocolEvent(kind, channel.target, whom=channel.source, is_between=True)
+            self._tell_of_message(event, channel, message)
+        if is_reply and PointKind.GETS in self.listeners:
+            event = ProtocolEvent(PointKind.GETS, channel.target, whom=channel.source, is_between=True)
+            self._tell_errors(event, message)
 
     def _tell_of_message(self, event: ProtocolEvent, channel: Channel, message: Message) -> None:
-        if event.kind in self.listeners and (api := api_of(channel, message)):
+        if api := api_of(channel, message):
             self.tell(event._replace(what=api, carried=(channel, message)))
 
     def _tell_errors(self, event: ProtocolEvent, reply: ReplyMessage) -> None:
-        if event.kind in self.listeners:
-            for name in errors_in(reply):
-                self.tell(event._replace(what=name))
+        for name in errors_in(reply):
+            self.tell(event._replace(what=name))
 
     # --- logs -----------------------------------------------------------------------------------------------
 
