@@ -73,7 +73,6 @@ class Kept:
         self.durable = end
         self.history = History(end if is_restart else self.history.restarted_at, scans)
 
-
     def tells_of_everybody(self) -> bool:
         """Whether the log alone tells of everybody, and nothing of him, that its leader knows."""
         alone = naive_log.producers(self.lines)
