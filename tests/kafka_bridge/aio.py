@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from fencepost import TopicPartition
-from tests.kafka_bridge.libraries import PATIENCE_S, POLL_S, Access, Headers, Message, Reported
+from tests.kafka_bridge.libraries import PATIENCE_S, POLL_S, Access, Headers, Message, Reported, messages_of
 
 NAME = "aiokafka"
 KAFKA: Any = import_module("aiokafka")  # it has no types
@@ -156,21 +156,6 @@ async def _quietly(stopping: Awaitable[Any], sent: list[Awaitable[Any]]) -> None
     await asyncio.gather(stopping, *sent, return_exceptions=True)
 
 
-def _messages(polled: Any) -> list[Message]:
-    return [
-        Message(
-            partition=record.partition,
-            offset=record.offset,
-            key=record.key,
-            value=record.value,
-            headers=record.headers,
-            timestamp_ms=record.timestamp,
-        )
-        for records in polled.values()
-        for record in records
-    ]
-
-
 class AioConsumer:
     """aiokafka.AIOKafkaConsumer."""
 
@@ -211,7 +196,7 @@ class AioConsumer:
 
     def poll(self, count: int) -> list[Message]:
         polled = self._consumer.getmany(timeout_ms=1_000 * POLL_S, max_records=count)
-        return _messages(self._loop.call(polled))
+        return messages_of(self._loop.call(polled))
 
     def assignment(self) -> set[TopicPartition]:
         return {TopicPartition(*part) for part in self._consumer.assignment()}
@@ -246,7 +231,7 @@ class KeepingConsumer(AioConsumer):
         self._consumer.subscribe([topic], listener=RevokedWhenFree(self._kept))
 
     def poll(self, count: int) -> list[Message]:
-        return _messages(self._loop.call(self._poll_and_keep(count)))
+        return messages_of(self._loop.call(self._poll_and_keep(count)))
 
     async def _poll_and_keep(self, count: int) -> Any:
         if self._kept.locked():

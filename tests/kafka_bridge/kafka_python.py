@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from fencepost import TopicPartition
-from tests.kafka_bridge.libraries import PATIENCE_S, POLL_S, Access, Headers, Message, Reported
+from tests.kafka_bridge.libraries import PATIENCE_S, POLL_S, Access, Headers, Message, Reported, messages_of
 
 NAME = "kafka-python"
 KAFKA: Any = import_module("kafka")  # it has no types
@@ -182,18 +182,7 @@ class KafkaPythonConsumer:
     def poll(self, count: int) -> list[Message]:
         with reporting():
             polled = self._consumer.poll(1_000 * POLL_S, max_records=count)
-        return [
-            Message(
-                partition=record.partition,
-                offset=record.offset,
-                key=record.key,
-                value=record.value,
-                headers=record.headers,
-                timestamp_ms=record.timestamp,
-            )
-            for records in polled.values()
-            for record in records
-        ]
+        return messages_of(polled)
 
     def assignment(self) -> set[TopicPartition]:
         return {TopicPartition(*part) for part in self._consumer.assignment()}

@@ -167,6 +167,22 @@ def consume(consumer: Consumer, count: int) -> list[Message]:
     raise AssertionError(f"{len(got)} of {count} records have come")
 
 
+def messages_of(polled: Mapping[Any, Sequence[Any]]) -> list[Message]:
+    """What aiokafka and kafka-python return for each partition."""
+    return [
+        Message(
+            partition=record.partition,
+            offset=record.offset,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+            timestamp_ms=record.timestamp,
+        )
+        for records in polled.values()
+        for record in records
+    ]
+
+
 def texts(messages: Sequence[Message]) -> list[str]:
     """The values of records."""
     return [message.text for message in messages]

@@ -100,7 +100,7 @@ def test_every_record_is_there_once(named: Callable[[str], Library], tmp_path: P
         killed = stack.enter_context(copier(confluent.NAME, address, "0"))
         hear(killed, "ready", "held")  # in the middle of a transaction
         killed.kill()
-        copiers = [stack.enter_context(copier(name, address)) for name in NAMES]
+        copiers = [stack.enter_context(copier(name, address)) for name in NAMES if name != confluent.NAME]
         for process in copiers:
             hear(process, "ready")
         barrier.wait()
@@ -109,6 +109,9 @@ def test_every_record_is_there_once(named: Callable[[str], Library], tmp_path: P
         port = address.rpartition(":")[2]
         second = started("serve", str(tmp_path), "--port", port, *NO_DELAY)
         read_ready(stack.enter_context(second))
+        # Not before: on a busy machine librdkafka 2.16 may miss that the coordinator of its group is back.
+        # Its TxnOffsetCommit then waits for a minute.
+        copiers.append(stack.enter_context(copier(confluent.NAME, address)))
         barrier.wait()
         expected = Counter(value for each in feeding for value in each.result(PATIENCE_S))
         assert copied(address, expected.total()) == expected
