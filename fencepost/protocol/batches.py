@@ -39,7 +39,7 @@ import attrs
 from crc32c import crc32c
 
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.primitives import read_varint
+from fencepost.protocol.primitives import read_varint, read_varlong
 from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -337,7 +337,7 @@ def _key_and_value(record: bytes) -> tuple[bytes, bytes]:
     size, at = read_varint(record, 0)
     if size != len(record) - at:
         raise ProtocolViolation("not a transaction marker: the record does not fill its batch")
-    _, at = read_varint(record, at + 1)  # attributes, timestamp delta
+    _, at = read_varlong(record, at + 1)  # attributes, timestamp delta
     _, at = read_varint(record, at)  # offset delta
     key_size, at = read_varint(record, at)
     key, at = record[at : at + max(key_size, 0)], at + max(key_size, 0)

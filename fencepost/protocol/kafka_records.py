@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from fencepost.protocol.batches import TRANSACTIONAL_BIT, build_batch
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.primitives import read_varint, varint
+from fencepost.protocol.primitives import read_varint, read_varlong, varint
 from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 Header = tuple[str, bytes | None]
@@ -244,7 +244,7 @@ def _read_record(payload: bytes, at: int) -> tuple[KafkaRecord, int]:
         at += len(_RECORD_START)
     else:
         # at + 1: the attributes of a record have no meaning yet, and Kafka's readers skip them as well.
-        timestamp_delta, at = read_varint(payload, at + 1)
+        timestamp_delta, at = read_varlong(payload, at + 1)
         offset_delta, at = read_varint(payload, at)
     key, at = _bytes(payload, at)
     value, at = _bytes(payload, at)

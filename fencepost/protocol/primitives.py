@@ -27,9 +27,10 @@ UUID_SIZE: Final = 16
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
-# 64 bits at 7 bits a byte.
-_VARINT_SIZE_MAX: Final = 10
-_SHIFT_MAX: Final = 7 * (_VARINT_SIZE_MAX - 1)
+# 32 and 64 bits at 7 bits a byte.
+_VARINT_SIZE_MAX: Final = 5
+_VARLONG_SIZE_MAX: Final = 10
+_SHIFT_MAX: Final = 7 * (_VARLONG_SIZE_MAX - 1)
 
 
 def put_unsigned_varint(out: bytearray, value: int) -> None:
@@ -49,7 +50,9 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zig-zag varint and the position after it; ProtocolViolation when it is longer than ten bytes."""
+    """A zig-zag varint and the position after it; ProtocolViolation when it is longer than five bytes, where
+    Kafka's readers stop (ByteUtils.readVarint).
+    """
     # Nearly every varint of a record is one byte or two.
     size = len(data)
     if at < size and (first := data[at]) < 0x80:
@@ -57,14 +60,23 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     if at + 1 < size and (second := data[at + 1]) < 0x80:
         value = data[at] & 0x7F | second << 7
         return (value >> 1) ^ -(value & 1), at + 2
-    # The slice ends the loop: ten bytes without an end are damage, not a large number.
+    return _read_zig_zag(data, at, _VARINT_SIZE_MAX)
+
+
+def read_varlong(data: bytes, at: int) -> tuple[int, int]:
+    """The same for a number of 64 bits, in ten bytes at most (ByteUtils.readVarlong)."""
+    return _read_zig_zag(data, at, _VARLONG_SIZE_MAX)
+
+
+def _read_zig_zag(data: bytes, at: int, size_max: int) -> tuple[int, int]:
+    # The slice ends the loop: so many bytes without an end are damage, not a large number.
     value = shift = 0
-    for byte in data[at : at + _VARINT_SIZE_MAX]:
+    for byte in data[at : at + size_max]:
         value |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), at + shift // 7
-    raise ProtocolViolation("a varint does not end within ten bytes or the record")
+    raise ProtocolViolation(f"a varint does not end within {size_max} bytes or the record")
 
 
 def put_string(out: bytearray, text: str) -> None:

@@ -17,6 +17,7 @@ from fencepost.protocol.kafka_records import (
     encode_kafka_records,
     read_kafka_records,
 )
+from fencepost.protocol.primitives import varint
 from fencepost.protocol.records import read_columns, read_keys_and_values
 from tests.protocol import kafka_bytes
 from tests.protocol.batches_drawn import built, columns_of, headers_of_a_record, refused, stranger, times
@@ -211,3 +212,29 @@ def test_every_damaged_bit_is_noticed_as_a_reader_notices_it(size: int) -> None:
             damaged = whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
             if are_plain(damaged, 2):
                 assert _is_accepted(damaged, 2), (at, bit)
+
+
+LONG_ZERO = b"\x80\x80\x80\x80\x80\0"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"\0\0" + LONG_ZERO + b"\1\1\0", id="the offset delta"),
+        pytest.param(b"\0\0\0" + LONG_ZERO + b"\1\0", id="the length of the key"),
+        pytest.param(b"\0\0\0\1" + LONG_ZERO + b"\0", id="the length of the value"),
+        pytest.param(b"\0\0\0\1\1" + LONG_ZERO, id="the count of headers"),
+        pytest.param(b"\0\0\0\1\1\2" + LONG_ZERO + b"\1", id="the length of a name"),
+    ],
+)
+def test_a_number_of_six_bytes_is_refused_where_kafka_reads_five(body: bytes) -> None:
+    """Only timestamp deltas have 64 bits: Kafka's readers stop at any other varint of more than five bytes."""
+    refused(stranger(varint(len(body)) + body, magic=MAGIC_KAFKA, record_count=1), "within 5 bytes")
+
+
+def test_a_length_of_six_bytes_is_refused_and_a_time_of_ten_is_read() -> None:
+    record = b"\0\0\0\1\1\0"
+    length = b"\x8c\x80\x80\x80\x80\0"  # 6
+    refused(stranger(length + record, magic=MAGIC_KAFKA, record_count=1), "within 5 bytes")
+    late = b"\0" + b"\x80" * 9 + b"\0" + b"\0\1\1\0"
+    assert _is_accepted(varint(len(late)) + late, 1)
