@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from fencepost.broker.limits import REQUEST_PARTITIONS
 from fencepost.broker.log_config import UNLIMITED, integer, ratio
 from fencepost.broker.settings import QUEUED_BYTES_MIN
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
@@ -66,15 +67,17 @@ def _by_name(*configs: BrokerConfig) -> Mapping[str, BrokerConfig]:
 
 _BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 _SEGMENT: Final = (_INT, INTERNAL_SEGMENT_BYTES_MIN, INTERNAL_SEGMENT_BYTES_MAX)
+# Internal topics are created at first use, whatever the limits of a cluster are.
+_PARTITIONS: Final = (_INT, 1, REQUEST_PARTITIONS.value)
 
 NODE_CONFIGS: Final = _by_name(
     BrokerConfig("transaction.partition.verification.enable", _BOOLEAN),
     BrokerConfig("node.id", _INT),
     BrokerConfig("auto.create.topics.enable", _BOOLEAN),
-    BrokerConfig("num.partitions", _INT, 1),
-    BrokerConfig("transaction.state.log.num.partitions", _INT, 1),
+    BrokerConfig("num.partitions", *_PARTITIONS),
+    BrokerConfig("transaction.state.log.num.partitions", *_PARTITIONS),
     BrokerConfig("transaction.state.log.segment.bytes", *_SEGMENT),
-    BrokerConfig("offsets.topic.num.partitions", _INT, 1),
+    BrokerConfig("offsets.topic.num.partitions", *_PARTITIONS),
     BrokerConfig("offsets.topic.segment.bytes", *_SEGMENT),
     BrokerConfig("message.max.bytes", _INT),
     BrokerConfig("log.message.timestamp.after.max.ms", _LONG),
@@ -90,7 +93,7 @@ NODE_CONFIGS: Final = _by_name(
     BrokerConfig("log.retention.ms", _LONG, UNLIMITED),
     BrokerConfig("log.retention.bytes", _LONG, UNLIMITED),
     BrokerConfig("log.retention.check.interval.ms", _LONG, 1),
-    BrokerConfig("log.cleaner.backoff.ms", _LONG),
+    BrokerConfig("log.cleaner.backoff.ms", _LONG, 1),
     BrokerConfig("log.cleaner.min.cleanable.ratio", ConfigType.DOUBLE),
     BrokerConfig("log.cleaner.min.compaction.lag.ms", _LONG),
     BrokerConfig("log.cleaner.max.compaction.lag.ms", _LONG, 1),

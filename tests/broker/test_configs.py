@@ -6,12 +6,16 @@ import attrs
 import pytest
 
 from fencepost.broker.broker_configs import NODE_CONFIGS
+from fencepost.broker.expiration import scan_if_due
+from fencepost.broker.limits import REQUEST_PARTITIONS
 from fencepost.broker.log_config import TOPIC_CONFIGS
+from fencepost.broker.node import Node
+from fencepost.broker.purgatory import Scan
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import ASKED_NODE, CONSUMER_OFFSETS_TOPIC, ConfigOperation, ConfigSource
-from tests.broker.requests import NOBODY, ORDERS, body_of, produce_batches, produced
+from tests.broker.requests import NOBODY, NOON, ORDERS, body_of, produce_batches, produced
 from tests.broker.story import SETTINGS, Story
 
 TOPIC, BROKER, DEFAULT = ConfigSource.TOPIC, ConfigSource.BROKER, ConfigSource.DEFAULT
@@ -102,6 +106,20 @@ def test_a_node_says_its_settings(node_id: int) -> None:
         ("offsets.topic.num.partitions", "50", DEFAULT),
     ]
     assert all(each.is_read_only for each in body.node)
+
+
+def test_a_node_that_scans_as_often_as_its_settings_allow_lets_time_pass() -> None:
+    intervals = [each for name, each in NODE_CONFIGS.items() if name.endswith(("interval.ms", "backoff.ms"))]
+    node = Node(settings=attrs.evolve(SETTINGS, **{each.field: each.lowest for each in intervals}))
+    node.scans_at_ms = dict.fromkeys(Scan, NOON)
+    scan_if_due(node, NOON)
+    assert min(node.scans_at_ms.values()) > NOON
+
+
+@pytest.mark.parametrize("name", [name for name in NODE_CONFIGS if name.endswith("num.partitions")])
+def test_no_setting_allows_more_partitions_than_a_request_creates(name: str) -> None:
+    """Internal topics are created whatever the limits of a cluster are."""
+    assert NODE_CONFIGS[name].highest == REQUEST_PARTITIONS.value
 
 
 def test_a_node_does_not_speak_for_another_one() -> None:

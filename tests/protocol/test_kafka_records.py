@@ -228,7 +228,7 @@ LONG_ZERO = b"\x80\x80\x80\x80\x80\0"
     ],
 )
 def test_a_number_of_six_bytes_is_refused_where_kafka_reads_five(body: bytes) -> None:
-    """Only timestamp deltas have 64 bits: Kafka's readers stop at any other varint of more than five bytes."""
+    """Only timestamp deltas have 64 bits: Kafka's readers stop at any other varint that is longer."""
     refused(stranger(varint(len(body)) + body, magic=MAGIC_KAFKA, record_count=1), "within 5 bytes")
 
 
