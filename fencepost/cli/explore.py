@@ -112,9 +112,8 @@ def _tell(explored: Explored, seconds: float, *, is_interrupted: bool) -> None:
         print(
             f"No violation so far, but the search reached --max-states before it checked all states: {size}."
         )
-    print(
-        f"These steps include {', '.join(f'{count:,} {name}' for name, count in explored.reached.items())}."
-    )
+    counts = ", ".join(f"{count:,} {name}" for name, count in explored.reached.items())
+    print(f"The transitions include {counts}.")
 
 
 def _as_json(config: ExploreConfig, explored: Explored, seconds: float) -> dict[str, Json]:

@@ -41,9 +41,7 @@ def test_a_proof_says_how_many_states_it_took(capsys: Output) -> None:
     assert words.startswith(f"No violation in any reachable state: {proof['states']:,} states")
     reached = proof["reached"]
     assert all(reached.values()), "a world in which nothing comes late and nothing is decided proves nothing"
-    assert (
-        among == f"These steps include {', '.join(f'{count:,} {name}' for name, count in reached.items())}."
-    )
+    assert among == f"The transitions include {', '.join(f'{n:,} {kind}' for kind, n in reached.items())}."
 
 
 def test_a_correction_that_there_is_not_is_refused(capsys: Output) -> None:
