@@ -487,7 +487,7 @@ def aborted(fact: AnyFact) -> str:
     first, last = fact["first_offset"], fact["last_offset"]
     return (
         f"{span(first, last):>15}  aborted: producer {fact['producer_id']}, ABORT marker at {last}, "
-        f"last stable offset then {fact['last_stable_offset']}"
+        f"when the last stable offset was {fact['last_stable_offset']}"
     )
 
 

@@ -91,7 +91,7 @@ class _Worker:
         seed = self.expected[0]
         return CommandFailed(
             f"the worker process died with exit code {self.process.exitcode} while it ran seed {seed}",
-            then=f"reproduce it with `fencepost fuzz --first-seed {seed} --seeds 1 --cores 1`",
+            then=f"reproduce it with the same options and `--first-seed {seed} --seeds 1 --cores 1`",
         )
 
 

@@ -48,7 +48,7 @@ def run(
     svg
         Draw the run to this SVG file; further runs go to NAME-2.svg, NAME-3.svg, and so on.
     verbose
-        Print the expectations, the states reached and the faults of every run. This is the default for one or
+        Print the expectations, the points reached and the faults of every run. This is the default for one or
         two files, and for runs that fail.
     """
     from fencepost.simulator.scenarios.model import cases

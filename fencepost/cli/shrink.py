@@ -62,7 +62,7 @@ def shrink(
     if file is not None and options != DEFAULT_WORLD:
         raise CommandFailed(
             f"{file} already contains the protocol options of its run",
-            then="--transaction-version, --partition-verification, --without-fix and --break "
+            then="--workload, --transaction-version, --partition-verification, --without-fix and --break "
             "can only be given with --seed",
             code=WRONG_USAGE,
         )

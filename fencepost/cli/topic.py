@@ -152,7 +152,8 @@ def alter_topic(
     delete_config
         A setting to remove from the topic, so that the broker's value applies again. Repeatable.
     partitions
-        The new number of partitions, larger than before. Keys of new records may then go to other partitions.
+        The new number of partitions, larger than before. New records of a key may then go to another
+        partition.
     """
     changes: dict[str, str | None] = {
         **settings_in("--config", config, example=EXAMPLE),

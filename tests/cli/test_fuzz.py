@@ -174,7 +174,7 @@ def test_a_worker_that_dies_is_told_with_its_seed() -> None:
         CommandFailed, match=f"died with exit code {DEADLY_CODE} while it ran seed {DEADLY_SEED}"
     ) as told:
         list(try_seeds(range(1, 9), dying, cores=2))
-    assert told.value.then.endswith(f"`fencepost fuzz --first-seed {DEADLY_SEED} --seeds 1 --cores 1`")
+    assert told.value.then.endswith(f"the same options and `--first-seed {DEADLY_SEED} --seeds 1 --cores 1`")
 
 
 @contextmanager
