@@ -395,7 +395,7 @@ class NewPartitions:
 
 @value(kw_only=True)
 class CreatePartitions:
-    """Add partitions to topics (KIP-195); keys of new records then go to other partitions."""
+    """Add partitions to topics (KIP-195); new records of a key may then go to another partition."""
 
     topics: tuple[NewPartitions, ...]
     validate_only: bool

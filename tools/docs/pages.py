@@ -94,7 +94,7 @@ def _error_table() -> str:
             str(int(code)),
             f"`{code.name}`",
             code.remedy.name.lower(),
-            "yes" if code.definite else "no",
+            "-" if code is ErrorCode.NONE else "yes" if code.definite else "no",  # success has an effect
             code.meaning,
         )
         for code in sorted(ErrorCode)
