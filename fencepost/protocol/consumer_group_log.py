@@ -145,6 +145,8 @@ class ResolvedRegex:
     """The topics that matched a regular expression (ConsumerGroupRegularExpression)."""
 
     topics: tuple[str, ...]
+    version: int
+    """Which topics there were: the number of the newest. Kafka has the offset in the cluster's metadata."""
     resolved_ms: int
 
 
@@ -155,7 +157,6 @@ ConsumerEntry = tuple[ConsumerRecordKey, ConsumerRecord | None]
 _NAMELESS: Final = frozenset({ConsumerRecordKind.GROUP, ConsumerRecordKind.TARGET})
 _VALUE_VERSION: Final = 0
 _FIRST_TAG: Final = 0
-_NO_METADATA_VERSION: Final = 0  # of the cluster's metadata; nobody reads it here
 
 
 # --- writing ---------------------------------------------------------------------------------------------
@@ -192,7 +193,7 @@ def consumer_value(record: ConsumerRecord) -> bytes:
             _put_partition_epochs(out, record.revoking)
         case ResolvedRegex():
             _put_texts(out, record.topics)
-            out += INT64.pack(_NO_METADATA_VERSION) + INT64.pack(record.resolved_ms)
+            out += INT64.pack(record.version) + INT64.pack(record.resolved_ms)
         case frozenset():
             _put_partitions(out, record)
     put_tagged_fields(out, tags)
@@ -295,9 +296,8 @@ def _read_record(kind: ConsumerRecordKind, fields: Fields) -> ConsumerRecord:
         case ConsumerRecordKind.CURRENT_ASSIGNMENT:
             record = _read_current_assignment(fields)
         case ConsumerRecordKind.REGULAR_EXPRESSION:
-            topics = _read_texts(fields)
-            fields.int64()
-            record = ResolvedRegex(topics=topics, resolved_ms=fields.int64())
+            topics, version = _read_texts(fields), fields.int64()
+            record = ResolvedRegex(topics=topics, version=version, resolved_ms=fields.int64())
     fields.tagged_fields()
     return record
 

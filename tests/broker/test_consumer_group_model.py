@@ -57,13 +57,13 @@ class Cluster:
 
     topics: dict[str, KnownTopic] = attrs.Factory(dict[str, KnownTopic])
     names: dict[bytes, str] = attrs.Factory(dict[bytes, str])
-    made: int = 0
+    newest_topic_number: int = 0
 
     def grow(self, name: str, count: int) -> None:
         found = self.topics.get(name)
         if found is None:
-            self.made += 1
-            found = self.topics[name] = KnownTopic(self.made.to_bytes(16, "big"), {})
+            self.newest_topic_number += 1
+            found = self.topics[name] = KnownTopic(self.newest_topic_number.to_bytes(16, "big"), {})
             self.names[found.topic_id] = name
         found.leaders.update(dict.fromkeys(range(len(found.leaders) + count)))
 

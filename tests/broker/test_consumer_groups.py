@@ -193,6 +193,29 @@ def test_an_expression_finds_new_topics_after_a_while() -> None:
     story.check_recovery()
 
 
+def test_an_expression_is_not_matched_again_while_there_are_no_new_topics() -> None:
+    story = story_of()
+    joins(story, "a", regex="ord.*")
+    end = story.partition(offsets_log_of(GROUP)).log_end_offset
+    story.now += REGEX_REFRESH_MS
+    assert beats(story, "a", 2) == (2, None)
+    assert story.partition(offsets_log_of(GROUP)).log_end_offset == end
+
+
+def test_an_expression_that_takes_too_long_for_new_topics_keeps_what_it_matched() -> None:
+    """This one has 16,000 instructions: 12,500 characters are as many as they may be compared with."""
+    story = story_of(topics={"a" * 100: 1})
+    slow = "(a?){1000}" * 8 + "b?"
+    assert told(story, joins(story, "a", regex=slow)) == (2, [f"{'a' * 100}-0"])
+    for number in range(180, 245):
+        story.create("a" * number, 1)
+    assert joins(story, "b", regex=slow + "?").error is ErrorCode.INVALID_REGULAR_EXPRESSION
+    story.now += REGEX_REFRESH_MS
+    assert beats(story, "a", 2) == (2, None)
+    assert group_of(story).regexes[slow].topics == ("a" * 100,)
+    story.check_recovery()
+
+
 def test_an_expression_that_nobody_subscribes_to_is_forgotten() -> None:
     story = story_of()
     joins(story, "a", regex="ord.*")
@@ -229,6 +252,18 @@ def test_subscriptions_are_limited_in_their_memory() -> None:
     assert errors[-1] is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert group_of(story).membership.size <= GROUP_MEMBERS.value
     assert beats(story, "m0", group_of(story).current("m0").epoch)[1] is None  # who is in stays in
+
+
+def test_members_leave_a_broker_that_allows_only_smaller_batches_than_before() -> None:
+    story = story_of()
+    for name in "abc":
+        joins(story, name)
+    story.settings = attrs.evolve(AT_ONCE, message_max_bytes=10)
+    story.restart()
+    story.wait(SESSION_MS)
+    assert not group_of(story).subscriptions
+    assert not state_of(story).deadlines
+    story.check_recovery()
 
 
 def test_a_subscription_that_does_not_fit_a_batch_is_refused() -> None:

@@ -230,7 +230,7 @@ def test_who_is_in_a_group_of_the_consumer_protocol(tmp_path: Path, capsys: Outp
         (ConsumerRecordKey(kind.MEMBER, "readers", "m1"), subscription),
         (
             ConsumerRecordKey(kind.REGULAR_EXPRESSION, "readers", "o.*"),
-            ResolvedRegex(topics=(), resolved_ms=1),
+            ResolvedRegex(topics=(), version=1, resolved_ms=1),
         ),
         (ConsumerRecordKey(kind.TARGET_MEMBER, "readers", "m1"), mine),
         (ConsumerRecordKey(kind.CURRENT_ASSIGNMENT, "readers", "m1"), CurrentAssignment(epoch=2)),

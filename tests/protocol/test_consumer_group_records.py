@@ -85,10 +85,10 @@ WRITTEN: Final[list[tuple[ConsumerEntry, str, str]]] = [
     (
         (
             ConsumerRecordKey(KIND.REGULAR_EXPRESSION, "g", "x.*"),
-            ResolvedRegex(topics=("xa",), resolved_ms=1_234),
+            ResolvedRegex(topics=("xa",), version=7, resolved_ms=1_234),
         ),
         "00100001670003782e2a",
-        "000002037861000000000000000000000000000004d200",
+        "000002037861000000000000000700000000000004d200",
     ),
 ]  # fmt: skip
 

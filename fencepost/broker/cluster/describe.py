@@ -195,7 +195,7 @@ def list_transactions(node: Node, request: m.ListTransactions, to: ReplyTo, now:
     """The transactional ids that this node coordinates, filtered (KIP-664, KIP-994, KIP-1152)."""
     pattern = request.transactional_id_pattern
     try:
-        is_wanted = whole_match(pattern) if pattern else _always
+        is_wanted = whole_match(pattern, characters=_characters(node)) if pattern else _always
     except BadPattern as problem:
         node.reply(to, Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, str(problem)))
         return
@@ -222,6 +222,11 @@ def list_transactions(node: Node, request: m.ListTransactions, to: ReplyTo, now:
     unknown = tuple(dict.fromkeys(state for state in request.states if state not in STATE_TITLES))
     body = m.ListTransactionsReply(unknown_states=unknown, transactions=listed)
     node.after_all(_coordinated(node), Reply(to, body=body))
+
+
+def _characters(node: Node) -> int:
+    """The characters of all transactional ids."""
+    return sum(len(name) for log in node.logs_under(Transactions) for name in log.coordinator.records)
 
 
 def _always(_: str) -> bool:

@@ -93,6 +93,9 @@ class SubscribableTopics(Protocol):
     @property
     def names(self) -> Mapping[bytes, str]: ...
 
+    @property
+    def newest_topic_number(self) -> int: ...
+
 
 @attrs.frozen(kw_only=True)
 class ConsumerMembers:

@@ -41,8 +41,10 @@ def _turn(node: Node, group: ConsumerGroup, now: int) -> ConsumerTurn:
     return ConsumerTurn(group, now=now, topics=node.cluster, rules=node.settings.consumer_rules)
 
 
-def _carry_out(node: Node, log: GroupLog, turn: ConsumerTurn) -> bool:
-    """Write what the decision changed. Returns False, and changes nothing, if it is too large."""
+def _carry_out(node: Node, log: GroupLog, turn: ConsumerTurn, *, must: bool = False) -> bool:
+    """Write what the decision changed. Returns False, and changes nothing, if it is too large and is not a
+    must.
+    """
     group_id, state = turn.group.group_id, log.coordinator
     entries = changes(state.consumers.get(group_id), turn.group)
     if not entries:
@@ -50,7 +52,7 @@ def _carry_out(node: Node, log: GroupLog, turn: ConsumerTurn) -> bool:
     # A classic group of this name is empty, and goes; its offsets stay.
     replaced = (group_id,) if state.records.get(group_id) is not None else ()
     batch = tombstones_batch((), replaced, entries, timestamp=turn.now)
-    if node.is_too_large(len(batch)):
+    if node.is_too_large(len(batch)) and not must:
         return False
     state.live.pop(group_id, None)
     node.append(log, batch, GroupBatch(groups=tuple([(each, None) for each in replaced]), consumers=entries))
@@ -195,17 +197,18 @@ def expire(node: Node, now: int) -> None:
 
 def remove_members(node: Node, log: GroupLog, group_id: str, member_ids: set[str], now: int) -> None:
     """Remove members from a group of the consumer protocol (consumerGroupFenceMembers): in several batches
-    if one would be too large.
+    if one would be too large. The tombstones of one member are small, and written whatever message.max.bytes
+    is now: otherwise it would own its partitions for ever.
     """
     turn = _turn(node, log.coordinator.consumers[group_id], now)
     consumer_heartbeat.remove(turn, member_ids)
-    _end_sessions(log, group_id, member_ids)
-    if not _carry_out(node, log, turn):
-        names = sorted(member_ids)
-        assert len(names) > 1, "the tombstones of a member are smaller than its records"
-        middle = len(names) // 2
-        for part in (names[:middle], names[middle:]):
-            remove_members(node, log, group_id, set(part), now)
+    if _carry_out(node, log, turn, must=len(member_ids) == 1):
+        _end_sessions(log, group_id, member_ids)
+        return
+    names = sorted(member_ids)
+    middle = len(names) // 2
+    for part in (names[:middle], names[middle:]):
+        remove_members(node, log, group_id, set(part), now)
 
 
 # --- descriptions ----------------------------------------------------------------------------------------

@@ -270,21 +270,30 @@ def _subscribe(
 
 
 def _resolved(turn: ConsumerTurn, regex: str) -> ResolvedRegex:
-    """The topics whose whole names match; BadPattern if RE2 does not know the expression."""
-    matches = whole_match(regex)
-    topics = tuple(sorted(name for name in turn.topics.topics if matches(name)))
-    return ResolvedRegex(topics=topics, resolved_ms=turn.now)
+    """The topics whose whole names match. Raises BadPattern."""
+    names = turn.topics.topics
+    matches = whole_match(regex, characters=sum(map(len, names)))
+    topics = tuple(sorted(name for name in names if matches(name)))
+    return ResolvedRegex(topics=topics, version=turn.topics.newest_topic_number, resolved_ms=turn.now)
 
 
 def _refresh_regexes(turn: ConsumerTurn) -> None:
-    """Look at all topics again, if the last look is some time ago: topics may be new, or gone."""
-    group = turn.group
-    if (
-        not group.regexes
-        or turn.now < min(each.resolved_ms for each in group.regexes.values()) + REGEX_REFRESH_MS
-    ):
-        return
-    turn.group = evolved(group, regexes={regex: _resolved(turn, regex) for regex in group.regexes})
+    """Look at all topics again, if there are new ones and the last look is some time ago. Topics that are
+    gone may stay among those of an expression: nobody is assigned what does not exist.
+    """
+    newest = turn.topics.newest_topic_number
+    old = {regex: each for regex, each in turn.group.regexes.items() if each.version != newest}
+    if old and turn.now >= min(each.resolved_ms for each in old.values()) + REGEX_REFRESH_MS:
+        again = {regex: _resolved_again(turn, regex, each) for regex, each in old.items()}
+        turn.group = evolved(turn.group, regexes=turn.group.regexes | again)
+
+
+def _resolved_again(turn: ConsumerTurn, regex: str, known: ResolvedRegex) -> ResolvedRegex:
+    """The topics that match now. If there are too many to look at, those that matched before."""
+    try:
+        return _resolved(turn, regex)
+    except BadPattern:
+        return attrs.evolve(known, version=turn.topics.newest_topic_number, resolved_ms=turn.now)
 
 
 def _raise_epoch(turn: ConsumerTurn, *, is_due: bool) -> None:
