@@ -154,7 +154,7 @@ def partitions_of(admin: Admin, topic: str, wanted: Iterable[int] = ()) -> list[
         if not 0 <= number < count:
             raise CommandFailed(
                 f"topic {topic} has no partition {number}",
-                then=f"its partitions are {'0' if count == 1 else f'0 to {count - 1}'}",
+                then="its only partition is 0" if count == 1 else f"its partitions are 0 to {count - 1}",
                 code=WRONG_USAGE,
             )
     return [TopicPartition(topic, number) for number in numbers]

@@ -50,11 +50,14 @@ def remove_user(file: Path, name: str, /) -> None:
     name
         The name of the user.
     """
+    if not file.exists():
+        then = "`fencepost user add FILE NAME` writes a user file"
+        raise CommandFailed(f"no such file: {file}", then=then, code=WRONG_USAGE)
     users = _users_in(file)
     if name not in users.credentials:
-        raise CommandFailed(
-            f"{file} has no user {name}", then=f"it has {', '.join(sorted(users.credentials)) or 'none'}"
-        )
+        names = ", ".join(sorted(users.credentials))
+        then = f"its users are {names}" if names else "it has no users"
+        raise CommandFailed(f"{file} has no user {name}", then=then)
     rest = {user: credential for user, credential in users.credentials.items() if user != name}
     _replace(file, format_users(attrs.evolve(users, credentials=rest)))
     print(f"removed {name} from {file}; restart the broker to lock the user out")

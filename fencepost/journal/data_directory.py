@@ -258,7 +258,7 @@ def check_data_directory(storage: StorageReader) -> str:
     cluster_id = _cluster_id(storage)
     if cluster_id is None:
         raise NotADataDirectory(
-            f"{storage.location} is not a Fencepost log (it has no {META_FILE}): give the directory that "
+            f"{storage.location} is not a data directory (it has no {META_FILE}): give the directory that "
             "`fencepost serve` was started with, not a parent or a subdirectory"
         )
     return cluster_id

@@ -85,7 +85,7 @@ def test_there_is_nothing_to_check(tmp_path: Path, data: Path, capsys: Output) -
     capsys.readouterr()
     for arguments, said in (
         ([str(tmp_path / "nowhere")], "is not a directory"),
-        ([str(tmp_path / "strangers")], "is not a Fencepost log"),
+        ([str(tmp_path / "strangers")], "is not a data directory"),
         ([str(data), "--fast"], "--fast"),
     ):
         assert run(["check", *arguments]) == 2

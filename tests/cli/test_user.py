@@ -43,6 +43,8 @@ def test_users_are_added_changed_and_removed(
     assert parse_users(file.read_text(), "users.toml").credentials.keys() == {"bob"}
     assert run(["user", "remove", str(file), "alice"]) == 1
     assert "has no user alice" in capsys.readouterr().err
+    assert run(["user", "remove", str(file.with_name("nowhere.toml")), "alice"]) == 2
+    assert "no such file" in capsys.readouterr().err
     assert [path.name for path in file.parent.iterdir()] == ["users.toml"], "nothing is left beside it"
 
 

@@ -240,7 +240,10 @@ def _growth_problem(state: Controller, wanted: m.NewPartitions, times_named: int
     if topic is None:
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.topic!r} does not exist")
     if wanted.count <= len(topic.leaders):
-        because = f"the topic has {len(topic.leaders)} partitions; {wanted.count} would not be an increase"
+        because = (
+            f"topic {wanted.topic!r} cannot have {wanted.count:,} partitions: the number can only grow, "
+            f"and it is {len(topic.leaders):,} already"
+        )
         return Refused(ErrorCode.INVALID_PARTITIONS, because)
     return None
 
