@@ -139,8 +139,8 @@ def list_transactions(
             if problem.error is not ErrorCode.INVALID_REGULAR_EXPRESSION:
                 raise
             raise CommandFailed(
-                f"--transactional-id-pattern {transactional_id_pattern!r} is not a regular expression that "
-                "RE2 accepts",
+                f"the broker refuses --transactional-id-pattern {transactional_id_pattern!r}",
+                then="it must be in RE2's syntax, and must not take too long to match all ids",
                 code=WRONG_USAGE,
             ) from problem
     print_rows(LISTED, listed, as_json=as_json)
