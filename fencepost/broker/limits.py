@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 from fencepost.broker.contract import Refused
 from fencepost.broker.groups.state import OFFSET_METADATA_BYTES_MAX
 from fencepost.broker.memory import CONNECTIONS_MAX, FETCHES_MAX, FRAME_MS
+from fencepost.broker.patterns import PATTERN_STEPS_MAX
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
 from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.protocol.codec import BYTES_LENGTH_MAX, STRING_LENGTH_MAX
@@ -182,6 +183,13 @@ LIMITS: Final = (
         "as large as a request without its records",
     ),
     GROUP_MEMBERS,
+    Limit(
+        "regular expression",
+        PATTERN_STEPS_MAX,
+        "instructions times characters of names",
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        "a second at worst; the expressions of a group share it",
+    ),
     ENTRIES,
     GROUP_ID,
     TRANSACTIONAL_ID,

@@ -216,6 +216,13 @@ def test_an_expression_that_takes_too_long_for_new_topics_keeps_what_it_matched(
     story.check_recovery()
 
 
+def test_the_expressions_of_a_group_share_the_time_that_one_may_take() -> None:
+    story = story_of(topics={"x" * 249: 1})
+    errors = [joins(story, name, regex=f"{name}{'(a?){1000}' * 8}").error for name in map(str, range(60))]
+    assert errors[0] is ErrorCode.NONE
+    assert errors[-1] is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
 def test_an_expression_that_nobody_subscribes_to_is_forgotten() -> None:
     story = story_of()
     joins(story, "a", regex="ord.*")

@@ -264,15 +264,18 @@ def _subscribe(
     known = known or _NO_SUBSCRIPTION
     group = with_subscription(turn.group, member_id, wanted)
     if wanted.regex and wanted.regex not in group.regexes:
-        group = evolved(group, regexes=group.regexes | {wanted.regex: _resolved(turn, wanted.regex)})
+        found = _resolved(turn, wanted.regex, len(group.regexes) + 1)
+        group = evolved(group, regexes=group.regexes | {wanted.regex: found})
     turn.group = without_unused_regexes(group) if wanted.regex != known.regex else group
     return (wanted.topics, wanted.regex) != (known.topics, known.regex)
 
 
-def _resolved(turn: ConsumerTurn, regex: str) -> ResolvedRegex:
-    """The topics whose whole names match. Raises BadPattern."""
+def _resolved(turn: ConsumerTurn, regex: str, regex_count: int) -> ResolvedRegex:
+    """The topics whose whole names match. Raises BadPattern. A refresh matches all expressions of the group in
+    one step, so each may take only its part of what one may take.
+    """
     names = turn.topics.topics
-    matches = whole_match(regex, characters=sum(map(len, names)))
+    matches = whole_match(regex, characters=regex_count * sum(map(len, names)))
     topics = tuple(sorted(name for name in names if matches(name)))
     return ResolvedRegex(topics=topics, version=turn.topics.newest_topic_number, resolved_ms=turn.now)
 
@@ -291,7 +294,7 @@ def _refresh_regexes(turn: ConsumerTurn) -> None:
 def _resolved_again(turn: ConsumerTurn, regex: str, known: ResolvedRegex) -> ResolvedRegex:
     """The topics that match now. If there are too many to look at, those that matched before."""
     try:
-        return _resolved(turn, regex)
+        return _resolved(turn, regex, len(turn.group.regexes))
     except BadPattern:
         return attrs.evolve(known, version=turn.topics.newest_topic_number, resolved_ms=turn.now)
 
