@@ -271,8 +271,8 @@ def _subscribe(
 
 
 def _resolved(turn: ConsumerTurn, regex: str, regex_count: int) -> ResolvedRegex:
-    """The topics whose whole names match. Raises BadPattern. A refresh matches all expressions of the group in
-    one step, so each may take only its part of what one may take.
+    """The topics whose whole names match. Raises BadPattern. A refresh matches all expressions of the group
+    in one step, so each may take only its part of what one may take.
     """
     names = turn.topics.topics
     matches = whole_match(regex, characters=regex_count * sum(map(len, names)))
