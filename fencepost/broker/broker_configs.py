@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from fencepost.broker.limits import REQUEST_PARTITIONS
 from fencepost.broker.log_config import UNLIMITED, integer, ratio
-from fencepost.broker.settings import QUEUED_BYTES_MIN
+from fencepost.broker.settings import QUEUED_BYTES_MIN, NodeSettings
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
 
 INTERNAL_SEGMENT_BYTES_MIN: Final = 1 << 14
@@ -116,3 +116,18 @@ CONNECTION_CONFIGS: Final = _by_name(
     BrokerConfig("queued.max.response.bytes", _LONG, QUEUED_BYTES_MIN),
 )
 """Those of ConnectionSettings."""
+
+# With other values no member could join, or each would be removed between two of its heartbeats. The
+# numbers say how many ms must lie between two settings.
+_ORDERED: Final = (
+    ("group.min.session.timeout.ms", "group.max.session.timeout.ms", 0),
+    ("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms", 1),
+)
+
+
+def check_together(settings: NodeSettings) -> None:
+    """ValueError if settings contradict each other (GroupCoordinatorConfig)."""
+    for smaller, larger, apart in _ORDERED:
+        low, high = (getattr(settings, NODE_CONFIGS[name].field) for name in (smaller, larger))
+        if low + apart > high:
+            raise ValueError(f"{smaller}={low} is too long for {larger}={high}")

@@ -133,7 +133,7 @@ def serve(
         protocol=ServedProtocol(protocol),
         access=access,
         sync=SyncPolicy(sync),
-        node=attrs.evolve(node, **of_node),
+        node=_together(attrs.evolve(node, **of_node)),
         connections=ConnectionSettings(**of_connections),
         faults=fault,
     )
@@ -184,6 +184,18 @@ def _parsed_setting(config: BrokerConfig, text: str) -> Any:
     except ValueError as problem:
         what = f"--override {config.name}={text}: {problem}"
         raise CommandFailed(what, then="docs/clients.md lists the settings", code=WRONG_USAGE) from problem
+
+
+def _together(node: NodeSettings) -> NodeSettings:
+    """The settings, if none of them contradicts another one."""
+    from fencepost.broker.broker_configs import check_together
+
+    try:
+        check_together(node)
+    except ValueError as problem:
+        then = "set both with --override; docs/clients.md lists the settings"
+        raise CommandFailed(f"--override: {problem}", then=then, code=WRONG_USAGE) from problem
+    return node
 
 
 def _no_setting(name: str, possible: Sequence[str]) -> CommandFailed:

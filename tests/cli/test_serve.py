@@ -69,6 +69,14 @@ def test_each_setting_of_connections_has_a_field(config: Any) -> None:
         (["log.cleaner.min.cleanable.ratio=2"], "it must be a number from 0 to 1"),
         (["group.initial.rebalance.delay=0"], 'did you mean "group.initial.rebalance.delay.ms"?'),
         (["min.insync.replicas=2"], "a broker has no setting min.insync.replicas"),
+        (
+            ["group.min.session.timeout.ms=1800001"],
+            "group.min.session.timeout.ms=1800001 is too long for group.max.session.timeout.ms=1800000",
+        ),
+        (
+            ["group.consumer.session.timeout.ms=5000"],
+            "group.consumer.heartbeat.interval.ms=5000 is too long for",
+        ),
         (["listeners=PLAINTEXT://:9092"], "give --host and --port"),
     ],
 )
