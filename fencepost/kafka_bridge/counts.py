@@ -19,8 +19,10 @@ from functools import cache
 from types import NoneType
 from typing import Any, Final, get_args, get_origin
 
+from fencepost.protocol.codec import STRING_LENGTH_MAX
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import REQUEST_ARRAY_LENGTH_MAX, REQUEST_ARRAYS_MAX, REQUEST_HEADER_MAX
+from fencepost.protocol.terms import INT32_MAX
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -169,10 +171,13 @@ def _skipping(size: int) -> _Step:
 
 def _text(kafka_type: str, *, is_flexible: bool) -> _Step:
     """A string, bytes or records."""
+    size_max = STRING_LENGTH_MAX if kafka_type == "string" else INT32_MAX
     form, is_records = _INT16 if kafka_type == "string" else _INT32, kafka_type == "records"
 
     def run(walk: _CountedWalk) -> None:
         size = walk.varint() - 1 if is_flexible else walk.fixed(form)
+        if size > size_max:  # only a compact string can be: Kafka's generated readers refuse it, too
+            raise ProtocolViolation(f"a string of {size} bytes in a Kafka request; the limit is {size_max}")
         if size > 0:
             walk.skip(size)
             if is_records:

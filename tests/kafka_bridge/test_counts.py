@@ -17,6 +17,7 @@ from fencepost.kafka_bridge.apis import SERVED
 from fencepost.kafka_bridge.connection import KafkaProtocol
 from fencepost.kafka_bridge.counts import check_counts
 from fencepost.kafka_bridge.wire import decode_request, read_header
+from fencepost.protocol.codec import STRING_LENGTH_MAX
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import REQUEST_ARRAY_LENGTH_MAX, REQUEST_HEADER_MAX
 from fencepost.protocol.wire_protocol import SessionRoom
@@ -113,6 +114,13 @@ def test_entries_of_several_arrays_are_added_up() -> None:
     partitions = varint(REQUEST_ARRAY_LENGTH_MAX) + b"\0\0\0\0\0\0" * (REQUEST_ARRAY_LENGTH_MAX - 1)
     topic = b"\1" + partitions + b"\0"
     assert "more than 65536 entries" in refused(PRODUCE, 9, produce(topic * 3, 3))
+
+
+def test_a_compact_string_is_not_longer_than_a_string() -> None:
+    """Its length could be any, and the records of a group have room for 16 bits of it."""
+    name = b"t" * (STRING_LENGTH_MAX + 1)
+    topic = varint(len(name) + 1) + name + b"\1\0"
+    assert "a string of 32768 bytes" in refused(PRODUCE, 9, produce(topic, 1))
 
 
 def test_what_is_not_records_has_the_limit_of_our_own_frames() -> None:
