@@ -149,7 +149,7 @@ class DiskStorage:
             # O_CLOEXEC: a child process that inherits the descriptor would hold the lock longer than the
             # broker.
             descriptor = os.open(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._own(descriptor, instead=", or start this one on another directory")
+        self._own(descriptor, instead=", or use another directory")
         # Only the message to a second broker uses this number. The lock is flock's, which ends with the
         # process, so a crash leaves no stale lock.
         os.ftruncate(descriptor, 0)
