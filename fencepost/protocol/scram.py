@@ -175,6 +175,10 @@ def server_final(first: ServerFirst, client_final: bytes) -> bytes:
     if _decoded(binding) != first.gs2_header.encode():
         raise SaslFailed("the channel binding differs from that of the first message")
     if nonce != first.nonce:
+        if nonce.endswith(first.nonce):
+            raise SaslFailed(
+                "the client repeats its nonce, as librdkafka before 2.6.1 does: update it, or use PLAIN"
+            )
         raise SaslFailed("the nonce is not that of this exchange")
     signed = f"{first.signed},{unproven}".encode()
     credential, proved = first.credential, _decoded(proof)

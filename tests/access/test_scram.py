@@ -102,6 +102,11 @@ def test_a_changed_message_fails(number: int, old: bytes, new: bytes) -> None:
         log_in("user", "pencil", change=(number, old, new))
 
 
+def test_a_client_that_repeats_its_nonce_is_told_apart_from_a_wrong_password() -> None:
+    with pytest.raises(SaslFailed, match=r"librdkafka before 2\.6\.1"):
+        log_in("user", "pencil", change=(3, b"r=client", b"r=clientclient"))
+
+
 @pytest.mark.parametrize("iterations", [1, 4095, 1_000_001, 9_999_999_999])
 def test_a_broker_cannot_ask_for_weak_or_endless_work(iterations: int) -> None:
     with pytest.raises(SaslFailed, match="iterations"):
