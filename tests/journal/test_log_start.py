@@ -86,7 +86,7 @@ def test_an_unreadable_log_start_is_an_error_and_no_guess(content: bytes) -> Non
     storage = MemoryStorage()
     rolled(storage).journal.move_log_start(12)
     storage.replace(f"{DIRECTORY}/{LOG_START_FILE}", content, durable=False)
-    with pytest.raises(StorageError, match=r"is damaged .*`fencepost repair memory` lists"):
+    with pytest.raises(StorageError, match=r"is damaged .*run `fencepost repair memory`, which lists"):
         Journal(storage, ORDERS)
 
 
