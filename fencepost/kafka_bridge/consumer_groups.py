@@ -13,7 +13,7 @@ from fencepost.kafka_bridge.topic_ids import uuid_of
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import NO_TOPIC_ID, GroupState
+from fencepost.protocol.terms import NO_TOPIC_ID
 
 FIRST_OWN_MEMBER_ID: Final = 1  # ConsumerGroupHeartbeat: the client chooses its id (KIP-1082)
 CONSUMER_MEMBER: Final = 1  # ConsumerGroupDescribe: the type of a member of this protocol
@@ -75,15 +75,7 @@ def describe(request: Any, _: int) -> Exchange:
 
 
 def _not_described(name: str, error: ErrorCode) -> m.DescribedConsumerGroup:
-    return m.DescribedConsumerGroup(
-        group_id=name,
-        error=error,
-        state=GroupState.DEAD,
-        group_epoch=0,
-        assignment_epoch=0,
-        assignor_name="",
-        members=(),
-    )
+    return m.DescribedConsumerGroup(group_id=name, error=error)
 
 
 def _described(group: m.DescribedConsumerGroup) -> Values:

@@ -287,9 +287,7 @@ def describe_groups(request: Any, version: int) -> Exchange:
 
 
 def _not_described(name: str, error: ErrorCode) -> m.DescribedGroup:
-    return m.DescribedGroup(
-        group_id=name, error=error, state=GroupState.DEAD, protocol_type="", protocol="", members=()
-    )
+    return m.DescribedGroup(group_id=name, error=error)
 
 
 def _or_unknown(group: m.DescribedGroup, version: int) -> m.DescribedGroup:

@@ -993,10 +993,11 @@ class DescribedGroup:
 
     group_id: str
     error: ErrorCode
-    state: GroupState
-    protocol_type: str
-    protocol: str
-    members: tuple[DescribedMember, ...]
+    # With an error there is nothing to describe.
+    state: GroupState = GroupState.DEAD
+    protocol_type: str = ""
+    protocol: str = ""
+    members: tuple[DescribedMember, ...] = ()
 
 
 @value(kw_only=True)
@@ -1133,11 +1134,12 @@ class DescribedConsumer:
 class DescribedConsumerGroup:
     group_id: str
     error: ErrorCode
-    state: GroupState
-    group_epoch: Int32
-    assignment_epoch: Int32
-    assignor_name: str
-    members: tuple[DescribedConsumer, ...]
+    # With an error there is nothing to describe.
+    state: GroupState = GroupState.DEAD
+    group_epoch: Int32 = 0
+    assignment_epoch: Int32 = 0
+    assignor_name: str = ""
+    members: tuple[DescribedConsumer, ...] = ()
 
 
 @value(kw_only=True)

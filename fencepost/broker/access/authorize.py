@@ -24,7 +24,6 @@ from fencepost.broker.access.table import ERRORS, RIGHTS, Filter, Need, Right
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, ReplyBody, Request
-from fencepost.protocol.terms import GroupState
 
 
 class Denial(NamedTuple):
@@ -254,19 +253,6 @@ def _topic_configs(topic: str, error: ErrorCode) -> m.TopicConfigs:
     return m.TopicConfigs(topic=topic, error=error, because="", configs=())
 
 
-def _group(group_id: str, error: ErrorCode) -> m.DescribedGroup:
-    return m.DescribedGroup(
-        group_id=group_id, error=error, state=GroupState.DEAD, protocol_type="", protocol="", members=()
-    )
-
-
-def _consumer_group(group_id: str, error: ErrorCode) -> m.DescribedConsumerGroup:
-    return m.DescribedConsumerGroup(
-        group_id=group_id, error=error, state=GroupState.DEAD, group_epoch=0, assignment_epoch=0,
-        assignor_name="", members=(),
-    )  # fmt: skip
-
-
 REFUSALS: Final[dict[type[Any], Refuse]] = {
     m.Produce: _produced,
     m.Fetch: _fetched,
@@ -275,8 +261,8 @@ REFUSALS: Final[dict[type[Any], Refuse]] = {
     m.Metadata: _described_topic,
     m.OffsetCommit: _partition,
     m.OffsetFetch: _fetched_offset,
-    m.DescribeGroups: _group,
-    m.ConsumerGroupDescribe: _consumer_group,
+    m.DescribeGroups: lambda group_id, error: m.DescribedGroup(group_id=group_id, error=error),
+    m.ConsumerGroupDescribe: lambda group_id, error: m.DescribedConsumerGroup(group_id=group_id, error=error),
     m.DeleteGroups: lambda group_id, error: m.GroupError(group_id=group_id, error=error),
     m.OffsetDelete: _partition,
     m.CreateTopics: _topic,
