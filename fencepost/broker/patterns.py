@@ -8,7 +8,7 @@ short expression becomes a long program and there are many names, so their produ
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from fencepost.protocol.errors import FencepostError
 
@@ -27,12 +27,12 @@ def whole_match(pattern: str, *, characters: int) -> Callable[[str], bool]:
     """
     import re2  # few clients send one, and a broker should start fast
 
-    options: Any = re2.Options()  # its stubs do not know all of them
+    options = re2.Options()
     options.max_mem = PATTERN_MEMORY_MAX
     options.log_errors = False  # they are the client's, not the broker's
     options.never_capture = True  # to remember what each group matched takes several times as long
     try:
-        compiled: Any = re2.compile(pattern, options)
+        compiled = re2.compile(pattern, options)
     except re2.error as problem:
         raise BadPattern(f"{pattern!r} is not a regular expression that RE2 accepts: {problem}") from problem
     if compiled.programsize * characters > PATTERN_STEPS_MAX:

@@ -32,7 +32,6 @@ _NULL_SIZE: Final = varint(_NULL)
 _NO_HEADERS: Final = b"\0"
 _NO_VARINT: Final = b"\x80" * 11  # one ends within ten bytes
 _NULL_LENGTH: Final = 1  # zig-zag of -1
-_KEY_AND_VALUE: Final = range(2)
 _PLAIN_SIZE_MAX: Final = 0x3FFF  # doubled by zig-zag: the largest varint of two bytes
 PLAIN_TIME_DELTA_MAX: Final = 1 << 34  # ms: a varint of five bytes
 
