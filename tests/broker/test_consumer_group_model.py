@@ -12,6 +12,7 @@ from typing import Final, cast
 import attrs
 import pytest
 
+from fencepost.broker.checks import first_refusal
 from fencepost.broker.contract import Refused
 from fencepost.broker.groups import consumer_heartbeat
 from fencepost.broker.groups.assignors import ASSIGNORS
@@ -152,7 +153,7 @@ class World:
             server_assignor=self.assignor,
             topic_partitions=() if joins else assigned_topics(client.owned),
         )
-        assert consumer_heartbeat.request_problem(request) is None
+        assert first_refusal(consumer_heartbeat.HEARTBEAT_CHECKS, request) is None
         turn = self.turn()
         found = consumer_heartbeat.heartbeat(turn, request, client.member_id, CLIENT)
         if isinstance(found, Refused):

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fencepost.broker.checks import first_refusal
 from fencepost.broker.contract import Received, Refused, Reply, ReplyTo
 from fencepost.broker.groups import consumer_heartbeat
 from fencepost.broker.groups.consumer_group import ConsumerGroup, changes
 from fencepost.broker.groups.consumer_heartbeat import (
+    HEARTBEAT_CHECKS,
     Beat,
     ConsumerTurn,
     MemberClient,
     assignor_of,
-    request_problem,
 )
 from fencepost.broker.groups.offsets import TOO_LARGE, group_log
 from fencepost.broker.groups.state import GroupBatch, Groups, MemberDeadlines
@@ -66,7 +67,7 @@ def heartbeat(node: Node, arrived: Received, now: int) -> None:
     """ConsumerGroupHeartbeat: join, stay or leave."""
     request, to = arrived.request, arrived.to
     assert isinstance(request, m.ConsumerGroupHeartbeat), "dispatch.py hands over nothing else"
-    log = request_problem(request) or group_log(node, request.group_id)
+    log = first_refusal(HEARTBEAT_CHECKS, request) or group_log(node, request.group_id)
     if isinstance(log, Refused):
         node.reply(to, log)
         return
@@ -157,11 +158,7 @@ def _keep_session(node: Node, log: GroupLog, turn: ConsumerTurn, member_id: str,
         timeout_ms = turn.group.subscriptions[member_id].rebalance_timeout_ms
         revoke_ms = known.revoke_ms if known is not None and is_same else turn.now + timeout_ms
     state.deadlines[key] = deadlines = MemberDeadlines(turn.now + turn.rules.session_timeout_ms, revoke_ms)
-    _schedule(node, deadlines)
-
-
-def _schedule(node: Node, deadlines: MemberDeadlines) -> None:
-    node.wake_at(min(each for each in deadlines if each is not None))
+    node.wake_at(deadlines.next_ms)
 
 
 def _end_sessions(log: GroupLog, group_id: str, member_ids: Iterable[str]) -> None:
@@ -178,7 +175,7 @@ def resume(node: Node, log: GroupLog, now: int) -> None:
             revoke_ms = now + subscription.rebalance_timeout_ms if is_revoking else None
             deadlines = MemberDeadlines(now + session_ms, revoke_ms)
             state.deadlines[group.group_id, member_id] = deadlines
-            _schedule(node, deadlines)
+            node.wake_at(deadlines.next_ms)
 
 
 def expire(node: Node, now: int) -> None:
@@ -186,10 +183,10 @@ def expire(node: Node, now: int) -> None:
     for log in node.logs_under(Groups):
         late: dict[str, set[str]] = {}
         for (group_id, member_id), deadlines in log.coordinator.deadlines.items():
-            if min(each for each in deadlines if each is not None) <= now:
+            if deadlines.next_ms <= now:
                 late.setdefault(group_id, set()).add(member_id)
             else:
-                _schedule(node, deadlines)
+                node.wake_at(deadlines.next_ms)
         for group_id, member_ids in late.items():
             with node.contained():
                 remove_members(node, log, group_id, member_ids, now)
@@ -226,7 +223,7 @@ def _described(node: Node, group_id: str) -> m.DescribedConsumerGroup:
     group = None if isinstance(log, Refused) else log.coordinator.consumers.get(group_id)
     if group is None:
         error = log.error if isinstance(log, Refused) else NO_GROUP
-        return undescribed(group_id, error)
+        return m.DescribedConsumerGroup(group_id=group_id, error=error)
     return m.DescribedConsumerGroup(
         group_id=group_id,
         error=NO_ERROR,
@@ -236,14 +233,6 @@ def _described(node: Node, group_id: str) -> m.DescribedConsumerGroup:
         assignor_name=assignor_of(group),
         members=tuple(_described_member(node, group, member_id) for member_id in sorted(group.subscriptions)),
     )
-
-
-def undescribed(group_id: str, error: ErrorCode) -> m.DescribedConsumerGroup:
-    """The answer about a group that is not described."""
-    return m.DescribedConsumerGroup(
-        group_id=group_id, error=error, state=GroupState.DEAD, group_epoch=0, assignment_epoch=0,
-        assignor_name="", members=(),
-    )  # fmt: skip
 
 
 def _described_member(node: Node, group: ConsumerGroup, member_id: str) -> m.DescribedConsumer:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import attrs
 
+from fencepost.broker.checks import Check
 from fencepost.broker.contract import Refused
 from fencepost.broker.groups.assignors import ASSIGNORS, UNIFORM, AssignmentInput
 from fencepost.broker.groups.consumer_group import (
@@ -64,62 +65,52 @@ class ConsumerTurn:
 # --- which requests are valid in any state ---------------------------------------------------------------
 
 
-@attrs.frozen
-class HeartbeatCheck:
-    """A row of the table: the request is refused if the predicate is true."""
-
-    name: str
-    error: ErrorCode
-    is_wrong: Callable[[ConsumerGroupHeartbeat], bool]
-
-
 def _joins(request: ConsumerGroupHeartbeat) -> bool:
     return request.member_epoch == JOINING_EPOCH
 
 
 _INVALID: Final = ErrorCode.INVALID_REQUEST
 
-# GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid, in its order.
-HEARTBEAT_CHECKS: Final[tuple[HeartbeatCheck, ...]] = (
-    HeartbeatCheck("has no member id", _INVALID, lambda r: not r.member_id and not _joins(r)),
-    HeartbeatCheck("has no group id", _INVALID, lambda r: not r.group_id),
-    HeartbeatCheck("has an empty instance id", _INVALID, lambda r: r.instance_id == ""),
-    HeartbeatCheck("has an empty rack id", _INVALID, lambda r: r.rack_id == ""),
-    HeartbeatCheck(
+
+def _check(
+    name: str, error: ErrorCode, is_wrong: Callable[[ConsumerGroupHeartbeat], bool]
+) -> Check[ConsumerGroupHeartbeat]:
+    source = "KIP-848, GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid"
+    return Check(name, error, is_wrong, source)
+
+
+HEARTBEAT_CHECKS: Final[tuple[Check[ConsumerGroupHeartbeat], ...]] = (
+    _check("has no member id", _INVALID, lambda r: not r.member_id and not _joins(r)),
+    _check("has no group id", _INVALID, lambda r: not r.group_id),
+    _check("has an empty instance id", _INVALID, lambda r: r.instance_id == ""),
+    _check("has an empty rack id", _INVALID, lambda r: r.rack_id == ""),
+    _check(
         "joins without a rebalance timeout",
         _INVALID,
         lambda r: _joins(r) and r.rebalance_timeout_ms == NO_REBALANCE_TIMEOUT,
     ),
-    HeartbeatCheck(
+    _check(
         "joins and does not say that it owns nothing",
         _INVALID,
         lambda r: _joins(r) and r.topic_partitions != (),
     ),
-    HeartbeatCheck(
+    _check(
         "joins without a subscription",
         _INVALID,
         lambda r: _joins(r) and r.subscribed_topic_names is None and r.subscribed_topic_regex is None,
     ),
-    HeartbeatCheck(
+    _check(
         "leaves for a while and is not static",
         _INVALID,
         lambda r: r.member_epoch == AWAY_EPOCH and r.instance_id is None,
     ),
-    HeartbeatCheck("has an epoch that does not exist", _INVALID, lambda r: r.member_epoch < AWAY_EPOCH),
-    HeartbeatCheck(
+    _check("has an epoch that does not exist", _INVALID, lambda r: r.member_epoch < AWAY_EPOCH),
+    _check(
         "names an assignor that the broker does not have",
         ErrorCode.UNSUPPORTED_ASSIGNOR,
         lambda r: r.server_assignor is not None and r.server_assignor not in ASSIGNORS,
     ),
 )  # fmt: skip
-
-
-def request_problem(request: ConsumerGroupHeartbeat) -> Refused | None:
-    """Why the request is refused whatever the group is, or None."""
-    for check in HEARTBEAT_CHECKS:
-        if check.is_wrong(request):
-            return Refused(check.error, check.name)
-    return None
 
 
 # --- heartbeats ------------------------------------------------------------------------------------------

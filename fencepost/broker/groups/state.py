@@ -80,6 +80,11 @@ class MemberDeadlines(NamedTuple):
     session_ms: int
     revoke_ms: int | None = None
 
+    @property
+    def next_ms(self) -> int:
+        """The first of them."""
+        return self.session_ms if self.revoke_ms is None else min(self.session_ms, self.revoke_ms)
+
 
 @attrs.define(eq=False)
 class Groups:
