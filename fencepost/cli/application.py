@@ -56,7 +56,7 @@ COMMANDS = (
         "fencepost.cli.topic:describe_topic",
         """Show the settings of a topic, and its partitions with offsets and open transactions.
 
-        STABLE END is the last stable offset, where read_committed stops. END is the high watermark.
+        LAST-STABLE-OFFSET is where read_committed stops; HIGH-WATERMARK is the end of the log.
         """,
     ),
     (

@@ -12,7 +12,8 @@ from fencepost.check.directory import check_directory
 from fencepost.check.findings import Finding, Findings, Severity
 from fencepost.cli.errors import FAILED, OK, CommandFailed
 from fencepost.cli.options import AsJson
-from fencepost.cli.output import counted, print_json
+from fencepost.cli.output import print_json
+from fencepost.cli.table import counted
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.storage import DirectoryInUse
 

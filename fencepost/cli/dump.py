@@ -27,7 +27,8 @@ from fencepost.cli.log_files import (
     read_batches,
     segment_files,
 )
-from fencepost.cli.output import Json, counted, moment, print_json, text_of
+from fencepost.cli.output import Json, print_json, text_of
+from fencepost.cli.table import counted, moment
 from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex, TransactionIndex, decode_snapshot
 from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, parse_file_name

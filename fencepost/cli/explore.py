@@ -15,7 +15,8 @@ from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
 from fencepost.cli.options import WithoutFixes
-from fencepost.cli.output import Json, counted, print_json
+from fencepost.cli.output import Json, print_json
+from fencepost.cli.table import counted
 
 if TYPE_CHECKING:
     from fencepost.simulator.explore import ExploreConfig, Explored

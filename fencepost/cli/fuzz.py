@@ -18,7 +18,8 @@ from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
 from fencepost.cli.options import WithoutFixes, without_fix_options
-from fencepost.cli.output import Json, counted, print_json, print_table
+from fencepost.cli.output import Json, print_json
+from fencepost.cli.table import counted, print_table
 
 if TYPE_CHECKING:
     from fencepost.simulator.fuzz.plan import Planner

@@ -10,8 +10,8 @@ from typing import Final, Literal, NamedTuple
 
 from fencepost.cli.errors import ADVICE, CommandFailed
 from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect, partitions_of
-from fencepost.cli.output import Columns, Json, counted, print_json, print_rows, print_table, row_of
-from fencepost.client.admin import GroupDescription, GroupListing
+from fencepost.cli.output import Columns, print_done, print_entry, print_json, print_rows, row_of
+from fencepost.client.admin import GroupDescription, GroupListing, MemberDescription
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import GroupState, TopicPartition
 
@@ -22,10 +22,25 @@ STATES: Final = {state.title: state for state in GroupState}
 
 LISTED: Columns[GroupListing] = (
     ("group", "GROUP", lambda group: group.group_id),
-    ("coordinator", "COORDINATOR", lambda group: group.coordinator_id),
+    ("coordinator_id", "COORDINATOR", lambda group: group.coordinator_id),
     ("type", "TYPE", lambda group: group.group_type.title),
     ("protocol_type", "PROTOCOL-TYPE", lambda group: group.protocol_type or None),
     ("state", "STATE", lambda group: group.state.title),
+)
+
+
+DESCRIBED: Columns[GroupDescription] = (
+    ("group", "GROUP", lambda group: group.group_id),
+    ("state", "STATE", lambda group: group.state.title),
+    ("protocol_type", "PROTOCOL-TYPE", lambda group: group.protocol_type or None),
+    ("protocol", "PROTOCOL", lambda group: group.protocol or None),
+)
+MEMBERS: Columns[MemberDescription] = (
+    ("consumer_id", "CONSUMER-ID", lambda member: member.member_id),
+    ("group_instance_id", "GROUP-INSTANCE-ID", lambda member: member.group_instance_id),
+    ("host", "HOST", lambda member: member.host),
+    ("client_id", "CLIENT-ID", lambda member: member.client_id or None),
+    ("partitions", "PARTITIONS", lambda member: [str(where) for where in member.partitions]),
 )
 
 
@@ -100,49 +115,32 @@ def describe_group(
     owners = {where: member.member_id for member in found.members for where in member.partitions}
     lines = [OffsetLine(where, offsets.get(where), ends.get(where), owners.get(where)) for where in read]
     if as_json:
-        print_json({**_facts(found), "offsets": [row_of(OFFSETS, line) for line in lines]})
-    else:
-        members = counted(len(found.members), "member") if found.members else "no members"
-        print(f"{name} is {found.state.title} and has {members}.")
-        if found.members:
-            print_table(
-                ("CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"),
-                [
-                    (
-                        each.member_id,
-                        each.group_instance_id,
-                        each.host,
-                        each.client_id or None,
-                        len(each.partitions),
-                    )
-                    for each in found.members
-                ],
-            )
-        if lines:
-            print_rows(OFFSETS, lines, as_json=False)
-
-
-def _facts(found: GroupDescription) -> dict[str, Json]:
-    return {
-        "group": found.group_id,
-        "state": found.state.title,
-        "protocol_type": found.protocol_type or None,
-        "protocol": found.protocol or None,
-        "members": [
+        print_json(
             {
-                "consumer_id": member.member_id,
-                "group_instance_id": member.group_instance_id,
-                "host": member.host,
-                "client_id": member.client_id,
-                "partitions": [str(where) for where in member.partitions],
+                **row_of(DESCRIBED, found),
+                "members": [row_of(MEMBERS, member) for member in found.members],
+                "offsets": [row_of(OFFSETS, line) for line in lines],
             }
-            for member in found.members
-        ],
-    }
+        )
+        return
+    print_entry(DESCRIBED, found, as_json=False)
+    print()
+    if found.members:
+        print_rows(MEMBERS, found.members, as_json=False)
+    else:
+        print("The group has no members.")
+    if lines:
+        print()
+        print_rows(OFFSETS, lines, as_json=False)
 
 
 def delete_group(
-    name: str, /, *, bootstrap: Bootstrap = DEFAULT, command_config: CommandConfig = None
+    name: str,
+    /,
+    *,
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Delete a group that has no members, and all its offsets.
 
@@ -153,7 +151,7 @@ def delete_group(
     """
     with connect(bootstrap, command_config) as admin:
         admin.delete_consumer_group(name)
-    print(f"Deleted group {name}.")
+    print_done(f"Deleted group {name}.", {"group": name}, as_json=as_json)
 
 
 def delete_offsets(
@@ -164,6 +162,7 @@ def delete_offsets(
     partition: tuple[int, ...] = (),
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Delete the committed offsets of a group for a topic that no member of the group subscribes to.
 
@@ -179,4 +178,8 @@ def delete_offsets(
     with connect(bootstrap, command_config) as admin:
         parts = partitions_of(admin, topic, partition)
         admin.delete_consumer_group_offsets(name, parts)
-    print(f"Deleted the offsets of group {name} for {', '.join(map(str, parts))}.")
+    print_done(
+        f"Deleted the offsets of group {name} for {', '.join(map(str, parts))}.",
+        {"group": name, "topic": topic, "partitions": [where.partition for where in parts]},
+        as_json=as_json,
+    )

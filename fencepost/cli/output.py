@@ -1,7 +1,7 @@
 """What commands print and write: tables for people, JSON for programs, and output files.
 
-Rule: stdout holds only the answer, with the same words on a terminal and in a pipe; colour and lines appear
-only on a terminal. A command overwrites an existing file only if that file is of the kind that it writes.
+Rule: stdout holds only the answer: text, or with --json one JSON object per line (docs/cli.md). A command
+overwrites an existing file only if that file is of the kind that it writes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import attrs
 
 from fencepost.cli.errors import FAILED, WRONG_USAGE, CommandFailed
-from fencepost.protocol.terms import escaped
+from fencepost.cli.table import print_block, print_table
 
 T = TypeVar("T")
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
@@ -32,27 +31,8 @@ def print_json(value: Json) -> None:
     sys.stdout.write(text + "\n")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table; in a pipe without lines and as wide as needed. No `columns` mean no titles."""
-    cells = [[as_words(cell) for cell in row] for row in rows]
-    if not sys.stdout.isatty():
-        lines = [list(columns), *cells] if columns else cells
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        for line in lines:
-            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_header=bool(columns))
-    for row in cells:
-        table.add_row(*row)
-    Console(highlight=False, markup=False).print(table)
-
-
 Columns = Sequence[tuple[str, str, Callable[[T], Json]]]
-"""The columns of a table of T: each one's name in JSON, its title for people, and its value."""
+"""The columns of a table of T: the name of each in JSON, its title for people, and its value."""
 
 
 def row_of(columns: Columns[T], entry: T) -> dict[str, Json]:
@@ -61,40 +41,30 @@ def row_of(columns: Columns[T], entry: T) -> dict[str, Json]:
 
 
 def print_rows(columns: Columns[T], entries: Iterable[T], *, as_json: bool) -> None:
-    """A table of entries, or one JSON list of objects."""
+    """A table of entries, or one JSON object per entry."""
     rows = [row_of(columns, entry) for entry in entries]
-    if as_json:
-        print_json(rows)
-    else:
+    if not as_json:
         print_table([title for _, title, _ in columns], [list(row.values()) for row in rows])
+        return
+    for row in rows:
+        print_json(row)
 
 
-def counted(number: int, what: str) -> str:
-    """`1 batch`, `2,000 batches`."""
-    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
-    return f"{number:,} {what}{ending}"
+def print_entry(columns: Columns[T], entry: T, *, as_json: bool) -> None:
+    """One entry: a line for each of its values, or a JSON object."""
+    row = row_of(columns, entry)
+    if as_json:
+        print_json(row)
+    else:
+        print_block([title for _, title, _ in columns], list(row.values()))
 
 
-def as_words(cell: object) -> str:
-    """The text of one cell: a dash for None, commas between the items of a list."""
-    match cell:
-        case None:
-            return "-"
-        case bool():
-            return "yes" if cell else "no"
-        case list():
-            return ",".join(map(as_words, cast("list[object]", cell)))
-        case _:
-            return escaped(str(cell))
-
-
-def moment(milliseconds: int) -> str:
-    """A log timestamp as ISO 8601 in UTC, to the millisecond; beyond the year 9999 the bare number."""
-    try:
-        stamp = datetime.fromtimestamp(milliseconds / 1000, tz=UTC)
-    except (ValueError, OverflowError, OSError):  # producers choose timestamps: any 64-bit value is possible
-        return f"{milliseconds} ms"
-    return stamp.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + "Z"
+def print_done(sentence: str, facts: Mapping[str, Json], *, as_json: bool) -> None:
+    """What a command did: a sentence, or the same as a JSON object."""
+    if as_json:
+        print_json(facts)
+    else:
+        print(sentence)
 
 
 def text_of(data: bytes | None) -> Json:

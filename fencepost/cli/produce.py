@@ -25,7 +25,8 @@ from fencepost.cli.options import (
     partitions_of,
     security_of,
 )
-from fencepost.cli.output import counted, print_json
+from fencepost.cli.output import print_json
+from fencepost.cli.table import counted
 from fencepost.client.settings import newest_dialect
 from fencepost.client.shells.sync import Producer, SendFuture
 from fencepost.protocol.terms import INTERNAL_TOPICS

@@ -19,7 +19,8 @@ from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.options import AsJson
-from fencepost.cli.output import counted, print_json
+from fencepost.cli.output import print_json
+from fencepost.cli.table import counted
 from fencepost.journal.disk import DiskStorage
 from fencepost.protocol.terms import escaped
 from fencepost.repair.perform import perform

@@ -19,8 +19,9 @@ from cyclopts import Parameter, validators
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, Ended, code_of
 from fencepost.cli.fuzz import DEFAULT_WORLD, WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
-from fencepost.cli.output import Json, Target, counted, print_json
+from fencepost.cli.output import Json, Target, print_json
 from fencepost.cli.run import read
+from fencepost.cli.table import counted
 
 if TYPE_CHECKING:
     from fencepost.simulator.fuzz.shrinking import Failing, ShrinkSearch, Tell

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter, validators
 
@@ -17,7 +17,8 @@ from fencepost.cli.options import (
     partitions_of,
     settings_in,
 )
-from fencepost.cli.output import Columns, counted, print_json, print_rows, print_table, row_of
+from fencepost.cli.output import Columns, print_done, print_entry, print_json, print_rows, row_of
+from fencepost.cli.table import counted
 from fencepost.client.admin import TopicDescription
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, INTERNAL_TOPICS, TopicPartition
@@ -36,6 +37,29 @@ CONFIGS: Columns[m.DescribedConfig] = (
 )
 
 
+class PartitionLine(NamedTuple):
+    """One partition of a described topic."""
+
+    number: int
+    leader: int
+    leader_epoch: int
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+    open_transactions: int
+
+
+PARTITIONS: Columns[PartitionLine] = (
+    ("partition", "PARTITION", lambda line: line.number),
+    ("leader", "LEADER", lambda line: line.leader),
+    ("leader_epoch", "LEADER-EPOCH", lambda line: line.leader_epoch),
+    ("log_start_offset", "LOG-START-OFFSET", lambda line: line.log_start_offset),
+    ("last_stable_offset", "LAST-STABLE-OFFSET", lambda line: line.last_stable_offset),
+    ("high_watermark", "HIGH-WATERMARK", lambda line: line.high_watermark),
+    ("open_transactions", "OPEN-TRANSACTIONS", lambda line: line.open_transactions),
+)
+
+
 def create_topic(
     name: str,
     /,
@@ -44,6 +68,7 @@ def create_topic(
     config: tuple[str, ...] = (),
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Create a topic.
 
@@ -61,7 +86,11 @@ def create_topic(
     configs = settings_in("--config", config, example=EXAMPLE)
     with connect(bootstrap, command_config) as admin:
         admin.create_topic(name, partitions=partitions, configs=configs)
-    print(f"Created {name} with {counted(partitions, 'partition')}.")
+    print_done(
+        f"Created {name} with {counted(partitions, 'partition')}.",
+        {"topic": name, "partitions": partitions, "configs": configs},
+        as_json=as_json,
+    )
 
 
 def _refuse_internal(name: str, what: str) -> None:
@@ -106,29 +135,31 @@ def describe_topic(
         configs = admin.describe_topic_configs(name)
         producers = {partition: admin.describe_producers(partition) for partition in partitions}
     rows = [
-        {
-            "partition": partition.partition,
-            "leader": leader,
-            "leader_epoch": leader_epoch,
-            "start": starts[partition],
-            "stable_end": stable[partition],
-            "end": ends[partition],
-            "open_transactions": sum(p.open_since_offset >= 0 for p in producers[partition]),
-        }
-        for partition, leader, leader_epoch in zip(
-            partitions, described.leaders, described.leader_epochs, strict=True
+        PartitionLine(
+            number=partition.partition,
+            leader=described.leaders[partition.partition],
+            leader_epoch=described.leader_epochs[partition.partition],
+            log_start_offset=starts[partition],
+            last_stable_offset=stable[partition],
+            high_watermark=ends[partition],
+            open_transactions=sum(p.open_since_offset >= 0 for p in producers[partition]),
         )
+        for partition in partitions
     ]
     if as_json:
-        settings = [row_of(CONFIGS, config) for config in configs]
         print_json(
-            {"topic": name, "internal": described.is_internal, "partitions": rows, "configs": settings}
+            {
+                **row_of(LISTED, described),
+                "partitions": [row_of(PARTITIONS, row) for row in rows],
+                "configs": [row_of(CONFIGS, config) for config in configs],
+            }
         )
-    else:
-        columns = ("PARTITION", "LEADER", "LEADER EPOCH", "START", "STABLE END", "END", "OPEN TRANSACTIONS")
-        print_table(columns, [tuple(row.values()) for row in rows])
-        print()
-        print_rows(CONFIGS, configs, as_json=False)
+        return
+    print_entry(LISTED, described, as_json=False)
+    print()
+    print_rows(PARTITIONS, rows, as_json=False)
+    print()
+    print_rows(CONFIGS, configs, as_json=False)
 
 
 def alter_topic(
@@ -140,6 +171,7 @@ def alter_topic(
     partitions: Annotated[int | None, Parameter(validator=validators.Number(gte=1, lte=INT32_MAX))] = None,
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Change settings of a topic, or add partitions.
 
@@ -172,14 +204,21 @@ def alter_topic(
     with connect(bootstrap, command_config) as admin:
         if changes:
             admin.alter_topic_configs(name, changes)
-            print(f"Changed {counted(len(changes), 'setting')} of {name}.")
+            changed = f"Changed {counted(len(changes), 'setting')} of {name}."
+            print_done(changed, {"topic": name, "configs": changes}, as_json=as_json)
         if partitions is not None:
             admin.create_partitions(name, partitions)
-            print(f"{name} now has {counted(partitions, 'partition')}.")
+            grown = f"{name} now has {counted(partitions, 'partition')}."
+            print_done(grown, {"topic": name, "partitions": partitions}, as_json=as_json)
 
 
 def delete_topic(
-    name: str, /, *, bootstrap: Bootstrap = DEFAULT, command_config: CommandConfig = None
+    name: str,
+    /,
+    *,
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Delete a topic and all its records.
 
@@ -191,7 +230,7 @@ def delete_topic(
     _refuse_internal(name, "deleted")
     with connect(bootstrap, command_config) as admin:
         admin.delete_topic(name)
-    print(f"Deleted {name}.")
+    print_done(f"Deleted {name}.", {"topic": name}, as_json=as_json)
 
 
 def delete_records(
@@ -225,7 +264,8 @@ def delete_records(
     with connect(bootstrap, command_config) as admin:
         [where] = partitions_of(admin, name, [partition])
         start = admin.delete_records({where: offset})[where]
-    if as_json:
-        print_json({"topic": name, "partition": partition, "start": start})
-    else:
-        print(f"{where} now starts at offset {start}.")
+    print_done(
+        f"{where} now starts at offset {start}.",
+        {"topic": name, "partition": partition, "log_start_offset": start},
+        as_json=as_json,
+    )

@@ -1,6 +1,7 @@
 """`fencepost transactions`: what coordinators and partition leaders know, fencing, and hanging transactions.
 
-Rule: commands, options and columns are those of kafka-transactions.sh (KIP-664, KIP-994, KIP-1152).
+Rule: commands, options and columns are those of kafka-transactions.sh (KIP-664, KIP-994, KIP-1152). Times and
+durations are readable, so their titles have no unit.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Annotated, Final, Literal, NamedTuple
 import attrs
 from cyclopts import Parameter, validators
 
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, Int64, connect, partitions_of
-from fencepost.cli.output import Columns, print_json, print_rows, row_of
+from fencepost.cli.output import Columns, print_done, print_entry, print_rows
+from fencepost.cli.table import Duration, Moment
 from fencepost.client.admin import AbortSpec, TransactionListing
 from fencepost.client.errors import RequestFailed
 from fencepost.client.shells.sync import Admin
@@ -31,6 +33,11 @@ from fencepost.protocol.terms import (
 
 StateName = Literal["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]
 STATES: Final = {state.title: state for state in TransactionState}
+OPEN_STATES: Final = (
+    TransactionState.ONGOING,
+    TransactionState.PREPARE_COMMIT,
+    TransactionState.PREPARE_ABORT,
+)
 
 
 class Described(NamedTuple):
@@ -42,7 +49,12 @@ class Described(NamedTuple):
     @property
     def is_open(self) -> bool:
         """Whether it has begun and is not complete."""
-        return self.found.start_ms != NO_TIMESTAMP
+        return self.found.state in OPEN_STATES
+
+    @property
+    def start(self) -> Moment | None:
+        """When this transaction began, or the last one of this id."""
+        return None if self.found.start_ms == NO_TIMESTAMP else Moment(self.found.start_ms)
 
 
 class Opened(NamedTuple):
@@ -52,9 +64,13 @@ class Opened(NamedTuple):
     producer: ProducerDescription
 
 
+def _last(producer: ProducerDescription) -> Moment | None:
+    return None if producer.last_timestamp == NO_TIMESTAMP else Moment(producer.last_timestamp)
+
+
 LISTED: Columns[TransactionListing] = (
     ("transactional_id", "TransactionalId", lambda entry: entry.transactional_id),
-    ("coordinator", "Coordinator", lambda entry: entry.coordinator_id),
+    ("coordinator_id", "Coordinator", lambda entry: entry.coordinator_id),
     ("producer_id", "ProducerId", lambda entry: entry.producer_id),
     ("state", "TransactionState", lambda entry: entry.state.title),
 )
@@ -64,12 +80,12 @@ DESCRIBED: Columns[Described] = (
     ("producer_id", "ProducerId", lambda row: row.found.producer_id),
     ("producer_epoch", "ProducerEpoch", lambda row: row.found.producer_epoch),
     ("state", "TransactionState", lambda row: row.found.state.title),
-    ("timeout_ms", "TransactionTimeoutMs", lambda row: row.found.timeout_ms),
-    ("start_ms", "CurrentTransactionStartTimeMs", lambda row: row.found.start_ms if row.is_open else None),
+    ("timeout_ms", "TransactionTimeout", lambda row: Duration(row.found.timeout_ms)),
+    ("start_ms", "CurrentTransactionStartTime", lambda row: row.start),
     (
         "duration_ms",
-        "TransactionDurationMs",
-        lambda row: now_ms() - row.found.start_ms if row.is_open else None,
+        "TransactionDuration",
+        lambda row: None if row.start is None or not row.is_open else Duration(now_ms() - row.start),
     ),
     ("partitions", "TopicPartitions", lambda row: [str(where) for where in row.found.partitions]),
 )
@@ -78,7 +94,7 @@ PRODUCERS: Columns[ProducerDescription] = (
     ("producer_epoch", "ProducerEpoch", lambda entry: entry.producer_epoch),
     ("latest_coordinator_epoch", "LatestCoordinatorEpoch", lambda entry: entry.coordinator_epoch),
     ("last_sequence", "LastSequence", lambda entry: entry.last_sequence),
-    ("last_timestamp", "LastTimestamp", lambda entry: entry.last_timestamp),
+    ("last_timestamp_ms", "LastTimestamp", _last),
     (
         "current_transaction_start_offset",
         "CurrentTransactionStartOffset",
@@ -92,8 +108,8 @@ HANGING: Columns[Opened] = (
     ("producer_epoch", "ProducerEpoch", lambda row: row.producer.producer_epoch),
     ("coordinator_epoch", "CoordinatorEpoch", lambda row: row.producer.coordinator_epoch),
     ("start_offset", "StartOffset", lambda row: row.producer.open_since_offset),
-    ("last_timestamp", "LastTimestamp", lambda row: row.producer.last_timestamp),
-    ("duration_min", "Duration(min)", lambda row: (now_ms() - row.producer.last_timestamp) // MINUTE_MS),
+    ("last_timestamp_ms", "LastTimestamp", lambda row: _last(row.producer)),
+    ("duration_ms", "Duration", lambda row: Duration(now_ms() - row.producer.last_timestamp)),
 )
 
 MAX_TRANSACTION_TIMEOUT_MIN: Final = 15  # Kafka's default of transaction.max.timeout.ms
@@ -163,10 +179,7 @@ def describe_transaction(
     with connect(bootstrap, command_config) as admin:
         found = admin.describe_transaction(transactional_id)
         row = Described(admin.find_coordinator(transactional_id), found)
-    if as_json:
-        print_json(row_of(DESCRIBED, row))
-    else:
-        print_rows(DESCRIBED, [row], as_json=False)
+    print_entry(DESCRIBED, row, as_json=as_json)
 
 
 def describe_producers(
@@ -207,6 +220,7 @@ def force_terminate_transaction(
     *,
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Fence the producer of a transactional id and abort its open transaction.
 
@@ -218,7 +232,7 @@ def force_terminate_transaction(
     with connect(bootstrap, command_config) as admin:
         admin.describe_transaction(transactional_id)  # a mistyped id would be created
         admin.force_terminate_transaction(transactional_id)
-    print(f"Fenced the producer of {transactional_id}.")
+    print_done(f"Fenced the producer of {transactional_id}.", {"fenced": transactional_id}, as_json=as_json)
 
 
 # KIP-664: partitions are asked before coordinators. A transaction that begins between the two questions is
@@ -234,7 +248,7 @@ def find_hanging(
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Find hanging transactions: open, but unknown to every coordinator, so they block read_committed
     readers.
 
@@ -265,7 +279,9 @@ def find_hanging(
             if now - opened.producer.last_timestamp > max_transaction_timeout * MINUTE_MS
         ]
         known = known_transactions(admin, sorted({found.producer.producer_id for found in candidates}))
-    print_rows(HANGING, hanging_among(candidates, known), as_json=as_json)
+    hanging = hanging_among(candidates, known)
+    print_rows(HANGING, hanging, as_json=as_json)
+    return FAILED if hanging else OK
 
 
 def find_late(
@@ -275,7 +291,7 @@ def find_late(
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Show partitions whose oldest open transaction is past the maximum timeout.
 
     Parameters
@@ -292,6 +308,7 @@ def find_late(
         oldest = oldest_of_each(open_transactions(admin, searched))
     late = [opened for opened in oldest if opened.producer.last_timestamp < before_ms]
     print_rows(HANGING, late, as_json=as_json)
+    return FAILED if late else OK
 
 
 def oldest_of_each(opened: Iterable[Opened]) -> list[Opened]:
@@ -399,13 +416,12 @@ def abort_transaction(
                     code=WRONG_USAGE,
                 )
         admin.abort_transaction(spec)
-    if as_json:
-        print_json({"aborted": {**attrs.asdict(spec), "partition": str(spec.partition)}})
-    else:
-        print(
-            f"Wrote an ABORT marker for producer {spec.producer_id} epoch {spec.producer_epoch} "
-            f"to {spec.partition}."
-        )
+    who = f"producer {spec.producer_id} epoch {spec.producer_epoch}"
+    print_done(
+        f"Wrote an ABORT marker for {who} to {where}.",
+        {**attrs.asdict(spec), "topic": topic, "partition": partition},
+        as_json=as_json,
+    )
 
 
 def spec_at(admin: Admin, where: TopicPartition, start_offset: int) -> AbortSpec:

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fencepost.cli.output import Json, as_words
+from fencepost.cli.output import Json
+from fencepost.cli.table import as_words
 from fencepost.demo.plan import Disruption, DisruptionPlan
 
 

@@ -33,6 +33,10 @@ class Shell:
         """The answer as JSON."""
         return json.loads(self(*arguments, "--json"))
 
+    def rows(self, *arguments: str) -> list[Any]:
+        """The answer as JSON, one object per line."""
+        return [json.loads(line) for line in self(*arguments, "--json").splitlines()]
+
     def produce(self, topic: str, *lines: str, options: tuple[str, ...] = (), code: int = 0) -> str:
         """Writes lines."""
         self._file.write_text("".join(f"{line}\n" for line in lines))
@@ -53,12 +57,12 @@ def shell(address: str, capsys: Output, tmp_path: Path) -> Shell:
 def test_topics(shell: Shell) -> None:
     assert "3 partitions" in shell("topic", "create", "maps", "--partitions", "3")
     assert "TOPIC_ALREADY_EXISTS" in shell("topic", "create", "maps", code=1)
-    assert {"topic": "maps", "partitions": 3, "internal": False} in shell.json("topic", "list")
+    assert {"topic": "maps", "partitions": 3, "internal": False} in shell.rows("topic", "list")
     described = shell.json("topic", "describe", "maps")
     assert [entry["partition"] for entry in described["partitions"]] == [0, 1, 2]
-    assert described["partitions"][0]["end"] == 0
+    assert described["partitions"][0]["high_watermark"] == 0
     assert {"name": "retention.ms", "value": "604800000", "source": "default"} in described["configs"]
-    assert "STABLE END" in shell("topic", "describe", "maps")
+    assert "LAST-STABLE-OFFSET" in shell("topic", "describe", "maps")
     assert "1 setting" in shell("topic", "alter", "maps", "--config", "retention.ms=5")
     altered = shell.json("topic", "describe", "maps")["configs"]
     assert {"name": "retention.ms", "value": "5", "source": "topic"} in altered
@@ -118,7 +122,7 @@ def test_lines_in_transactions(shell: Shell) -> None:
     described = shell.json("transactions", "describe", "till")
     assert described["state"] == "CompleteCommit"
     assert described["transactional_id"] in [
-        entry["transactional_id"] for entry in shell.json("transactions", "list")
+        entry["transactional_id"] for entry in shell.rows("transactions", "list")
     ]
     assert "CompleteCommit" in shell("transactions", "list")
     assert "till" in shell("transactions", "describe", "till")
@@ -137,7 +141,7 @@ def test_isolation_decides_what_is_seen_of_an_open_transaction(shell: Shell, add
         assert shell("consume", "drafts") == ""
         assert shell("consume", "drafts", "--isolation", "read_uncommitted") == "secret\n"
         [entry] = shell.json("topic", "describe", "drafts")["partitions"]
-        assert (entry["stable_end"], entry["end"], entry["open_transactions"]) == (0, 1, 1)
+        assert (entry["last_stable_offset"], entry["high_watermark"], entry["open_transactions"]) == (0, 1, 1)
         assert shell.json("transactions", "describe", "author")["partitions"] == ["drafts-0"]
         producer.abort_transaction()
     assert shell("consume", "drafts") == ""

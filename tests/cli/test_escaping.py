@@ -10,7 +10,8 @@ import pytest
 from fencepost import Record
 from fencepost.broker.server import Notices
 from fencepost.cli.consume import show
-from fencepost.cli.output import print_json, print_table
+from fencepost.cli.output import print_json
+from fencepost.cli.table import print_table
 from fencepost.protocol.terms import escaped
 
 TITLE = "\x1b]0;owned\x07"

@@ -39,24 +39,25 @@ def tool(capsys: Output) -> Iterator[GroupTool]:
 
 def test_a_group_is_listed_and_described_with_its_lag(tool: GroupTool) -> None:
     tool.commit({HERE: 1, THERE: 0})
-    (listed,) = tool.json("group", "list")
+    (listed,) = tool.rows("group", "list")
     assert listed == {
         "group": "billing",
-        "coordinator": 1,
+        "coordinator_id": 1,
         "type": "Classic",
         "protocol_type": None,
         "state": "Empty",
     }
-    assert tool.json("group", "list", "--state", "Stable") == []
-    assert tool.json("group", "list", "--state", "Assigning", "--state", "Reconciling") == []
+    assert tool.rows("group", "list", "--state", "Stable") == []
+    assert tool.rows("group", "list", "--state", "Assigning", "--state", "Reconciling") == []
     described = tool.json("group", "describe", "billing")
     assert (described["state"], described["members"]) == ("Empty", [])
     assert [(row["current_offset"], row["log_end_offset"], row["lag"]) for row in described["offsets"]] == [
         (1, 3, 2),
         (0, 0, 0),
     ]
-    sentence, columns, first, _ = tool("group", "describe", "billing").splitlines()
-    assert sentence == "billing is Empty and has no members."
+    *block, columns, first, _ = tool("group", "describe", "billing").splitlines()
+    assert block[:2] == ["GROUP:         billing", "STATE:         Empty"]
+    assert "The group has no members." in block
     assert columns.split() == ["TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID"]
     assert first.split() == ["orders", "0", "1", "3", "2", "-"]
 
@@ -69,14 +70,14 @@ def test_members_are_shown_with_what_they_read(tool: GroupTool) -> None:
         "consumer_id": member_id,
         "group_instance_id": "i",
         "host": "/127.0.0.1",
-        "client_id": "",
+        "client_id": None,
         "partitions": ["orders-0"],
     }
     (row,) = described["offsets"]
     assert (row["current_offset"], row["lag"], row["consumer_id"]) == (None, None, member_id)
     words = tool("group", "describe", "readers").splitlines()
-    assert words[0] == "readers is Stable and has 1 member."
-    assert words[2].split() == [member_id, "i", "/127.0.0.1", "-", "1"]
+    assert words[1].split() == ["STATE:", "Stable"]
+    assert words[6].split() == [member_id, "i", "/127.0.0.1", "-", "orders-0"]
     assert "group describe" in tool("group", "delete", "readers", code=1)
 
 
@@ -97,7 +98,7 @@ def test_records_are_deleted_before_an_offset(tool: GroupTool) -> None:
 
     assert "topic describe" in delete("4", code=1)
     assert delete("2") == "orders-0 now starts at offset 2.\n"
-    assert tool.json("topic", "describe", "orders")["partitions"][0]["start"] == 2
+    assert tool.json("topic", "describe", "orders")["partitions"][0]["log_start_offset"] == 2
     assert delete("end") == "orders-0 now starts at offset 3.\n"
     delete("-1", code=2)
     delete("now", code=2)

@@ -28,3 +28,8 @@ class Tool:
     def json(self, *arguments: str) -> Any:
         """The answer as JSON."""
         return json.loads(self(*arguments, "--json"))
+
+    def rows(self, *arguments: str, code: int = 0) -> list[Any]:
+        """The answer as JSON, one object per line, of a command that ends with this code."""
+        assert run([*arguments, "--bootstrap-server", self.address, "--json"]) == code
+        return [json.loads(line) for line in self._capture.readouterr().out.splitlines()]
