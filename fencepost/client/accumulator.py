@@ -33,13 +33,13 @@ batch.
 # stays open while an earlier batch of its partition still waits to be sent: closing it would not send it
 # sooner, and more records fit in. That is how throughput grows when the broker is slow.
 #
-# Partitions. A record with a key goes to the partition that CRC-32 of the key selects. Records without a key
-# go to the sticky partition, which changes with each closed batch (KIP-480), so batches fill up.
+# Partitions. A record with a key goes to the partition that the partitioner selects (`partitioners`). Records
+# without a key go to the sticky partition, which changes with each closed batch (KIP-480), so batches fill
+# up.
 
 from __future__ import annotations
 
 from collections import deque
-from zlib import crc32
 
 import attrs
 
@@ -52,6 +52,7 @@ from fencepost.client.batch import (
     record_size,
 )
 from fencepost.client.errors import BufferFull, RecordTooLarge
+from fencepost.client.partitioners import KeyPartitions
 from fencepost.client.settings import ProducerSettings
 from fencepost.protocol.fork import Ignored, Ordered, Shared
 from fencepost.protocol.terms import TopicPartition
@@ -66,11 +67,13 @@ class Route:
 
     topic: str
     open: list[ProducerBatch]
+    partition_of: Shared[KeyPartitions]
+    """By key. It is replaced when the topic gets more partitions."""
     sticky: int = 0
 
     def partition_for(self, key: bytes | None) -> int:
-        """CRC-32 of the key modulo the partitions; without a key a partition per batch in turn (KIP-480)."""
-        return self.sticky if key is None else crc32(key) % len(self.open)
+        """The partition of the key; without a key a partition per batch in turn (KIP-480)."""
+        return self.sticky if key is None else self.partition_of[key]
 
 
 @attrs.define(eq=False)
@@ -106,10 +109,13 @@ class Accumulator:
         """The route of a topic, with a slot for each partition that it has now."""
         route = self._routes.get(topic)
         if route is None:
-            route = self._routes[topic] = Route(topic, [])
+            partitions = KeyPartitions(self.settings.partitioner, partition_count)
+            route = self._routes[topic] = Route(topic, [NO_BATCH] * partition_count, partitions)
             if self._is_hot:
                 self.hot[topic] = route
-        route.open += [NO_BATCH] * (partition_count - len(route.open))
+        elif partition_count > len(route.open):
+            route.open += [NO_BATCH] * (partition_count - len(route.open))
+            route.partition_of = KeyPartitions(self.settings.partitioner, partition_count)
         return route
 
     def add(self, route: Route, partition: int, record: ProducerRecord, *, now: int, wall_ms: int) -> Place:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
-from zlib import crc32
 
 from fencepost.client.accumulator import Accumulator, Route
 from fencepost.client.batch import RECORD_OVERHEAD, Headers, ProducerBatch, ProducerRecord
@@ -66,7 +65,7 @@ class SendPath(Generic[OutcomeT]):
     ) -> OutcomeT:
         """Appends one record to the batch of its partition and returns its future.
 
-        `partition`: by default CRC-32 of the key, or without a key one partition per batch in turn (KIP-480).
+        `partition`: by default that of the key, or without a key one per batch in turn (KIP-480).
         `timestamp_ms`: since 1970, by default the time at which its batch was opened. `headers`: pairs of a
         name and bytes or None. BufferFull, RecordTooLarge or UnknownTopic when the record is not accepted.
         """
@@ -87,7 +86,7 @@ class SendPath(Generic[OutcomeT]):
         open_batches = route.open
         where = partition
         if where is None:
-            where = route.sticky if key is None else crc32(key) % len(open_batches)
+            where = route.sticky if key is None else route.partition_of[key]
         elif type(where) is not int or not 0 <= where < len(open_batches):
             return self._put_slowly(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
         batch = open_batches[where]
@@ -168,14 +167,14 @@ class SendPath(Generic[OutcomeT]):
 def shares(
     route: Route, values: Sequence[Any], keys: Sequence[Any] | None, partition: int | None
 ) -> Iterator[Share]:
-    """Splits columns by CRC-32 of the keys; keeps the order within each partition."""
+    """Splits columns by the partitions of the keys; keeps the order within each partition."""
     if keys is None or partition is not None:
         yield Share(partition, values, keys, range(len(values)))
         return
     places: dict[int | None, list[int]] = {}
-    count = len(route.open)
+    partition_of = route.partition_of
     for place, key in enumerate(keys):
-        places.setdefault(None if key is None else crc32(key) % count, []).append(place)
+        places.setdefault(None if key is None else partition_of[key], []).append(place)
     for where, chosen in places.items():
         yield Share(where, [values[i] for i in chosen], [keys[i] for i in chosen], chosen)
 

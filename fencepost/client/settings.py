@@ -12,6 +12,7 @@ from typing import Final, Literal
 import attrs
 
 from fencepost.client.assignors import ASSIGNORS
+from fencepost.client.partitioners import Partitioner, murmur2
 from fencepost.protocol import messages as m
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.messages import Request
@@ -99,6 +100,8 @@ class ProducerSettings:
     max_in_flight_requests_per_connection: int = attrs.field(default=5)
     max_block_ms: int = attrs.field(default=60_000, validator=_positive)
     compression_type: Compression = Compression.NONE
+    partitioner: Partitioner = murmur2
+    """Selects the partition of a record with a key."""
     client_id: str = ""
     transaction_version: int = attrs.field(default=2, validator=attrs.validators.in_(DIALECTS))
     """The protocol to use, 2 or 0. Kafka's client reads it from the features in ApiVersions."""

@@ -26,6 +26,7 @@ from fencepost.client.admin import AdminCalls
 from fencepost.client.calls import CallDriver, ConsumerCalls, ProducerCalls
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import RecordDecoder
+from fencepost.client.partitioners import Partitioner, partitioner_named
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import SecuritySettings, StartHandshake
@@ -93,6 +94,7 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         max_in_flight_requests_per_connection: int = 5,
         max_block_ms: int = 60_000,
         compression_type: str = "none",
+        partitioner: str | Partitioner = "murmur2",
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
         client_id: str = "",
@@ -107,8 +109,11 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         transaction that is open for longer. `batch_size`, `linger_ms`: a batch is sent when it has this size
         or this age. `buffer_memory`: the limit for records without an acknowledgement. `delivery_timeout_ms`:
         the limit from send() to the acknowledgement, retries included. `max_block_ms`: how long a call may
-        wait. `compression_type`: none, gzip, snappy, lz4 or zstd. `key_serializer`, `value_serializer`: from
-        objects to bytes. `transaction_version`: 2 for KIP-890, 0 for the protocol before it. `clock`:
+        wait. `compression_type`: none, gzip, snappy, lz4 or zstd. `partitioner`: selects the partition of a
+        record with a key. "murmur2" is the default of Kafka's Java client, "consistent" (CRC-32) the one of
+        librdkafka; or a function of the key and the number of partitions, which must always return the same
+        partition for the same arguments. `key_serializer`, `value_serializer`: from objects to bytes.
+        `transaction_version`: 2 for KIP-890, 0 for the protocol before it. `clock`:
         milliseconds, for tests. `security`: security_protocol, sasl_mechanism, sasl_plain_username,
         sasl_plain_password, ssl_cafile, ssl_certfile, ssl_keyfile, ssl_check_hostname (docs/access.md).
         ValueError if a setting is invalid.
@@ -124,6 +129,7 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
             max_in_flight_requests_per_connection=max_in_flight_requests_per_connection,
             max_block_ms=max_block_ms,
             compression_type=compression_named(compression_type),
+            partitioner=partitioner_named(partitioner),
             client_id=client_id,
             transaction_version=transaction_version,
         )
