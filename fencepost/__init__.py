@@ -55,12 +55,19 @@ if TYPE_CHECKING:
     from fencepost.protocol.terms import TransactionState as TransactionState
     from fencepost.simulator.fuzz.worlds import simulate as simulate
     from fencepost.simulator.run import RunResult as RunResult
+    from fencepost.testing.assertions import assert_committed as assert_committed
+    from fencepost.testing.assertions import assert_exactly_once as assert_exactly_once
+    from fencepost.testing.assertions import assert_no_open_transactions as assert_no_open_transactions
+    from fencepost.testing.recording import Recording as Recording
 
 __version__ = "0.1.0"
 
 # Where each public name lives; the block above tells type checkers the same, and a test compares the two.
 _HOMES = {
     "Admin": "fencepost.client.shells.sync",
+    "assert_committed": "fencepost.testing.assertions",
+    "assert_exactly_once": "fencepost.testing.assertions",
+    "assert_no_open_transactions": "fencepost.testing.assertions",
     "AsyncAdmin": "fencepost.client.shells.aio",
     "AsyncConsumer": "fencepost.client.shells.aio",
     "AsyncProducer": "fencepost.client.shells.aio",
@@ -93,6 +100,7 @@ _HOMES = {
     "RebalanceListener": "fencepost.client.group_member",
     "Record": "fencepost.client.consumer_records",
     "RecordMetadata": "fencepost.client.send_future",
+    "Recording": "fencepost.testing.recording",
     "Remedy": "fencepost.protocol.errors",
     "RequestFailed": "fencepost.client.errors",
     "RequestTimeout": "fencepost.client.errors",

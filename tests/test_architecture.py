@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORES = frozenset(
     {"protocol", "faults", "journal", "log_model", "check", "repair", "broker", "client", "simulator"}
 )
-EDGES = frozenset({"spark_bridge", "kafka_bridge", "lab"})
+EDGES = frozenset({"spark_bridge", "kafka_bridge", "lab", "testing"})
 FACES = frozenset({FACE, "cli", "demo"})
 
 # Each part, and the parts that it may import besides itself.
@@ -34,6 +34,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "spark_bridge": frozenset({"protocol", "journal"}),
     "kafka_bridge": frozenset({"protocol"}),
     "lab": frozenset({"protocol", "journal", "faults", "broker", "client", "simulator"}),
+    "testing": frozenset({"protocol", "journal", "faults", "broker", "client", "simulator", FACE}),
     FACE: CORES | EDGES | FACES,
     "cli": CORES | EDGES | FACES,
     "demo": CORES | EDGES | FACES,

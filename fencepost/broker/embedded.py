@@ -17,6 +17,7 @@ import trio
 from fencepost.broker.access.files import parse_acls
 from fencepost.broker.access.session import AccessSettings
 from fencepost.broker.host import SyncPolicy
+from fencepost.broker.observer import Observer
 from fencepost.broker.server import BrokerSettings, Ready, parsed_listener, serve
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.wire_protocols import ServedProtocol
@@ -59,11 +60,12 @@ class Broker:
         tls_cert: str | None = None,
         tls_key: str | None = None,
         tls_client_ca: str | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """`protocol`: which clients are served on the port. `advertised_listener`: the HOST:PORT that clients
         are told to connect to, if it is not where the broker listens. `users`: passwords by name; then
         clients must authenticate. `acls`: the text of an ACL file. `tls_cert`, `tls_key`, `tls_client_ca`:
-        PEM files. See docs/access.md.
+        PEM files. See docs/access.md. `observer`: hears what happens, such as a fencepost.Recording.
         """
         access = AccessSettings(
             tls_cert=tls_cert,
@@ -80,6 +82,7 @@ class Broker:
             access=access,
             sync=SyncPolicy(sync),
             node=node or NodeSettings(),
+            observer=observer,
         )
         self._thread: threading.Thread | None = None
         self._ready: Ready | None = None

@@ -70,6 +70,7 @@ from fencepost.broker.faults import DropReply, PauseAfterAppend, server_faults
 from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy, Trouble
 from fencepost.broker.memory import MemoryBound
 from fencepost.broker.node import Node
+from fencepost.broker.observer import Observer
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
 from fencepost.broker.wire_protocols import ProtocolSwitchedOff, ServedProtocol
 from fencepost.journal.data_directory import DataDirectory
@@ -113,6 +114,7 @@ class BrokerSettings:
     connections: ConnectionSettings = attrs.Factory(ConnectionSettings)
     journal: JournalSettings = attrs.Factory(JournalSettings)
     faults: tuple[str, ...] = ()
+    observer: Observer | None = None
 
 
 @attrs.frozen
@@ -197,6 +199,10 @@ class Server:
             protocol=settings.protocol,
         )
         host.answers_pool, host.is_open = self.connections.answers, self.connections.is_open
+        self.observer = settings.observer
+        if self.observer is not None:
+            host.watch = self.observer.stepped
+            self.observer.started(host.node)
         # One buffer serves all connections: its bytes are copied into frames before the next receive.
         self._received = memoryview(bytearray(RECEIVE_SIZE))
         self._unsynced = trio.lowlevel.ParkingLot()
@@ -226,7 +232,7 @@ class Server:
             return
         host, now = self.host, now_ms()
         host.tick(now)
-        if not self.pauses:
+        if not self.pauses and self.observer is None:
             while not host.is_idle:
                 # Answers leave together, but before work that no client waits for, such as markers: a commit
                 # is acknowledged after PREPARE_COMMIT, and its markers should not delay that.
@@ -259,6 +265,8 @@ class Server:
             ahead = self.host.to_do[0] if self.host.to_do else None
             self.host.work(now)
             if isinstance(ahead, Append):
+                if self.observer is not None:
+                    self.observer.appended(ahead)
                 # A list, not a generator: every fault must count every append.
                 states = list(filter(None, [pause.strikes(ahead) for pause in self.pauses]))
                 if states:
@@ -270,6 +278,9 @@ class Server:
         answers, self.host.answers = self.host.answers, []
         for answer in answers:
             connection = self.connections.opened.get(answer.to.connection)
+            if self.observer is not None:
+                left = "nobody waits for it" if connection is None else None
+                self.observer.answered(answer, "a fault drops it" if answer.to in self.lost else left)
             # Not in progress: refused already, when its handler failed after part of its work.
             if connection is None or not connection.end(answer.to.correlation_id):
                 continue
@@ -422,6 +433,8 @@ class Server:
     def _begin(self, connection: Connection, arrived: RequestFrame) -> None:
         to, request = ReplyTo(connection.number, arrived.correlation_id), arrived.request
         session = connection.session
+        if self.observer is not None:
+            self.observer.asked(to, arrived)
         if to.correlation_id in connection.in_progress:
             raise ProtocolViolation(
                 f"correlation id {to.correlation_id} is in use: an earlier request with it has no reply yet"

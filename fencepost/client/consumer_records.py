@@ -83,6 +83,11 @@ class ConsumedBatch:
         return self._header.producer_id
 
     @property
+    def producer_epoch(self) -> int:
+        """The producer epoch of the batch; -1 for a producer without idempotence."""
+        return self._header.producer_epoch
+
+    @property
     def is_transactional(self) -> bool:
         """Whether it was written in a transaction."""
         return self._header.is_transactional

@@ -62,14 +62,18 @@ _LEGEND_WIDTH = 80
 _WORDS_MIN = 34  # as long as "[t-0 12-15 a b c d] 1000/0" and a bit
 
 
-def space_time(history: History, *, width: int, folds: bool = True) -> str:
+def space_time(history: History, *, width: int, folds: bool = True, events_max: int | None = None) -> str:
     """The whole run, from what it teaches to what it broke and a legend. A row longer than `width` cells goes
-    on in the next line; unless it `folds`, it is as long as its words, for programs that read it.
+    on in the next line; unless it `folds`, it is as long as its words, for programs that read it. Of a run
+    with more than `events_max` events it shows the last part, and says so.
     """
     table = _Table.of(history, width=width, folds=folds)
-    lines = [history.title, *wrap(history.lesson, width), table.head()]
+    count = len(history.events)
+    first = 0 if events_max is None else max(count - events_max, 0)
+    left_out = f"the last {count - first:,} of {count:,} events: the first {first:,} are not shown"
+    lines = [history.title, *wrap(history.lesson, width), *([left_out] if first else []), table.head()]
     before = ""
-    for event, came_at_once in _joined(history.events):
+    for event, came_at_once in _joined(history.events[first:]):
         time = milliseconds(event.at)
         lines += table.row("" if time == before else time, event, came_at_once=came_at_once)
         before = time

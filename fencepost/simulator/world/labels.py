@@ -40,6 +40,9 @@ UNTOLD: Final = frozenset(
 """Requests by which everybody finds and follows everybody: in a picture they only stand in the way."""
 
 
+VALUES_MAX: Final = 50  # nobody reads more, and to decode a million of them takes long
+
+
 def request_label(request: Request) -> str:
     """A request in a few words."""
     return " ".join(filter(None, (type(request).__name__, *_of_request(request))))
@@ -53,8 +56,10 @@ def reply_label(api: Api, error: ErrorCode, body: ReplyBody | None) -> str:
 
 
 def values_of(batch: Buffer) -> str:
-    """The values of a data batch, as people read them."""
+    """The values of a data batch, as people read them; only their number, if they are many."""
     header = read_header(batch)
+    if header.record_count > VALUES_MAX:
+        return f"{header.record_count} records"
     return " ".join(_text(value) for value in read_columns(batch, header).values)
 
 

@@ -202,7 +202,7 @@ class Recorder:
                 partition=append.partition,
                 header=append.header,
                 result=read_marker(append.batch).result if append.header.is_control else None,
-                label=_inside(append),
+                label=batch_label(append),
             )
         )
 
@@ -259,7 +259,8 @@ class Recorder:
         self.decided = None
 
 
-def _inside(append: Append) -> str:
+def batch_label(append: Append) -> str:
+    """What is in a batch, for people: the values, or the offsets of groups; nothing for a marker."""
     if append.header.is_control:
         return ""
     if append.partition.topic == CONSUMER_OFFSETS_TOPIC:

@@ -1,0 +1,36 @@
+"""What an observer of a running broker hears: requests, replies, appends, steps, faults, its lives and ends.
+
+Rule: an observer looks and changes nothing. A broker without one asks once per turn whether it has one.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fencepost.broker.contract import Append, Input, Outcome, Reply, ReplyTo
+from fencepost.broker.node import Node
+from fencepost.protocol.frames import RequestFrame
+
+
+class Observer(Protocol):
+    """Called in the broker's thread, at once; what it is given may not be kept."""
+
+    def started(self, node: Node) -> None:
+        """A broker accepts connections: for the first time, or again after it ended."""
+        ...
+
+    def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
+        """A request has arrived, and is not taken up yet."""
+        ...
+
+    def answered(self, answer: Reply, lost_because: str | None) -> None:
+        """A reply leaves; or it is lost, and why."""
+        ...
+
+    def appended(self, append: Append) -> None:
+        """A batch was written to its log."""
+        ...
+
+    def stepped(self, arrived: Input, outcome: Outcome) -> None:
+        """The node took an input and decided."""
+        ...

@@ -1,0 +1,211 @@
+"""Records what happens at a running broker as a history, the same that the simulator draws: the space-time
+table of a failed test, and its drawing.
+
+Rule: it looks and never touches. It keeps the last events, bounded, and says how many it left out.
+"""
+
+# A broker sees its side of the network only. A request is drawn when the broker takes it, as if it had just
+# left its client, and a reply as if it arrived at once; a lost one ends in a cross. Lanes are named by
+# client id, so a program in the C client and one in ours stand side by side.
+#
+# Everything is called in the broker's thread and read in the test's. Python runs one of the two at a time,
+# and both touch the list of events by single operations only: append, slice, delete.
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import attrs
+
+from fencepost.broker.contract import Append, Durable, Input, Outcome, Reply, ReplyTo
+from fencepost.broker.node import Node
+from fencepost.protocol.batches import read_marker
+from fencepost.protocol.frames import RequestFrame
+from fencepost.protocol.messages import API_BY_REQUEST, Api
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
+from fencepost.protocol.transaction_log import read_transactions
+from fencepost.simulator.draw.fates import shortened
+from fencepost.simulator.draw.svg import draw
+from fencepost.simulator.draw.text import space_time
+from fencepost.simulator.world.history import (
+    Appended,
+    Arrived,
+    Bounded,
+    Coordinated,
+    Event,
+    History,
+    Lost,
+    Sent,
+    Struck,
+)
+from fencepost.simulator.world.labels import UNTOLD, reply_label, request_label
+from fencepost.simulator.world.recording import batch_label
+from fencepost.testing.assertions import ASSERTING_CLIENT
+from fencepost.testing.topic import FIXTURE_CLIENT
+
+EVENTS_KEPT: Final = 20_000  # about 10 MB
+LABEL_MAX: Final = 60
+BROKER: Final = "broker"
+NAMELESS: Final = "client"
+_UNSEEN: Final = frozenset({ASSERTING_CLIENT, FIXTURE_CLIENT})
+
+
+@attrs.define(eq=False)
+class Recording:
+    """What happened at a broker, for `Broker(observer=...)`; it goes on when the broker is restarted."""
+
+    left_out: int = 0
+    _events: list[Event] = attrs.Factory(list[Event])
+    _began_ns: int = attrs.Factory(time.monotonic_ns)
+    _numbers: int = 0
+    _asked: dict[ReplyTo, tuple[str, int, Api]] = attrs.Factory(dict[ReplyTo, tuple[str, int, Api]])
+    _bounds: dict[TopicPartition, tuple[int, int]] = attrs.Factory(dict[TopicPartition, tuple[int, int]])
+    _node: Node | None = None
+
+    # --- reading it
+
+    def history(self, title: str = "what happened") -> History:
+        """Everything that is kept."""
+        events = _whole(self._events[:])
+        clients = dict.fromkeys(
+            lane
+            for event in events
+            if isinstance(event, Sent)
+            for lane in (event.source, event.target)
+            if lane != BROKER
+        )
+        return History(
+            title=title,
+            participants=(*clients, BROKER),
+            events=events,
+            end=self._now(),
+            lesson=f"{self.left_out:,} earlier events are not kept." if self.left_out else "",
+        )
+
+    def table(self, title: str = "what happened", *, width: int = 120, events_max: int | None = None) -> str:
+        """The space-time table for a terminal; of more than `events_max` events the last."""
+        return space_time(self.history(title), width=width, events_max=events_max)
+
+    def svg(self, title: str = "what happened") -> str:
+        """The drawing."""
+        return draw(self.history(title))
+
+    # --- as an observer of the broker
+
+    def started(self, node: Node) -> None:
+        """A broker accepts connections."""
+        if self._node is not None:
+            self._add(Struck(self._now(), participant=BROKER, label="restart"))
+        self._node = node
+        self._asked.clear()  # connections are counted anew
+
+    def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
+        """A request has arrived."""
+        client, request = arrived.client_id or NAMELESS, arrived.request
+        if client in _UNSEEN or type(request).__name__ in UNTOLD:
+            return
+        number = self._leaves(client, BROKER, request_label(request))
+        self._asked[to] = (client, number, API_BY_REQUEST[type(request)])
+        self._add(Arrived(self._now(), number=number))
+
+    def answered(self, answer: Reply, lost_because: str | None) -> None:
+        """A reply leaves, or is lost."""
+        asked = self._asked.pop(answer.to, None)
+        if asked is None:
+            return
+        client, request, api = asked
+        number = self._leaves(BROKER, client, reply_label(api, answer.error, answer.body), request)
+        if lost_because is None:
+            self._add(Arrived(self._now(), number=number))
+        else:
+            self._add(Lost(self._now(), number=number, because=lost_because))
+
+    def appended(self, append: Append) -> None:
+        """A batch was written."""
+        if append.partition.topic == TRANSACTION_STATE_TOPIC:
+            for name, record in read_transactions(append.batch, append.header):
+                if record is not None:
+                    now = self._now()
+                    self._add(Coordinated(at=now, node=BROKER, transactional_id=name, record=record))
+        elif append.partition.topic != CLUSTER_METADATA_TOPIC:
+            marker = read_marker(append.batch).result if append.header.is_control else None
+            self._add(
+                Appended(
+                    at=self._now(),
+                    node=BROKER,
+                    partition=append.partition,
+                    header=append.header,
+                    result=marker,
+                    label=shortened(batch_label(append), LABEL_MAX),
+                )
+            )
+
+    def stepped(self, arrived: Input, outcome: Outcome) -> None:
+        """What readers of a partition may see has moved, if anything; only durability moves it."""
+        if isinstance(arrived, Durable) and arrived.partition.topic not in INTERNAL_TOPICS:
+            self._bound(arrived.partition)
+
+    def _bound(self, where: TopicPartition) -> None:
+        log = None if self._node is None else self._node.logs.get(where)
+        if log is not None:
+            bounds = (log.partition.last_stable_offset, log.partition.high_watermark)
+            if self._bounds.get(where) != bounds:
+                self._bounds[where] = bounds
+                self._add(
+                    Bounded(
+                        at=self._now(),
+                        partition=where,
+                        last_stable_offset=bounds[0],
+                        high_watermark=bounds[1],
+                    )
+                )
+
+    def _leaves(self, source: str, target: str, label: str, answers: int | None = None) -> int:
+        self._numbers += 1
+        self._add(
+            Sent(
+                self._now(),
+                number=self._numbers,
+                source=source,
+                target=target,
+                label=shortened(label, LABEL_MAX),
+                answers=answers,
+            )
+        )
+        return self._numbers
+
+    def _now(self) -> int:
+        return time.monotonic_ns() - self._began_ns
+
+    def _add(self, event: Event) -> None:
+        self._events.append(event)
+        if len(self._events) > EVENTS_KEPT:
+            self.left_out += EVENTS_KEPT // 2
+            del self._events[: EVENTS_KEPT // 2]
+
+
+def _whole(events: Iterable[Event]) -> tuple[Event, ...]:
+    """The events without those that speak of a message that is not kept."""
+    numbers: set[int] = set()
+    kept: list[Event] = []
+    for event in events:
+        match event:
+            case Sent(number=number, answers=answers):
+                numbers.add(number)
+                kept.append(
+                    event if answers is None or answers in numbers else attrs.evolve(event, answers=None)
+                )
+            case Arrived(number=number) | Lost(number=number):
+                kept += [event] if number in numbers else []
+            case Struck(number=int(number)) if number not in numbers:
+                kept.append(attrs.evolve(event, number=None))
+            case _:
+                kept.append(event)
+    return tuple(kept)

@@ -1,0 +1,1 @@
+"""The tools for the tests of applications: assertions, recording, fixtures, the sweep."""

@@ -1,0 +1,165 @@
+"""Each assertion passes what is right, and says what is wrong and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import fencepost
+from fencepost import Broker, Producer, Record, TopicPartition
+from fencepost.testing.assertions import LINES_MAX
+from fencepost.testing.topic import Topic, create_topic
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    """A broker with two topics."""
+    with Broker() as running:
+        create_topic(running, "orders", 2)
+        create_topic(running, "invoices", 1)
+        yield running
+
+
+def shop(broker: Broker, epoch_of: str = "shop") -> Producer:
+    producer = Producer(broker.address, transactional_id=epoch_of)
+    producer.init_transactions()
+    return producer
+
+
+def commit(producer: Producer, topic: str, *values: bytes) -> None:
+    with producer.transaction():
+        for value in values:
+            producer.send(topic, value, key=value.lower(), partition=0)
+
+
+def abort(producer: Producer, topic: str, *values: bytes) -> None:
+    producer.begin_transaction()
+    for value in values:
+        producer.send(topic, value, key=value.lower(), partition=0)
+    producer.flush()
+    producer.abort_transaction()
+
+
+def capital_key(record: Record) -> bytes:
+    return record.key.upper()
+
+
+# --- assert_exactly_once ------------------------------------------------------------------------------------
+
+
+def test_what_is_there_once_passes(broker: Broker) -> None:
+    with shop(broker) as producer:
+        commit(producer, "orders", b"A", b"B")
+        commit(producer, "invoices", b"B", b"A")
+        abort(producer, "invoices", b"A")
+    fencepost.assert_exactly_once("orders", "invoices", broker=broker)
+    fencepost.assert_exactly_once("orders", "invoices", by="key", broker=broker.address)
+    fencepost.assert_exactly_once(
+        TopicPartition("orders", 0), "invoices", by=("value", capital_key), broker=broker
+    )
+
+
+def test_a_lost_record_is_named_with_where_it_should_have_come_from(broker: Broker) -> None:
+    with shop(broker) as producer:
+        commit(producer, "orders", b"A", b"B")
+        commit(producer, "invoices", b"A")
+    with pytest.raises(AssertionError) as raised:
+        fencepost.assert_exactly_once("orders", "invoices", broker=broker)
+    assert str(raised.value) == (
+        "invoices does not have each of orders exactly once: 1 lost\n"
+        "  lost         B: expected from orders-0 offset 1 (producer 0 epoch 0); never written"
+    )
+
+
+def test_a_lost_record_that_was_aborted_says_so(broker: Broker) -> None:
+    with shop(broker) as producer:
+        abort(producer, "invoices", b"A")
+    with pytest.raises(
+        AssertionError, match=r"lost +A: .*aborted at invoices-0 offset 0 \(producer 0 epoch 0\)"
+    ):
+        fencepost.assert_exactly_once([b"A"], "invoices", broker=broker)
+
+
+def test_a_duplicate_says_where_each_copy_stands_and_who_wrote_it(broker: Broker) -> None:
+    with shop(broker) as first, shop(broker, "another") as second:
+        commit(first, "invoices", b"A")
+        commit(second, "invoices", b"A")
+    with pytest.raises(AssertionError) as raised:
+        fencepost.assert_exactly_once([b"A"], "invoices", broker=broker)
+    assert str(raised.value).splitlines()[1:] == [
+        "  duplicated   A: invoices-0 offset 0 (producer 0 epoch 0); invoices-0 offset 2 (producer 1 epoch 0)"
+    ]
+
+
+def test_an_output_without_an_input_is_unexpected() -> None:
+    with pytest.raises(AssertionError, match="1 unexpected\n  unexpected   B: number 2 of what was given"):
+        fencepost.assert_exactly_once([b"A"], [b"A", b"B"])
+
+
+def test_equal_inputs_need_as_many_outputs() -> None:
+    fencepost.assert_exactly_once(["a", "a"], ["a", "a"])
+    with pytest.raises(AssertionError, match="1 lost"):
+        fencepost.assert_exactly_once(["a", "a"], ["a"])
+
+
+def test_a_message_fits_a_screen() -> None:
+    with pytest.raises(AssertionError) as raised:
+        fencepost.assert_exactly_once([b"x" * 1_000 + b"%d" % number for number in range(500)], [])
+    lines = str(raised.value).splitlines()
+    assert lines[0].endswith("500 lost")
+    assert lines[-1] == f"  ... and {500 - LINES_MAX} more"
+    assert len(lines) == LINES_MAX + 2
+    assert max(map(len, lines)) < 170
+
+
+def test_a_topic_of_a_test_knows_its_broker(broker: Broker) -> None:
+    topic = create_topic(broker, "of/a test", 3)
+    assert (topic, topic.partitions) == ("of-a-test", 3)
+    assert isinstance(topic, Topic)
+    fencepost.assert_exactly_once([], topic)
+
+
+def test_a_topic_without_a_broker_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="'orders' is read from a broker: give it as broker="):
+        fencepost.assert_exactly_once("orders", [])
+
+
+def test_an_identity_that_is_not_hashable_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="not hashable"):
+        fencepost.assert_exactly_once([[b"a list"]], [])
+
+
+def test_an_unknown_identity_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="by is 'name'"):
+        fencepost.assert_exactly_once([b"a"], [], by="name")  # type: ignore[arg-type] - the point of the test
+
+
+# --- the others ---------------------------------------------------------------------------------------------
+
+
+def test_committed_records_are_the_expected_ones(broker: Broker) -> None:
+    with shop(broker) as producer:
+        commit(producer, "orders", b"A", b"B")
+        abort(producer, "orders", b"C")
+    fencepost.assert_committed("orders", [b"B", b"A"], broker=broker)
+    with pytest.raises(
+        AssertionError, match=r"(?s)1 lost, 1 unexpected.*lost +C: .*aborted at.*unexpected +B: "
+    ):
+        fencepost.assert_committed("orders", [b"A", b"C"], broker=broker)
+
+
+def test_an_open_transaction_fails_both_kinds(broker: Broker) -> None:
+    fencepost.assert_no_open_transactions(broker)
+    with shop(broker) as producer:
+        producer.begin_transaction()
+        producer.send("orders", b"A", partition=0).result()
+        where = (
+            r"shop: Ongoing, producer 0 epoch 0, in orders-0\n.* orders-0: since offset 0, producer 0 epoch 0"
+        )
+        with pytest.raises(AssertionError, match=where):
+            fencepost.assert_no_open_transactions(broker, timeout=0)
+        with pytest.raises(AssertionError, match=f"nobody can say what is committed.*\n.*{where}"):
+            fencepost.assert_committed("orders", [], broker=broker, timeout=0)
+        producer.abort_transaction()
+    fencepost.assert_no_open_transactions(broker)
