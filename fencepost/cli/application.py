@@ -1,6 +1,6 @@
 """The tree of commands, and the one place that turns an error into a sentence and an exit code.
 
-Rule: 0 success, 1 failure or a difference found, 2 wrong usage, 3 no broker, 130 and 143 for signals.
+Rule: 0 success, 1 failure or something found, 2 wrong usage, 3 no broker, 130 and 143 for signals.
 """
 
 from __future__ import annotations
@@ -11,17 +11,26 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
+import attrs
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnknownOptionError
 
 from fencepost import __version__
+from fencepost.cli.config_file import ConfigFile
 from fencepost.cli.errors import INTERRUPTED, OK, WRONG_USAGE, Stopped, complain, report
+from fencepost.cli.examples import EXAMPLES
 from fencepost.protocol.errors import FencepostError
 
-ROOT = """Kafka-style exactly-once messaging: a broker, a client, and tools that look inside the log.
+if TYPE_CHECKING:
+    from cyclopts.help import HelpPanel
+    from rich.console import Console, ConsoleOptions
 
-Exit codes: 0 success, 1 failure or a difference found, 2 wrong usage, 3 no broker, 130 Ctrl-C, 143 SIGTERM.
+ROOT = "Kafka-style exactly-once messaging: a broker, a client, and tools that look inside the log."
+EPILOGUE = """
+Exit codes: 0 success, 1 failure or something found, 2 wrong usage, 3 no broker, 130 Ctrl-C, 143 SIGTERM.
+
+FENCEPOST_BOOTSTRAP_SERVER and ~/.config/fencepost/config.toml save typing; docs/cli.md describes both.
 """
 
 # Each command: its words, where its function is (None for a group of commands), and its help: one sentence
@@ -147,7 +156,7 @@ COMMANDS = (
         """,
     ),
     (
-        "transactions forceTerminateTransaction",
+        "transactions force-terminate",
         "fencepost.cli.transactions:force_terminate_transaction",
         "Fence the producer of a transactional id and abort its open transaction.",
     ),
@@ -224,7 +233,24 @@ COMMANDS = (
         "fencepost.cli.demo:demo",
         "Run a transactional pipeline on real data, kill it repeatedly, and check the result.",
     ),
+    (
+        "--install-completion",
+        "fencepost.cli.completion:install_completion",
+        """Install the completion of commands and options for your shell.
+
+        The Tab key then completes them in new shells. It writes to the startup file of bash or zsh.
+        """,
+    ),
 )
+
+
+ALIASES = (("transactions force-terminate", "forceTerminateTransaction"),)
+"""Further names of commands: those of Kafka's tools, where ours differ."""
+
+
+def _shown_examples(words: str) -> str:
+    """The examples as Markdown, a line for each."""
+    return "Examples:\n\n" + "  \n".join(f"`{example}`" for example in EXAMPLES.get(words, ()))
 
 
 def _shown_default(value: object) -> str | None:
@@ -234,13 +260,35 @@ def _shown_default(value: object) -> str | None:
     return "a tab" if value == "\t" else str(value)
 
 
+NAMES_WIDTH = 30
+"""The columns of option names in the help: `--no-partition-verification` fits, which cyclopts would break."""
+
+
+def _print_options(console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+    """The options in the help; it is imported here because only the help needs it."""
+    from cyclopts.help import ColumnSpec, DefaultFormatter, HelpEntry
+    from cyclopts.help.specs import NameRenderer, get_default_parameter_columns
+
+    def columns(
+        console: Console, options: ConsoleOptions, entries: list[HelpEntry]
+    ) -> tuple[ColumnSpec, ...]:
+        found = get_default_parameter_columns(console, options, entries)
+        wider = {"max_width": NAMES_WIDTH, "renderer": NameRenderer(max_width=NAMES_WIDTH)}
+        return tuple(attrs.evolve(each, **wider) if each.header == "Option" else each for each in found)
+
+    DefaultFormatter(column_specs=columns)(console, options, panel)
+
+
 def application() -> App:
     """The app with every command by its import path, so that only the invoked command is imported."""
     root = App(
         name="fencepost",
         help=ROOT,
+        help_epilogue=EPILOGUE,
         version=__version__,
         default_parameter=Parameter(negative_iterable=(), show_default=_shown_default),
+        group_parameters=Group("Options", help_formatter=_print_options),
+        config=ConfigFile(frozenset(words for words, _, _ in COMMANDS)),
     )
     groups = {"": root}
     for words, place, text in COMMANDS:
@@ -249,7 +297,12 @@ def application() -> App:
             groups[name] = App(name=name, help=text)
             root.command(groups[name])
         else:
-            groups[group].command(place, name=name, help=text)
+            groups[group].command(place, name=name, help=text, help_epilogue=_shown_examples(words))
+    for words, alias in ALIASES:
+        group, _, name = words.rpartition(" ")
+        groups[group].command(
+            next(place for each, place, _ in COMMANDS if each == words), name=alias, show=False
+        )
     return root
 
 

@@ -184,6 +184,7 @@ def facts_of_file(path: Path, *, records: bool = False) -> Iterator[Fact]:
             f"{path} is not a log file",
             then="give a data directory, a partition directory, or one file: .log, .index, .timeindex, "
             ".txnindex, .snapshot, manifest.json",
+            code=WRONG_USAGE,
         )
     try:
         for fact in facts_of_log(path, records=records) if kind == LOG else reader(path, base_offset):

@@ -108,8 +108,13 @@ def report(problem: Exception) -> int:
             then = "start a broker with `fencepost serve DIR`, or give its address with --bootstrap-server"
         case NotADataDirectory():
             what, code = str(problem), WRONG_USAGE
-        case OSError(strerror=str(reason), filename=str(path)):
-            what = f"{path}: {reason}"
+        case FileNotFoundError() | PermissionError() | IsADirectoryError() | NotADirectoryError() if (
+            problem.filename is not None
+        ):
+            what, code = f"{problem.filename}: {problem.strerror}", WRONG_USAGE
+            then = "check the path and its permissions"
+        case OSError(strerror=str(reason)) if problem.filename is not None:
+            what = f"{problem.filename}: {reason}"
         case FencepostError() | OSError():
             what = str(problem)
         case _:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple
 
 from fencepost.cli.errors import ADVICE, CommandFailed
-from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect, partitions_of
+from fencepost.cli.options import (
+    DEFAULT,
+    AsJson,
+    Bootstrap,
+    CommandConfig,
+    InPartitions,
+    InTopic,
+    connect,
+    partitions_of,
+)
 from fencepost.cli.output import Columns, print_done, print_entry, print_json, print_rows, row_of
 from fencepost.client.admin import GroupDescription, GroupListing, MemberDescription
 from fencepost.protocol.errors import ErrorCode
@@ -158,8 +167,8 @@ def delete_offsets(
     name: str,
     /,
     *,
-    topic: str,
-    partition: tuple[int, ...] = (),
+    topic: InTopic,
+    partition: InPartitions = (),
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
     as_json: AsJson = False,

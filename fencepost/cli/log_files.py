@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from fencepost.cli.errors import CommandFailed
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 from fencepost.journal.data_directory import META_FILE
 from fencepost.journal.segments import LOG, parse_file_name
 from fencepost.log_model.partitions import PartitionModel
@@ -109,6 +109,7 @@ def check_is_log(path: Path) -> None:
         raise CommandFailed(
             f"no such file or directory: {path}",
             then="give a data directory, a partition directory, or one file",
+            code=WRONG_USAGE,
         )
     if path.is_dir() and not holds_log(path):
         inside = path / "data"  # where `fencepost demo --directory` puts it
@@ -117,6 +118,7 @@ def check_is_log(path: Path) -> None:
             then=f"for the data of `fencepost demo`: fencepost dump {inside}"
             if inside.is_dir() and holds_log(inside)
             else "give the directory that `fencepost serve DIR` was started with",
+            code=WRONG_USAGE,
         )
 
 

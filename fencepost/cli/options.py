@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import tomllib
 from collections.abc import Iterable
@@ -25,9 +26,9 @@ ANSWER_MS: Final = 15_000  # a person is waiting; programs use the longer timeou
 Bootstrap = Annotated[
     str,
     Parameter(
-        "--bootstrap-server",
+        ("--bootstrap-server", "-b"),
         env_var="FENCEPOST_BOOTSTRAP_SERVER",
-        help="Address of the broker, as host:port.",
+        help="Address of the broker, as host:port; several brokers are separated by commas.",
     ),
 ]
 CommandConfig = Annotated[
@@ -40,7 +41,14 @@ CommandConfig = Annotated[
 ]
 Int64 = Annotated[int, Parameter(validator=validators.Number(gte=-INT64_MAX - 1, lte=INT64_MAX))]
 """A time or an id, as the protocol encodes it."""
-AsJson = Annotated[bool, Parameter("--json", negative="", help="Print JSON instead of text.")]
+AsJson = Annotated[
+    bool, Parameter(("--json", "-J"), negative="", help="Print JSON instead of text: one object per line.")
+]
+InTopic = Annotated[str, Parameter(alias="-t")]
+InPartition = Annotated[int, Parameter(alias="-p")]
+InPartitions = Annotated[tuple[int, ...], Parameter(alias="-p")]
+Configs = Annotated[tuple[str, ...], Parameter(alias="-c")]
+"""Options with the short names that users of kcat and rpk know."""
 
 
 def is_offset(given: str) -> bool:
@@ -49,26 +57,36 @@ def is_offset(given: str) -> bool:
 
 
 def reach(bootstrap: str) -> str:
-    """Returns the address if something listens there, else raises CommandFailed.
+    """Returns the addresses if something listens on one of them, else raises CommandFailed.
 
     A client would retry for a minute before it gave up; a person at a terminal should not wait for that.
     """
-    host, colon, port = bootstrap.rpartition(":")
-    if not colon or not port.isdecimal():
+    addresses = [address.strip() for address in bootstrap.split(",")]
+    if bad := [address for address in addresses if not re.fullmatch(r"[^:].*:\d+", address)]:
         raise CommandFailed(
-            f"--bootstrap-server {bootstrap} is not host:port",
-            then=f"for example {DEFAULT}",
+            f"--bootstrap-server {bad[0] or bootstrap} is not host:port",
+            then=f"for example {DEFAULT}, or broker-1:9092,broker-2:9092",
             code=WRONG_USAGE,
         )
+    problems = dict(zip(addresses, map(_problem_of, addresses), strict=True))
+    if None in problems.values():
+        return bootstrap
+    reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
+    raise CommandFailed(
+        f"no broker listens on {reasons}",
+        then="start one with `fencepost serve DIR`, or give its address with --bootstrap-server",
+        code=NO_BROKER,
+    )
+
+
+def _problem_of(address: str) -> str | None:
+    """Why nothing answers at the address, or None."""
+    host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except (OSError, UnicodeError) as problem:  # UnicodeError: no host can have this name
-        raise CommandFailed(
-            f"no broker listens on {bootstrap}: {getattr(problem, 'strerror', None) or problem}",
-            then="start one with `fencepost serve DIR`, or give its address with --bootstrap-server",
-            code=NO_BROKER,
-        ) from problem
-    return bootstrap
+    except (OSError, UnicodeError, OverflowError) as problem:  # not a host's name; not a port's number
+        return getattr(problem, "strerror", None) or str(problem)
+    return None
 
 
 def connect(bootstrap: str, config: Path | None) -> Admin:
@@ -155,7 +173,6 @@ def partitions_of(admin: Admin, topic: str, wanted: Iterable[int] = ()) -> list[
             raise CommandFailed(
                 f"topic {topic} has no partition {number}",
                 then="its only partition is 0" if count == 1 else f"its partitions are 0 to {count - 1}",
-                code=WRONG_USAGE,
             )
     return [TopicPartition(topic, number) for number in numbers]
 

@@ -12,6 +12,8 @@ from fencepost.cli.options import (
     AsJson,
     Bootstrap,
     CommandConfig,
+    Configs,
+    InPartition,
     connect,
     is_offset,
     partitions_of,
@@ -23,6 +25,7 @@ from fencepost.client.admin import TopicDescription
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, INTERNAL_TOPICS, TopicPartition
 
+COUNT = validators.Number(gte=1, lte=INT32_MAX)
 EXAMPLE = "max.message.bytes=65536"
 LISTED: Columns[TopicDescription] = (
     ("topic", "TOPIC", lambda topic: topic.topic),
@@ -64,8 +67,8 @@ def create_topic(
     name: str,
     /,
     *,
-    partitions: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=INT32_MAX))] = 1,
-    config: tuple[str, ...] = (),
+    partitions: Annotated[int, Parameter(alias="-p", validator=COUNT)] = 1,
+    config: Configs = (),
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
@@ -166,9 +169,9 @@ def alter_topic(
     name: str,
     /,
     *,
-    config: tuple[str, ...] = (),
+    config: Configs = (),
     delete_config: tuple[str, ...] = (),
-    partitions: Annotated[int | None, Parameter(validator=validators.Number(gte=1, lte=INT32_MAX))] = None,
+    partitions: Annotated[int | None, Parameter(alias="-p", validator=COUNT)] = None,
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
@@ -237,7 +240,7 @@ def delete_records(
     name: str,
     /,
     *,
-    partition: int,
+    partition: InPartition,
     before: str,
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,

@@ -14,7 +14,17 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, Int64, connect, partitions_of
+from fencepost.cli.options import (
+    DEFAULT,
+    AsJson,
+    Bootstrap,
+    CommandConfig,
+    InPartition,
+    Int64,
+    InTopic,
+    connect,
+    partitions_of,
+)
 from fencepost.cli.output import Columns, print_done, print_entry, print_rows
 from fencepost.cli.table import Duration, Moment
 from fencepost.client.admin import AbortSpec, TransactionListing
@@ -184,8 +194,8 @@ def describe_transaction(
 
 def describe_producers(
     *,
-    topic: str,
-    partition: int,
+    topic: InTopic,
+    partition: InPartition,
     broker_id: int | None = None,
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
@@ -207,9 +217,7 @@ def describe_producers(
         leader = admin.describe_topic(topic).leaders[partition]
         if broker_id not in (None, leader):  # a partition has one replica
             raise CommandFailed(
-                f"broker {broker_id} has no replica of {where}",
-                then=f"its leader is broker {leader}",
-                code=WRONG_USAGE,
+                f"broker {broker_id} has no replica of {where}", then=f"its leader is broker {leader}"
             )
         producers = admin.describe_producers(where, broker_id)
     print_rows(PRODUCERS, producers, as_json=as_json)
@@ -242,8 +250,8 @@ def force_terminate_transaction(
 def find_hanging(
     *,
     broker_id: int | None = None,
-    topic: str | None = None,
-    partition: int | None = None,
+    topic: InTopic | None = None,
+    partition: InPartition | None = None,
     max_transaction_timeout: Minutes = MAX_TRANSACTION_TIMEOUT_MIN,
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
@@ -328,7 +336,6 @@ def partitions_to_search(
         raise CommandFailed(
             f"broker {broker_id} does not exist",
             then=f"the brokers of the cluster are: {', '.join(map(str, brokers))}",
-            code=WRONG_USAGE,
         )
     if topic is not None and partition is not None:
         partitions_of(admin, topic, [partition])
@@ -372,8 +379,8 @@ def hanging_among(candidates: Iterable[Opened], known: Iterable[TransactionDescr
 
 def abort_transaction(
     *,
-    topic: str,
-    partition: int,
+    topic: InTopic,
+    partition: InPartition,
     start_offset: int | None = None,
     producer_id: int | None = None,
     producer_epoch: int | None = None,

@@ -17,10 +17,12 @@ import attrs
 
 from fencepost.broker.access.files import check_name, format_users, parse_users
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.options import AsJson
+from fencepost.cli.output import print_done
 from fencepost.protocol.scram import KEY_SIZE, SALT_SIZE, Users, make_credential
 
 
-def add_user(file: Path, name: str, /) -> None:
+def add_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
     """Add a user to a user file, or change a user's password.
 
     Parameters
@@ -37,10 +39,11 @@ def add_user(file: Path, name: str, /) -> None:
     credential = make_credential(_password(name), salt, users.iterations)
     _replace(file, format_users(attrs.evolve(users, credentials={**users.credentials, name: credential})))
     did = f"added {name} to" if is_new else f"changed the password of {name} in"
-    print(f"{did} {file}; restart the broker to apply this")
+    facts = {"user": name, "file": str(file), "is_new": is_new}
+    print_done(f"{did} {file}; restart the broker to apply this", facts, as_json=as_json)
 
 
-def remove_user(file: Path, name: str, /) -> None:
+def remove_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
     """Remove a user from a user file.
 
     Parameters
@@ -60,7 +63,8 @@ def remove_user(file: Path, name: str, /) -> None:
         raise CommandFailed(f"{file} has no user {name}", then=then)
     rest = {user: credential for user, credential in users.credentials.items() if user != name}
     _replace(file, format_users(attrs.evolve(users, credentials=rest)))
-    print(f"removed {name} from {file}; restart the broker to lock the user out")
+    done = f"removed {name} from {file}; restart the broker to lock the user out"
+    print_done(done, {"user": name, "file": str(file)}, as_json=as_json)
 
 
 def _users_in(file: Path) -> Users:

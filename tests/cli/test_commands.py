@@ -100,7 +100,7 @@ def test_records_from_an_offset_and_up_to_a_number(shell: Shell) -> None:
     assert shell("consume", "letters", "--from", "latest") == ""
     assert shell("consume", "letters", "--places", "--max", "1") == "0:0\ta\n"
     assert "is not a position" in shell("consume", "letters", "--from", "monday", code=2)
-    assert "has no partition 7" in shell("consume", "letters", "--partition", "7", code=2)
+    assert "has no partition 7" in shell("consume", "letters", "--partition", "7", code=1)
 
 
 def test_records_as_json(shell: Shell) -> None:

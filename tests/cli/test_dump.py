@@ -138,7 +138,7 @@ def test_what_is_no_log_is_refused_with_advice(tmp_path: Path, capsys: Output, n
     (tmp_path / "stranger" / "polkit-1").mkdir(parents=True)
     (tmp_path / "notes.txt").write_text("no log")
     write_partition(tmp_path / "demo" / "data", "orders-0", [data_batch([b"one"], epoch=0)])
-    assert run(["dump", str(tmp_path / name)]) == 1
+    assert run(["dump", str(tmp_path / name)]) == 2
     said = capsys.readouterr()
     assert what in said.err
     assert said.out == ""

@@ -136,7 +136,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         (["produce", "fruit", "--transactional-id", ""], 2, "--transactional-id must not be empty"),
         (["demo", "--flights", "100", "--kills", "100"], 2, "need at least"),
         (["demo", "--flights", "1"], 2, "--flights"),
-        (["dump", "/no/such/directory"], 1, "no such file or directory"),
+        (["dump", "/no/such/directory"], 2, "no such file or directory"),
     ],
 )
 def test_errors_say_what_to_do_and_how_they_differ(arguments: list[str], code: int, words: str) -> None:

@@ -1,0 +1,45 @@
+"""The examples in the help of each command, and on docs/cli.md.
+
+Rule: every command has one, and a test parses them all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXAMPLES: Final = {
+    "serve": ("fencepost serve ./data", "fencepost serve --memory --port 0"),
+    "user add": ("fencepost user add users.json alice",),
+    "user remove": ("fencepost user remove users.json alice",),
+    "topic create": ("fencepost topic create orders -p 6 -c cleanup.policy=compact",),
+    "topic list": ("fencepost topic list",),
+    "topic describe": ("fencepost topic describe orders",),
+    "topic alter": ("fencepost topic alter orders -c retention.ms=3600000",),
+    "topic delete": ("fencepost topic delete orders",),
+    "topic delete-records": ("fencepost topic delete-records orders -p 0 --before end",),
+    "group list": ("fencepost group list --state Stable",),
+    "group describe": ("fencepost group describe billing",),
+    "group delete": ("fencepost group delete billing",),
+    "group delete-offsets": ("fencepost group delete-offsets billing -t orders",),
+    "produce": (
+        "fencepost produce orders orders.tsv",
+        "fencepost produce orders --transactional-id till-1 < orders.tsv",
+    ),
+    "consume": ("fencepost consume orders -n 10", "fencepost consume orders --follow --json"),
+    "transactions list": ("fencepost transactions list --state Ongoing",),
+    "transactions describe": ("fencepost transactions describe till-1",),
+    "transactions describe-producers": ("fencepost transactions describe-producers -t orders -p 0",),
+    "transactions find-hanging": ("fencepost transactions find-hanging -t orders",),
+    "transactions late": ("fencepost transactions late",),
+    "transactions abort": ("fencepost transactions abort -t orders -p 0 --start-offset 42",),
+    "transactions force-terminate": ("fencepost transactions force-terminate till-1",),
+    "dump": ("fencepost dump ./data", "fencepost dump ./data/orders-0 --records"),
+    "check": ("fencepost check ./data",),
+    "repair": ("fencepost repair ./data", "fencepost repair ./data --write"),
+    "fuzz": ("fencepost fuzz --seeds 500", "fencepost fuzz --first-seed 7 --seeds 1 --break fencing"),
+    "shrink": ("fencepost shrink --seed 7 --break fencing",),
+    "run": ("fencepost run", "fencepost run scenarios/late_end_txn.toml --text"),
+    "explore": ("fencepost explore", "fencepost explore --transaction-version 0 --retries 1"),
+    "--install-completion": ("fencepost --install-completion",),
+    "demo": ("fencepost demo --flights 20000", "fencepost demo --break fencing"),
+}

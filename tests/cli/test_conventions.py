@@ -1,0 +1,228 @@
+"""What all commands have in common: examples, --json, short options, help at 80 columns, exit codes."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from cyclopts import App
+from rich.console import Console
+
+from fencepost.broker.embedded import Broker
+from fencepost.cli.application import COMMANDS, application, run
+from fencepost.cli.examples import EXAMPLES
+from fencepost.cli.options import DEFAULT
+
+WORDS: Final = tuple(words for words, place, _ in COMMANDS if place is not None)
+
+WITHOUT_JSON: Final = {"serve": "its last ready line is always JSON"}
+
+# One letter has one meaning; the words that share it mean the same thing of one topic or of several.
+MEANS: Final = {
+    "-b": {"--bootstrap-server"},
+    "-c": {"--config"},
+    "-J": {"--json"},
+    "-n": {"--max"},
+    "-p": {"--partition", "--partitions"},
+    "-t": {"--topic"},
+}
+
+
+def app_of(words: str) -> App:
+    app = application()
+    for word in words.split():
+        app = app[word]
+    return app
+
+
+def options_of(words: str) -> list[tuple[str, ...]]:
+    """The names of each option of a command."""
+    arguments = app_of(words).assemble_argument_collection()
+    return [argument.names for argument in arguments if argument.show and argument.names]
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_every_command_has_examples_that_it_understands(words: str) -> None:
+    assert EXAMPLES.get(words), "add an example to fencepost/cli/examples.py"
+    for example in EXAMPLES[words]:
+        called = shlex.split(re.split(r" [<>|] ", example)[0])
+        assert called[: len(words.split()) + 1] == ["fencepost", *words.split()]
+        application().parse_args(called[1:], exit_on_error=False, print_error=False)
+
+
+def test_examples_are_those_of_commands() -> None:
+    assert set(EXAMPLES) == set(WORDS)
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_every_command_that_prints_something_has_json(words: str) -> None:
+    has_json = any("--json" in names for names in options_of(words))
+    assert has_json != (words in WITHOUT_JSON)
+
+
+def test_a_short_option_means_one_thing() -> None:
+    found: dict[str, set[str]] = defaultdict(set)
+    for words in WORDS:
+        for names in options_of(words):
+            for short in (name for name in names if re.fullmatch("-.", name)):
+                found[short].add(next(name for name in names if name.startswith("--")))
+    assert dict(found) == MEANS
+
+
+@pytest.mark.parametrize("words", ["", *(words for words, _, _ in COMMANDS)])
+def test_the_help_fits_80_columns_and_breaks_no_word(words: str) -> None:
+    shown = io.StringIO()
+    app = app_of(words)
+    app.help_print(console=Console(file=shown, width=80, force_terminal=False))
+    text = shown.getvalue()
+    assert all(len(line) <= 80 for line in text.splitlines())
+    seen = set(re.findall(r"(?<![\w-])--?[\w-]+", text))
+    missing = [name for names in (options_of(words) if words in WORDS else []) for name in names]
+    assert not [name for name in missing if name.startswith("-") and name not in seen]
+
+
+# --- exit codes ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with Broker() as broker:
+        run(["topic", "create", "orders", "-b", broker.address])
+        yield broker.address
+
+
+MISSING_TOPIC: Final = (
+    "consume nope",
+    "produce nope",
+    "topic describe nope",
+    "topic delete nope",
+    "topic alter nope -p 3",
+    "topic delete-records nope -p 0 --before end",
+    "group delete-offsets g -t nope",
+    "transactions describe-producers -t nope -p 0",
+    "transactions find-hanging -t nope",
+    "transactions abort -t nope -p 0 --start-offset 0",
+)
+MISSING_PARTITION: Final = (
+    "consume orders -p 7",
+    "produce orders -p 7",
+    "topic delete-records orders -p 7 --before end",
+    "group delete-offsets g -t orders -p 7",
+    "transactions describe-producers -t orders -p 7",
+    "transactions find-hanging -t orders -p 7",
+    "transactions abort -t orders -p 7 --start-offset 0",
+)
+
+
+@pytest.mark.parametrize("command", [*MISSING_TOPIC, *MISSING_PARTITION])
+def test_what_the_broker_does_not_have_is_a_failure(
+    command: str, address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    assert run([*command.split(), "-b", address]) == 1
+    what = "nope" if command in MISSING_TOPIC else "topic orders has no partition 7"
+    assert what in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["produce orders {}", "dump {}", "check {}", "repair {}", "run {}", "shrink {}", "user remove {} alice"],
+)
+def test_a_file_that_does_not_exist_is_wrong_usage(
+    command: str, address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("FENCEPOST_BOOTSTRAP_SERVER", address)
+    assert run(command.format(tmp_path / "nowhere").split()) == 2
+    said = capsys.readouterr().err
+    assert "nowhere" in said
+    assert "Errno" not in said
+
+
+# --- several brokers, the environment and the configuration file --------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FENCEPOST_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.delenv("FENCEPOST_BOOTSTRAP_SERVER", raising=False)
+    return tmp_path / "config.toml"
+
+
+def test_one_of_several_brokers_has_to_answer(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["topic", "list", "-b", f"127.0.0.1:1,{address}"]) == 0
+    assert run(["topic", "list", "-b", "127.0.0.1:1,127.0.0.1:2"]) == 3
+    assert re.search(r"127.0.0.1:1: .*; 127.0.0.1:2: ", capsys.readouterr().err)
+    assert run(["topic", "list", "-b", f"{address},here"]) == 2
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
+    config: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text('bootstrap-server = "127.0.0.1:1"\n')
+    assert run(["topic", "list"]) == 3
+    monkeypatch.setenv("FENCEPOST_BOOTSTRAP_SERVER", address)
+    assert run(["topic", "list"]) == 0
+    assert run(["topic", "list", "-b", "127.0.0.1:1"]) == 3
+    monkeypatch.delenv("FENCEPOST_BOOTSTRAP_SERVER")
+    config.write_text(f'bootstrap-server = "{address}"\n[topic.create]\npartitions = 3\n')
+    assert run(["topic", "create", "wide"]) == 0
+    assert run(["topic", "create", "narrow", "-p", "1"]) == 0
+    assert run(["consume", "wide", "-p", "2"]) == 0
+    assert run(["consume", "narrow", "-p", "2"]) == 1
+    assert run(["check", str(config.parent / "nowhere")]) == 2, (
+        "a command without a broker ignores the address"
+    )
+
+
+def test_the_file_of_the_user_is_read(
+    config: Path, tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del config
+    monkeypatch.delenv("FENCEPOST_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = tmp_path / "fencepost" / "config.toml"
+    file.parent.mkdir()
+    file.write_text(f'bootstrap-server = "{address}"')
+    assert run(["topic", "list"]) == 0
+    file.unlink()
+    assert address != DEFAULT
+    assert run(["topic", "list", "-b", address]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("bootstrap = 'a:1'", "the key bootstrap is not bootstrap-server or command-config"),
+        ("[topics]\npartitions = 3", "[topics] is not a command"),
+        ("[topic.make]\npartitions = 3", "[topic.make] is not a command"),
+        ("[topic.list]\npartitions = 3", "partitions"),
+        ("bootstrap-server = 7", "7 is not host:port"),
+        ("bootstrap-server", "is not TOML"),
+        (None, "cannot read the configuration file"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(
+    config: Path, text: str | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        config.write_text(text)
+    assert run(["topic", "list"]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run(["--install-completion", "--shell", shell]) == 0
+    path = Path(capsys.readouterr().out.removeprefix("Wrote ").partition(". It")[0])
+    assert path.is_relative_to(tmp_path)
+    assert "--bootstrap-server" in path.read_text()
