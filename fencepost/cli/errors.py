@@ -67,6 +67,7 @@ class Stopped(BaseException):
         self.code = 128 + number  # as shells report it
 
 
+BAD_PATH: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 Ended = (KeyboardInterrupt, Stopped)
 """How a user ends a running command: Ctrl-C or SIGTERM."""
 
@@ -108,13 +109,9 @@ def report(problem: Exception) -> int:
             then = "start a broker with `fencepost serve DIR`, or give its address with --bootstrap-server"
         case NotADataDirectory():
             what, code = str(problem), WRONG_USAGE
-        case FileNotFoundError() | PermissionError() | IsADirectoryError() | NotADirectoryError() if (
-            problem.filename is not None
-        ):
-            what, code = f"{problem.filename}: {problem.strerror}", WRONG_USAGE
-            then = "check the path and its permissions"
-        case OSError(strerror=str(reason)) if problem.filename is not None:
-            what = f"{problem.filename}: {reason}"
+        case OSError() if problem.filename is not None:
+            what = f"{problem.filename}: {problem.strerror}"
+            then, code = ("check the path", WRONG_USAGE) if isinstance(problem, BAD_PATH) else ("", FAILED)
         case FencepostError() | OSError():
             what = str(problem)
         case _:
