@@ -46,6 +46,7 @@ SHELLS = frozenset(
         "broker/admission.py",
         "broker/connections.py",
         "broker/embedded.py",
+        "broker/notices.py",
         "broker/server.py",
         "client/shells/aio.py",
         "client/shells/aio_driver.py",

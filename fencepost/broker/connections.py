@@ -68,10 +68,12 @@ def kafka_host(address: str) -> str:
 
 
 class InProgress(NamedTuple):
-    """A request without an answer, and the room that it takes."""
+    """A request without an answer, the room that it takes, and when it was taken up."""
 
     kind: type[Request]
     size: int
+    began_ns: int
+    transactional_id: str | None
 
 
 @attrs.define(eq=False)
@@ -196,23 +198,24 @@ class Connection:
         """Whether the request that was just taken may keep the others waiting."""
         return self.was_slow or self.reserved > COSTLY_BYTES
 
-    def begin(self, correlation_id: int, kind: type[Request]) -> None:
+    def begin(self, correlation_id: int, request: Request) -> None:
         """A request is in progress, with the room that was taken for it."""
-        self.in_progress[correlation_id] = InProgress(kind, self.reserved)
+        kind, name = type(request), getattr(request, "transactional_id", None)
+        self.in_progress[correlation_id] = InProgress(kind, self.reserved, time.monotonic_ns(), name)
         self.fetches += kind is Fetch
         self.reserved = 0
 
-    def end(self, correlation_id: int) -> bool:
-        """A request is answered: give its room back. False if it was answered before."""
+    def end(self, correlation_id: int) -> InProgress | None:
+        """A request is answered: give its room back. None if it was answered before."""
         ended = self.in_progress.pop(correlation_id, None)
         if ended is None:
-            return False
+            return None
         if ended.kind is Fetch:
             self.fetches -= 1
         if ended.kind is Fetch or self.protocol.is_serial:
             self.room.unpark_all()
         self.requests.give(ended.size)
-        return True
+        return ended
 
     def drop_reserved(self) -> None:
         """Give back the room of a request that gets no answer, or has got it at once."""
@@ -305,7 +308,7 @@ class Connection:
         """The bytes that it holds until its peer makes progress: of its frame, of requests that wait for
         others, and of answers. A Produce does not count: it waits for the broker.
         """
-        produced = sum(size for kind, size in self.in_progress.values() if kind is Produce)
+        produced = sum(each.size for each in self.in_progress.values() if each.kind is Produce)
         return self.requests.held - produced + self.answers.held
 
     def is_idle(self, now: int, idle_ms: int) -> bool:
@@ -384,13 +387,13 @@ class SpareDescriptor:
 
 @attrs.define(eq=False)
 class ConnectionTable:
-    """All connections of a broker, and what they share. `report` takes a cause and a line for the operator;
-    `pressed` is called when one must wait for room.
+    """All connections of a broker, and what they share. `report` tells the operator why one is
+    closed; `pressed` is called when one must wait for room.
     """
 
     settings: ConnectionSettings
     topics: TopicIds
-    report: Callable[[str, str], None]
+    report: Callable[[Connection, str], None]
     pressed: Callable[[], None]
     has_tls: bool = False
     protocol: ServedProtocol = ServedProtocol.BOTH
@@ -477,5 +480,5 @@ class ConnectionTable:
             self._drop(largest, f"had not read {largest.answers.held} bytes of answers")
 
     def _drop(self, connection: Connection, why: str) -> None:
+        self.report(connection, why)
         connection.close()
-        self.report("a connection", f"closed a connection whose client {why}")

@@ -151,16 +151,25 @@ class Journals(Protocol):
     def abandon(self) -> None: ...
 
 
+class TroubleKind(Enum):
+    """What a trouble is about."""
+
+    NOTE = "note"  # something that the broker has dealt with
+    DISK = "disk"  # a file could not be read or written
+    BUG = "bug"
+
+
 class Trouble(NamedTuple):
-    """Something for the operator to read; troubles of one cause are printed once per interval."""
+    """Something for the operator to read; troubles of one cause are logged once per interval."""
 
     text: str
     cause: str
+    kind: TroubleKind
 
     @classmethod
-    def of(cls, text: str) -> Trouble:
+    def of(cls, text: str, kind: TroubleKind) -> Trouble:
         """A trouble that is its own cause."""
-        return cls(text, text)
+        return cls(text, text, kind)
 
     @classmethod
     def bug(cls, what: str, problem: Exception) -> Trouble:
@@ -171,7 +180,7 @@ class Trouble(NamedTuple):
         raised = traceback.extract_tb(problem.__traceback__)[-1]
         text = "".join(traceback.format_exception(problem))
         cause = f"{type(problem).__name__} at {raised.filename}:{raised.lineno}"
-        return cls(f"a bug in the broker; the broker {what}\n{text}", cause)
+        return cls(f"a bug in the broker; the broker {what}\n{text}", cause, TroubleKind.BUG)
 
 
 class Held(NamedTuple):
@@ -215,7 +224,7 @@ def always_open(connection: int) -> bool:
 @attrs.define(eq=False)
 class Host:
     """One node over one data directory, which the nodes of a simulated cluster share. The shell sends
-    `answers` and `outbox`, syncs the logs in `unsynced`, and prints `troubles`.
+    `answers` and `outbox`, syncs the logs in `unsynced`, and logs `troubles`.
     """
 
     node: Node
@@ -407,7 +416,7 @@ class Host:
             return  # nobody would get the answer
         pool = self.answers_pool
         size_max = act.max_bytes if pool is None else min(act.max_bytes, fetch_share(pool))
-        body = fetch.complete_fetch(act, self._journal, self.warn, max_bytes=size_max)
+        body = fetch.complete_fetch(act, self._journal, self.disk_failed, max_bytes=size_max)
         if pool is not None:
             # A first batch may exceed the limits (KIP-74), so the size is known only now.
             size = sum(len(part.records) for part in body.partitions)
@@ -427,10 +436,10 @@ class Host:
         self.answers_pool.give(size)
 
     def _reply_listed(self, act: ReplyListed, now: int) -> None:
-        self._answer(Reply(act.to, body=fetch.complete_list(act, self._journal, self.warn)), now)
+        self._answer(Reply(act.to, body=fetch.complete_list(act, self._journal, self.disk_failed)), now)
 
     def _reply_epoch_ends(self, act: ReplyEpochEnds, now: int) -> None:
-        self._answer(Reply(act.to, body=fetch.complete_epochs(act, self._journal, self.warn)), now)
+        self._answer(Reply(act.to, body=fetch.complete_epochs(act, self._journal, self.disk_failed)), now)
 
     def _wake_me(self, act: WakeMe, now: int) -> None:
         earlier = self.wakes_at_ms
@@ -438,7 +447,11 @@ class Host:
 
     def warn(self, text: str) -> None:
         """Report something to the operator."""
-        self.troubles.append(Trouble.of(text))
+        self.troubles.append(Trouble.of(text, TroubleKind.NOTE))
+
+    def disk_failed(self, text: str) -> None:
+        """Report to the operator that a file could not be read or written."""
+        self.troubles.append(Trouble.of(text, TroubleKind.DISK))
 
     def _send(self, send: Send, now: int) -> None:
         if self.carries_own and send.node_id == self.node.settings.node_id:
@@ -562,7 +575,8 @@ class Host:
         self.upkeep.forget(key)
         is_damaged = isinstance(problem, DamagedLog)
         rest = "" if is_damaged else "; gave up leadership to read the log again"
-        self.warn(f"{key}: {problem}{rest}")
+        report = self.disk_failed if isinstance(problem, StorageError) else self.warn
+        report(f"{key}: {problem}{rest}")
         self._drop_appends(key)
         if key not in self.held or self._still_writes(key):
             self.directory.give_up(key)
@@ -678,7 +692,7 @@ class Host:
                 trouble = (
                     f"{key}: {problem}; until the manifest is written, readers of the files see older records"
                 )
-                self.warn(trouble)
+                self.disk_failed(trouble)
         is_more_waiting = bool(self.changed) and not failed
         self.changed.update(dict.fromkeys(failed))
         return is_more_waiting

@@ -43,7 +43,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
@@ -60,16 +59,19 @@ from fencepost.broker.connections import (
     SWEEP_MS,
     Connection,
     ConnectionTable,
+    InProgress,
     SpareDescriptor,
     half_of_descriptors,
     monotonic_ms,
     raise_descriptor_limit,
 )
-from fencepost.broker.contract import Append, Disconnected, Received, Reply, ReplyTo
+from fencepost.broker.contract import Append, Disconnected, Input, Outcome, Received, Reply, ReplyTo
+from fencepost.broker.counters import Counters, errors_in
 from fencepost.broker.faults import DropReply, PauseAfterAppend, server_faults
-from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy, Trouble
+from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy, Trouble, TroubleKind
 from fencepost.broker.memory import MemoryBound
 from fencepost.broker.node import Node
+from fencepost.broker.notices import BROKER, FENCED, Notices
 from fencepost.broker.observer import Observer
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
 from fencepost.broker.wire_protocols import ProtocolSwitchedOff, ServedProtocol
@@ -82,7 +84,6 @@ from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolati
 from fencepost.protocol.frames import FrameTooLarge, PeerSpeaksTls, ReplyFrame, RequestFrame, encode_reply
 from fencepost.protocol.messages import Produce, Request
 from fencepost.protocol.secure import TlsFailed
-from fencepost.protocol.terms import escaped
 from fencepost.protocol.wire_protocol import Asked
 
 RECEIVE_SIZE: Final = 1 << 20  # bytes of a large frame per wake-up
@@ -145,33 +146,6 @@ def now_ms() -> int:
 
 
 EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # the hosts that stand for all interfaces
-NOTICE_INTERVAL_MS: Final = 10_000
-
-
-class Notices:
-    """Lines on stderr, at most one per cause and interval: a client that misbehaves must not fill the disk.
-    The next line of a cause says how many were left out.
-    """
-
-    CAUSES_MAX = 1_000  # remembered; beyond this the oldest is forgotten
-
-    def __init__(self, clock: Callable[[], int]) -> None:
-        """`clock` gives milliseconds that never go back."""
-        self._clock = clock
-        self._logged: dict[str, tuple[int, int]] = {}  # cause: (when last printed, lines left out since)
-
-    def log(self, cause: str, line: str) -> None:
-        """Print the line, unless one of the same cause was printed within the interval."""
-        now = self._clock()
-        logged_ms, left_out = self._logged.pop(cause, (now - NOTICE_INTERVAL_MS, 0))
-        if now - logged_ms < NOTICE_INTERVAL_MS:
-            self._logged[cause] = (logged_ms, left_out + 1)
-            return
-        more = f" ({left_out} more like this in between)" if left_out else ""
-        print("\n".join(map(escaped, f"{line}{more}".splitlines())), file=sys.stderr, flush=True)
-        self._logged[cause] = (now, 0)
-        if len(self._logged) > self.CAUSES_MAX:
-            del self._logged[next(iter(self._logged))]
 
 
 class Server:
@@ -189,11 +163,13 @@ class Server:
         self.pauses = [fault for fault in faults if isinstance(fault, PauseAfterAppend)]
         self.drops = [fault for fault in faults if isinstance(fault, DropReply)]
         self.lost: set[ReplyTo] = set()
+        self.counters = Counters()
         self.notices = Notices(monotonic_ms)
+        host.watch = self._watch
         self.connections = ConnectionTable(
             settings.connections,
             host.node,
-            report=self.notices.log,
+            report=self._log_dropped,
             pressed=self.hurry,
             has_tls=settings.access.tls_cert is not None,
             protocol=settings.protocol,
@@ -201,7 +177,6 @@ class Server:
         host.answers_pool, host.is_open = self.connections.answers, self.connections.is_open
         self.observer = settings.observer
         if self.observer is not None:
-            host.watch = self.observer.stepped
             self.observer.started(host.node)
         # One buffer serves all connections: its bytes are copied into frames before the next receive.
         self._received = memoryview(bytearray(RECEIVE_SIZE))
@@ -241,7 +216,7 @@ class Server:
         else:
             self._work_until_held(now)
             self._send_answers()
-        self._tell_troubles()
+        self._log_troubles()
         if host.unsynced:
             self._unsynced.unpark_all()
         if host.upkeep.is_needed:
@@ -251,13 +226,18 @@ class Server:
         if self._next_alarm_ms(now) < self._alarm_at_ms:
             self._alarm.unpark_all()
 
-    def _tell_troubles(self) -> None:
+    def _watch(self, arrived: Input, outcome: Outcome) -> None:
+        if outcome.appends:
+            self.counters.appended(outcome)
+        self.notices.step(arrived, outcome, self.host.node)
+        if self.observer is not None:
+            self.observer.stepped(arrived, outcome)
+
+    def _log_troubles(self) -> None:
         troubles, self.host.troubles = self.host.troubles, []
         for trouble in troubles:
-            self._log(trouble)
-
-    def _log(self, trouble: Trouble) -> None:
-        self.notices.log(trouble.cause, trouble.text)
+            self.notices.trouble(trouble)
+            self.counters.disk_problems += trouble.kind is TroubleKind.DISK
 
     def _work_until_held(self, now: int) -> None:
         """Check after each append whether a fault stops the node before the append's effects."""
@@ -282,8 +262,9 @@ class Server:
                 left = "nobody waits for it" if connection is None else None
                 self.observer.answered(answer, "a fault drops it" if answer.to in self.lost else left)
             # Not in progress: refused already, when its handler failed after part of its work.
-            if connection is None or not connection.end(answer.to.correlation_id):
+            if connection is None or (ended := connection.end(answer.to.correlation_id)) is None:
                 continue
+            self._count(connection, ended, answer)
             if answer.to in self.lost:
                 self.lost.discard(answer.to)
                 print(json.dumps({"lost_reply": type(answer.body).__name__}), flush=True)
@@ -294,6 +275,13 @@ class Server:
             self.host.sent_read()
         if self.connections.answers.free < 0:
             self.connections.shrink()
+
+    def _count(self, connection: Connection, ended: InProgress, answer: Reply) -> None:
+        """Count an answer, and tell of a producer that was refused because it is fenced."""
+        self.counters.answered(ended.kind, answer, time.monotonic_ns() - ended.began_ns)
+        if ended.transactional_id is not None:
+            for error in FENCED.intersection(errors_in(answer)):
+                self.notices.refusal(ended.kind, ended.transactional_id, error, connection.peer)
 
     def _answered(self, connection: Connection, answer: Reply) -> Asked:
         """What an answer of the node leads to."""
@@ -306,7 +294,7 @@ class Server:
             self.notices.log("a reply that is too large", f"{type(answer.body).__name__}: {problem}")
             return self._refused(connection, ReplyFrame(number, error=ErrorCode.INVALID_REQUEST, body=None))
         except Exception as problem:  # noqa: BLE001 - a bug costs this reply, not the others
-            self._log(Trouble.bug("drops a reply:", problem))
+            self.notices.trouble(Trouble.bug("drops a reply:", problem))
             error = ErrorCode.UNKNOWN_SERVER_ERROR
             return self._refused(connection, ReplyFrame(number, error=error, body=None))
 
@@ -315,7 +303,7 @@ class Server:
         try:
             return connection.protocol.reply(refusal)
         except Exception as problem:  # noqa: BLE001 - a bug costs this connection, not the others
-            self._log(Trouble.bug("closed a connection:", problem))
+            self.notices.trouble(Trouble.bug("closed a connection:", problem))
             connection.close()
             return Asked()
 
@@ -336,9 +324,8 @@ class Server:
                     continue
                 if self.connections.is_full:
                     accepted.close()
-                    self._tell_refused(
-                        f"all {self.connections.limit} connections (max.connections) are in use"
-                    )
+                    why = f"all {self.connections.limit} connections (max.connections) are in use"
+                    self._log_refused(why, peer=f"{address[0]}:{address[1]}")
                 else:
                     session = None if self.admission is None else self.admission.session()
                     nursery.start_soon(
@@ -352,10 +339,12 @@ class Server:
             self.listener.accept()[0].close()
         if not spare.open():
             await trio.sleep(OUT_OF_DESCRIPTORS_S)  # otherwise this would spin
-        self._tell_refused("no file descriptor is left; raise the limit (ulimit -n)")
+        self._log_refused("no file descriptor is left; raise the limit (ulimit -n)")
 
-    def _tell_refused(self, why: str) -> None:
-        self.notices.log(f"refused: {why}", f"refused a connection: {why}")
+    def _log_refused(self, why: str, *, peer: str = "") -> None:
+        self.counters.refused_connections += 1
+        whose = f" from {peer}" if peer else ""
+        self.notices.log(f"refused: {why}", f"refused a connection{whose}: {why}", peer=peer or None)
 
     async def _serve(self, connection: Connection) -> None:
         """Serve one client until it leaves or violates the protocol; that ends this connection only."""
@@ -368,24 +357,36 @@ class Server:
                 is_open = await connection.receive(self._received)
         except NotAdmitted as problem:
             connection.reply(problem.reply)
-            self.notices.log("a login", f"refused a connection from {connection.peer}: {problem}")
+            self._log_violation(connection, "a login", "refused", problem)
         except PeerSpeaksTls as problem:
             # Any frame will do: what is not TLS tells the client's TLS library what is wrong.
             connection.send(encode_reply(ReplyFrame(0, error=ErrorCode.INVALID_REQUEST, body=None)))
-            self.notices.log("TLS", f"refused a connection from {connection.peer}: {problem}")
+            self._log_violation(connection, "TLS", "refused", problem)
         except TlsFailed as problem:
-            self.notices.log("TLS", f"refused a connection from {connection.peer}: {problem}")
+            self._log_violation(connection, "TLS", "refused", problem)
         except ProtocolSwitchedOff as problem:
-            self.notices.log("a protocol", f"closed a connection from {connection.peer}: {problem}")
+            self._log_violation(connection, "a protocol", "closed", problem)
         except ProtocolViolation as problem:
-            self.notices.log("a violation", f"closed a connection that violated the protocol: {problem}")
+            violation = ProtocolViolation(f"it violated the protocol: {problem}")
+            self._log_violation(connection, "a violation", "closed", violation)
         except Exception as problem:  # noqa: BLE001 - a bug costs this connection, not the others
-            self._log(Trouble.bug("closed a connection:", problem))
+            self.notices.trouble(Trouble.bug("closed a connection:", problem))
         finally:
             connection.close()
             del self.connections.opened[connection.number]
             self.host.offer(Disconnected(connection=connection.number))
             self.turn()
+
+    def _log_dropped(self, connection: Connection, why: str) -> None:
+        peer = connection.peer
+        self.notices.log("a connection", f"closed a connection from {peer}: its client {why}", peer=peer)
+
+    def _log_violation(
+        self, connection: Connection, cause: str, what_happened: str, problem: FencepostError
+    ) -> None:
+        peer = connection.peer
+        self.counters.refused_connections += 1
+        self.notices.log(cause, f"{what_happened} a connection from {peer}: {problem}", peer=peer)
 
     def _offer_early(self, connection: Connection, arrived: RequestFrame) -> None:
         """Take up a request that needs no authentication."""
@@ -440,7 +441,7 @@ class Server:
                 f"correlation id {to.correlation_id} is in use: an earlier request with it has no reply yet"
             )
         if not (type(request) is Produce and request.acks == 0):  # that gets no reply
-            connection.begin(to.correlation_id, type(request))
+            connection.begin(to.correlation_id, request)
         if session is not None:
             allowed = self._authorized(connection, session, arrived)
             if allowed is None:
@@ -465,7 +466,8 @@ class Server:
         verdict = session.authorize(request, arrived.version)
         if verdict.denial is not None:
             what = f"{session.principal} may not {verdict.denial} ({type(request).__name__})"
-            self.notices.log(f"a denial of {session.principal}", what)
+            cause = f"a denial of {session.principal}"
+            self.notices.log(cause, what, peer=connection.peer, principal=session.principal)
         if number in connection.in_progress:  # otherwise nobody waits for an answer (acks 0)
             if verdict.request is None:
                 connection.end(number)
@@ -522,12 +524,14 @@ class Server:
 
     async def _sync_one(self, journal: Journal) -> None:
         """Sync one log and report the result, unless the log was deleted or given up in the meantime."""
+        began_ns = time.monotonic_ns()
         try:
             offset = await trio.to_thread.run_sync(journal.sync)
         except StorageError as problem:
             if self.host.directory.holds(journal):
                 self.host.sync_failed(journal.partition, problem)
         else:
+            self.counters.syncs.add((time.monotonic_ns() - began_ns) / 1e6)
             if self.host.directory.holds(journal):
                 self.host.synced(journal.partition, offset)
 
@@ -597,21 +601,34 @@ def _opened(settings: BrokerSettings) -> Generator[Server]:
             try:
                 yield Server(settings, host, listener, admission)
             finally:
+                BROKER.info("stopping")
                 host.stop()
         finally:
             directory.abandon()
+            BROKER.info("stopped")
 
 
 async def serve(settings: BrokerSettings, *, on_ready: Callable[[Ready], None]) -> None:
     """Run a broker until cancelled, then stop it cleanly. Raises CannotListen, DirectoryInUse or StorageError
     if it cannot start.
     """
+    began_ms = monotonic_ms()
     with _opened(settings) as server:
         server.turn()
-        port = server.listener.getsockname()[1]
-        on_ready(Ready(settings.host, port, server.connections.memory))
+        ready = Ready(settings.host, server.listener.getsockname()[1], server.connections.memory)
+        _log_start(server, ready, monotonic_ms() - began_ms)
+        on_ready(ready)
         async with trio.open_nursery() as nursery:
             server.start(nursery)
+
+
+def _log_start(server: Server, ready: Ready, took_ms: int) -> None:
+    directory, node = server.settings.directory, server.host.node
+    place = "in memory" if directory is None else f"in {directory}"
+    BROKER.info(
+        "node %d is ready on %s: read %d partitions %s in %d ms",
+        node.settings.node_id, ready.address, len(node.logs), place, took_ms,
+    )  # fmt: skip
 
 
 async def serve_until_signalled(
@@ -633,6 +650,7 @@ async def serve_until_signalled(
             nursery.start_soon(lambda: serve(settings, on_ready=became_ready))
             async for number in signals:
                 caught = signal.Signals(number)
+                BROKER.info("caught %s", caught.name)
                 nursery.cancel_scope.cancel()
                 break
     return caught

@@ -34,7 +34,7 @@ class OfLogs(Protocol):
 
     def lose(self, key: TopicPartition, problem: Exception) -> None: ...
 
-    def warn(self, text: str) -> None: ...
+    def disk_failed(self, text: str) -> None: ...
 
 
 @attrs.define(eq=False)
@@ -70,7 +70,7 @@ class Upkeep:
             try:
                 planned = plan_cleaning(journal, order.rules)
             except StorageError as problem:  # it only read: the log is served as before
-                self.host.warn(f"{key} was not compacted: {problem}")
+                self.host.disk_failed(f"{key} was not compacted: {problem}")
                 return
             if planned is not None:
                 self.cleanings[key] = planned
@@ -144,7 +144,7 @@ class Upkeep:
         if not cleaning.is_cancelled:
             if isinstance(problem, DamagedLog):
                 self.uncleanable.add(key)
-            self.host.warn(f"{key} was not compacted: {problem}")
+            self.host.disk_failed(f"{key} was not compacted: {problem}")
 
     def forget(self, key: TopicPartition) -> None:
         """The log is not this host's any more, or is read anew."""

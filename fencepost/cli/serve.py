@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.log_lines import LogFormat, LogLevel, write_log
 from fencepost.cli.options import WithoutFixes, settings_in, text_of
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def serve(
     without_fixes: WithoutFixes = (),
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", show=False)] = (),
     fault: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
     with_parent: Annotated[bool, _Hidden] = False,
 ) -> int:
     """Run a broker until Ctrl-C or SIGTERM.
@@ -112,7 +115,12 @@ def serve(
         Inject a fault for your own tests, in the phrases of scenarios (scenarios/README.md). Repeatable.
         For example "when node 1 sends Produce reply #3 do drop", or
         "when coordinator of app appends PREPARE_COMMIT do pause node 1".
+    log_level
+        The least severe lines of the log, which goes to stderr.
+    log_format
+        One line of text per entry, or one JSON object.
     """
+    write_log(log_level, log_format)
     _check_place(directory, memory=memory)
     access = _access(tls_cert, tls_key, tls_client_ca, users, acls, reachable=host, insecure=insecure)
     _check_faults(fault)

@@ -68,15 +68,16 @@ async def is_served(wire: Wire) -> bool:
 # --- how many -------------------------------------------------------------------------------------------
 
 
-async def test_a_connection_beyond_the_limit_is_closed_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_connection_beyond_the_limit_is_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
     async with limited(max_connections=2) as (server, wires):
         first, second = await wires.open(), await wires.open()
         assert await is_served(first)
         assert await is_served(second)
         for _ in range(5):
             assert await (await wires.open()).is_closed_by_peer()
-        said = capsys.readouterr().err
-        assert said == "refused a connection: all 2 connections (max.connections) are in use\n"
+        (said,) = caplog.messages
+        assert said.startswith("refused a connection from 127.0.0.1:")
+        assert said.endswith(": all 2 connections (max.connections) are in use")
         await second.stream.aclose()
         await until(lambda: len(server.connections.opened) == 1)
         assert await is_served(await wires.open())
@@ -107,7 +108,7 @@ def no_descriptor_left() -> Generator[None]:
 
 
 async def test_without_descriptors_new_connections_are_refused_and_others_served(
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with limited() as (server, wires):
         good = await wires.open()
@@ -119,7 +120,7 @@ async def test_without_descriptors_new_connections_are_refused_and_others_served
                 assert await Wire(stream).is_closed_by_peer()
             assert await is_served(good)
         assert len(server.connections.opened) == 1
-        assert capsys.readouterr().err.count("no file descriptor is left") == 1
+        assert caplog.text.count("no file descriptor is left") == 1
         assert await is_served(await wires.open())
         for stream in streams:
             await stream.aclose()
@@ -140,7 +141,7 @@ async def test_an_idle_connection_is_closed_and_one_that_waits_for_an_answer_is_
 
 
 async def test_a_frame_that_is_not_finished_in_time_costs_its_connection(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connections, "FRAME_MS", 20)
     monkeypatch.setattr(server_module, "SWEEP_MS", 5)
@@ -148,7 +149,7 @@ async def test_a_frame_that_is_not_finished_in_time_costs_its_connection(
         slow, quiet = await wires.open(), await wires.open()
         await slow.stream.send_all(b"".join(encode_request(m.Metadata(topics=None), correlation_id=1))[:9])
         assert await slow.is_closed_by_peer()
-        assert "sent 9 bytes of a request in" in capsys.readouterr().err
+        assert "sent 9 bytes of a request in" in caplog.text
         assert await is_served(quiet)
 
 
@@ -181,7 +182,7 @@ async def test_an_announced_length_takes_nothing_before_bytes_arrive() -> None:
 
 
 async def test_a_request_waits_for_room_until_a_client_that_stalls_is_closed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with limited() as (server, wires):
         pool = server.connections.requests
@@ -203,7 +204,7 @@ async def test_a_request_waits_for_room_until_a_client_that_stalls_is_closed(
             assert pool.is_wanted
             monkeypatch.setattr(connections, "STALLED_MS", 0)
         assert await bad.is_closed_by_peer()
-        assert "made no progress for a second and held" in capsys.readouterr().err
+        assert "made no progress for a second and held" in caplog.text
         await until(lambda: pool.taken == 0)
         assert len(server.connections.opened) == 2
 
@@ -293,7 +294,7 @@ async def test_a_fetch_that_waits_for_room_is_answered_when_another_client_has_t
 
 
 async def test_answers_that_did_not_ask_cost_the_worst_reader_its_connection(
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with limited() as (server, wires):
         good, bad = await wires.open(), await wires.open()
@@ -305,7 +306,7 @@ async def test_answers_that_did_not_ask_cost_the_worst_reader_its_connection(
         worst.send([bytes(16 * MEBIBYTE)])
         assert await is_served(good)
         assert worst.is_closed
-        assert "had not read" in capsys.readouterr().err
+        assert "had not read" in caplog.text
         assert pool.taken == 0
 
 

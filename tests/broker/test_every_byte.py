@@ -126,7 +126,7 @@ def seen_on(storage: Memory, said: list[str] | None = None) -> Seen | None:
             said.append(str(problem))
         return None
     if said is not None:
-        said += [text for text, _ in story.host.troubles]
+        said += [trouble.text for trouble in story.host.troubles]
     seen: Seen = {}
     for key, isolation in PLACES:
         try:

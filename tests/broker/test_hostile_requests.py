@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from fencepost.broker.server import NOTICE_INTERVAL_MS, Notices
+from fencepost.broker.notices import NOTICE_INTERVAL_MS, Notices
 from fencepost.protocol import frames
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
@@ -121,7 +121,7 @@ def test_a_marker_that_names_no_producer_is_not_written(
 
 @pytest.mark.trio
 async def test_a_reply_larger_than_a_frame_is_an_error_for_its_client_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as (_, wires):
         wire = await wires.open()
@@ -132,14 +132,14 @@ async def test_a_reply_larger_than_a_frame_is_an_error_for_its_client_alone(
         for _ in range(10):
             reply = await wire.ask(m.ListTransactions(states=(), producer_ids=(), duration_ms=-1))
             assert (reply.error, reply.body) == (ErrorCode.INVALID_REQUEST, None)
-        assert capsys.readouterr().err.count("ListTransactionsReply: a message of") == 1
+        assert caplog.text.count("ListTransactionsReply: a message of") == 1
         assert body_of(await wire.ask(m.Metadata(topics=None)), m.MetadataReply).topics
 
 
 # --- what the broker says about them ----------------------------------------------------------------------
 
 
-def test_notices_of_one_cause_are_counted_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notices_of_one_cause_are_counted_and_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
     now = 0
     notices = Notices(lambda: now)
     for number in range(500):
@@ -147,17 +147,13 @@ def test_notices_of_one_cause_are_counted_and_not_repeated(capsys: pytest.Captur
     notices.log("full disk", "full disk")
     now = NOTICE_INTERVAL_MS
     notices.log("bad frame", "bad frame 500")
-    assert capsys.readouterr().err.splitlines() == [
-        "bad frame 0",
-        "full disk",
-        "bad frame 500 (499 more like this in between)",
-    ]
+    assert caplog.messages == ["bad frame 0", "full disk", "bad frame 500 (499 more like this in between)"]
 
 
-def test_notices_remember_a_bounded_number_of_causes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notices_remember_a_bounded_number_of_causes(caplog: pytest.LogCaptureFixture) -> None:
     notices = Notices(lambda: 0)
     for number in [*range(Notices.CAUSES_MAX + 1), 0, Notices.CAUSES_MAX]:
         notices.log(f"cause {number}", f"line {number}")
-    lines = capsys.readouterr().err.splitlines()
+    lines = caplog.messages
     assert len(lines) == Notices.CAUSES_MAX + 2  # the forgotten one is printed again, the last one is not
     assert lines[-1] == "line 0"

@@ -109,7 +109,7 @@ async def test_a_request_may_arrive_in_pieces(served: Served) -> None:
     ids=["http", "too large", "too short", "no msgpack", "header beyond the frame", "zeros"],
 )
 async def test_garbage_closes_the_connection_that_sent_it_and_no_other(
-    served: Served, garbage: bytes, capsys: pytest.CaptureFixture[str]
+    served: Served, garbage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, wires = served
     good, bad = await wires.open(), await wires.open()
@@ -118,7 +118,7 @@ async def test_garbage_closes_the_connection_that_sent_it_and_no_other(
     assert await bad.is_closed_by_peer()
     assert (await good.ask(m.Metadata(topics=None))).error is ErrorCode.NONE
     assert len(server.connections.opened) == 1
-    assert "closed a connection" in capsys.readouterr().err
+    assert "closed a connection" in caplog.text
 
 
 async def test_a_version_that_is_not_spoken_is_answered(served: Served) -> None:

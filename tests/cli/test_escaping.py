@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fencepost import Record
-from fencepost.broker.server import Notices
+from fencepost.broker.notices import Notices
 from fencepost.cli.consume import show
 from fencepost.cli.output import print_json
 from fencepost.cli.table import print_table
@@ -38,9 +38,10 @@ def test_tables_and_json_are_safe(text: str, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_lines_of_the_broker_are_safe(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_the_broker_are_safe(text: str, caplog: pytest.LogCaptureFixture) -> None:
     Notices(lambda: 0).log("cause", f"a violation: {text}")
-    assert all(line.isprintable() for line in capsys.readouterr().err.splitlines())
+    assert caplog.messages
+    assert all(line.isprintable() for text in caplog.messages for line in text.splitlines())
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -134,7 +134,7 @@ async def test_responses_leave_in_the_order_of_the_requests() -> None:
 
 @pytest.mark.trio
 async def test_a_response_that_is_too_large_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with kafka_client() as (_, wire):
         assert len((await wire.ask(LISTS)).body.transactions) == 30
@@ -142,7 +142,7 @@ async def test_a_response_that_is_too_large_is_an_error(
         for _ in range(5):
             reply = await wire.ask(LISTS)
             assert (reply.error, reply.body.transactions) == (ErrorCode.INVALID_REQUEST, ())
-        assert capsys.readouterr().err.count("ListTransactionsReply: a response of") == 1
+        assert caplog.text.count("ListTransactionsReply: a response of") == 1
         assert (await wire.ask(FINDS)).error is ErrorCode.NONE
 
 
@@ -165,13 +165,13 @@ def breaks(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
 
 @pytest.mark.trio
 async def test_a_bug_in_a_response_costs_one_request(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with kafka_client() as (_, wire):
         breaks(monkeypatch, 1)
         assert (await wire.ask(LISTS)).error is ErrorCode.UNKNOWN_SERVER_ERROR
         assert (await wire.ask(LISTS)).error is ErrorCode.NONE
-        assert capsys.readouterr().err.count("drops a reply") == 1
+        assert caplog.text.count("drops a reply") == 1
 
 
 @pytest.mark.trio
@@ -187,7 +187,7 @@ async def test_a_bug_in_the_error_instead_costs_the_connection(monkeypatch: pyte
 
 @pytest.mark.trio
 async def test_an_isolation_level_that_nobody_knows_closes_the_connection(
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with kafka_client() as (_, wire):
         sent = bytearray(kafka_request(fetch(0), version=12, correlation_id=0))
@@ -196,7 +196,7 @@ async def test_an_isolation_level_that_nobody_knows_closes_the_connection(
         await wire.stream.send_all(sent)
         with trio.fail_after(PATIENCE_S):
             assert await wire.stream.receive_some(1) == b""
-        assert "isolation level 7 is neither 0 nor 1" in capsys.readouterr().err
+        assert "isolation level 7 is neither 0 nor 1" in caplog.text
 
 
 @pytest.mark.trio

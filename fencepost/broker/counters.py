@@ -1,0 +1,124 @@
+"""What a broker has done since it started: requests by API, and what was written to and read from topics.
+
+Rule: counting costs something per request and per batch, and nothing per record. Nothing here is read by the
+node: counters only leave it (broker/metrics.py, broker/status.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
+from itertools import repeat
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+import attrs
+
+from fencepost.broker.contract import Outcome, Reply
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.messages import FetchReply, ProduceReply, ReplyBody, Request
+
+BUCKETS_MS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0)
+"""Upper bounds of a histogram; a last bucket has no bound."""
+
+
+@attrs.define(eq=False)
+class Durations:
+    """How often something took how long."""
+
+    count: int = 0
+    total_ms: float = 0.0
+    buckets: list[int] = attrs.Factory(lambda: [*repeat(0, len(BUCKETS_MS) + 1)])
+
+    def add(self, took_ms: float) -> None:
+        """Count one of so many milliseconds."""
+        self.count += 1
+        self.total_ms += took_ms
+        self.buckets[bisect_left(BUCKETS_MS, took_ms)] += 1
+
+
+@attrs.define(eq=False)
+class RequestCounts:
+    """The requests of one API that were answered."""
+
+    durations: Durations = attrs.Factory(Durations)
+    errors: Counter[ErrorCode] = attrs.Factory(Counter[ErrorCode])  # of requests, and of parts of them
+
+
+@attrs.define(eq=False)
+class TopicCounts:
+    """What clients and coordinators wrote to a topic, and clients read from it."""
+
+    records_in: int = 0  # without markers
+    bytes_in: int = 0
+    bytes_out: int = 0
+    produce_requests: int = 0  # of one partition each, as Kafka counts them
+    failed_produce_requests: int = 0
+    fetch_requests: int = 0
+    failed_fetch_requests: int = 0
+
+
+@attrs.define(eq=False)
+class Counters:
+    """All counters of a broker."""
+
+    requests: defaultdict[type[Request], RequestCounts] = attrs.Factory(
+        lambda: defaultdict[type[Request], RequestCounts](RequestCounts)
+    )
+    topics: defaultdict[str, TopicCounts] = attrs.Factory(lambda: defaultdict[str, TopicCounts](TopicCounts))
+    syncs: Durations = attrs.Factory(Durations)
+    refused_connections: int = 0
+    disk_problems: int = 0
+
+    def answered(self, kind: type[Request], answer: Reply, took_ns: int) -> None:
+        """A request was answered."""
+        counts = self.requests[kind]
+        counts.durations.add(took_ns / 1e6)
+        for error in errors_in(answer):
+            counts.errors[error] += 1
+        match answer.body:
+            case ProduceReply(partitions=partitions):
+                for part in partitions:
+                    topic = self.topics[part.topic]
+                    topic.produce_requests += 1
+                    topic.failed_produce_requests += part.error is not NO_ERROR
+            case FetchReply(partitions=partitions):
+                for part in partitions:
+                    topic = self.topics[part.topic]
+                    topic.fetch_requests += 1
+                    topic.failed_fetch_requests += part.error is not NO_ERROR
+                    topic.bytes_out += len(part.records)
+            case _:
+                pass
+
+    def appended(self, outcome: Outcome) -> None:
+        """The node appended batches."""
+        for append in outcome.appends:
+            topic, header = self.topics[append.partition.topic], append.header
+            topic.bytes_in += header.size
+            if not header.is_control:
+                topic.records_in += header.record_count
+
+
+def errors_in(answer: Reply) -> Iterator[ErrorCode]:
+    """The errors of an answer: of the whole, and of its parts."""
+    if answer.error is not NO_ERROR:
+        yield answer.error
+    body = answer.body
+    if body is not None:
+        for name in _lists_with_errors(type(body)):
+            for part in getattr(body, name):
+                if part.error is not NO_ERROR:
+                    yield part.error
+
+
+@cache
+def _lists_with_errors(kind: type[ReplyBody]) -> tuple[str, ...]:
+    """The lists of a reply whose entries have an error of their own."""
+    return tuple(name for name, annotation in get_type_hints(kind).items() if _has_errors(annotation))
+
+
+def _has_errors(annotation: Any) -> bool:
+    entries = get_args(annotation)
+    return get_origin(annotation) is tuple and "error" in getattr(entries[0], "__annotations__", {})
