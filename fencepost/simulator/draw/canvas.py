@@ -29,6 +29,7 @@ text{font:11px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#1c
 .silence{fill:#8c959f;opacity:.25}.lifeline{stroke:#8c959f;stroke-width:1.5}
 .silent{stroke:#8c959f;stroke-width:1.5;stroke-dasharray:1 5}
 .guide{stroke:#8c959f;stroke-width:.8;stroke-dasharray:1 3;fill:none}.rule{stroke:#d0d7de;stroke-width:1}
+.cut{stroke:#57606a;stroke-width:1.4}
 .message{stroke:#31597f;stroke-width:1.6;fill:none}.answer{stroke:#31597f;stroke-width:1;fill:none}
 .late{stroke:#b3261e;stroke-width:3.2;fill:none}.again{stroke:#7d3c98;stroke-width:2.4;fill:none}
 .lost{stroke:#b3261e;stroke-width:1.6;stroke-dasharray:6 4;fill:none}
@@ -54,7 +55,7 @@ text{font:11px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#1c
 """.strip()
 
 
-def tag(name: str, *inside: str, **attributes: str | float) -> str:
+def tag(name: str, /, *inside: str, **attributes: str | float) -> str:
     """One element; `stroke_width` and `class_` become `stroke-width` and `class`."""
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}={quoteattr(_written(value))}"
@@ -68,9 +69,14 @@ def _written(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
 
 
+def printable(text: str) -> str:
+    """The text with a replacement character for what no XML may hold."""
+    return _FORBIDDEN.sub("\ufffd", text)
+
+
 def words(text: str) -> str:
-    """Text between tags; what no XML may hold is shown as a replacement character."""
-    return escape(_FORBIDDEN.sub("\ufffd", text))
+    """Text between tags."""
+    return escape(printable(text))
 
 
 def width_of(text: str) -> float:

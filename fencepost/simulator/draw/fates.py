@@ -241,6 +241,27 @@ def overtakers(message: DrawnMessage, messages: Mapping[int, DrawnMessage]) -> s
     return f"after {message.overtaken_by[0]}" if retry is None else f"after its retry {retry}"
 
 
+def batch_words(event: Appended) -> str:
+    """What stands beside a batch in its log: "5-7 a b c 0/2"."""
+    return " ".join(filter(None, (offsets(event), content(event), producer(event.header))))
+
+
+def state_words(event: Coordinated) -> str:
+    """What stands beside a state of a transaction."""
+    return f"{event.record.state.title} {producer(event.record)}"
+
+
+def arrival_words(message: DrawnMessage, messages: Mapping[int, DrawnMessage], *, is_far: bool) -> str:
+    """What stands where a message comes: its number, and what it is if it left long ago."""
+    text = f"{message.event.number} {message.event.label}" if is_far else str(message.event.number)
+    return f"{text}, {overtakers(message, messages)}" if message.is_late else text
+
+
+def loss_words(message: DrawnMessage) -> str:
+    """What stands where a message is lost."""
+    return f"{message.event.number} lost: {message.because}"
+
+
 def note(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
     """One event in the few words that stand beside its place in a lane."""
     match event:

@@ -1,42 +1,65 @@
 """Where everything stands in a picture: a row per event, a column per lane.
 
-Each event has a row to itself, so texts about two events never overlap; time is printed, not to scale. Of a
-long run only the last part is laid out.
+Each event has a row to itself, so texts about two events never overlap; time is printed, not to scale, and
+where much time passes between two rows the axis is broken. Of a long run only the last part is laid out.
+
+Rule: every lane is as wide as its texts need, up to a limit, so that a text is cut only where there is no
+room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from statistics import median
 from textwrap import wrap
 
 import attrs
 
 from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition
 from fencepost.simulator.draw.canvas import PALETTE, tag, width_of, words
-from fencepost.simulator.draw.fates import DrawnMessage, follow, note, read_logs, sentence
+from fencepost.simulator.draw.fates import (
+    DrawnBatch,
+    DrawnMessage,
+    arrival_words,
+    batch_words,
+    follow,
+    loss_words,
+    milliseconds,
+    note,
+    read_logs,
+    sentence,
+    state_words,
+)
 from fencepost.simulator.world.history import Appended, Bounded, Called, Coordinated, Event, History, Sent
+from fencepost.simulator.world.participants import NS_PER_MS
 
 EVENTS_MAX = 2_000  # as many rows as a browser still scrolls with ease
 
-TIME_WIDTH = 80
-_HEAD = 78  # title, what is left out, and the names of the lanes
+_TIME_MIN = 80
+HEAD = 78  # title, what is left out, and the names of the lanes
 LESSON_LINE = 15
 BROKEN_LINE = 20
 _ROW = 21
 _HIGH_ROW = 25  # a departure: its label stands above its line
 _LOW_ROW = 15  # a bound that moved: one small number
+_BREAK_ROW = 18  # more, where the axis is broken
+_JUMP_MIN = 20 * NS_PER_MS  # the shortest time that breaks the axis,
+_JUMP_SHARE = 20  # if it is so many times the usual time between two events
 _GAP_MIN = 130
-_GAP_MAX = 270
+_GAP_MAX = 330
 _MARGIN_MIN = 70
-_MARGIN_MAX = 150
-_COORDINATOR_WIDTH = 165
+_MARGIN_MAX = 330
+_COORDINATOR_MIN = 110
 _LOG_CELLS_WIDTH = 260  # what a long log is squeezed into
 _CELL_MIN = 3.0
 _CELL_MAX = 18.0
-LOG_WORDS_WIDTH = 160  # room for "12-15 a b c d 1000/0" after the last offset
+_LOG_WORDS_MIN = 90  # room for "LSO 12 HW 15" after the last offset
+LOG_WORDS_MAX = 40  # characters
 _LOST_AT = 0.6  # of a message's way: where the cross stands
 _UNDER_WAY_AT = 0.45
 LOOP = 34  # how far a node's message to itself swings out
+_NEAR = 3  # rows: a message that takes no longer needs no label where it comes
 _LINE_LENGTH = 120  # characters of running text
 
 
@@ -83,30 +106,30 @@ class Scene:
     edge; what was broken stands between the `last` event and the `bottom`.
     """
 
-    def __init__(self, history: History, *, events_max: int) -> None:
+    def __init__(self, history: History, *, first: int = 0) -> None:
         events = history.events
         self.history = history
         self.messages, self.logs = follow(events), read_logs(events)
         self.batches = {partition: log.batches() for partition, log in self.logs.items()}
         self.lesson = wrap(history.lesson, _LINE_LENGTH)
         self.broken = [line for evidence in history.broken for line in wrap(evidence, _LINE_LENGTH)]
-        self.first = max(len(events) - events_max, 0)
-        self.top = _HEAD + LESSON_LINE * len(self.lesson)
-        self.rows, self.last = _rows(events[self.first :], top=self.top)
+        self.first = first
+        self.top = HEAD + LESSON_LINE * len(self.lesson)
+        self.breaks: dict[int, int] = _breaks(events[first:], first=first)
+        """Where the axis is broken: the place of the event after it, and the time that passes."""
+        self.rows, self.last = _rows(events[first:], top=self.top, breaks={p - first for p in self.breaks})
         self.bottom = self.last + BROKEN_LINE * len(self.broken)
+        self.window = (0.0, self.bottom)
+        """The heights between which elements are drawn; a slide has a part of the whole."""
         x = self.lanes_end = self._place_lanes()
-        self.coordinators: dict[str, float] = {}
-        for event in events:
-            if isinstance(event, Coordinated) and event.transactional_id not in self.coordinators:
-                self.coordinators[event.transactional_id] = x
-                x += _COORDINATOR_WIDTH
-        x += 10
+        x = self._place_coordinators(x) + 10
         self.log_lanes: dict[TopicPartition, LogLane] = {}
         for partition in self.logs:
             self.log_lanes[partition] = lane = self._log_lane(partition, x)
-            x = lane.at(lane.end) + LOG_WORDS_WIDTH
+            words_end = lane.at(lane.end) + self._log_words_width(self.batches[partition].values())
+            x = max(words_end, lane.x + width_of(f"log {partition}") + 20)
         widest = max(map(width_of, (*self.lesson, *self.broken)), default=0)
-        self.width = max(x, widest + TIME_WIDTH) + 10
+        self.width = max(x, widest + self.time_width) + 10
         self.paths = {
             number: self._path(message)
             for number, message in self.messages.items()
@@ -122,16 +145,55 @@ class Scene:
 
     def _place_lanes(self) -> float:
         """The columns of the participants; returns where they end."""
-        drawn = self.history.events[self.first :]
+        drawn, lanes = self.history.events[self.first :], self.history.participants
+        self.time_width = max(_TIME_MIN, width_of(f"{milliseconds(self.history.end)} ms") + 12)
         notes = [width_of(note(event, self.messages)) + 28 for event in drawn if isinstance(event, Sent)]
+        gap = min(max([*notes, _GAP_MIN]), _GAP_MAX)
         # What a process does is written around its lifeline.
         halves = [width_of(event.label) / 2 + 10 for event in drawn if isinstance(event, Called)]
-        gap = min(max([*notes, _GAP_MIN]), _GAP_MAX)
-        margin = min(max([*halves, _MARGIN_MIN]), _MARGIN_MAX)
-        self.lanes = {
-            lane: TIME_WIDTH + margin + place * gap for place, lane in enumerate(self.history.participants)
-        }
-        return max(self.lanes.values(), default=TIME_WIDTH) + max(margin, gap)
+        outside = list(self._outside_the_lanes(gap))
+        left, right = (
+            min(max([*halves, *(width for at, width in outside if at == side), _MARGIN_MIN]), _MARGIN_MAX)
+            for side in (-1, 1)
+        )
+        self.lanes = {lane: self.time_width + left + place * gap for place, lane in enumerate(lanes)}
+        return max(self.lanes.values(), default=self.time_width - right) + right
+
+    def _outside_the_lanes(self, gap: float) -> Iterator[tuple[int, float]]:
+        """The widths of texts left of the first lane (-1) and right of the last (1)."""
+        lanes = self.history.participants
+        for message in self.messages.values():
+            source, target = lanes.index(message.event.source), lanes.index(message.event.target)
+            side = 1 if source < target else -1
+            is_outer = target == (len(lanes) - 1 if side > 0 else 0)
+            if source == target == len(lanes) - 1:
+                yield 1, width_of(note(message.event, self.messages)) + 28
+            if self.is_drawn(message.arrived) and is_outer and source != target:
+                yield side, width_of(arrival_words(message, self.messages, is_far=self.is_far(message))) + 28
+            if self.is_drawn(message.lost) and is_outer:
+                yield side, width_of(loss_words(message)) + 28 - (1 - _LOST_AT) * gap
+
+    def _place_coordinators(self, x: float) -> float:
+        """A bar for each transactional id, with room for the names of its states; returns where they end."""
+        widths: dict[str, float] = {}
+        for event in self.history.events:
+            if isinstance(event, Coordinated):
+                widest = max(widths.get(event.transactional_id, 0), width_of(state_words(event)) + 36)
+                widths[event.transactional_id] = max(widest, width_of(f"txn {event.transactional_id}") + 20)
+        self.coordinators: dict[str, float] = {}
+        for transactional_id, width in widths.items():
+            self.coordinators[transactional_id] = x
+            x += max(width, _COORDINATOR_MIN)
+        return x
+
+    def _log_words_width(self, batches: Iterable[DrawnBatch]) -> float:
+        """The room for what is written after the last offset of a log."""
+        drawn = (batch_words(batch.appended) for batch in batches if batch.place >= self.first)
+        return max([width_of(words[:LOG_WORDS_MAX]) + 16 for words in drawn] + [_LOG_WORDS_MIN])
+
+    def is_far(self, message: DrawnMessage) -> bool:
+        """Whether a message came so late that its label is repeated where it comes."""
+        return message.arrived is not None and message.arrived - message.sent > _NEAR
 
     def _log_lane(self, partition: TopicPartition, x: float) -> LogLane:
         """Offsets from the first that the drawn part speaks of to the end of the log."""
@@ -164,6 +226,20 @@ class Scene:
         """The events that have a row, each with its place in the history."""
         return enumerate(self.history.events[self.first :], start=self.first)
 
+    def owner(self, producer_id: int) -> str:
+        """The transactional id of a producer, in parentheses, if a coordinator knew it."""
+        known = (
+            event.transactional_id
+            for event in self.history.events
+            if isinstance(event, Coordinated) and event.record.producer_id == producer_id
+        )
+        name = next(known, None)
+        return "" if name is None else f" ({name})"
+
+    def shows(self, *heights: float) -> bool:
+        """Whether something between these heights is in the window."""
+        return max(heights) >= self.window[0] and min(heights) <= self.window[1]
+
     def is_drawn(self, place: int | None) -> bool:
         """Whether an event has a row; None is an event that did not happen yet."""
         return place is not None and place >= self.first
@@ -173,11 +249,25 @@ class Scene:
         return tag("title", words(sentence(event, self.messages)))
 
 
-def _rows(drawn: Sequence[Event], *, top: float) -> tuple[list[float], float]:
+def _breaks(drawn: Sequence[Event], *, first: int) -> dict[int, int]:
+    """The places before which far more time passes than usual, with that time."""
+    gaps = {
+        place: after.at - before.at
+        for place, (before, after) in enumerate(pairwise(drawn), start=first + 1)
+        if after.at > before.at
+    }
+    if not gaps:
+        return {}
+    least = max(_JUMP_MIN, _JUMP_SHARE * median(gaps.values()))
+    return {place: gap for place, gap in gaps.items() if gap >= least}
+
+
+def _rows(drawn: Sequence[Event], *, top: float, breaks: set[int]) -> tuple[list[float], float]:
     """The middle of each row, and of the one after the last."""
     rows: list[float] = []
     y = top
-    for event in drawn:
+    for place, event in enumerate(drawn):
         y += _LOW_ROW if isinstance(event, Bounded) else _HIGH_ROW if isinstance(event, Sent) else _ROW
+        y += _BREAK_ROW if place in breaks else 0
         rows.append(y)
     return rows, y + _ROW

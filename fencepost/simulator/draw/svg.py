@@ -13,7 +13,7 @@ Rule: the same history gives the same bytes; nothing outside the file is needed 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from fencepost.protocol.terms import TransactionState
@@ -40,20 +40,22 @@ from fencepost.simulator.draw.fates import (
     DrawnBatch,
     DrawnLog,
     DrawnMessage,
-    content,
+    arrival_words,
+    batch_words,
     fault_word,
+    loss_words,
     milliseconds,
     note,
     offsets,
-    overtakers,
     shortened,
+    state_words,
 )
 from fencepost.simulator.draw.layout import (
     BROKEN_LINE,
     EVENTS_MAX,
     LESSON_LINE,
+    LOG_WORDS_MAX,
     LOOP,
-    TIME_WIDTH,
     LogLane,
     MessagePath,
     Scene,
@@ -73,49 +75,63 @@ from fencepost.simulator.world.history import (
 )
 from fencepost.simulator.world.labels import producer
 
-_FEET_HEIGHT = 58
-_LEGEND_LINE = 22
+FEET_HEIGHT = 58
+LEGEND_LINE = 22
+_BREAK_ABOVE = 24  # how far above a row the axis is broken
 
 
-def draw(history: History, *, events_max: int = EVENTS_MAX) -> str:
-    """The picture; of a run with more than `events_max` events its last part, which the picture then says."""
-    scene = Scene(history, events_max=events_max)
-    signs = list(_legend(scene.width, top=scene.bottom + _FEET_HEIGHT))
-    width, height = scene.width, scene.bottom + _FEET_HEIGHT + _LEGEND_LINE * signs[-1][0]
-    inside = [
+def draw(history: History, *, first: int = 0, scale: float = 1.0, events_max: int = EVENTS_MAX) -> str:
+    """The picture, from the `first` event on; of a run with more than `events_max` events its last part,
+    which the picture then says.
+    """
+    scene = Scene(history, first=max(first, len(history.events) - events_max))
+    signs = list(legend(scene, top=scene.bottom + FEET_HEIGHT))
+    height = scene.bottom + FEET_HEIGHT + LEGEND_LINE * (signs[-1][0] if signs else 0)
+    inside = (*body(scene), *headings(scene), *(sign for _, sign in signs))
+    return document(history, inside, width=scene.width, height=height, scale=scale)
+
+
+def document(history: History, inside: Iterable[str], *, width: float, height: float, scale: float) -> str:
+    """A whole file: its title, its styles, paper, and the elements on it."""
+    elements = [
         tag("title", words(history.title)),
         *([tag("desc", words(history.lesson))] if history.lesson else []),
         tag("style", words(STYLE)),
         hatches(),
         box(0, 0, width, height, kind="paper"),
-        *bands(scene),
-        *lifelines(scene),
-        *grounds(scene),
-        *bars(scene),
-        *arrows(scene),
-        *_names(scene),
-        *_rows(scene),
-        *_broken(scene),
-        *feet(scene),
-        *(sign for _, sign in signs),
+        *inside,
     ]
     return (
         tag(
             "svg",
             "\n",
-            *(f"{element}\n" for element in inside),
+            *(f"{element}\n" for element in elements),
             xmlns="http://www.w3.org/2000/svg",
             viewBox=f"0 0 {width:.0f} {height:.0f}",
-            width=f"{width:.0f}",
-            height=f"{height:.0f}",
+            width=f"{width * scale:.0f}",
+            height=f"{height * scale:.0f}",
             role="img",
         )
         + "\n"
     )
 
 
-def _names(scene: Scene) -> Iterator[str]:
-    """The title, what is left out, and the name above each lane."""
+def body(scene: Scene) -> Iterator[str]:
+    """Everything below the names of the lanes and above the legend, as far as it is in the window."""
+    yield from bands(scene)
+    yield from lifelines(scene)
+    yield from grounds(scene)
+    yield from bars(scene)
+    yield from arrows(scene)
+    yield from _axis_breaks(scene)
+    yield from _rows(scene)
+    yield from _broken(scene)
+    if scene.shows(scene.bottom):
+        yield from feet(scene)
+
+
+def headings(scene: Scene) -> Iterator[str]:
+    """The title, the lesson, what is left out, and the name above each lane."""
     yield label(12, 22, scene.history.title, kind="title")
     for place, text in enumerate(scene.lesson):
         yield label(12, 40 + LESSON_LINE * place, text, kind="lesson")
@@ -125,7 +141,11 @@ def _names(scene: Scene) -> Iterator[str]:
             f"the last {count - scene.first:,} of {count:,} events: the first {scene.first:,} are not drawn"
         )
         yield label(12, scene.top - 38, text, kind="loud")
-    y = scene.top - 12
+    yield from lane_names(scene, y=scene.top - 12)
+
+
+def lane_names(scene: Scene, *, y: float) -> Iterator[str]:
+    """The name of each lane, at its place."""
     for lane, x in scene.lanes.items():
         yield label(x, y, lane, kind="halo name", anchor="middle")
     for transactional_id, x in scene.coordinators.items():
@@ -134,28 +154,50 @@ def _names(scene: Scene) -> Iterator[str]:
         yield label(lane.x, y, f"log {partition}", kind="halo name")
 
 
+def _axis_breaks(scene: Scene) -> Iterator[str]:
+    """Where far more time passes than usual: every lifeline is interrupted, and the time is named."""
+    for place, gap in scene.breaks.items():
+        y = scene.y(place) - _BREAK_ABOVE
+        if not scene.shows(y):
+            continue
+        marks = [
+            label(scene.time_width - 10, y + 4, f"+{milliseconds(gap)}", kind="small loud", anchor="end")
+        ]
+        for x in scene.lanes.values():
+            marks.append(box(x - 4, y - 3, 8, 6, kind="paper"))
+            marks += [line(x - 6, y + low + 2, x + 6, y + low - 2, kind="cut") for low in (-3, 3)]
+        title = tag("title", f"{milliseconds(gap)} ms pass here")
+        yield tag("g", title, *marks, class_="axis-break")
+
+
 def _rows(scene: Scene) -> Iterator[str]:
     """Every event that is drawn, each with its time where that has moved on."""
     before = ""
     for place, event in scene.drawn():
+        if not scene.shows(scene.y(place)):
+            continue
         time = milliseconds(event.at)
-        said = [label(TIME_WIDTH - 10, scene.y(place) + 4, time, kind="small", anchor="end")]
+        said = [label(scene.time_width - 10, scene.y(place) + 4, time, kind="small", anchor="end")]
         marks = [*(said if time != before else []), *_marks(scene, place, event)]
         before = time
         kind = f"event of-{type(event).__name__.lower()}"
         yield tag("g", scene.title(event), *marks, class_=kind)
     y = scene.bottom
-    yield label(TIME_WIDTH - 10, y + 4, f"{milliseconds(scene.history.end)} ms", kind="small", anchor="end")
+    if scene.shows(y):
+        time = f"{milliseconds(scene.history.end)} ms"
+        yield label(scene.time_width - 10, y + 4, time, kind="small", anchor="end")
 
 
 def _broken(scene: Scene) -> Iterator[str]:
     """What was broken, and how, across the whole picture below the last event."""
     for place, text in enumerate(scene.broken):
         y = scene.last + BROKEN_LINE * place
+        if not scene.shows(y):
+            continue
         band = box(0, y - BROKEN_LINE / 2, scene.width, BROKEN_LINE, kind="broken-band")
         is_first = place == 0 or any(told.startswith(text) for told in scene.history.broken)
-        sign = [cross(TIME_WIDTH - 20, y)] if is_first else []
-        yield tag("g", band, *sign, label(TIME_WIDTH - 10, y + 4, text, kind="broken"), class_="breach")
+        sign = [cross(scene.time_width - 20, y)] if is_first else []
+        yield tag("g", band, *sign, label(scene.time_width - 10, y + 4, text, kind="broken"), class_="breach")
 
 
 def _marks(scene: Scene, place: int, event: Event) -> list[str]:
@@ -187,42 +229,59 @@ def _marks(scene: Scene, place: int, event: Event) -> list[str]:
             return [*_origin(scene, y, event.node, end=x), cross(x, y), label(x + 9, y + 4, text)]
 
 
-def _legend(width: float, *, top: float) -> Iterator[tuple[int, str]]:
-    """One sample of each sign at the foot, in as many lines as it takes: (number of the line, sign)."""
+def legend(scene: Scene, *, top: float) -> Iterator[tuple[int, str]]:
+    """One sample of each sign that occurs, in as many lines as it takes: (number of the line, sign)."""
     x, row = 12.0, 1
-    for name, sample in _samples():
+    for name, sample in _samples(scene):
         wide = 36 + width_of(name)
-        if x + wide > width and x > 12:
+        if x + wide > scene.width and x > 12:
             x, row = 12.0, row + 1
-        y = top + _LEGEND_LINE * (row - 1)
+        y = top + LEGEND_LINE * (row - 1)
         moved = tag("g", sample, transform=f"translate({x:.1f} {y:.1f})")
         yield row, moved + label(x + 36, y + 4, name, kind="small")
         x += wide + 12
 
 
-def _samples() -> Iterator[tuple[str, str]]:
+def _samples(scene: Scene) -> Iterator[tuple[str, str]]:
+    occur = {kind_of(scene.messages[number]) for number in scene.paths}
     for name, kind in (("message", "message"), ("again", "again"), ("late", "late")):
-        yield name, line(0, 0, 30, 0, kind=kind) + head(30, 0, from_x=0, from_y=0, kind=f"head-{kind}")
-    yield "lost", line(0, 0, 22, 0, kind="lost") + cross(26, 0)
-    yield "under way at the end", line(0, 0, 30, 0, kind="under-way")
-    ink = PALETTE[0]
-    for name, kind, fill in (
-        ("committed", "decided", ink),
-        ("aborted", "decided", "url(#hatch-0)"),
-        ("undecided", "undecided", ink),
-        ("no transaction", "outside", ink),
+        if kind in occur:
+            yield name, line(0, 0, 30, 0, kind=kind) + head(30, 0, from_x=0, from_y=0, kind=f"head-{kind}")
+    if "lost" in occur:
+        yield "lost", line(0, 0, 22, 0, kind="lost") + cross(26, 0)
+    if "under-way" in occur:
+        yield "under way at the end", line(0, 0, 30, 0, kind="under-way")
+    yield from _samples_of_logs(scene)
+    if scene.coordinators or scene.colours:
+        yield "producer id 0, epoch 2", label(4, 4, "0/2", kind="")
+    if any("@" in message.event.label for message in scene.messages.values()):
+        yield "at offset 0", label(10, 4, "@0", kind="")
+
+
+def _samples_of_logs(scene: Scene) -> Iterator[tuple[str, str]]:
+    batches = [batch for found in scene.batches.values() for batch in found.values()]
+    fates, ink = {batch.fate for batch in batches}, PALETTE[0]
+    for fate, name, kind, fill in (
+        (BatchFate.COMMITTED, "committed", "decided", ink),
+        (BatchFate.ABORTED, "aborted", "decided", "url(#hatch-0)"),
+        (BatchFate.OPEN, "undecided", "undecided", ink),
+        (BatchFate.PLAIN, "no transaction", "outside", ink),
     ):
-        yield name, box(8, -7, 22, 14, kind=kind, fill=fill, stroke=ink)
-    yield "LSO", line(0, 0, 30, 0, kind="lso")
-    yield "high watermark", line(0, 0, 30, 0, kind="hw")
-    yield "held back", box(4, -7, 26, 14, kind="held-back")
-    yield "producer id 0, epoch 2", label(4, 4, "0/2", kind="")
-    yield "at offset 0", label(10, 4, "@0", kind="")
+        if fate in fates:
+            yield name, box(8, -7, 22, 14, kind=kind, fill=fill, stroke=ink)
+    if len(scene.colours) > 1:
+        for producer_id, place in scene.colours.items():
+            name = f"producer {producer_id}{scene.owner(producer_id)}"
+            yield name, box(8, -7, 22, 14, kind="decided", fill=PALETTE[place], stroke=PALETTE[place])
+    if scene.log_lanes:
+        yield "LSO", line(0, 0, 30, 0, kind="lso")
+        yield "high watermark", line(0, 0, 30, 0, kind="hw")
+    moves = [bound for log in scene.logs.values() for _, bound in log.bounds]
+    if any(bound.last_stable_offset < bound.high_watermark for bound in moves):
+        yield "held back", box(4, -7, 26, 14, kind="held-back")
 
 
 # --- participants and messages ------------------------------------------------------------------------------
-
-_NEAR = 3  # rows: a message that takes no longer needs no label where it comes
 
 
 def kind_of(message: DrawnMessage) -> str:
@@ -251,8 +310,8 @@ def crossings(scene: Scene, message: DrawnMessage, side: int, baseline: float, t
 
 def arrows(scene: Scene) -> Iterator[str]:
     """Each message as an arrow, the ordinary ones first, so that the others lie on top."""
-    order = sorted(scene.paths, key=lambda number: scene.messages[number].is_late)
-    for number in order:
+    drawn = [number for number, way in scene.paths.items() if scene.shows(way.y1, way.y2)]
+    for number in sorted(drawn, key=lambda number: scene.messages[number].is_late):
         message, way = scene.messages[number], scene.paths[number]
         kind = kind_of(message)
         title = scene.title(message.event)
@@ -302,6 +361,8 @@ def bands(scene: Scene) -> Iterator[str]:
     logs.
     """
     for place, event in scene.drawn():
+        if not scene.shows(scene.y(place)):
+            continue
         match event:
             case Struck():
                 kind = "fault-band"
@@ -314,7 +375,7 @@ def bands(scene: Scene) -> Iterator[str]:
 
 def _fault(scene: Scene, event: Struck, y: float) -> list[str]:
     """A bolt where it struck: at a lane, at a message under way, or at the edge."""
-    x = scene.lanes.get(event.participant, TIME_WIDTH + 20)
+    x = scene.lanes.get(event.participant, scene.time_width + 20)
     if event.number in scene.paths and not event.participant:
         x = scene.paths[event.number].x_at(y)
     text = note(event, scene.messages)
@@ -348,7 +409,7 @@ def _beside(x: float, y: float, side: int, text: str, *, kind: str = "halo") -> 
 
 def _room(scene: Scene, x: float, side: int) -> float:
     """How far a label may reach from a lane before it leaves the lanes."""
-    return (scene.lanes_end - x if side > 0 else x - TIME_WIDTH) - 14
+    return (scene.lanes_end - x if side > 0 else x - scene.time_width) - 14
 
 
 def _fitted(scene: Scene, x: float, side: int, text: str) -> str:
@@ -359,16 +420,12 @@ def _arrival(scene: Scene, message: DrawnMessage, y: float) -> list[str]:
     """The number after the arrowhead, with the label when it left long ago, and the badge of a late one."""
     x = scene.lanes[message.event.target]
     side = 1 if scene.lanes[message.event.source] < x else -1
-    assert message.arrived is not None, "only what arrived is drawn as an arrival"
-    text = str(message.event.number)
-    if message.arrived - message.sent > _NEAR:
-        text += f" {message.event.label}"
+    text = arrival_words(message, scene.messages, is_far=scene.is_far(message))
     if not message.is_late:
         return [_beside(x + 8 * side, y + 4, side, _fitted(scene, x, side, text))]
     badge = "LATE"
     wide = width_of(badge) + 8
     left = x + 8 if side > 0 else x - 8 - wide
-    text += f", {overtakers(message, scene.messages)}"
     return [
         box(left, y - 8, wide, 16, kind="badge", rx=3),
         label(left + wide / 2, y + 4, badge, kind="badge-text", anchor="middle"),
@@ -379,7 +436,7 @@ def _arrival(scene: Scene, message: DrawnMessage, y: float) -> list[str]:
 def _loss(scene: Scene, message: DrawnMessage, way: MessagePath) -> list[str]:
     """A cross where the line ends, and why."""
     side = 1 if way.x2 >= way.x1 else -1
-    text = _fitted(scene, way.x2, side, f"{message.event.number} lost: {message.because}")
+    text = _fitted(scene, way.x2, side, loss_words(message))
     return [cross(way.x2, way.y2), _beside(way.x2 + 10 * side, way.y2 + 4, side, text)]
 
 
@@ -410,28 +467,26 @@ def bars(scene: Scene) -> Iterator[str]:
             if low > top:
                 yield box(x, top, _BAR, low - top, kind=_KINDS[event.record.state])
                 if not scene.is_drawn(place):
-                    yield label(x + _BAR + 6, top + 10, _state_name(event), kind="halo loud")
+                    yield label(x + _BAR + 6, top + 10, state_words(event), kind="halo loud")
 
 
 def _state(scene: Scene, event: Coordinated, y: float) -> list[str]:
     """A line from the node to the bar, and the name of the state."""
-    x, node = scene.coordinators[event.transactional_id], scene.lanes[event.node]
+    x, node = scene.coordinators[event.transactional_id], scene.lanes.get(event.node)
+    name = label(x + _BAR + 6, y + 4, state_words(event), kind="halo loud")
+    if node is None:  # its lane is not shown
+        return [name]
     return [
         line(node, y, x, y, kind="guide"),
         box(node - 4, y - 4, 8, 8, kind="dot", transform=f"rotate(45 {node:.1f} {y:.1f})"),
-        label(x + _BAR + 6, y + 4, _state_name(event), kind="halo loud"),
+        name,
     ]
-
-
-def _state_name(event: Coordinated) -> str:
-    return f"{event.record.state.title} {producer(event.record)}"
 
 
 # --- logs ---------------------------------------------------------------------------------------------------
 
 _BOX = 14
 _LETTER_MIN = 9.0  # a narrower cell holds no letter
-_WORDS_MAX = 23
 _WITHOUT_PRODUCER = "#8c959f"  # data without a producer id
 _MARKER_SIGNS = {BatchFate.COMMIT_MARKER: ("commit", "C"), BatchFate.ABORT_MARKER: ("abort", "A")}
 
@@ -485,16 +540,18 @@ def _stairs(corners: list[tuple[float, float]]) -> list[tuple[float, float]]:
 def _append(scene: Scene, batch: DrawnBatch, y: float) -> list[str]:
     """A batch at its offsets, joined to the node that appended it."""
     event, lane = batch.appended, scene.log_lanes[batch.appended.partition]
-    text = " ".join(filter(None, (offsets(event), content(event), producer(event.header))))
+    text = shortened(batch_words(event), LOG_WORDS_MAX)
     return [
         *_origin(scene, y, event.node, end=lane.at(event.header.base_offset)),
         *_drawn(scene, batch, lane, y),
-        label(lane.at(event.header.next_offset) + 7, y + 4, shortened(text, _WORDS_MAX)),
+        label(lane.at(event.header.next_offset) + 7, y + 4, text),
     ]
 
 
 def _origin(scene: Scene, y: float, node: str, *, end: float) -> list[str]:
-    x = scene.lanes[node]
+    x = scene.lanes.get(node)
+    if x is None:  # its lane is not shown
+        return []
     return [line(x, y, end, y, kind="guide"), box(x - 4, y - 4, 8, 8, kind="dot")]
 
 

@@ -56,20 +56,25 @@ LEGEND = (
     "@0 at offset 0",
 )
 
+# For terminals without these signs; a bolt is as wide as two letters.
+_ASCII = str.maketrans(dict(zip("●─▶◀╌╷╵═✗»■◆│┼…", "o-><.::=x>#*|+~", strict=True)) | {"⚡": "!!", "×": "x"})
+
 _LANE_MIN = 7  # holds "●123╌╷"
 _LANE_MAX = 14
 _LEGEND_WIDTH = 80
 _WORDS_MIN = 34  # as long as "[t-0 12-15 a b c d] 1000/0" and a bit
 
 
-def space_time(history: History, *, width: int, folds: bool = True, events_max: int | None = None) -> str:
+def space_time(
+    history: History, *, width: int, folds: bool = True, first: int = 0, events_max: int | None = None
+) -> str:
     """The whole run, from what it teaches to what it broke and a legend. A row longer than `width` cells goes
-    on in the next line; unless it `folds`, it is as long as its words, for programs that read it. Of a run
-    with more than `events_max` events it shows the last part, and says so.
+    on in the next line; unless it `folds`, it is as long as its words, for programs that read it. It begins
+    with the `first` event; of more than `events_max` it shows the last part. It says what it leaves out.
     """
     table = _Table.of(history, width=width, folds=folds)
     count = len(history.events)
-    first = 0 if events_max is None else max(count - events_max, 0)
+    first = first if events_max is None else max(first, count - events_max)
     left_out = f"the last {count - first:,} of {count:,} events: the first {first:,} are not shown"
     lines = [history.title, *wrap(history.lesson, width), *([left_out] if first else []), table.head()]
     before = ""
@@ -81,6 +86,11 @@ def space_time(history: History, *, width: int, folds: bool = True, events_max: 
     lines += [table.end(history.end), *_filled(LEGEND, min(width, _LEGEND_WIDTH), between="   ")]
     # More lanes than fit leave no other way than to cut them.
     return "".join(f"{_fitted(line, width) if folds else line.rstrip()}\n" for line in lines)
+
+
+def in_ascii(table: str) -> str:
+    """A table with ASCII signs; any other character of its words becomes a question mark."""
+    return table.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def _joined(events: tuple[Event, ...]) -> Iterator[tuple[Event, bool]]:
