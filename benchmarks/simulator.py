@@ -26,9 +26,10 @@ import attrs
 from benchmarks.brokers import environment
 from benchmarks.profiler import Part, Shares, shares
 from benchmarks.report import Grid, Spread, goal, spread
+from fencepost.bundled import bundled_scenarios
 from fencepost.cli.fuzz import WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector, try_seeds
-from fencepost.cli.run import read, shipped
+from fencepost.cli.scenario_files import read
 from fencepost.simulator.explore import ExploreConfig, explore
 from fencepost.simulator.fuzz.plan import Planner, draw
 from fencepost.simulator.scenarios.model import LONG_MS, Case, FuzzPlan, TxnWriterPlan, cases
@@ -77,7 +78,7 @@ def prepared(subject: Subject, scale: SimulatorScale) -> Run:
             default = WorldOptions(transaction_version=2, broken=())
             return _worlds(scale.seeds, default.planner)
         case Subject.SCENARIOS:
-            return _scenarios([case for path in shipped() for case in cases(read(path))])
+            return _scenarios([case for path in bundled_scenarios().values() for case in cases(read(path))])
         case Subject.EXPLORE:
             return _explored(EXPLORED)
 

@@ -115,6 +115,13 @@ def test_the_command_runs_in_a_crowded_folder(environment: Path, crowded: Path) 
     assert "Usage: fencepost" in run([str(environment / "bin" / "fencepost"), "--help"], cwd=crowded)
 
 
+def test_a_bundled_scenario_runs_by_its_name(environment: Path, tmp_path: Path) -> None:
+    told = run(
+        [str(environment / "bin" / "fencepost"), "run", "zombie_fencing", "--variant", "1"], cwd=tmp_path
+    )
+    assert "1 of 1 runs of one scenario met their expectations" in told
+
+
 def test_a_file_of_ours_would_be_shadowed_at_the_top(environment: Path, crowded: Path) -> None:
     """The fault that the crowded folder catches: an absolute import of a part by its bare name."""
     with pytest.raises(AssertionError, match=r"client\.py of the user was imported"):

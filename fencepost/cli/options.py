@@ -6,11 +6,11 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter, Token, validators
 
 from fencepost.cli.errors import NO_BROKER, WRONG_USAGE, CommandFailed
 from fencepost.protocol.terms import INT64_MAX, TopicPartition
@@ -49,6 +49,19 @@ InPartition = Annotated[int, Parameter(alias="-p")]
 InPartitions = Annotated[tuple[int, ...], Parameter(alias="-p")]
 Configs = Annotated[tuple[str, ...], Parameter(alias="-c")]
 """Options with the short names that users of kcat and rpk know."""
+
+
+def _seconds(_: type, tokens: Sequence[Token]) -> float:
+    text = tokens[0].value
+    parts = re.findall(r"(\d+(?:\.\d+)?) ?(ms|s|min|m|h)", text)
+    if not parts or "".join(text.split()) != "".join(number + unit for number, unit in parts):
+        raise ValueError(f"{text!r} is not a time such as 90s, 10m or 1h30m")
+    return sum(float(number) * SECONDS_OF[unit] for number, unit in parts)
+
+
+SECONDS_OF: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600}
+TimeBudget = Annotated[float | None, Parameter("--for", converter=_seconds)]
+"""How long a command may search, in seconds; given as 90s, 10m or 1h30m."""
 
 
 def is_offset(given: str) -> bool:

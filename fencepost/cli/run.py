@@ -1,178 +1,224 @@
 """`fencepost run`: runs scenarios and reports whether each met its expectations.
 
-Rule: the exit code is 1 if one did not. The same files print the same output on every machine.
+Rule: the exit code is 1 if one did not, or if --for ended before all were run. The same files print the same
+output on every machine.
 """
 
 from __future__ import annotations
 
-import sys
+import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Final
 
 import attrs
 from cyclopts import Parameter
 
-from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.output import Json, Target, print_json
+from fencepost.cli.drawing import NO_DRAWING, DrawOptions, Pictures
+from fencepost.cli.errors import FAILED, OK
+from fencepost.cli.options import TimeBudget
+from fencepost.cli.output import Json, print_json
+from fencepost.cli.scenario_files import Chosen, chosen, files_of
+from fencepost.cli.table import GREEN, RED, counted, print_table, styled, terminal_width
 
 if TYPE_CHECKING:
+    from fencepost.cli.artefacts import JUnitCase
     from fencepost.simulator.run import RunResult
-    from fencepost.simulator.scenarios.model import Case, Scenario
     from fencepost.simulator.world.history import History
 
-NS_PER_MS = 1_000_000
-WIDTH_MIN = 60
-WIDTH_IN_PIPE = 160
-SVG = ".svg"
-FEW = 2  # up to this number of files, every run is described in full
+NS_PER_MS: Final = 1_000_000
+WORDS_MIN: Final = 30  # columns for a lesson
+SHORT: Final = 50  # characters of a sentence that says too little
+FEW: Final = 2  # up to this number of scenarios, every run is described in full
 
 
 def run(
-    *files: Path,
-    as_json: Annotated[bool, Parameter("--json", negative="")] = False,
-    text: Annotated[bool, Parameter(negative="")] = False,
-    svg: Path | None = None,
+    *scenarios: str,
+    list_: Annotated[bool, Parameter("--list", negative="")] = False,
+    variant: str | None = None,
+    draw: DrawOptions = NO_DRAWING,
+    output: Path | None = None,
+    junit: Path | None = None,
+    for_: TimeBudget = None,
     verbose: Annotated[bool, Parameter(negative="")] = False,
+    as_json: Annotated[bool, Parameter("--json", negative="")] = False,
 ) -> int:
     """Run scenarios: scripted clients, nodes and faults.
 
     Parameters
     ----------
-    files
-        Scenario files. [default: the bundled scenarios]
-    as_json
-        One JSON object per run, and one for all of them at the end.
-    text
-        Print each run as a table: one column per client and node, time downwards.
-    svg
-        Draw the run to this SVG file; further runs go to NAME-2.svg, NAME-3.svg, and so on.
+    scenarios
+        Names of bundled scenarios, scenario files, or directories of them. [default: all bundled scenarios]
+    list_
+        List the scenarios and do not run them; of one or two, list the variants.
+    variant
+        Run only this variant: its number, or a part of its title.
+    output
+        Directory for the files of each run that fails: scenario, drawing, table and JSON.
+    junit
+        Write a report in JUnit's XML format to this file.
+    for_
+        Stop after this time, such as 10m. The exit code is 1 if runs were left out.
     verbose
         Print the expectations, the points reached and the faults of every run. This is the default for one or
-        two files, and for runs that fail.
+        two scenarios, and for runs that fail.
+    as_json
+        One JSON object per run, and one for all of them at the end.
     """
-    from fencepost.simulator.scenarios.model import cases
+    from fencepost.cli import artefacts
 
-    began = time.perf_counter()
-    if svg is not None:
-        _picture(svg).prove()
-    scenarios = [(path, read(path)) for path in (files or shipped())]
-    told = _Told(is_full=verbose or text or 0 < len(files) <= FEW, is_json=as_json)
-    reports: list[RunResult] = []
-    for path, scenario in scenarios:
-        runs: list[RunResult] = []
-        for case in cases(scenario):
-            runs.append(_play(case, text=text, svg=svg, number=len(reports) + len(runs) + 1))
-            told.run(runs[-1], path)
-        told.story(scenario.name, runs)
-        reports += runs
-    failed = [report for report in reports if not report.passed]
-    summary: dict[str, Json] = {
-        "scenarios": len(scenarios),
-        "runs": len(reports),
-        "passed": len(reports) - len(failed),
-        "failed": len(failed),
-        "seconds": round(time.perf_counter() - began, 3),
-    }
-    if as_json:
-        print_json(summary)
-    else:
-        told.again(failed if len(reports) > 1 else [])
-        count = "one scenario" if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
-        print(
-            f"{summary['passed']} of {summary['runs']} runs of {count} met their expectations, in "
-            f"{summary['seconds']} s"
-        )
-    return FAILED if failed else OK
+    pictures = Pictures(draw)
+    pictures.prove(as_json=as_json)
+    stories = chosen(files_of(scenarios), variant)
+    if list_:
+        _list(stories, as_json=as_json)
+        return OK
+    artefacts.prove(output)
+    report = artefacts.junit_target(junit)
+    is_full = verbose or draw.text or (bool(scenarios) and len(stories) <= FEW)
+    told = _Told(is_full=is_full, is_json=as_json, pictures=pictures, output=output, seconds_max=for_)
+    for story in stories:
+        told.story(story)
+    if report is not None:
+        report.write(artefacts.junit(" ".join(("fencepost run", *scenarios)), told.cases))
+    told.end(len(stories), sum(map(len, stories)))
+    return FAILED if told.failed or told.left else OK
 
 
-def read(path: Path, *, advice: str | None = None) -> Scenario:
-    """The scenario in a file; an error says what is wrong and where. `advice` is for a missing file."""
-    from fencepost.simulator.scenarios.codec import BadScenario
-    from fencepost.simulator.scenarios.files import scenario_of
-
-    try:
-        return scenario_of(path.read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError:
-        problem = f"no such file: {path}"
-        then = advice or "`fencepost run` without a file runs the bundled scenarios"
-    except IsADirectoryError:
-        problem = f"{path} is a directory"
-        then = advice or f"give the files in it: fencepost run {path}/*.toml"
-    except UnicodeDecodeError as undecodable:
-        problem, then = f"{path} is not UTF-8: {undecodable}", "give a scenario, which is a TOML file"
-    except BadScenario as bad:
-        problem, then = str(bad), "scenarios/README.md describes the format of scenarios"
-    raise CommandFailed(problem, then=then, code=WRONG_USAGE)
-
-
-def shipped() -> list[Path]:
-    """The bundled scenarios: inside the package in a wheel, beside the package in a checkout."""
-    package = Path(__file__).parent.parent
-    found = [package / "scenarios", package.parent / "scenarios"]
-    stories = sorted(path for folder in found for path in folder.glob("*.toml"))
-    return [*stories, *sorted(path for folder in found for path in folder.glob("found/*.toml"))]
-
-
-def _play(case: Case, *, text: bool, svg: Path | None, number: int) -> RunResult:
-    from fencepost.simulator.scenarios.runner import record_case, run_case
-
-    if not text and svg is None:
-        return run_case(case)
-    recorded = record_case(case)
-    report, history = recorded.result, recorded.history
-    _show(history, text=text, svg=svg, number=number)
-    return report
-
-
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class _Told:
-    """Prints the results: a full description of each run if requested or failed, else a line per scenario."""
+    """Runs scenarios and prints their results: a full description of each run if requested or failed, else a
+    line per scenario.
+    """
 
     is_full: bool
     is_json: bool
+    pictures: Pictures
+    output: Path | None
+    seconds_max: float | None
+    began: float = attrs.Factory(time.perf_counter)
+    runs: int = 0
+    left: int = 0
+    failed: list[RunResult] = attrs.Factory(list["RunResult"])
+    cases: list[JUnitCase] = attrs.Factory(list["JUnitCase"])
 
-    def run(self, report: RunResult, path: Path) -> None:
-        """Prints one finished run of the scenario in this file."""
-        if self.is_json:
-            print_json(_as_json(report))
-        elif self.is_full or not report.passed:
-            _print(report)
-            if not report.passed:
-                print(f"      show:     fencepost run {path} --text")
-
-    def story(self, name: str, runs: list[RunResult]) -> None:
-        """Prints the line of a scenario whose runs are all finished."""
-        passed = sum(report.passed for report in runs)
+    def story(self, story: list[Chosen]) -> None:
+        """Runs a scenario, and prints its line when all its runs are finished."""
+        before, passed = self.runs, 0
+        for each in story:
+            if self.seconds_max is not None and time.perf_counter() - self.began >= self.seconds_max:
+                self.left += 1
+                continue
+            passed += self._run(each)
+        done = self.runs - before
         if passed and not self.is_full and not self.is_json:
-            count = f"{passed}" if passed == len(runs) else f"{passed} of {len(runs)}"
-            print(f"pass  {name}  ({count} {'run' if len(runs) == 1 else 'runs'})")
+            count = f"{passed}" if passed == done else f"{passed} of {done}"
+            name = story[0].case.scenario.name
+            print(f"{styled('pass', GREEN)}  {name}  ({count} {'run' if done == 1 else 'runs'})")
 
-    def again(self, failed: list[RunResult]) -> None:
-        """Repeats the failures at the end of the output, where a reader looks first."""
-        for report in failed:
-            print(f"FAIL  {report.name}: {report.problems[0]}")
+    def _run(self, each: Chosen) -> bool:
+        """Runs one variant, and prints or saves what is to be seen of it."""
+        from fencepost.cli.artefacts import JUnitCase
+        from fencepost.simulator.scenarios.runner import record_case, run_case
+
+        began, history = time.perf_counter(), None
+        if self.pictures.options.wanted:
+            recorded = record_case(each.case)
+            result, history = recorded.result, recorded.history
+            self.pictures.show(history)
+        else:
+            result = run_case(each.case)
+        seconds = time.perf_counter() - began
+        self.runs += 1
+        self._print(each, result)
+        case = JUnitCase(suite=each.case.scenario.name, name=result.name, seconds=seconds)
+        if not result.passed:
+            self.failed.append(result)
+            case = attrs.evolve(case, failure=result.problems[0], details="\n".join(_lines(result)))
+            if self.output is not None:
+                self._save(self.output, each, result, history or record_case(each.case).history)
+        self.cases.append(case)
+        return result.passed
+
+    def _print(self, each: Chosen, result: RunResult) -> None:
+        if self.is_json:
+            print_json(_as_json(result))
+        elif self.is_full or not result.passed:
+            sign = styled("pass", GREEN) if result.passed else styled("FAIL", RED)
+            print(f"{sign}  {result.name}")
+            for line in _lines(result):
+                print(f"      {line}")
+            if not result.passed:
+                print(f"      show:     fencepost run {each.words} --text")
+
+    def _save(self, directory: Path, each: Chosen, result: RunResult, history: History) -> None:
+        from fencepost.cli.artefacts import Failure, files_in, save
+        from fencepost.simulator.scenarios.found import case_text
+
+        failure = Failure(
+            name=each.stem, scenario=case_text(each.case), history=history, facts=_as_json(result)
+        )
+        written = save(directory, failure)
+        if not self.is_json:
+            print(f"    {files_in(directory, written)}")
+
+    def end(self, scenarios: int, wanted: int) -> None:
+        """Prints the failures again, where a reader looks first, and the counts."""
+        summary: dict[str, Json] = {
+            "scenarios": scenarios,
+            "runs": self.runs,
+            "passed": self.runs - len(self.failed),
+            "failed": len(self.failed),
+            "left_out": self.left,
+            "seconds": round(time.perf_counter() - self.began, 3),
+        }
+        if self.is_json:
+            print_json(summary)
+            return
+        for result in self.failed if self.runs > 1 else ():
+            print(f"{styled('FAIL', RED)}  {result.name}: {result.problems[0]}")
+        count = "one scenario" if scenarios == 1 else f"{scenarios} scenarios"
+        print(
+            f"{summary['passed']} of {self.runs} runs of {count} met their expectations, in "
+            f"{summary['seconds']} s"
+        )
+        if self.left:
+            print(f"--for ended before {self.left} of {counted(wanted, 'run')} began.")
 
 
-def _show(history: History, *, text: bool, svg: Path | None, number: int) -> None:
-    from rich.console import Console
+def _list(stories: list[list[Chosen]], *, as_json: bool) -> None:
+    """Prints a row for each scenario or, of a few, for each variant."""
+    if as_json:
+        for story in stories:
+            told = story[0].case.scenario
+            print_json(
+                {
+                    "scenario": story[0].path.stem,
+                    "name": told.name,
+                    "lesson": " ".join(told.lesson.split()),
+                    "runs": story[0].of,
+                    "variants": [{"number": each.number, "title": each.case.title} for each in story],
+                    "file": str(story[0].path),
+                }
+            )
+    elif len(stories) <= FEW:
+        for story in stories:
+            print(f"{story[0].path.stem}: {_beginning(story[0].case.scenario.lesson)}")
+            print_table(("variant", "title"), [(each.number, each.case.title or "-") for each in story])
+    else:
+        margin = max(len(story[0].path.stem) for story in stories) + 2
+        for story in stories:
+            lesson, width = _beginning(story[0].case.scenario.lesson), terminal_width()
+            words = f"{lesson} ({counted(story[0].of, 'run')})"
+            lines = [words] if width is None else wrap(words, max(width - margin, WORDS_MIN))
+            print(f"{story[0].path.stem:{margin}}" + f"\n{'':{margin}}".join(lines))
 
-    from fencepost.simulator.draw.svg import draw
-    from fencepost.simulator.draw.text import space_time
 
-    if text:
-        on_terminal = sys.stdout.isatty()
-        width = max(Console().width, WIDTH_MIN) if on_terminal else WIDTH_IN_PIPE
-        print(space_time(history, width=width, folds=on_terminal))
-    if svg is not None:
-        path = svg if number == 1 else svg.with_name(f"{svg.stem}-{number}{svg.suffix or SVG}")
-        target = _picture(path)
-        target.prove()
-        target.write(draw(history))
-
-
-def _picture(path: Path) -> Target:
-    return Target(path=path, option="--svg", kind="an SVG picture", is_kind=lambda text: "<svg" in text)
+def _beginning(lesson: str) -> str:
+    """The first sentence; two if it is short."""
+    first, *more = re.split(r"(?<=\.)\s+(?=[A-Z])", " ".join(lesson.split()))
+    return " ".join((first, *more[: len(first) < SHORT]))
 
 
 def _as_json(report: RunResult) -> dict[str, Json]:
@@ -191,14 +237,16 @@ def _as_json(report: RunResult) -> dict[str, Json]:
     }
 
 
-def _print(report: RunResult) -> None:
-    print(f"{'pass' if report.passed else 'FAIL'}  {report.name}")
-    for heading, lines in (
-        ("", report.problems),
-        ("expected: ", report.expected),
-        ("reached:  ", report.reached),
-        ("struck:   ", report.struck),
-        ("broken:   ", report.evidence),
-    ):
-        for line in lines:
-            print(f"      {heading}{line}")
+def _lines(report: RunResult) -> list[str]:
+    """What is known of one run: problems first."""
+    return [
+        f"{heading}{line}"
+        for heading, lines in (
+            ("", report.problems),
+            ("expected: ", report.expected),
+            ("reached:  ", report.reached),
+            ("struck:   ", report.struck),
+            ("broken:   ", report.evidence),
+        )
+        for line in lines
+    ]

@@ -20,7 +20,7 @@ from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, Ended, code_of
 from fencepost.cli.fuzz import DEFAULT_WORLD, WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
 from fencepost.cli.output import Json, Target, print_json
-from fencepost.cli.run import read
+from fencepost.cli.scenario_files import read
 from fencepost.cli.table import counted
 
 if TYPE_CHECKING:

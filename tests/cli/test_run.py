@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import fromstring
 
 import pytest
+from rich.cells import cell_len
 
+from fencepost.bundled import bundled_scenarios
 from fencepost.cli.application import run
-from fencepost.cli.run import shipped
 
 Output = pytest.CaptureFixture[str]
 
@@ -62,15 +64,14 @@ def test_json_ends_with_the_counts(capsys: Output, story: Path) -> None:
 
 
 def test_a_story_that_breaks_a_rule_shows_how(capsys: Output) -> None:
-    path = next(path for path in shipped() if path.name == "late_end_txn.toml")
-    assert run(["run", str(path), "--text"]) == 0
+    assert run(["run", "late_end_txn", "--text"]) == 0
     out = capsys.readouterr().out
     assert "\nKAFKA-17754, found by Jepsen in 2024." in out
     (told,) = [line for line in out.splitlines() if line.startswith("      broken: ")]
     assert told.startswith("      broken:   G1a: ")
     evidence = told.removeprefix("      broken:   ")
     assert f"✗ {evidence[:40]}" in out
-    assert run(["run", str(path), "--json"]) == 0
+    assert run(["run", "late_end_txn", "--json"]) == 0
     first, second, _ = json_lines(capsys.readouterr().out)
     assert (first["broken"], first["evidence"]) == (["G1a"], [evidence])
     assert (second["broken"], second["evidence"]) == ([], [])
@@ -96,7 +97,7 @@ def test_what_fails_is_told_in_full_and_again_at_the_end(capsys: Output, story: 
         "FAIL  lost acknowledgement (sync all)",
         f"      {problem}",
     ]
-    assert f"      show:     fencepost run {other} --text" in lines
+    assert f"      show:     fencepost run {other} --variant 2 --text" in lines
     assert lines[-2:] == ["pass  lost acknowledgement  (1 of 2 runs)", "pass  lost acknowledgement  (2 runs)"]
     assert again == f"FAIL  lost acknowledgement (sync all): {problem}"
     assert summary.startswith("5 of 6 runs of 3 scenarios met their expectations")
@@ -140,17 +141,165 @@ def test_a_bad_file_is_told_in_two_lines(
     assert len(told.splitlines()) == 2
 
 
-def test_a_directory_is_no_story(capsys: Output, tmp_path: Path) -> None:
-    assert run(["run", str(tmp_path)]) == 2
-    assert f"fencepost run {tmp_path}/*.toml" in capsys.readouterr().err
+def test_a_directory_stands_for_the_scenarios_in_it(capsys: Output, story: Path) -> None:
+    (story.parent / "more").mkdir()
+    story.with_name("more").joinpath("other.toml").write_text(STORY)
+    assert run(["run", str(story.parent)]) == 0
+    assert "4 of 4 runs of 2 scenarios met their expectations" in capsys.readouterr().out
+    story.unlink()
+    story.with_name("more").joinpath("other.toml").unlink()
+    assert run(["run", str(story.parent)]) == 2
+    assert "has no scenario in it" in capsys.readouterr().err
 
 
-def test_without_a_file_the_shipped_stories_are_played() -> None:
-    stories = [path.name for path in shipped() if path.parent.name != "found"]
-    found = [path.name for path in shipped() if path.parent.name == "found"]
-    assert [path.name for path in shipped()] == [*sorted(stories), *sorted(found)]
+def test_a_bundled_scenario_goes_by_its_name(capsys: Output) -> None:
+    assert run(["run", "zombie_fencing", "lost_sequence.toml"]) == 0
+    assert "of 2 scenarios met their expectations" in capsys.readouterr().out
+    assert run(["run", "zombi_fencing"]) == 2
+    told = capsys.readouterr().err
+    assert "there is no scenario zombi_fencing, bundled or in a file" in told
+    assert "did you mean zombie_fencing? `fencepost run --list` shows the bundled scenarios" in told
+
+
+def test_a_file_wins_over_a_name(capsys: Output, story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(story.parent)
+    story.rename("zombie_fencing")
+    assert run(["run", "zombie_fencing"]) == 0
+    assert "pass  lost acknowledgement" in capsys.readouterr().out
+
+
+def test_without_a_file_the_bundled_scenarios_are_run(capsys: Output) -> None:
+    paths = list(bundled_scenarios().values())
+    stories = [path.name for path in paths if path.parent.name != "found"]
+    found = [path.name for path in paths if path.parent.name == "found"]
+    assert [path.name for path in paths] == [*sorted(stories), *sorted(found)]
     assert "late_end_txn.toml" in stories
     assert "lost_sequence.toml" in found
+    assert run(["run", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(bundled_scenarios())
+    (late,) = [line for line in lines if line.startswith("late_end_txn ")]
+    assert late.endswith(
+        "found by Jepsen in 2024. The commit of transaction one is delayed in the network. (2 runs)"
+    )
+
+
+def test_a_list_of_one_scenario_shows_its_variants(capsys: Output, story: Path) -> None:
+    assert run(["run", str(story), "--list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["variant  title", "      1  -", "      2  sync all"]
+    assert run(["run", str(story), "--list", "--json"]) == 0
+    (told,) = json_lines(capsys.readouterr().out)
+    assert (told["name"], told["runs"], told["file"]) == ("lost acknowledgement", 2, str(story))
+    assert told["variants"][1] == {"number": 2, "title": "sync all"}
+
+
+@pytest.mark.parametrize("variant", ["2", "SYNC", "acknowledgement (sync all)"])
+def test_one_variant_is_run_by_number_or_text(capsys: Output, story: Path, variant: str) -> None:
+    assert run(["run", str(story), "--variant", variant, "--json"]) == 0
+    first, last = json_lines(capsys.readouterr().out)
+    assert (first["scenario"], last["runs"]) == ("lost acknowledgement (sync all)", 1)
+
+
+@pytest.mark.parametrize("variant", ["0", "3", "sync none"])
+def test_a_variant_that_there_is_not_lists_those_that_there_are(
+    capsys: Output, story: Path, variant: str
+) -> None:
+    assert run(["run", str(story), "--variant", variant]) == 2
+    told = capsys.readouterr().err
+    assert f"story has no variant {variant!r}" in told
+    assert "its variants are: 1 (plain); 2 sync all" in told
+
+
+def test_the_table_is_as_wide_as_asked(capsys: Output, story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def widest(*options: str) -> int:
+        assert run(["run", str(story), "--variant", "1", "--text", *options]) == 0
+        table = capsys.readouterr().out.partition("pass  ")[0]
+        return max(map(cell_len, table.splitlines()))
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert 70 < widest("--width", "80") <= 80
+    assert widest() > 80
+    monkeypatch.setenv("COLUMNS", "72")
+    assert widest() <= 72
+    assert run(["run", str(story), "--text", "--width", "20"]) == 2
+
+
+def test_a_table_in_ascii(capsys: Output, story: Path) -> None:
+    assert run(["run", str(story), "--variant", "1", "--text", "--ascii"]) == 0
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert "?" not in out
+    assert "-->" in out
+
+
+def test_what_to_show_is_checked_before_anything_runs(capsys: Output, story: Path, tmp_path: Path) -> None:
+    table = [
+        (["--text", "--json"], "both write to standard output"),
+        (["--slide"], "--slide is about pictures"),
+        (["--from", "3"], "are about tables and pictures"),
+        (["--text", "--from", "999"], "the run has no message 999: its messages are 1 to "),
+        (["--text", "--until", "soon"], "'soon' is not a step"),
+        (["--text", "--from", "9 s", "--until", "3"], "has nothing between 9 s and 3"),
+        (["--text", "--only", "p,q"], "no lane 'q'; its lanes are p, node 1, log t-0"),
+    ]
+    for options, words in table:
+        assert run(["run", str(story), *options]) == 2, options
+        told = capsys.readouterr()
+        assert words in told.err
+        assert told.out == ""
+        assert len(told.err.splitlines()) == 2
+
+
+def test_slides_are_numbered_and_have_the_size_of_a_screen(story: Path, tmp_path: Path) -> None:
+    assert run(["run", str(story), "--svg", str(tmp_path / "s.svg"), "--slide", "--scale", "0.5"]) == 0
+    pages = sorted(path.name for path in tmp_path.glob("*.svg"))
+    assert pages[:2] == ["s-2.svg", "s-3.svg"]
+    for page in pages:
+        assert 'width="960" height="540"' in (tmp_path / page).read_text()
+
+
+# --- what is left for CI ------------------------------------------------------------------------------------
+
+
+def test_a_failing_run_leaves_its_files_and_a_report(capsys: Output, story: Path, tmp_path: Path) -> None:
+    story.write_text(STORY.replace('sync = "all"', 'sync = "all", visible = { "t-0" = ["b"] }'))
+    place, report = tmp_path / "failed" / "runs", tmp_path / "report.xml"
+    for _ in range(2):  # a second time over the same files
+        assert run(["run", str(story), "--output", str(place), "--junit", str(report)]) == 1
+    assert f"files:  {place}/{{story-2.toml,story-2.svg,story-2.txt,story-2.json}}" in capsys.readouterr().out
+    assert sorted(path.suffix for path in place.iterdir()) == [".json", ".svg", ".toml", ".txt"]
+    problem = "t-0 shows [a] to read_committed, not [b]"
+    assert json.loads((place / "story-2.json").read_text())["problems"] == [problem]
+    assert fromstring((place / "story-2.svg").read_text()).tag.endswith("svg")
+    assert "LOST" in (place / "story-2.txt").read_text()
+    assert run(["run", str(place / "story-2.toml")]) == 1
+    assert f"FAIL  lost acknowledgement\n      {problem}" in capsys.readouterr().out
+    suites = fromstring(report.read_text())
+    assert (suites.get("tests"), suites.get("failures")) == ("2", "1")
+    passed, failed = suites.iter("testcase")
+    assert (passed.get("classname"), passed.get("name")) == ("lost acknowledgement", "lost acknowledgement")
+    assert passed.find("failure") is None
+    assert [each.get("message") for each in failed] == [problem]
+    assert "struck:   drop" in (failed[0].text or "")
+
+
+def test_files_of_others_are_kept(capsys: Output, story: Path, tmp_path: Path) -> None:
+    other = tmp_path / "precious"
+    other.write_text("mine")
+    assert run(["run", str(story), "--junit", str(other)]) == 2
+    assert run(["run", str(story), "--output", str(other)]) == 2
+    told = capsys.readouterr().err
+    assert "is not a JUnit report; refusing to overwrite it" in told
+    assert f"cannot make the directory {other}: File exists" in told
+    assert other.read_text() == "mine"
+
+
+def test_runs_that_had_no_time_are_a_failure(capsys: Output, story: Path) -> None:
+    assert run(["run", str(story), "--for", "0s"]) == 1
+    assert "--for ended before 2 of 2 runs began." in capsys.readouterr().out
+    assert run(["run", str(story), "--for", "1h30m"]) == 0
+    assert run(["run", str(story), "--for", "soon"]) == 2
+    assert "'soon' is not a time such as 90s, 10m or 1h30m" in capsys.readouterr().err
 
 
 def test_a_picture_goes_where_it_can_and_over_pictures_alone(capsys: Output, story: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from fencepost.cli.application import run
 from fencepost.cli.fuzz import Protection, WorldOptions
-from fencepost.cli.run import read
+from fencepost.cli.scenario_files import read
 from fencepost.cli.shrink import shrink
 from fencepost.simulator.fuzz.shrinking import ShrinkSearch, failing_seed
 from tests.cli.processes import COMMAND, PATIENCE_S

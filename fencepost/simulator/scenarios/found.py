@@ -14,8 +14,8 @@ from fencepost.simulator.draw.text import LEGEND, space_time
 from fencepost.simulator.faults.random_faults import StruckFault
 from fencepost.simulator.fuzz.shrinking import Failing
 from fencepost.simulator.scenarios.codec import blocks
-from fencepost.simulator.scenarios.files import joined, scenario_of
-from fencepost.simulator.scenarios.model import Scenario, ScenarioExpectation, cases
+from fencepost.simulator.scenarios.files import joined, scenario_of, text_of
+from fencepost.simulator.scenarios.model import Case, Scenario, ScenarioExpectation, cases
 from fencepost.simulator.scenarios.runner import record_case, run_case
 from fencepost.simulator.world.choices import Note
 from fencepost.simulator.world.participants import NS_PER_MS
@@ -45,6 +45,14 @@ def scenario_text(name: str, failing: Failing, found: str) -> str:
     )
     _check(text, scenario, failing)
     return text
+
+
+def case_text(case: Case) -> str:
+    """The TOML of a scenario whose only run is this case."""
+    scenario = attrs.evolve(
+        case.scenario, cluster=case.cluster, faults=case.faults, expect=case.expect, also_with=()
+    )
+    return text_of(scenario) if scenario.seeded is None else seeded_text(scenario)
 
 
 def _check(text: str, scenario: Scenario, failing: Failing) -> None:

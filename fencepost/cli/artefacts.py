@@ -1,0 +1,149 @@
+"""What a search or a run leaves for CI: four files for each failure, and a report in JUnit's format.
+
+Rule: names of files follow from the failure alone, so the same failure writes the same files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.output import Json, Target
+from fencepost.simulator.draw.canvas import printable, tag, words
+from fencepost.simulator.draw.svg import draw
+from fencepost.simulator.draw.text import space_time
+from fencepost.simulator.world.history import History
+
+TEXT_WIDTH: Final = 160
+
+
+def _is_scenario(text: str) -> bool:
+    return 'name = "' in text
+
+
+def _is_picture(text: str) -> bool:
+    return "<svg" in text
+
+
+def _is_table(text: str) -> bool:
+    return " end" in text
+
+
+def _is_object(text: str) -> bool:
+    return text.startswith("{")
+
+
+KINDS: Final[dict[str, tuple[str, Callable[[str], bool]]]] = {
+    ".toml": ("a scenario", _is_scenario),
+    ".svg": ("an SVG picture", _is_picture),
+    ".txt": ("a table of a run", _is_table),
+    ".json": ("a JSON object", _is_object),
+}
+
+
+@attrs.frozen(kw_only=True)
+class Failure:
+    """A run that failed, by the `name` of its files. `scenario` is empty if no scenario can express it."""
+
+    name: str
+    scenario: str
+    history: History
+    facts: dict[str, Json]
+
+
+def prove(directory: Path | None) -> None:
+    """Makes the directory of `--output` before the work begins; CommandFailed if that is impossible."""
+    if directory is None:
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise CommandFailed(
+            f"cannot make the directory {directory}: {problem.strerror}",
+            then="give a directory with --output",
+            code=WRONG_USAGE,
+        ) from None
+
+
+def save(directory: Path, failure: Failure) -> list[Path]:
+    """Writes NAME.toml (a scenario), NAME.svg, NAME.txt and NAME.json, and returns their paths."""
+    contents = {
+        ".toml": failure.scenario,
+        ".svg": draw(failure.history),
+        ".txt": space_time(failure.history, width=TEXT_WIDTH, folds=False),
+        ".json": json.dumps(failure.facts, ensure_ascii=False, indent=2) + "\n",
+    }
+    written: list[Path] = []
+    for suffix, text in contents.items():
+        if text:
+            kind, is_kind = KINDS[suffix]
+            path = directory / f"{failure.name}{suffix}"
+            target = Target(path=path, option="--output", kind=kind, is_kind=is_kind)
+            target.prove()
+            target.write(text)
+            written.append(path)
+    return written
+
+
+def files_in(directory: Path, written: Sequence[Path]) -> str:
+    """The line that names the files of a failure."""
+    return f"  files:  {directory}/{{{','.join(path.name for path in written)}}}"
+
+
+# --- JUnit --------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class JUnitCase:
+    """One test case of the report; `failure` is the first line of what went wrong, None if nothing did."""
+
+    suite: str
+    name: str
+    seconds: float
+    failure: str | None = None
+    details: str = ""
+
+
+def junit_target(path: Path | None) -> Target | None:
+    """The file of `--junit`, proved to be writable."""
+    if path is None:
+        return None
+    target = Target(path=path, option="--junit", kind="a JUnit report", is_kind=_is_report)
+    target.prove()
+    return target
+
+
+def _is_report(text: str) -> bool:
+    return "<testsuites" in text
+
+
+def junit(command: str, cases: Iterable[JUnitCase]) -> str:
+    """The report, as CI systems read it: a suite for the command, a case for each run or seed."""
+    found = list(cases)
+    counts: dict[str, str | float] = {
+        "tests": str(len(found)),
+        "failures": str(sum(case.failure is not None for case in found)),
+        "errors": "0",
+        "skipped": "0",
+        "time": f"{sum(case.seconds for case in found):.3f}",
+    }
+    suite = tag("testsuite", "\n", *(f"{_case(case)}\n" for case in found), name=printable(command), **counts)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tag("testsuites", suite, **counts)}\n'
+
+
+def _case(case: JUnitCase) -> str:
+    failed: list[str] = []
+    if case.failure is not None:
+        failed.append(tag("failure", words(case.details or case.failure), message=printable(case.failure)))
+    return tag(
+        "testcase",
+        *failed,
+        classname=printable(case.suite),
+        name=printable(case.name),
+        time=f"{case.seconds:.3f}",
+    )

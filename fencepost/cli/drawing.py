@@ -1,0 +1,150 @@
+"""How commands show a run: as a table on stdout and as SVG pictures or slides in files.
+
+Rule: what is wrong with the options is found before the first run, and a step or lane that a run does not
+have is an error, never an empty picture.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import attrs
+from cyclopts import Parameter, validators
+
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.output import Target
+from fencepost.cli.table import terminal_width
+
+if TYPE_CHECKING:
+    from fencepost.simulator.world.history import History
+
+WIDTH_MIN: Final = 60
+WIDTH_IN_PIPE: Final = 160
+SVG: Final = ".svg"
+
+_Flag = Parameter(negative="")
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class DrawOptions:
+    """What to show of a run, and how."""
+
+    text: Annotated[
+        bool,
+        _Flag,
+        Parameter(help="Print each run as a table: one column per client and node, time downwards."),
+    ] = False
+    svg: Annotated[
+        Path | None,
+        Parameter(
+            help="Draw the run to this SVG file; further pictures go to NAME-2.svg, NAME-3.svg, and so on."
+        ),
+    ] = None
+    width: Annotated[
+        int | None,
+        Parameter(
+            validator=validators.Number(gte=WIDTH_MIN),
+            help="Columns of the table. [default: COLUMNS, or the width of the terminal]",
+        ),
+    ] = None
+    ascii: Annotated[bool, _Flag, Parameter(help="Write the table with ASCII characters only.")] = False
+    slide: Annotated[
+        bool, _Flag, Parameter(help="Draw slides of 16:9 with large type, as many as the run needs.")
+    ] = False
+    scale: Annotated[
+        float, Parameter(validator=validators.Number(gte=0.1, lte=10), help="Size of the pictures.")
+    ] = 1.0
+    since: Annotated[
+        str,
+        Parameter("--from", show_default=False, help="First step to show: a message by its number, or a time"
+                  " such as 3.8ms."),
+    ] = ""  # fmt: skip
+    until: Annotated[
+        str, Parameter(show_default=False, help="Last step to show. What comes later has not happened yet.")
+    ] = ""
+    only: Annotated[
+        str,
+        Parameter(
+            show_default=False, help='Lanes to show, as named at their heads: "p,node 1,txn app,log t-0".'
+        ),
+    ] = ""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is to be shown."""
+        return self.text or self.svg is not None
+
+
+NO_DRAWING: Final = DrawOptions()
+
+
+@attrs.define
+class Pictures:
+    """Shows runs, and numbers the files of their pictures."""
+
+    options: DrawOptions
+    count: int = 0
+
+    def prove(self, *, as_json: bool) -> None:
+        """CommandFailed if the options contradict each other, or the picture cannot be written."""
+        given = self.options
+        if given.text and as_json:
+            raise CommandFailed(
+                "--text and --json both write to standard output", then="give one of them", code=WRONG_USAGE
+            )
+        if given.svg is not None:
+            _picture(given.svg).prove()
+        elif given.slide or given.scale != 1:
+            option = "--slide" if given.slide else "--scale"
+            raise CommandFailed(
+                f"{option} is about pictures", then="name their file with --svg", code=WRONG_USAGE
+            )
+        elif not given.text and (given.since or given.until or given.only):
+            raise CommandFailed(
+                "--from, --until and --only are about tables and pictures",
+                then="add --text, or --svg FILE",
+                code=WRONG_USAGE,
+            )
+
+    def show(self, history: History) -> None:
+        """Prints the table and writes the pictures of one run."""
+        from fencepost.simulator.draw.crop import Crop, NothingToDraw
+        from fencepost.simulator.draw.slides import slides
+        from fencepost.simulator.draw.svg import draw
+
+        given = self.options
+        only = tuple(lane.strip() for lane in given.only.split(",") if lane.strip())
+        try:
+            part, first = Crop(since=given.since, until=given.until, only=only).of(history)
+        except NothingToDraw as nothing:
+            then = f"`fencepost run ... --text` shows the steps and lanes of {history.title!r}"
+            raise CommandFailed(str(nothing), then=then, code=WRONG_USAGE) from None
+        if given.text:
+            print(self._table(part, first))
+        if given.svg is not None:
+            drawn = slides(part, first=first, scale=given.scale) if given.slide else None
+            for picture in drawn or [draw(part, first=first, scale=given.scale)]:
+                self._write(given.svg, picture)
+
+    def _table(self, history: History, first: int) -> str:
+        from fencepost.simulator.draw.text import in_ascii, space_time
+
+        given, said = self.options, os.environ.get("COLUMNS", "")
+        columns = int(said) if said.isdecimal() else terminal_width()
+        width = given.width or (columns and max(columns, WIDTH_MIN))
+        table = space_time(history, width=width or WIDTH_IN_PIPE, folds=width is not None, first=first)
+        return in_ascii(table) if given.ascii else table
+
+    def _write(self, svg: Path, picture: str) -> None:
+        self.count += 1
+        path = svg if self.count == 1 else svg.with_name(f"{svg.stem}-{self.count}{svg.suffix or SVG}")
+        target = _picture(path)
+        target.prove()
+        target.write(picture)
+
+
+def _picture(path: Path) -> Target:
+    return Target(path=path, option="--svg", kind="an SVG picture", is_kind=lambda text: "<svg" in text)

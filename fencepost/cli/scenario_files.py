@@ -1,0 +1,123 @@
+"""Which scenarios a user means: bundled ones by name, files, directories of files, and single variants.
+
+Rule: a path that exists is always that path; only then a word is the name of a bundled scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from fencepost.bundled import bundled_scenarios
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+
+if TYPE_CHECKING:
+    from fencepost.simulator.scenarios.model import Case, Scenario
+
+SHOWN_MAX: Final = 12  # variants that an error lists
+
+
+def files_of(given: Sequence[str]) -> list[Path]:
+    """The scenario files that the words name; without any, the bundled ones."""
+    return [path for word in given for path in _files_of(word)] or list(bundled_scenarios().values())
+
+
+def _files_of(word: str) -> list[Path]:
+    path, bundled = Path(word), bundled_scenarios()
+    if path.is_dir():
+        found = sorted(path.rglob("*.toml"))
+        if not found:
+            raise CommandFailed(
+                f"{path} has no scenario in it", then="a scenario is a *.toml file", code=WRONG_USAGE
+            )
+        return found
+    name = path.name.removesuffix(".toml")
+    if path.exists() or word != path.name or name not in bundled:
+        return [path]  # if it does not exist, reading it says so
+    return [bundled[name]]
+
+
+def read(path: Path, *, advice: str | None = None) -> Scenario:
+    """The scenario in a file; an error says what is wrong and where. `advice` is for a missing file."""
+    from fencepost.simulator.scenarios.codec import BadScenario
+    from fencepost.simulator.scenarios.files import scenario_of
+
+    try:
+        return scenario_of(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        problem, then = f"no such file: {path}", advice
+        if then is None and path.name == str(path):
+            problem, then = f"there is no scenario {path}, bundled or in a file", _advice(str(path))
+        then = then or "`fencepost run --list` shows the bundled scenarios"
+    except IsADirectoryError:
+        problem, then = f"{path} is a directory", advice or "give a scenario file in it"
+    except UnicodeDecodeError as undecodable:
+        problem, then = f"{path} is not UTF-8: {undecodable}", "give a scenario, which is a TOML file"
+    except BadScenario as bad:
+        problem, then = str(bad), "scenarios/README.md describes the format of scenarios"
+    raise CommandFailed(problem, then=then, code=WRONG_USAGE)
+
+
+def _advice(word: str) -> str:
+    close = get_close_matches(word.removesuffix(".toml"), bundled_scenarios(), n=2)
+    meant = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"{meant}`fencepost run --list` shows the bundled scenarios"
+
+
+@attrs.frozen(kw_only=True)
+class Chosen:
+    """One run that was asked for: variant `number` (from 1) of the `of` runs of the scenario in a file."""
+
+    path: Path
+    number: int
+    of: int
+    case: Case
+
+    @property
+    def words(self) -> str:
+        """The scenario and its variant, as arguments of `fencepost run`."""
+        bundled = bundled_scenarios().get(self.path.stem)
+        name = self.path.stem if bundled == self.path else str(self.path)
+        return name if self.of == 1 else f"{name} --variant {self.number}"
+
+    @property
+    def stem(self) -> str:
+        """A name for files about this run."""
+        return self.path.stem if self.of == 1 else f"{self.path.stem}-{self.number}"
+
+
+def chosen(paths: Iterable[Path], variant: str | None) -> list[list[Chosen]]:
+    """For each file its runs, or those that `variant` selects: a number from 1, or part of the title."""
+    from fencepost.simulator.scenarios.model import cases
+
+    found: list[list[Chosen]] = []
+    for path in paths:
+        runs = list(cases(read(path)))
+        every = [
+            Chosen(path=path, number=number, of=len(runs), case=case)
+            for number, case in enumerate(runs, start=1)
+        ]
+        found.append(every if variant is None else [each for each in every if _is_meant(each, variant)])
+        if not found[-1]:
+            raise _no_variant(path, every, str(variant))
+    return found
+
+
+def _is_meant(each: Chosen, variant: str) -> bool:
+    if variant.isdecimal():
+        return each.number == int(variant)
+    return variant.casefold() in each.case.name.casefold()
+
+
+def _no_variant(path: Path, every: Sequence[Chosen], variant: str) -> CommandFailed:
+    shown = [f"{each.number} {each.case.title or '(plain)'}" for each in every[:SHOWN_MAX]]
+    more = f", and {len(every) - SHOWN_MAX} more" if len(every) > SHOWN_MAX else ""
+    return CommandFailed(
+        f"{path.stem} has no variant {variant!r}",
+        then=f"its variants are: {'; '.join(shown)}{more} (`fencepost run {path.stem} --list`)",
+        code=WRONG_USAGE,
+    )
