@@ -38,7 +38,12 @@ EXAMPLES: Final = {
     "repair": ("fencepost repair ./data", "fencepost repair ./data --write"),
     "fuzz": ("fencepost fuzz --seeds 500", "fencepost fuzz --first-seed 7 --seeds 1 --break fencing"),
     "shrink": ("fencepost shrink --seed 7 --break fencing",),
-    "run": ("fencepost run", "fencepost run scenarios/late_end_txn.toml --text"),
+    "run": (
+        "fencepost run --list",
+        "fencepost run late_end_txn --variant 1 --text",
+        "fencepost run late_end_txn --slide --svg late.svg",
+        "fencepost run my-scenarios --output failed --junit report.xml",
+    ),
     "explore": ("fencepost explore", "fencepost explore --transaction-version 0 --retries 1"),
     "--install-completion": ("fencepost --install-completion",),
     "demo": ("fencepost demo --flights 20000", "fencepost demo --break fencing"),
