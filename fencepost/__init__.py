@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fencepost.broker.embedded import Broker as Broker
+    from fencepost.broker.faults import FaultNeverStruck as FaultNeverStruck
     from fencepost.client.consumer_records import ConsumedBatch as ConsumedBatch
     from fencepost.client.consumer_records import Record as Record
     from fencepost.client.errors import AuthenticationFailed as AuthenticationFailed
@@ -86,6 +87,7 @@ _HOMES = {
     "DeliveryFailed": "fencepost.client.errors",
     "DeliveryTimeout": "fencepost.client.errors",
     "ErrorCode": "fencepost.protocol.errors",
+    "FaultNeverStruck": "fencepost.broker.faults",
     "FencedInstanceId": "fencepost.client.errors",
     "FencepostError": "fencepost.protocol.errors",
     "IsolationLevel": "fencepost.protocol.terms",

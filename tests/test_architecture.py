@@ -46,6 +46,8 @@ SHELLS = frozenset(
         "broker/admission.py",
         "broker/connections.py",
         "broker/embedded.py",
+        "broker/fault_handles.py",
+        "broker/fault_injector.py",
         "broker/notices.py",
         "broker/server.py",
         "client/shells/aio.py",

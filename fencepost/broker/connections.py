@@ -68,12 +68,13 @@ def kafka_host(address: str) -> str:
 
 
 class InProgress(NamedTuple):
-    """A request without an answer, the room that it takes, and when it was taken up."""
+    """A request without an answer, the room that it takes, when it was taken up, and whose it is."""
 
     kind: type[Request]
     size: int
     began_ns: int
     transactional_id: str | None
+    client_id: str
 
 
 @attrs.define(eq=False)
@@ -198,10 +199,11 @@ class Connection:
         """Whether the request that was just taken may keep the others waiting."""
         return self.was_slow or self.reserved > COSTLY_BYTES
 
-    def begin(self, correlation_id: int, request: Request) -> None:
+    def begin(self, correlation_id: int, request: Request, client_id: str) -> None:
         """A request is in progress, with the room that was taken for it."""
         kind, name = type(request), getattr(request, "transactional_id", None)
-        self.in_progress[correlation_id] = InProgress(kind, self.reserved, time.monotonic_ns(), name)
+        began_ns = time.monotonic_ns()
+        self.in_progress[correlation_id] = InProgress(kind, self.reserved, began_ns, name, client_id)
         self.fetches += kind is Fetch
         self.reserved = 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, Literal
 
@@ -16,9 +16,10 @@ import trio
 
 from fencepost.broker.access.files import parse_acls
 from fencepost.broker.access.session import AccessSettings
+from fencepost.broker.fault_handles import Faults, ThreadDesk
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.observer import Observer
-from fencepost.broker.server import BrokerSettings, Ready, parsed_listener, serve
+from fencepost.broker.server import BrokerSettings, Ready, injector_of, parsed_listener, serve
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.wire_protocols import ServedProtocol
 from fencepost.protocol.errors import FencepostError
@@ -61,11 +62,13 @@ class Broker:
         tls_key: str | None = None,
         tls_client_ca: str | None = None,
         observer: Observer | None = None,
+        faults: Iterable[str] = (),
     ) -> None:
         """`protocol`: which clients are served on the port. `advertised_listener`: the HOST:PORT that clients
         are told to connect to, if it is not where the broker listens. `users`: passwords by name; then
         clients must authenticate. `acls`: the text of an ACL file. `tls_cert`, `tls_key`, `tls_client_ca`:
         PEM files. See docs/access.md. `observer`: hears what happens, such as a fencepost.Recording.
+        `faults`: as `fencepost serve --fault` takes them (docs/testing.md).
         """
         access = AccessSettings(
             tls_cert=tls_cert,
@@ -83,7 +86,10 @@ class Broker:
             sync=SyncPolicy(sync),
             node=node or NodeSettings(),
             observer=observer,
+            faults=tuple(faults),
         )
+        self._injector = injector_of(self.settings)
+        self.faults = Faults(ThreadDesk(self._injector, lambda: self._token, self._is_alive))
         self._thread: threading.Thread | None = None
         self._ready: Ready | None = None
         self._is_settled = threading.Event()
@@ -132,6 +138,9 @@ class Broker:
         if self._problem is not None:
             raise BrokerFailed(f"the broker ended unexpectedly: {self._problem}") from self._problem
 
+    def _is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
     def _run(self) -> None:
         ended = outcome.capture(trio.run, self._serve)
         if isinstance(ended, outcome.Error):
@@ -141,7 +150,7 @@ class Broker:
     async def _serve(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         with self._scope:
-            await serve(self.settings, on_ready=self._became_ready)
+            await serve(self.settings, on_ready=self._became_ready, faults=self._injector)
 
     def _became_ready(self, ready: Ready) -> None:
         self._ready = ready
@@ -153,4 +162,7 @@ class Broker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop. Without an error, FaultNeverStruck is raised if a fault has not struck."""
         self.stop()
+        if error is None:
+            self.faults.require_all_struck()

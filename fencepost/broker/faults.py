@@ -1,90 +1,379 @@
-"""Faults of a real server, in the phrases of scenarios: "when node 1 sends Produce reply do drop every 50
-times".
+"""Faults of a real broker: what it can play of the language of scenarios, and when a fault strikes.
 
-Rule: a fault counts the occurrences of its point and strikes at the chosen ones. A server supports the kinds
-in `SUPPORTED` and refuses all others when it starts; without faults it runs none of this code.
+Rule: values in, values out. The plan hears of each point that the broker reaches, counts it, and names the
+faults that strike there; `fault_injector.py` performs them. Without faults none of this code runs.
 """
+
+# Theory of operation
+#
+#     server --- reach(point) ---> FaultPlan ---> faults that strike now, faults whose `until` has come
+#
+# A point of a real broker is what its server sees: requests as they arrive, replies as they leave, appends
+# before and after they are written. What happens inside a client is not among them, and neither are messages
+# of the only node to itself. `playable` refuses a fault that names anything else, and names what comes
+# closest.
+#
+# The plan also remembers which points were reached at all. A fault that never struck is an error in the test
+# that asked for it, and nearly always a wrong name. `missing` shows the points that resemble it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from difflib import SequenceMatcher
+from typing import Final, cast
 
 import attrs
 
 from fencepost.broker.contract import Append
 from fencepost.faults.grammar import BadPhrase, quoted
-from fencepost.faults.phrases import FAULTS, ActionKind, FaultLine, PointKind
-from fencepost.protocol.messages import APIS, Request
-from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TransactionState
+from fencepost.faults.phrases import (
+    ANYONE,
+    BROKER,
+    DAMAGES,
+    ENDS_ITSELF,
+    FAULTS,
+    Action,
+    ActionKind,
+    FaultLine,
+    Point,
+    PointKind,
+    partition_named,
+)
+from fencepost.protocol.batches import read_marker
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, FencepostError
+from fencepost.protocol.messages import ReplyBody
+from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import read_transactions
 
-API_NAMES: Final = {api.request: api.name for api in APIS}
+POINTS_MAX: Final = 1_000  # different ones that are remembered; beyond it, only the known ones are counted
+RESEMBLING_MAX: Final = 5
 
 
-@attrs.define
-class DropReply:
-    """Drop the reply to a request, and its connection; the request itself has taken effect."""
-
-    fault: FaultLine
-    seen: int = 0
-    struck: int = 0
-
-    def strikes(self, request: Request) -> bool:
-        """Whether this request's reply is to be lost."""
-        if API_NAMES[type(request)] != self.fault.when.what:
-            return False
-        self.seen += 1
-        strikes = self.fault.strikes_at(self.seen)
-        self.struck += strikes
-        return strikes
+class FaultNeverStruck(FencepostError):
+    """A fault did not strike; the message says how often its point was reached, and what resembles it."""
 
 
-@attrs.define
-class PauseAfterAppend:
-    """Stop the node after a record of its transaction log, before any effect of it, until it is killed."""
+# --- what a broker can play ---------------------------------------------------------------------------------
 
-    fault: FaultLine
-    seen: int = 0
+ARRIVES: Final = frozenset({PointKind.SENDS, PointKind.RECEIVES})
+LEAVES: Final = frozenset({PointKind.SENDS_REPLY, PointKind.ANSWERS})
+APPENDS: Final = frozenset({PointKind.DECIDES, PointKind.MARKS, PointKind.STORES})
+TIMES: Final = frozenset({PointKind.AT, PointKind.LATER})
 
-    def strikes(self, append: Append) -> TransactionState | None:
-        """The state that was written, when this append is the one to stop after."""
-        if append.partition.topic != TRANSACTION_STATE_TOPIC:
-            return None
-        when = self.fault.when
-        for name, record in read_transactions(append.batch, append.header):
-            if record is None or when.who != f"coordinator of {name}" or not when.means(record.state.name):
-                continue
-            self.seen += 1
-            if self.fault.strikes_at(self.seen):
-                return record.state
-        return None
-
-
-ServerFault = DropReply | PauseAfterAppend
-SUPPORTED: Final[dict[tuple[PointKind, ActionKind], type[ServerFault]]] = {
-    (PointKind.SENDS_REPLY, ActionKind.DROP): DropReply,
-    (PointKind.DECIDES, ActionKind.PAUSE): PauseAfterAppend,
+NEEDS: Final = {
+    ActionKind.HOLD: ("a message", ARRIVES | LEAVES),
+    ActionKind.LATE: ("a message", ARRIVES | LEAVES),
+    ActionKind.DROP: ("a message", ARRIVES | LEAVES),
+    ActionKind.CLOSE: ("a message", ARRIVES | LEAVES),
+    ActionKind.DELAY: ("a request", ARRIVES),
+    ActionKind.TWICE: ("a request", ARRIVES),
+    ActionKind.ANSWER: ("a request", ARRIVES),
 }
-"""The supported pairs of point and action."""
+"""What an action strikes, and the points that have it. Any other action strikes at every point."""
+
+_NETWORK: Final = "the network is not the broker's; put a fencepost.Proxy in front of it"
+_OWN: Final = "clients of a real broker are processes of your own"
+NOT_PLAYED: Final = {
+    ActionKind.KILL: _OWN,
+    ActionKind.START: _OWN,
+    ActionKind.MOVE: "a real broker is the only node",
+    ActionKind.PARTITION: _NETWORK,
+    ActionKind.BLOCK: _NETWORK,
+    ActionKind.ISOLATE: _NETWORK,
+    ActionKind.SLOW: _NETWORK,
+    **dict.fromkeys(DAMAGES, "stop the broker and damage the files of its data directory"),
+}
+"""Actions that only the simulator can play, and why."""
+
+_INSIDE: Final = "a broker sees requests and replies, and not what happens inside a client"
+_ITSELF: Final = "it happens to the broker itself; use a point of the protocol"
+NOT_SEEN: Final = {
+    PointKind.RECEIVES_REPLY: "a broker does not see what arrives; name the reply that it sends",
+    PointKind.GETS: "a broker does not see what arrives; name the error that it answers",
+    PointKind.ENDS_CALL: _INSIDE,
+    PointKind.READS: _INSIDE,
+    PointKind.STARTS: _INSIDE,
+    PointKind.ENDS: _INSIDE,
+    PointKind.DIES: _INSIDE,
+    PointKind.CRASHES: _ITSELF,
+    PointKind.RESTARTS: _ITSELF,
+    PointKind.PAUSES: _ITSELF,
+    PointKind.RESUMES: _ITSELF,
+}
+"""Points that only the simulator reaches, and what to name instead."""
 
 
-def server_faults(texts: Iterable[str], *, node_id: int) -> list[ServerFault]:
-    """The faults of these texts, for this node. Raises BadPhrase if a server does not support one of them."""
-    return [_server_fault(FAULTS.read(text), f"node {node_id}") for text in texts]
+@attrs.frozen(kw_only=True)
+class Abilities:
+    """What this broker can do beyond all others. `restarts`: somebody starts it again after a crash.
+    `cuts_power`: its unsynced writes can be lost. `syncs`: it syncs logs at all.
+    """
+
+    node_id: int = 1
+    restarts: bool = False
+    cuts_power: bool = False
+    syncs: bool = False
 
 
-def _server_fault(fault: FaultLine, node: str) -> ServerFault:
-    when, do = fault.when, fault.do
-    made = SUPPORTED.get((when.kind, do.kind))
-    if made is None:
-        possible = [f"when {point.value.shown} do {action.value.shown}" for point, action in SUPPORTED]
-        raise BadPhrase(f"a server cannot do {quoted(str(do))} when {quoted(str(when))}", possible=possible)
-    if when.kind is PointKind.SENDS_REPLY and (when.who != node or when.whom):
-        because = "a server sees only its own replies and does not know its clients' names"
-        raise BadPhrase(f"{quoted(str(when))}: {because}", possible=[f"{node} sends {when.what} reply"])
-    if do.who not in ("", node, when.who):
-        raise BadPhrase(f"{quoted(str(do))}: a server can only pause itself", possible=[f"pause {node}"])
-    if when.is_before or fault.until is not None:
-        raise BadPhrase(f"{quoted(str(fault))}: a server supports neither `before` nor `until`")
-    return made(fault)
+def playable(text: str, abilities: Abilities) -> FaultLine:
+    """The fault of this text. Raises BadPhrase if it is not one, or if this broker cannot play it."""
+    fault = FAULTS.read(text)
+    when, do, until = fault.when, fault.do, fault.until
+    if (because := NOT_PLAYED.get(do.kind)) is not None:
+        raise BadPhrase(f"a broker cannot do {quoted(str(do))}: {because}")
+    _check_point(when, abilities)
+    if when.kind is PointKind.LATER:
+        raise BadPhrase(f"{quoted(str(when))} cannot begin a fault", possible=["at TIME"])
+    if when.kind is PointKind.AT and fault.every:
+        raise BadPhrase(f"{quoted(str(when))} comes once; leave out `every {fault.every} times`")
+    needed, points = NEEDS.get(do.kind, ("", frozenset({when.kind})))
+    if when.kind not in points:
+        shown = [kind.value.shown for kind in PointKind if kind in points]
+        raise BadPhrase(
+            f"{quoted(str(do))} needs {needed}, and there is none at {quoted(str(when))}", possible=shown
+        )
+    _check_action(do, abilities)
+    if until is not None:
+        if do.kind in ENDS_ITSELF:
+            raise BadPhrase(f"{quoted(str(do))} ends at once; leave out `until {until}`")
+        if until.kind is PointKind.AT:
+            raise BadPhrase(f"{quoted(str(until))} cannot end a fault", possible=["after TIME"])
+        _check_point(until, abilities)
+        _check_crash_end(do, until, abilities)
+    return fault
+
+
+def _check_point(point: Point, abilities: Abilities) -> None:
+    if (because := NOT_SEEN.get(point.kind)) is not None:
+        raise BadPhrase(f"a broker cannot see {quoted(str(point))}: {because}", possible=_instead(point))
+    if point.kind in LEAVES or point.kind is PointKind.RECEIVES:
+        _check_broker(point, point.who, abilities)
+    elif point.kind is PointKind.SENDS:
+        _check_broker(point, point.whom or BROKER, abilities)
+        if point.who != ANYONE and _names_broker(point.who):
+            because = "a broker sends requests only to itself"
+            raise BadPhrase(f"{quoted(str(point))}: {because}", possible=[f"broker sends {point.what} reply"])
+    elif point.kind in (PointKind.MARKS, PointKind.STORES) and point.who != ANYONE:
+        partition_named(point.who)
+
+
+def _instead(point: Point) -> list[str]:
+    """The point of a broker that comes closest to one of a client."""
+    if point.kind is PointKind.RECEIVES_REPLY:
+        return [f"broker sends {point.what} reply to {point.who}"]
+    return [f"broker answers {point.what} to {point.who}"] if point.kind is PointKind.GETS else []
+
+
+def _names_broker(name: str) -> bool:
+    return name in (BROKER, ANYONE) or name.startswith(("node ", "coordinator of ", "leader of "))
+
+
+def _check_broker(phrase: Point | Action, name: str, abilities: Abilities) -> None:
+    """Refuse any name here but that of this broker."""
+    node = f"node {abilities.node_id}"
+    if not _names_broker(name):
+        raise BadPhrase(f"{quoted(str(phrase))}: {quoted(name)} is not this broker", possible=[BROKER, node])
+    if name.startswith("node ") and name != node:
+        because = f"there is no {quoted(name)}; this broker is {node}"
+        raise BadPhrase(f"{quoted(str(phrase))}: {because}", possible=[BROKER, node])
+
+
+_OF_BROKER: Final = frozenset(
+    {ActionKind.CRASH, ActionKind.CUT_POWER, ActionKind.PAUSE, ActionKind.CLOCK, ActionKind.SLOW_DISK}
+)
+
+
+def _check_action(do: Action, abilities: Abilities) -> None:
+    if do.kind in _OF_BROKER:
+        _check_broker(do, do.who, abilities)
+    if do.kind in (ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS):
+        partition_named(do.who)
+    if do.kind in (ActionKind.SLOW_DISK, ActionKind.FAIL_SYNCS) and not abilities.syncs:
+        raise BadPhrase(f'{quoted(str(do))}: this broker never syncs; start it with sync "commit" or "all"')
+    if do.kind is ActionKind.CUT_POWER and not abilities.cuts_power:
+        because = "only a process on a machine of its own loses power"
+        raise BadPhrase(f"{quoted(str(do))}: {because}", possible=["crash broker"])
+
+
+def _check_crash_end(do: Action, until: Point, abilities: Abilities) -> None:
+    if do.kind not in (ActionKind.CRASH, ActionKind.CUT_POWER):
+        return
+    if not abilities.restarts:
+        because = "nobody starts this process again; use fencepost.BrokerProcess, or leave out `until`"
+        raise BadPhrase(f"{quoted(f'{do} until {until}')}: {because}")
+    if until.kind is not PointKind.LATER:
+        because = "a broker that is down reaches no point"
+        raise BadPhrase(f"{quoted(f'{do} until {until}')}: {because}", possible=["after TIME"])
+
+
+# --- points -------------------------------------------------------------------------------------------------
+
+
+def append_points(append: Append, owners: dict[int, str]) -> Iterator[tuple[PointKind, str, str, str]]:
+    """What an append means as points: their kind, who, what and whom. `owners` are the transactional ids by
+    producer id; the records of the transaction log add to them.
+    """
+    where = append.partition
+    if where.topic == TRANSACTION_STATE_TOPIC:
+        for name, record in read_transactions(append.batch, append.header):
+            if record is not None:
+                owners[record.producer_id] = name
+                yield PointKind.DECIDES, f"coordinator of {name}", record.state.name, ""
+        return
+    owner = owners.get(append.header.producer_id, "")
+    if append.header.is_control:
+        yield PointKind.MARKS, str(where), read_marker(append.batch).result.name, owner
+    elif append.header.is_transactional or where.topic != CONSUMER_OFFSETS_TOPIC:
+        yield PointKind.STORES, str(where), "", owner
+
+
+def every_error(error: ErrorCode, body: ReplyBody | None) -> list[ErrorCode]:
+    """All errors in a reply, of the whole reply or of a part of it, once each."""
+    return list(dict.fromkeys(code for code in (error, *_errors_of(body)) if code is not NO_ERROR))
+
+
+def _errors_of(body: object) -> Iterator[ErrorCode]:
+    """Every error in the body of a reply, at any depth."""
+    if isinstance(body, ErrorCode):
+        yield body
+    elif isinstance(body, tuple):
+        for part in cast("tuple[object, ...]", body):
+            yield from _errors_of(part)
+    else:
+        kind: type[object] = type(body)
+        if attrs.has(kind):
+            for field in attrs.fields(kind):
+                yield from _errors_of(getattr(body, field.name))
+
+
+def _means(named: str, actual: str) -> bool:
+    """Whether a name in a fault means this one. "coordinator of *" means every coordinator."""
+    if named in (ANYONE, "", actual):
+        return True
+    return named.endswith(f" of {ANYONE}") and actual.startswith(named[: -len(ANYONE)])
+
+
+def _matches(point: Point, reached: Point) -> bool:
+    if point.kind is not reached.kind or point.is_before is not reached.is_before:
+        return False
+    who, whom = point.who, point.whom
+    # There is one broker: whatever names it was checked when the fault was added.
+    if point.kind in LEAVES or point.kind is PointKind.RECEIVES:
+        who = BROKER
+    elif point.kind is PointKind.SENDS:
+        whom = BROKER
+    return point.means(reached.what) and _means(who, reached.who) and _means(whom, reached.whom)
+
+
+# --- the plan -----------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class PlannedFault:
+    """A fault of this broker: how often its point was reached, and how often it struck. `lasting` is how many
+    of its effects are not undone yet.
+    """
+
+    number: int
+    line: FaultLine
+    reached: int = 0
+    struck: int = 0
+    lasting: int = 0
+    is_removed: bool = False
+
+    @property
+    def may_strike(self) -> bool:
+        """Whether it can still strike."""
+        return not self.is_removed and (bool(self.line.every) or self.reached < self.line.when.number)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do for it."""
+        return not (self.may_strike or self.lasting)
+
+
+@attrs.define(eq=False)
+class Waiting:
+    """What is done at the next occurrence of a point: the end of an effect."""
+
+    point: Point
+    do: Callable[[], None]
+    seen: int = 0
+
+
+@attrs.define(eq=False)
+class FaultPlan:
+    """The faults of one broker by number, the ends that wait for a point, and what was reached so far."""
+
+    faults: dict[int, PlannedFault] = attrs.Factory(dict[int, PlannedFault])
+    ends: list[Waiting] = attrs.Factory(list[Waiting])
+    watchers: list[Callable[[Point], None]] = attrs.Factory(list[Callable[[Point], None]])
+    seen: Counter[Point] = attrs.Factory(Counter[Point])
+    added: int = 0
+
+    def add(self, line: FaultLine) -> PlannedFault:
+        """Let a fault wait for its point from now on."""
+        self.added += 1
+        planned = self.faults[self.added] = PlannedFault(self.added, line)
+        return planned
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody needs to know of any point."""
+        return not self.watchers and all(planned.is_over for planned in self.faults.values())
+
+    def reach(self, point: Point) -> list[PlannedFault]:
+        """The broker has reached this point: end what waits for it, and return the faults that strike."""
+        if point in self.seen or len(self.seen) < POINTS_MAX:
+            self.seen[point] += 1
+        for hear in self.watchers:
+            hear(point)
+        for end in [end for end in self.ends if _matches(end.point, point)]:
+            end.seen += 1
+            if end.seen == end.point.number:
+                self.ends.remove(end)
+                end.do()
+        striking: list[PlannedFault] = []
+        for planned in self.faults.values():
+            if planned.may_strike and _matches(planned.line.when, point):
+                planned.reached += 1
+                if planned.line.strikes_at(planned.reached):
+                    striking.append(planned)
+        return striking
+
+    def missing(self, planned: PlannedFault) -> str:
+        """Why a fault has not struck, in one sentence; empty if it has."""
+        if planned.struck:
+            return ""
+        when, times = planned.line.when, planned.reached
+        said = f"the fault {quoted(str(planned.line))} never struck: its point was reached {_counted(times)}"
+        if times and (planned.line.every or times < when.number):
+            nth = f"every {planned.line.every}" if planned.line.every else f"#{when.number}"
+            return f"{said}, and it strikes at {nth}"
+        if times:
+            return f"{said}, and there was nothing to strike"
+        shown = [f"{quoted(str(point))} ({_counted(self.seen[point])})" for point in self._resembling(when)]
+        return f"{said}. " + (
+            f"What was reached and resembles it: {'; '.join(shown)}"
+            if shown
+            else "No point was reached at all"
+        )
+
+    def _resembling(self, wanted: Point) -> Iterable[Point]:
+        text = str(attrs.evolve(wanted, number=1))
+
+        def likeness(point: Point) -> float:
+            same_kind = point.kind is wanted.kind
+            return SequenceMatcher(None, text, str(point)).ratio() + same_kind
+
+        return sorted(self.seen, key=likeness, reverse=True)[:RESEMBLING_MAX]
+
+
+def _counted(times: int) -> str:
+    return "once" if times == 1 else f"{times} times"
+
+
+def failing_partition(planned: PlannedFault) -> TopicPartition:
+    """The partition whose disk this fault breaks."""
+    return partition_named(planned.line.do.who)

@@ -31,6 +31,10 @@ class Observer(Protocol):
         """A batch was written to its log."""
         ...
 
+    def struck(self, label: str) -> None:
+        """A fault struck, or ended: "crash", "drop", "pause", "resume"."""
+        ...
+
     def stepped(self, arrived: Input, outcome: Outcome) -> None:
         """The node took an input and decided."""
         ...

@@ -16,6 +16,7 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 #     keep_room               idle or pressed        closes connections that hold what others need
 #     sync                    a log in host.unsynced one fsync per log, each in a worker thread, then turn()
 #     keep_clean              host.upkeep            compaction in a worker thread; files change between syncs
+#     keep_faults             a fault's deadline     strikes, or undoes what it did (fault_injector.py)
 #
 # `turn` is the heart: it lets the host work until nothing is left to do, and hands all answers to the kernel.
 # What trio's parts cost is measured in docs/performance.md.
@@ -39,7 +40,7 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
+import math
 import os
 import signal
 import socket
@@ -67,7 +68,8 @@ from fencepost.broker.connections import (
 )
 from fencepost.broker.contract import Append, Disconnected, Input, Outcome, Received, Reply, ReplyTo
 from fencepost.broker.counters import Counters, errors_in
-from fencepost.broker.faults import DropReply, PauseAfterAppend, server_faults
+from fencepost.broker.fault_injector import Crash, FaultInjector
+from fencepost.broker.faults import Abilities
 from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy, Trouble, TroubleKind
 from fencepost.broker.memory import MemoryBound
 from fencepost.broker.node import Node
@@ -152,17 +154,18 @@ class Server:
     """One broker: a host, its connections, and the tasks that serve them."""
 
     def __init__(
-        self, settings: BrokerSettings, host: Host, listener: socket.socket, admission: Admission | None
+        self,
+        settings: BrokerSettings,
+        host: Host,
+        listener: socket.socket,
+        admission: Admission | None,
+        faults: FaultInjector | None = None,
     ) -> None:
         self.settings = settings
         self.host = host
         self.listener = listener
         self.is_held = False
         self.admission = admission
-        faults = server_faults(settings.faults, node_id=settings.node.node_id)
-        self.pauses = [fault for fault in faults if isinstance(fault, PauseAfterAppend)]
-        self.drops = [fault for fault in faults if isinstance(fault, DropReply)]
-        self.lost: set[ReplyTo] = set()
         self.counters = Counters()
         self.notices = Notices(monotonic_ms)
         host.watch = self._watch
@@ -190,6 +193,9 @@ class Server:
         self._sweep_at_ms = 0
         self._costly = trio.Lock()  # held while a costly request is carried out, and for a turn of the others
         self._in_line = 0  # connections that have yielded and wait for their next turn
+        self._deadline = trio.lowlevel.ParkingLot()  # of a fault
+        self.faults = injector_of(settings) if faults is None else faults
+        self.faults.attach(self)
 
     def start(self, nursery: trio.Nursery) -> None:
         """Start the tasks."""
@@ -198,6 +204,7 @@ class Server:
         nursery.start_soon(self.keep_room)
         nursery.start_soon(self.sync)
         nursery.start_soon(self.keep_clean)
+        nursery.start_soon(self.keep_faults)
 
     # --- the loop
 
@@ -205,17 +212,16 @@ class Server:
         """Let the host do everything that it can do now, and send its answers."""
         if self.is_held:
             return
-        host, now = self.host, now_ms()
+        host, now = self.host, self.now()
         host.tick(now)
-        if not self.pauses and self.observer is None:
+        if self.faults.is_active or self.observer is not None:
+            self._work_by_steps(now)
+        else:
             while not host.is_idle:
                 # Answers leave together, but before work that no client waits for, such as markers: a commit
                 # is acknowledged after PREPARE_COMMIT, and its markers should not delay that.
                 host.work_until_idle(now, pauses=True)
-                self._send_answers()
-        else:
-            self._work_until_held(now)
-            self._send_answers()
+                self.send_answers()
         self._log_troubles()
         if host.unsynced:
             self._unsynced.unpark_all()
@@ -239,37 +245,41 @@ class Server:
             self.notices.trouble(trouble)
             self.counters.disk_problems += trouble.kind is TroubleKind.DISK
 
-    def _work_until_held(self, now: int) -> None:
-        """Check after each append whether a fault stops the node before the append's effects."""
-        while not self.host.is_idle:
-            ahead = self.host.to_do[0] if self.host.to_do else None
-            self.host.work(now)
-            if isinstance(ahead, Append):
+    def now(self) -> int:
+        """The time of records and deadlines on this broker's clock, which a fault may have moved."""
+        return now_ms() + self.faults.clock_ms
+
+    def _work_by_steps(self, now: int) -> None:
+        """As `work_until_idle`, and faults and an observer hear of each append."""
+        host, faults = self.host, self.faults
+        while not (host.is_idle or self.is_held):
+            ahead = host.to_do[0] if host.to_do else None
+            if ahead is None and host.answers and not host.requests_waiting:
+                self.send_answers()
+            elif not isinstance(ahead, Append):
+                host.work(now)
+            elif faults.allows(ahead):
+                host.work(now)
                 if self.observer is not None:
                     self.observer.appended(ahead)
-                # A list, not a generator: every fault must count every append.
-                states = list(filter(None, [pause.strikes(ahead) for pause in self.pauses]))
-                if states:
-                    self.is_held = True
-                    print(json.dumps({"held": states[0].name, "pid": os.getpid()}), flush=True)
-                    return
+                faults.written(ahead)
+        self.send_answers()
 
-    def _send_answers(self) -> None:
+    def send_answers(self) -> None:
+        """Send what the host has answered."""
         answers, self.host.answers = self.host.answers, []
+        has_faults, observer = self.faults.is_active, self.observer
         for answer in answers:
             connection = self.connections.opened.get(answer.to.connection)
-            if self.observer is not None:
-                left = "nobody waits for it" if connection is None else None
-                self.observer.answered(answer, "a fault drops it" if answer.to in self.lost else left)
-            # Not in progress: refused already, when its handler failed after part of its work.
-            if connection is None or (ended := connection.end(answer.to.correlation_id)) is None:
+            if connection is not None and has_faults and self.faults.keeps_reply(connection, answer):
+                if connection.is_closed and observer is not None:
+                    observer.answered(answer, "a fault drops it")
                 continue
-            self._count(connection, ended, answer)
-            if answer.to in self.lost:
-                self.lost.discard(answer.to)
-                print(json.dumps({"lost_reply": type(answer.body).__name__}), flush=True)
-                connection.close()
-            else:
+            if observer is not None:
+                observer.answered(answer, "nobody waits for it" if connection is None else None)
+            # Not in progress: refused already, when its handler failed after part of its work.
+            if connection is not None and (ended := connection.end(answer.to.correlation_id)) is not None:
+                self._count(connection, ended, answer)
                 self._go_on(connection, self._answered(connection, answer))
         if self.host.read_bytes:
             self.host.sent_read()
@@ -441,24 +451,21 @@ class Server:
                 f"correlation id {to.correlation_id} is in use: an earlier request with it has no reply yet"
             )
         if not (type(request) is Produce and request.acks == 0):  # that gets no reply
-            connection.begin(to.correlation_id, request)
+            connection.begin(to.correlation_id, request, arrived.client_id)
         if session is not None:
             allowed = self._authorized(connection, session, arrived)
             if allowed is None:
                 return
             request = allowed
-        for drop in self.drops:
-            if drop.strikes(request):
-                self.lost.add(to)
-        self.host.offer(
-            Received(
-                request,
-                to=to,
-                version=arrived.version,
-                client_id=arrived.client_id,
-                client_host=connection.client_host,
-            )
+        received = Received(
+            request,
+            to=to,
+            version=arrived.version,
+            client_id=arrived.client_id,
+            client_host=connection.client_host,
         )
+        if not (self.faults.is_active and self.faults.keeps_request(connection, received)):
+            self.host.offer(received)
 
     def _authorized(self, connection: Connection, session: Session, arrived: RequestFrame) -> Request | None:
         """The part of the request that the principal may have carried out; None if it is answered already."""
@@ -483,12 +490,12 @@ class Server:
     async def keep_time(self) -> None:
         """Tick when the node asked for it, and write the manifests for readers without a broker."""
         while True:
-            now = now_ms()
+            now = self.now()
             if self._manifest_due_ms is not None and self._manifest_due_ms <= now:
                 self._manifest_due_ms = now if self.host.write_manifests() else None
             self.turn()
             self._alarm_at_ms = self._next_alarm_ms(now)
-            with trio.move_on_after(max(0, self._alarm_at_ms - now_ms()) / 1000):
+            with trio.move_on_after(max(0, self._alarm_at_ms - self.now()) / 1000):
                 await self._alarm.park()
 
     def _next_alarm_ms(self, now: int) -> int:
@@ -526,7 +533,11 @@ class Server:
         """Sync one log and report the result, unless the log was deleted or given up in the meantime."""
         began_ns = time.monotonic_ns()
         try:
+            if self.faults.is_active:
+                self.faults.check_sync(journal.partition)
             offset = await trio.to_thread.run_sync(journal.sync)
+            if self.faults.is_active:
+                await trio.sleep(self.faults.sync_takes((time.monotonic_ns() - began_ns) / 1e9))
         except StorageError as problem:
             if self.host.directory.holds(journal):
                 self.host.sync_failed(journal.partition, problem)
@@ -556,8 +567,47 @@ class Server:
                 upkeep.finish(cleaning, has_more=has_more)
             self.turn()
 
+    # --- faults
+
+    def struck(self, label: str) -> None:
+        """A fault struck, or ended."""
+        BROKER.info("a fault that was asked for: %s", label)
+        if self.observer is not None:
+            self.observer.struck(label)
+
+    def wake(self) -> None:
+        """Look at all deadlines again: one has come, or the clock has jumped."""
+        self._deadline.unpark_all()
+        self._alarm.unpark_all()
+
+    async def keep_faults(self) -> None:
+        """Let faults strike, and end, at their times."""
+        while True:
+            due_ms = self.faults.next_due_ms
+            if due_ms is not None and due_ms <= monotonic_ms():
+                self.faults.due()
+                self.turn()
+                continue
+            seconds = math.inf if due_ms is None else (due_ms - monotonic_ms()) / 1000
+            with trio.move_on_after(seconds):
+                await self._deadline.park()
+
 
 # --- running ------------------------------------------------------------------------------------------
+
+
+def _kill_process(power_is_lost: bool, restarts_after_ms: int | None) -> None:
+    """A process that crashes kills itself, so that nothing of it is cleaned up."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def injector_of(settings: BrokerSettings, crash: Crash = _kill_process) -> FaultInjector:
+    """The faults that the settings ask for. Raises BadPhrase if this broker cannot play one of them."""
+    abilities = Abilities(node_id=settings.node.node_id, syncs=settings.sync is not SyncPolicy.NONE)
+    injector = FaultInjector(monotonic_ms, crash, abilities)
+    for text in settings.faults:
+        injector.add(text)
+    return injector
 
 
 def _listen(settings: BrokerSettings) -> socket.socket:
@@ -585,7 +635,7 @@ def _listen(settings: BrokerSettings) -> socket.socket:
 
 
 @contextmanager
-def _opened(settings: BrokerSettings) -> Generator[Server]:
+def _opened(settings: BrokerSettings, faults: FaultInjector) -> Generator[Server]:
     """A server over its started data directory and its listener; closes them in order."""
     # The port and the certificates come first: a broker without them leaves no trace in the directory.
     with _listen(settings) as listener:
@@ -597,9 +647,9 @@ def _opened(settings: BrokerSettings) -> Generator[Server]:
             named, port = settings.advertised or (settings.host, port)
             node = Node(attrs.evolve(settings.node, host=named, port=port, cluster_id=directory.cluster_id))
             host = Host(node, directory, policy=settings.sync, contains_failures=True)
-            host.start(now_ms())
+            host.start(now_ms() + faults.clock_ms)
             try:
-                yield Server(settings, host, listener, admission)
+                yield Server(settings, host, listener, admission, faults)
             finally:
                 BROKER.info("stopping")
                 host.stop()
@@ -608,12 +658,14 @@ def _opened(settings: BrokerSettings) -> Generator[Server]:
             BROKER.info("stopped")
 
 
-async def serve(settings: BrokerSettings, *, on_ready: Callable[[Ready], None]) -> None:
-    """Run a broker until cancelled, then stop it cleanly. Raises CannotListen, DirectoryInUse or StorageError
-    if it cannot start.
+async def serve(
+    settings: BrokerSettings, *, on_ready: Callable[[Ready], None], faults: FaultInjector | None = None
+) -> None:
+    """Run a broker until cancelled, then stop it cleanly. `faults` are those of a broker that runs again.
+    Raises CannotListen, DirectoryInUse or StorageError if it cannot start.
     """
     began_ms = monotonic_ms()
-    with _opened(settings) as server:
+    with _opened(settings, faults or injector_of(settings)) as server:
         server.turn()
         ready = Ready(settings.host, server.listener.getsockname()[1], server.connections.memory)
         _log_start(server, ready, monotonic_ms() - began_ms)
@@ -632,7 +684,7 @@ def _log_start(server: Server, ready: Ready, took_ms: int) -> None:
 
 
 async def serve_until_signalled(
-    settings: BrokerSettings, *, on_ready: Callable[[Ready], None]
+    settings: BrokerSettings, *, on_ready: Callable[[Ready], None], faults: FaultInjector | None = None
 ) -> signal.Signals:
     """Run a broker until SIGINT or SIGTERM; return the signal."""
 
@@ -647,7 +699,7 @@ async def serve_until_signalled(
     caught = signal.SIGTERM
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: serve(settings, on_ready=became_ready))
+            nursery.start_soon(lambda: serve(settings, on_ready=became_ready, faults=faults))
             async for number in signals:
                 caught = signal.Signals(number)
                 BROKER.info("caught %s", caught.name)

@@ -24,9 +24,12 @@ from fencepost.cli.options import WithoutFixes, settings_in, text_of
 if TYPE_CHECKING:
     from fencepost.broker.access.session import AccessSettings
     from fencepost.broker.broker_configs import BrokerConfig
+    from fencepost.broker.fault_injector import FaultInjector
+    from fencepost.broker.faults import PlannedFault
     from fencepost.broker.memory import MemoryBound
     from fencepost.broker.server import BrokerSettings, Ready
     from fencepost.broker.settings import NodeSettings
+    from fencepost.faults.phrases import Point
 
 DEFAULT_PORT = 9092  # Kafka's
 Parsed = TypeVar("Parsed")
@@ -123,7 +126,6 @@ def serve(
     write_log(log_level, log_format)
     _check_place(directory, memory=memory)
     access = _access(tls_cert, tls_key, tls_client_ca, users, acls, reachable=host, insecure=insecure)
-    _check_faults(fault)
     import attrs
 
     from fencepost.broker.host import SyncPolicy
@@ -154,8 +156,11 @@ def _run(settings: BrokerSettings, *, with_parent: bool) -> int:
 
     from fencepost.broker.server import serve_until_signalled
 
-    tell = partial(_tell_ready, settings, with_parent=with_parent)
-    trio.run(partial(serve_until_signalled, settings, on_ready=tell))
+    tell, faults = partial(_tell_ready, settings, with_parent=with_parent), _faults(settings)
+    trio.run(partial(serve_until_signalled, settings, on_ready=tell, faults=faults))
+    for fault in faults.describe():
+        if fault.missing:
+            print(fault.missing, file=sys.stderr)
     return OK
 
 
@@ -323,17 +328,23 @@ def _generation(
     )
 
 
-def _check_faults(texts: tuple[str, ...]) -> None:
-    """Refuse a fault that the server cannot play before anything starts."""
-    from fencepost.broker.faults import server_faults
-    from fencepost.broker.settings import NodeSettings
+def _faults(settings: BrokerSettings) -> FaultInjector:
+    """The faults of --fault. One that a broker cannot play is refused before anything starts."""
+    from fencepost.broker.server import injector_of
     from fencepost.faults.grammar import BadPhrase
 
     try:
-        server_faults(texts, node_id=NodeSettings().node_id)
+        injector = injector_of(settings)
     except BadPhrase as problem:
         possible = "; ".join(problem.possible) or "scenarios/README.md lists the phrases"
         raise CommandFailed(f"--fault: {problem}", then=possible, code=WRONG_USAGE) from problem
+    injector.report = _tell_strike
+    return injector
+
+
+def _tell_strike(planned: PlannedFault, point: Point) -> None:
+    facts = {"fault": str(planned.line), "struck": planned.struck, "point": str(point), "pid": os.getpid()}
+    print(json.dumps(facts), flush=True)
 
 
 def _tell_ready(settings: BrokerSettings, ready: Ready, *, with_parent: bool) -> None:

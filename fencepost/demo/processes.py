@@ -156,6 +156,7 @@ class BrokerProcess:
         self._port = 0
         self._child: ChildProcess | None = None
         self._lock = trio.Lock()
+        self._drop = f"when node 1 sends Produce reply do drop every {plan.lose_every} times"
         self._holds = deque(
             event.round for event in plan.events if event.kind is Disruption.KILL_BROKER_AT_PREPARE
         )
@@ -172,10 +173,12 @@ class BrokerProcess:
         task_status.started()
         while (child := self._child) is not None:
             said = await child.hear()
-            self._result.lost_replies += said is not None and "lost_reply" in said
-            if said is not None and "held" in said:
+            if said is not None and "struck" in said and said["fault"] == self._drop:
+                self._result.lost_replies += 1
+            elif said is not None and "struck" in said:
                 self._holds.popleft()
-                await self.kill(f"{said['held']} is the last record of the log")
+                state = said["point"].rpartition(" ")[2]
+                await self.kill(f"{state} is the last record of the log")
             elif said is None:
                 async with self._lock:
                     if child is self._child:
@@ -199,8 +202,7 @@ class BrokerProcess:
 
     async def _start(self) -> None:
         arguments = ["fencepost", "serve", str(self._data), "--port", str(self._port)]
-        drop = f"when node 1 sends Produce reply do drop every {self._plan.lose_every} times"
-        arguments += ["--sync", self._plan.sync, "--fault", drop, "--with-parent"]
+        arguments += ["--sync", self._plan.sync, "--fault", self._drop, "--with-parent"]
         # The check compares each decision with the markers, so compaction must not remove one.
         arguments += ["--override", f"log.cleaner.min.compaction.lag.ms={INT64_MAX}"]
         if self._result.broken in ("fencing", "dedup"):  # isolation is turned off in the readers

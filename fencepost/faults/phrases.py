@@ -1,7 +1,8 @@
 """The table of phrases: the moments of the protocol, what a fault does there, and the fault itself.
 
 Rule: a phrase is written once, here. Parser, writer, suggestions, validation and documentation follow from it
-(how: `grammar.py`). The simulator plays every phrase; a real server plays those in `broker/faults.py`.
+(how: `grammar.py`). The simulator refuses what it cannot play in its `scenarios/validation.py`, a real broker
+in `broker/faults.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from fencepost.protocol.messages import APIS
 from fencepost.protocol.terms import TopicPartition, TransactionState
 
 LASTS_MS: Final = 300
-"""How long a fault without `until` lasts."""
+"""How long a fault without `until` lasts in the simulator; in a real broker, it lasts until it is ended."""
+
+BROKER: Final = "broker"
+"""The only node."""
+
+ANYONE: Final = "*"
 
 # The first alternative that fits wins, so the bare name, which fits everything, is last.
 _SOMEBODY: Final = r"(?:node \d+|coordinator of [^ #]+|leader of [^ #]+|[^ #]+)"
@@ -50,10 +56,13 @@ _STATES: Final = (*(state.name for state in TransactionState), "PREPARE", "COMPL
 
 BLANKS: Final = {
     "WHO": Blank(
-        "a process, a node, or a node by what it leads: p, node 1, coordinator of ID, leader of PARTITION",
+        "a process, a node, or a node by what it leads: p, node 1, coordinator of ID, leader of PARTITION; "
+        "`broker` is the only node, and `*` is anyone. A real broker knows processes by their client ids",
         pattern=_SOMEBODY,
     ),
-    "NODE": Blank("a node: node 1, coordinator of ID, leader of PARTITION", pattern=_SOMEBODY),
+    "NODE": Blank(
+        "a node: node 1, coordinator of ID, leader of PARTITION; `broker` is the only node", pattern=_SOMEBODY
+    ),
     "PROCESS": Blank("a producer, a consumer or a processor, by its name", pattern=_SOMEBODY),
     "PARTITION": Blank("a partition of a topic: t-0"),
     "PARTITION or coordinator of ID": Blank(
@@ -239,7 +248,14 @@ class ActionKind(Enum):
     DELAY = Phrase(
         "delay", "as hold, but the sender gives up on the request and retries it on a new connection"
     )
+    LATE = Phrase(
+        "delay {amount:TIME}",
+        "the message and all later ones on its connection wait for this time, no longer",
+    )
     DROP = Phrase("drop", "the connection breaks; the message of `when` and all others on it are lost")
+    CLOSE = Phrase("close the connection", "the message of `when` arrives, and nothing after it")
+    TWICE = Phrase("deliver twice", "the request arrives twice; its sender gets the first reply only")
+    ANSWER = Phrase("answer {what:ERROR}", "the request is not carried out, and gets this error")
     CRASH = Phrase("crash {who:NODE}", "the node stops at once; what it had written survives")
     CUT_POWER = Phrase("cut power of {who:NODE}", "the node stops at once; unsynced writes may be lost")
     KILL = Phrase("kill {who:PROCESS}", "the process dies; when the fault ends, another one takes its place")
@@ -283,19 +299,29 @@ DAMAGES: Final = frozenset(
 """What changes or takes away bytes that a disk had promised to keep."""
 
 # A lost message stays lost, and a clock that jumped has jumped: `until` would have nothing to undo.
-ENDS_ITSELF: Final = DAMAGES | {ActionKind.DROP, ActionKind.START, ActionKind.MOVE, ActionKind.CLOCK}
+ENDS_ITSELF: Final = DAMAGES | {
+    ActionKind.LATE,
+    ActionKind.DROP,
+    ActionKind.CLOSE,
+    ActionKind.TWICE,
+    ActionKind.ANSWER,
+    ActionKind.START,
+    ActionKind.MOVE,
+    ActionKind.CLOCK,
+}
 """What is over as soon as it is done; anything else lasts until it is undone."""
 
 
 @attrs.frozen(kw_only=True)
 class Action:
-    """One thing that is done to `who`; `whom` is the other side of it, `amount` a factor, an offset, or the
-    milliseconds by which a clock jumps.
+    """One thing that is done to `who`; `whom` is the other side of it, `what` an error, `amount` a factor, an
+    offset, or milliseconds.
     """
 
     kind: ActionKind
     who: str = ""
     whom: str = ""
+    what: str = ""
     amount: int = 0
 
     def __str__(self) -> str:

@@ -1147,6 +1147,21 @@ class ConsumerGroupDescribeReply:
     groups: tuple[DescribedConsumerGroup, ...]
 
 
+# --- faults: Fencepost's own, in no version of Kafka --------------------------------------------------------
+
+
+@value(kw_only=True)
+class DescribedFault:
+    """A fault that a broker was asked for. `missing` says why it has not struck, and is empty once it has."""
+
+    fault_id: Int32
+    fault: str
+    struck: Int32
+    reached: Int32
+    is_lasting: bool
+    missing: str
+
+
 # --- the API table ------------------------------------------------------------------------------------------
 
 Request = (

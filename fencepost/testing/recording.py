@@ -147,6 +147,10 @@ class Recording:
                 )
             )
 
+    def struck(self, label: str) -> None:
+        """A fault struck, or ended."""
+        self._add(Struck(self._now(), participant=BROKER, label=label))
+
     def stepped(self, arrived: Input, outcome: Outcome) -> None:
         """What readers of a partition may see has moved, if anything; only durability moves it."""
         if isinstance(arrived, Durable) and arrived.partition.topic not in INTERNAL_TOPICS:

@@ -181,15 +181,15 @@ async def test_a_broker_that_is_killed_goes_on_where_it_was(tmp_path: Path, poli
 
 async def test_a_decision_that_a_kill_interrupted_is_carried_out(tmp_path: Path) -> None:
     """Held just after PREPARE_COMMIT was written: neither answer nor marker has left."""
-    async with started(
-        tmp_path, "--fault", "when coordinator of pay appends PREPARE do pause node 1"
-    ) as broker:
+    fault = "when coordinator of pay appends PREPARE do pause node 1"
+    async with started(tmp_path, "--fault", fault) as broker:
         wire = await broker.wires.open()
         await wire.prepare()
         me = await wire.identity()
         await wire.ask_until_done(produce_request(me, {ORDERS: "a", OTHERS: "a"}))
         await wire.send(end_request(me, COMMIT))
-        assert json.loads(await broker.line()) == {"held": "PREPARE_COMMIT", "pid": broker.process.pid}
+        struck = {"fault": fault, "struck": 1, "point": "coordinator of pay appends PREPARE_COMMIT"}
+        assert json.loads(await broker.line()) == {**struck, "pid": broker.process.pid}
         await broker.ended(signal.SIGKILL)
     async with started(tmp_path) as broker:
         wire = await broker.wires.open()

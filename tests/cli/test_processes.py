@@ -128,7 +128,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         (["serve", "--memory", "--host", "0.0.0.0", "--insecure"], 1, "--advertised-listener HOST:PORT"),
         (["serve", "--memory", "--host", "nowhere.invalid"], 1, "choose another host"),
         (["serve", "--memory", "--host", "a" * 64], 1, "choose another host"),
-        (["serve", "--memory", "--fault", "when node 1 crashes do drop"], 2, "a server cannot do"),
+        (["serve", "--memory", "--fault", "when node 1 crashes do drop"], 2, "a broker cannot see"),
         (["topic", "list", "--bootstrap-server", "127.0.0.1:1"], 3, "fencepost serve"),
         (["topic", "list", "--bootstrap-server", "nowhere"], 2, "host:port"),
         (["topic", "list", "--bootstrap-server", f"{'a' * 64}:1"], 3, "no broker listens on"),

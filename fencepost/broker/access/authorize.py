@@ -287,3 +287,17 @@ def _field_of_entries(request: type[Any]) -> str:
 
 
 REPLY_FIELDS: Final = {request: _field_of_entries(request) for request in REFUSALS}
+
+
+def refusal(request: Request, error: ErrorCode) -> ReplyBody | None:
+    """The reply with this error for each entry of a request; None if only all of it can be refused."""
+    kind = type(request)
+    named = [need.entries for need in RIGHTS[kind].needs if need.entries]
+    if kind not in REFUSALS or _field_names(reply := API_BY_REQUEST[kind].reply) != [REPLY_FIELDS[kind]]:
+        return None
+    entries = getattr(request, named[0])
+    return (
+        reply(**{REPLY_FIELDS[kind]: tuple(REFUSALS[kind](entry, error) for entry in entries)})
+        if entries
+        else None
+    )

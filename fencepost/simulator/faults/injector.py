@@ -31,13 +31,21 @@ from typing import Final, NamedTuple
 
 import attrs
 
+from fencepost.broker.access.authorize import refusal
 from fencepost.broker.host import SyncPolicy
 from fencepost.faults.phrases import DAMAGES, LASTS_MS, Action, ActionKind, Fault, Point, PointKind
 from fencepost.journal.simulated import APPEND, SYNC
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.simulator.faults.damage import damage_of
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
 from fencepost.simulator.world.events import DiskFailed, FaultEnded, FaultStruck
-from fencepost.simulator.world.network import Channel, Message
+from fencepost.simulator.world.network import (
+    Channel,
+    Message,
+    ReplyMessage,
+    RequestMessage,
+    SimulatedConnection,
+)
 from fencepost.simulator.world.nodes import SimulatedNode, disk_of
 from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess
@@ -48,7 +56,14 @@ _DEFAULT_END: Final = Point(kind=PointKind.LATER, time_ms=LASTS_MS)
 # Actions that a node can take in the middle of its own work, and actions that interrupt no work.
 _ON_ITSELF: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER, ActionKind.PAUSE})
 _AT_ONCE: Final = frozenset(
-    {ActionKind.HOLD, ActionKind.DELAY, ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS}
+    {
+        ActionKind.HOLD,
+        ActionKind.LATE,
+        ActionKind.DELAY,
+        ActionKind.ANSWER,
+        ActionKind.FAIL_APPENDS,
+        ActionKind.FAIL_SYNCS,
+    }
 )
 
 
@@ -114,7 +129,9 @@ class FaultInjector:
     def plan(self, faults: tuple[Fault, ...]) -> None:
         """Let each fault wait for its point from now on."""
         for fault in faults:
-            strike = Strike(attrs.evolve(fault, until=fault.until or _DEFAULT_END))
+            is_late = fault.do.kind is ActionKind.LATE
+            end = attrs.evolve(_DEFAULT_END, time_ms=fault.do.amount) if is_late else _DEFAULT_END
+            strike = Strike(attrs.evolve(fault, until=fault.until or end))
             self.strikes.append(strike)
             (when,) = fault.when
             if when.is_time:
@@ -250,21 +267,70 @@ def _delay(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Eff
     held = _hold(injector, action, event)
     if held is None or event.carried is None:
         return None
-    connection, network = event.carried[0].connection, injector.world.network
-
-    def take_for_lost(_: object = None) -> None:
-        if connection.is_open:
-            connection.caller.lost(connection)
-            network.give_up(connection)
+    connection = event.carried[0].connection
 
     def do() -> None:
         held.do()
         if event.is_between:
-            take_for_lost()
+            _take_for_lost(injector, connection)
         else:
-            injector.world.next(take_for_lost)
+            injector.world.next(partial(_take_for_lost, injector), connection)
 
     return held._replace(do=do)
+
+
+def _take_for_lost(injector: FaultInjector, connection: SimulatedConnection) -> None:
+    """The sender believes that the connection broke; what it has sent may still arrive."""
+    if connection.is_open:
+        connection.caller.lost(connection)
+        injector.world.network.give_up(connection)
+
+
+def _close(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effect | None:
+    """The request arrives, and its sender never hears of it."""
+    channel, message = _request_of(event)
+    if not channel.connection.is_open:
+        return None
+    do = partial(_take_for_lost, injector, channel.connection)
+    return Effect("", _label(action, channel, message), do, message=message)
+
+
+def _twice(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effect | None:
+    """The request is sent again, under its token: its sender takes the first reply only."""
+    channel, message = _request_of(event)
+    if channel.is_dead:
+        return None
+    again = partial(injector.world.network.send, channel, message)
+    return Effect("", _label(action, channel, message), again, message=message)
+
+
+def _answer(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effect | None:
+    """The request is taken away as it arrives, and its sender gets the error."""
+    channel, message = _request_of(event)
+    network, error = injector.world.network, ErrorCode[action.what]
+    body = refusal(message.request, error)
+    answer = ReplyMessage(message.token, error if body is None else NO_ERROR, body)
+
+    def do() -> None:
+        network.hold(channel, message)
+        injector.world.next(refuse, None)
+
+    def refuse(_: None) -> None:
+        network.take_away(channel, message)
+        network.answer(channel.connection, answer)
+
+    return (
+        None
+        if network.is_held(message)
+        else Effect("", _label(action, channel, message), do, message=message)
+    )
+
+
+def _request_of(event: ProtocolEvent) -> tuple[Channel, RequestMessage]:
+    assert event.carried is not None, "validation lets this strike requests only"
+    channel, message = event.carried
+    assert isinstance(message, RequestMessage), "validation lets this strike requests only"
+    return channel, message
 
 
 def _drop(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effect | None:
@@ -438,8 +504,12 @@ def _damage(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect
 
 _EFFECTS: Final[dict[ActionKind, Callable[[FaultInjector, Action, ProtocolEvent], Effect | None]]] = {
     ActionKind.HOLD: _hold,
+    ActionKind.LATE: _hold,
     ActionKind.DELAY: _delay,
     ActionKind.DROP: _drop,
+    ActionKind.CLOSE: _close,
+    ActionKind.TWICE: _twice,
+    ActionKind.ANSWER: _answer,
     ActionKind.CRASH: _crash,
     ActionKind.CUT_POWER: _crash,
     ActionKind.KILL: _kill,

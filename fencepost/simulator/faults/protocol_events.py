@@ -7,11 +7,12 @@ before or after it is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import attrs
 
 from fencepost.broker.contract import Append, BecomeLeader
+from fencepost.broker.faults import append_points, every_error
 from fencepost.client.errors import (
     ClientError,
     CommitOutcomeUnknown,
@@ -19,17 +20,9 @@ from fencepost.client.errors import (
     ProducerFenced,
     TransactionAborted,
 )
-from fencepost.faults.phrases import Point, PointKind, partition_named
-from fencepost.protocol.batches import read_marker
-from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.faults.phrases import ANYONE, BROKER, Point, PointKind, partition_named
 from fencepost.protocol.messages import API_BY_REQUEST
-from fencepost.protocol.terms import (
-    CONSUMER_OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-    coordinator_partition,
-)
-from fencepost.protocol.transaction_log import read_transactions
+from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, coordinator_partition
 from fencepost.simulator.world.events import (
     ActBegins,
     ActDone,
@@ -146,11 +139,14 @@ class ProtocolEvents:
     def _is(self, named: str, participant: str) -> bool:
         """Whether a name in a scenario means this participant, or one that it replaced."""
         return (
-            named in (participant, participant.partition(SAME)[0]) or self.participant(named) == participant
+            named in (participant, participant.partition(SAME)[0], ANYONE)
+            or self.participant(named) == participant
         )
 
     def participant(self, name: str) -> str:
-        """The participant of a name: the node that "coordinator of app" means now, or the name itself."""
+        """The participant of a name: the node that "coordinator of app" or "broker" means, or the name."""
+        if name == BROKER:
+            return self.world.nodes[0].participant
         node = self.leader_named(name)
         return name if node is None else node.participant
 
@@ -197,8 +193,8 @@ class ProtocolEvents:
             self.tell(event._replace(what=api, carried=(channel, message)))
 
     def _tell_errors(self, event: ProtocolEvent, reply: ReplyMessage) -> None:
-        for name in errors_in(reply):
-            self.tell(event._replace(what=name))
+        for error in every_error(reply.error, reply.body):
+            self.tell(event._replace(what=error.name))
 
     # --- logs -----------------------------------------------------------------------------------------------
 
@@ -213,19 +209,8 @@ class ProtocolEvents:
                 self.tell(event._replace(node=done.node))
 
     def _append_told(self, append: Append) -> Iterator[ProtocolEvent]:
-        where = append.partition
-        if where.topic == TRANSACTION_STATE_TOPIC:
-            for name, record in read_transactions(append.batch, append.header):
-                if record is not None:
-                    self.owners[record.producer_id] = name
-                    yield ProtocolEvent(PointKind.DECIDES, f"coordinator of {name}", record.state.name)
-            return
-        owner = self.owners.get(append.header.producer_id, "")
-        if append.header.is_control:
-            result = read_marker(append.batch).result
-            yield ProtocolEvent(PointKind.MARKS, str(where), result.name, owner)
-        elif append.header.is_transactional or where.topic != CONSUMER_OFFSETS_TOPIC:
-            yield ProtocolEvent(PointKind.STORES, str(where), whom=owner)
+        for kind, who, what, whom in append_points(append, self.owners):
+            yield ProtocolEvent(kind, who, what, whom)
 
     # --- clients and leaders --------------------------------------------------------------------------------
 
@@ -254,23 +239,3 @@ def api_of(channel: Channel, message: Message) -> str | None:
         api = channel.connection.api_of(message.token)
         return None if api is None else api.name
     return None
-
-
-def errors_in(reply: ReplyMessage) -> list[str]:
-    """The names of all errors in a reply, of the whole reply or of a partition, once each."""
-    found = [reply.error, *_errors_of(reply.body)]
-    return list(dict.fromkeys(code.name for code in found if code is not NO_ERROR))
-
-
-def _errors_of(body: object) -> Iterator[ErrorCode]:
-    """Every error in the body of a reply, at any depth."""
-    if isinstance(body, ErrorCode):
-        yield body
-    elif isinstance(body, tuple):
-        for part in cast("tuple[object, ...]", body):
-            yield from _errors_of(part)
-    else:
-        kind: type[object] = type(body)
-        if attrs.has(kind):
-            for field in attrs.fields(kind):
-                yield from _errors_of(getattr(body, field.name))

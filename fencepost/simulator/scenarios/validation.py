@@ -14,6 +14,8 @@ import attrs
 from fencepost.client.producer_states import TRANSACTIONAL, ProducerInput, ProducerState, refusal
 from fencepost.faults.grammar import BadPhrase, quoted, suggestion
 from fencepost.faults.phrases import (
+    ANYONE,
+    BROKER,
     ENDS_ITSELF,
     Action,
     ActionKind,
@@ -106,6 +108,7 @@ class _Names:
 
     def _check_blank(self, blank: str, name: str, *, is_point: bool) -> None:
         nodes = [f"node {number + 1}" for number in range(self.scenario.cluster.nodes)]
+        nodes += [BROKER] if len(nodes) == 1 else []
         processes = [part.name for part in self.scenario.parts]
         role, _, subject = name.partition(" of ")  # "coordinator of app", "leader of t-0", or only a name
         if blank == "ID" or (subject and role == "coordinator"):
@@ -117,7 +120,7 @@ class _Names:
         elif blank == "PROCESS":
             self.check(name, processes, made_by="name")
         elif blank == "WHO":
-            self.check(name, [*processes, *nodes, *([FINAL_READER] if is_point else [])])
+            self.check(name, [*processes, *nodes, *([FINAL_READER, ANYONE] if is_point else [])])
 
 
 # --- who takes part -----------------------------------------------------------------------------------------
@@ -134,8 +137,9 @@ def _places(scenario: Scenario) -> Iterator[tuple[str, Part]]:
 def _check_names(scenario: Scenario) -> None:
     seen: set[str] = set()
     for place, part in _places(scenario):
-        if not part.name or set(part.name) & set(" #~") or part.name == "node":
-            raise Inconsistent(place, "name", f"{quoted(part.name)}: a name is one word without # and ~")
+        if not part.name or set(part.name) & set(" #~") or part.name in ("node", BROKER, ANYONE):
+            because = f"{quoted(part.name)}: a name is one word without # and ~, and not the name of a node"
+            raise Inconsistent(place, "name", because)
         if part.name in seen:
             raise Inconsistent(place, "name", f"two parts have the name {quoted(part.name)}")
         seen.add(part.name)
@@ -243,6 +247,10 @@ _SENT: Final = (PointKind.SENDS, PointKind.SENDS_REPLY)
 # These act on the message of `when`. At a point that is a time or a crash there is none.
 _NEED_MESSAGE: Final = {
     ActionKind.HOLD: ("a message that is being sent", _SENT),
+    ActionKind.LATE: ("a message that is being sent", _SENT),
+    ActionKind.CLOSE: ("a request that is being sent", (PointKind.SENDS,)),
+    ActionKind.TWICE: ("a request that is being sent", (PointKind.SENDS,)),
+    ActionKind.ANSWER: ("a request that has arrived", (PointKind.RECEIVES,)),
     ActionKind.DELAY: ("a request that is being sent", (PointKind.SENDS,)),
     ActionKind.DROP: ("a message", (*_SENT, PointKind.RECEIVES, PointKind.RECEIVES_REPLY)),
 }

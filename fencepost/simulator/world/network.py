@@ -149,7 +149,7 @@ class Network:
     def ask(self, connection: SimulatedConnection, question: RequestMessage) -> None:
         """Send a request; its reply, or the loss of the connection, reaches the caller."""
         connection.in_flight[question.token] = (API_BY_REQUEST[type(question.request)], self.world.now)
-        self._send(connection.to_server, _recoded_question(question) if self.encodes else question)
+        self.send(connection.to_server, _recoded_question(question) if self.encodes else question)
 
     def answer(self, connection: SimulatedConnection, answer: ReplyMessage) -> None:
         """Send a reply, unless the caller is gone."""
@@ -160,9 +160,10 @@ class Network:
             return
         if self.encodes and answer.token in connection.in_flight:
             answer = _recoded_answer(answer, connection.in_flight[answer.token][0])
-        self._send(channel, answer)
+        self.send(channel, answer)
 
-    def _send(self, channel: Channel, message: Message) -> None:
+    def send(self, channel: Channel, message: Message) -> None:
+        """A message leaves its sender."""
         world = self.world
         if MessageSent in self.heard:
             world.events.publish(MessageSent(channel, message))
@@ -244,6 +245,11 @@ class Network:
             channel.last_at = max(channel.last_at, world.now)
             heappush(world.queue, (world.now, world.happened, self.arrive, (channel, each)))
 
+    def take_away(self, channel: Channel, message: Message) -> None:
+        """A message that is held and has arrived is gone; those after it go on."""
+        channel.held = deque(held for held in channel.held if held is not message)
+        self.release(channel, message)
+
     def is_held(self, message: Message) -> bool:
         """Whether a fault holds this message."""
         return any(message is held for held in self.held)
@@ -263,7 +269,7 @@ class Network:
         self._kill(connection.to_caller, "the caller gave up")
         connection.in_flight.clear()
         if not connection.to_server.is_dead:
-            self._send(connection.to_server, CLOSE)
+            self.send(connection.to_server, CLOSE)
 
     def reset(self, connection: SimulatedConnection, *, server_is_gone: bool = False) -> None:
         """The connection breaks: everything on its way is lost, and both ends are informed."""

@@ -1,0 +1,213 @@
+"""`broker.faults`: ask a broker for faults, wait until they strike, and end them.
+
+Rule: the same objects serve a broker of this process and a broker process; what differs is the desk behind
+them. Every method may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future as Result
+from concurrent.futures import TimeoutError as NotYet
+from typing import Protocol, TypeVar
+
+import attrs
+import trio
+
+from fencepost.broker.fault_injector import FaultInjector
+from fencepost.broker.faults import FaultNeverStruck
+from fencepost.faults.phrases import ACTIONS, POINTS, FaultLine, Point
+from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.messages import DescribedFault
+
+ResultT = TypeVar("ResultT")
+LOOK_EVERY_S = 0.1  # whether the broker's thread is still alive
+
+
+class NoSuchFault(FencepostError):
+    """The fault was removed."""
+
+
+class FaultDesk(Protocol):
+    """Where the faults of a broker are kept. `poll_s` is how often it may be asked without doing harm."""
+
+    @property
+    def poll_s(self) -> float: ...
+
+    def add(self, text: str) -> int: ...
+
+    def describe(self) -> list[DescribedFault]: ...
+
+    def remove(self, fault_id: int) -> None: ...
+
+    def end(self, fault_id: int) -> None: ...
+
+    def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]: ...
+
+
+@attrs.frozen(repr=False)
+class Fault:
+    """One fault of a broker."""
+
+    fault_id: int
+    text: str
+    _desk: FaultDesk
+
+    def __repr__(self) -> str:
+        return f"Fault({self.text!r})"
+
+    @property
+    def struck(self) -> int:
+        """How often it struck; 0: not yet."""
+        return self._state().struck
+
+    @property
+    def reached(self) -> int:
+        """How often its point was reached."""
+        return self._state().reached
+
+    def wait_until_struck(self, timeout: float = 10.0) -> None:
+        """Return when it has struck. Raises FaultNeverStruck after `timeout` seconds."""
+        ends = time.monotonic() + timeout
+        while (state := self._state()).struck == 0:
+            if time.monotonic() >= ends:
+                raise FaultNeverStruck(state.missing)
+            time.sleep(self._desk.poll_s)
+
+    def end(self) -> None:
+        """Undo now what it did: release what it holds, resume what it has paused, repair the disk."""
+        self._desk.end(self.fault_id)
+
+    def remove(self) -> None:
+        """End it, and forget it: it strikes no more, and nobody asks whether it has struck."""
+        self._desk.remove(self.fault_id)
+
+    def _state(self) -> DescribedFault:
+        for state in self._desk.describe():
+            if state.fault_id == self.fault_id:
+                return state
+        raise NoSuchFault(f"the fault {self.text!r} was removed")
+
+
+@attrs.frozen
+class FaultPoint:
+    """The point of a fault that is not complete yet: `do` says what happens there."""
+
+    _when: Point
+    _every: int
+    _faults: Faults
+
+    def do(self, action: str, until: str | None = None) -> Fault:
+        """Add the fault. `action` and `until` are phrases of scenarios, such as "hold" and "after 300 ms"."""
+        end = None if until is None else POINTS.read(until)
+        line = FaultLine(when=self._when, do=ACTIONS.read(action), until=end, every=self._every)
+        return self._faults.add(str(line))
+
+
+@attrs.frozen(repr=False)
+class Faults:
+    """The faults of a broker, in the phrases of scenarios (scenarios/README.md)."""
+
+    _desk: FaultDesk
+
+    def when(self, point: str, *, nth: int | None = None, every: int = 0) -> FaultPoint:
+        """The point at which a fault strikes: once, at the `nth` time that it is reached, or at `every` so
+        many times. `point` may end in `#3` instead of `nth`.
+        """
+        when = POINTS.read(point)
+        if nth is not None:
+            if nth < 1 or when.number != 1:
+                raise ValueError(
+                    f"nth={nth} for {point!r}: say once which occurrence you mean, counted from 1"
+                )
+            when = attrs.evolve(when, number=nth)
+        if every < 0 or (every and when.number != 1):
+            raise ValueError(
+                f"every={every} for {point!r}: a fault strikes every so often, or at one occurrence"
+            )
+        return FaultPoint(when, every, self)
+
+    def add(self, text: str) -> Fault:
+        """Add a fault in one line, as `fencepost serve --fault` takes it: "when POINT do ACTION"."""
+        return Fault(self._desk.add(text), text, self._desk)
+
+    def list(self) -> list[Fault]:
+        """The faults that were added and not removed, oldest first."""
+        return [Fault(state.fault_id, state.fault, self._desk) for state in self._desk.describe()]
+
+    def clear(self) -> None:
+        """Remove all faults."""
+        for fault in self.list():
+            fault.remove()
+
+    def require_all_struck(self) -> None:
+        """Raise FaultNeverStruck if a fault has not struck."""
+        missing = [state.missing for state in self._desk.describe() if state.missing]
+        if missing:
+            raise FaultNeverStruck("\n".join(missing))
+
+    def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]:
+        """Call `hear` with each point that the broker reaches, in the broker's thread. The function that is
+        returned ends that.
+        """
+        return self._desk.watch(hear)
+
+
+@attrs.frozen
+class ThreadDesk:
+    """The faults of a broker that runs in a thread of this process. `token` gives the token of its loop, and
+    `is_alive` whether that may still be running.
+    """
+
+    injector: FaultInjector
+    token: Callable[[], trio.lowlevel.TrioToken | None]
+    is_alive: Callable[[], bool]
+
+    poll_s = 0.002
+
+    def add(self, text: str) -> int:
+        return self._in_loop(lambda: self.injector.add(text).number)
+
+    def describe(self) -> list[DescribedFault]:
+        return self._in_loop(self.injector.describe)
+
+    def remove(self, fault_id: int) -> None:
+        self._in_loop(lambda: self._known(self.injector.remove, fault_id))
+
+    def end(self, fault_id: int) -> None:
+        self._in_loop(lambda: self._known(self.injector.end, fault_id))
+
+    def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]:
+        self._in_loop(lambda: self.injector.watch(hear))
+        return lambda: self._in_loop(lambda: self.injector.unwatch(hear))
+
+    def _known(self, do: Callable[[int], None], fault_id: int) -> None:
+        if fault_id not in self.injector.plan.faults:
+            raise NoSuchFault("the fault was removed")
+        do(fault_id)
+
+    def _in_loop(self, do: Callable[[], ResultT]) -> ResultT:
+        """Call a function in the thread of the broker; in this one if the broker does not run."""
+        token, result = self.token(), Result[ResultT]()
+        if token is None:
+            return do()
+
+        def call() -> None:
+            if result.set_running_or_notify_cancel():
+                try:
+                    result.set_result(do())
+                except Exception as problem:  # noqa: BLE001 - it is raised in the thread that asked
+                    result.set_exception(problem)
+
+        try:
+            token.run_sync_soon(call)
+        except trio.RunFinishedError:
+            return do()
+        while True:
+            try:
+                return result.result(LOOK_EVERY_S)
+            except NotYet:
+                # The loop may have ended before it came to this call.
+                if not self.is_alive() and result.cancel():
+                    return do()

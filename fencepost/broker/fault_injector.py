@@ -1,0 +1,523 @@
+"""Performs the faults of a real broker: on messages that arrive or leave, on appends, on the broker itself.
+
+Rule: it acts only through what the server offers (`Site`), and only in the server's thread. It outlives a
+server that crashes, so that counts go on after a restart.
+"""
+
+# Theory of operation
+#
+#     frame      -> Server._begin         --- keeps_request? --> host
+#     host       -> Server.send_answers   --- keeps_reply? ----> socket
+#     host.to_do -> Server._work_by_steps --- allows? -> write -> written
+#     deadlines  -> Server.keep_faults    --- due
+#
+# A message that is kept is lost, waits here, or was handled here; any other goes on.
+#
+# A fault strikes in the middle of what it strikes. An action on a message decides its fate. An action that
+# lasts leaves a `Lasting`, whose `undo` is called at its `until`, by `end`, or when the fault is removed.
+#
+# A held message keeps all later ones of its connection and direction waiting, in a line of their own
+# (`lines`). A request that is held when its client leaves is carried out nevertheless, as if it had been on
+# its way: that is how late requests of zombies come about. A reply to a client that has left is discarded.
+#
+# Crashes are the owner's: `crash` ends the server as a kill would. What waited inside it is lost with it; a
+# broken disk and a clock that has jumped stay as they are, as on a real machine.
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, Final, NamedTuple, Protocol
+
+import attrs
+
+from fencepost.broker.access.authorize import refusal
+from fencepost.broker.connections import Connection, ConnectionTable
+from fencepost.broker.contract import NOBODY, Append, Received, Reply, ReplyTo
+from fencepost.broker.faults import (
+    APPENDS,
+    Abilities,
+    FaultPlan,
+    PlannedFault,
+    Waiting,
+    append_points,
+    every_error,
+    failing_partition,
+    playable,
+)
+from fencepost.broker.host import Host
+from fencepost.broker.transactions.state import Transactions
+from fencepost.faults.phrases import BROKER, Action, ActionKind, Point, PointKind
+from fencepost.journal.storage import StorageError
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import API_BY_REQUEST, DescribedFault
+from fencepost.protocol.terms import TopicPartition
+
+UNNAMED: Final = "unnamed"
+"""A client without a client id."""
+
+Crash = Callable[[bool, "int | None"], None]
+"""Ends the broker as a kill does: whether power is lost, and after how many ms it starts again, or None."""
+
+
+class Site(Protocol):
+    """What a server offers to faults."""
+
+    host: Host
+    connections: ConnectionTable
+    is_held: bool
+
+    def turn(self) -> None: ...
+
+    def send_answers(self) -> None: ...
+
+    def wake(self) -> None:
+        """Look at all deadlines again."""
+        ...
+
+    def struck(self, label: str) -> None:
+        """A fault struck, or ended: a picture shows the label."""
+        ...
+
+
+class Carried(NamedTuple):
+    """A message that a fault may strike: a request that has arrived, or a reply that leaves."""
+
+    connection: Connection
+    message: Received | Reply
+
+
+@attrs.define(eq=False)
+class Lasting:
+    """An effect that is not undone yet. What is not `survives` ends with its server."""
+
+    planned: PlannedFault
+    undo: Callable[[], object]
+    survives: bool = False
+    due_ms: int | None = None
+    waiting: Waiting | None = None
+
+
+_CRASHES: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER})
+_LABELS: Final = {
+    ActionKind.CRASH: ("crash", "restart"),
+    ActionKind.CUT_POWER: ("crash: power is cut", "restart"),
+    ActionKind.PAUSE: ("pause", "resume"),
+    ActionKind.HOLD: ("hold", "release"),
+    ActionKind.DELAY: ("delay", "release"),
+}
+"""What pictures show as such an action strikes, and as it ends."""
+
+Line = tuple[int, bool]
+"""The messages of a connection in one direction; True: to the broker."""
+
+
+def _no_report(planned: PlannedFault, point: Point) -> None:
+    """Nobody wants to know."""
+
+
+@attrs.define(eq=False)
+class FaultInjector:
+    """The faults of one broker. `is_active` is False while nothing needs to be known of any point.
+
+    `clock` gives milliseconds that never go back. `report` is called after each strike.
+    """
+
+    clock: Callable[[], int]
+    crash: Crash
+    abilities: Abilities = attrs.Factory(Abilities)
+    report: Callable[[PlannedFault, Point], None] = _no_report
+    plan: FaultPlan = attrs.Factory(FaultPlan)
+    is_active: bool = False
+    clock_ms: int = 0
+    """How far the broker's clock has jumped."""
+    slow_syncs: dict[int, PlannedFault] = attrs.Factory(dict[int, PlannedFault])
+    broken: dict[tuple[ActionKind, TopicPartition], PlannedFault] = attrs.Factory(
+        dict[tuple[ActionKind, TopicPartition], PlannedFault]
+    )
+    lasting: list[Lasting] = attrs.Factory(list[Lasting])
+    timers: list[tuple[int, PlannedFault]] = attrs.Factory(list[tuple[int, PlannedFault]])
+    lines: dict[Line, deque[Received | Reply]] = attrs.Factory(dict[Line, deque[Received | Reply]])
+    passing: set[ReplyTo] = attrs.Factory(set[ReplyTo])
+    owners: dict[int, str] = attrs.Factory(dict[int, str])
+    _told_before: Append | None = None
+    _site: Site | None = None
+
+    # --- the plan, in the server's thread -------------------------------------------------------------------
+
+    def add(self, text: str) -> PlannedFault:
+        """Let this fault wait for its point. Raises BadPhrase if this broker cannot play it."""
+        planned = self.plan.add(playable(text, self.abilities))
+        when = planned.line.when
+        if when.kind is PointKind.AT:
+            self.timers.append((self.clock() + when.time_ms, planned))
+        self.refresh()
+        return planned
+
+    def remove(self, number: int) -> None:
+        """End this fault and forget it. KeyError if there is none."""
+        planned = self.plan.faults[number]
+        planned.is_removed = True
+        self.end(number)
+        del self.plan.faults[number]
+        self.refresh()
+
+    def end(self, number: int) -> None:
+        """Undo now what this fault did and is not undone yet. KeyError if there is none."""
+        planned = self.plan.faults[number]
+        for lasting in [each for each in self.lasting if each.planned is planned]:
+            self._end(lasting)
+        if self._site is not None:
+            self._site.turn()
+
+    def watch(self, hear: Callable[[Point], None]) -> None:
+        """Call `hear` with each point from now on."""
+        self.plan.watchers.append(hear)
+        self.refresh()
+
+    def unwatch(self, hear: Callable[[Point], None]) -> None:
+        """Do not call `hear` any more."""
+        self.plan.watchers.remove(hear)
+        self.refresh()
+
+    def describe(self) -> list[DescribedFault]:
+        """All faults, oldest first."""
+        return [
+            DescribedFault(
+                fault_id=planned.number,
+                fault=str(planned.line),
+                struck=planned.struck,
+                reached=planned.reached,
+                is_lasting=planned.lasting > 0,
+                missing=self.plan.missing(planned),
+            )
+            for planned in self.plan.faults.values()
+        ]
+
+    def refresh(self) -> None:
+        """Find out anew whether anybody needs to know of points, and when the next deadline is."""
+        was_active, self.is_active = self.is_active, not self.plan.is_over
+        if self.is_active and not was_active:
+            self._find_owners()
+        if self._site is not None:
+            self._site.wake()
+
+    def _find_owners(self) -> None:
+        """Learn the transactional ids of producer ids that were given while no fault waited."""
+        logs = () if self._site is None else self._site.host.node.logs.values()
+        for log in logs:
+            if isinstance(log.coordinator, Transactions):
+                for name, record in log.coordinator.records.items():
+                    self.owners[record.producer_id] = name
+
+    # --- the server -----------------------------------------------------------------------------------------
+
+    def attach(self, site: Site) -> None:
+        """This server is the broker from now on. What waited inside the one before it is lost."""
+        for lasting in [each for each in self.lasting if not each.survives]:
+            self._forget(lasting)
+        self.lines.clear()
+        self.passing.clear()
+        self._told_before, self._site = None, site
+        self.refresh()
+        if self.is_active:
+            self._find_owners()
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """The next deadline, on `clock`."""
+        due = [at_ms for at_ms, _ in self.timers]
+        due += [lasting.due_ms for lasting in self.lasting if lasting.due_ms is not None]
+        return min(due, default=None)
+
+    def due(self) -> None:
+        """Perform what is due now."""
+        now = self.clock()
+        for at_ms, planned in [timer for timer in self.timers if timer[0] <= now]:
+            self.timers.remove((at_ms, planned))
+            if planned.may_strike:
+                planned.reached += 1
+                self._strike(planned, planned.line.when, None)
+        for lasting in [each for each in self.lasting if each.due_ms is not None and each.due_ms <= now]:
+            self._end(lasting)
+
+    # --- messages -------------------------------------------------------------------------------------------
+
+    def keeps_request(self, connection: Connection, arrived: Received) -> bool:
+        """A request has arrived. Whether it must not go on to the node now."""
+        what, client = API_BY_REQUEST[type(arrived.request)].name, arrived.client_id or UNNAMED
+        sent = Point(kind=PointKind.SENDS, who=client, what=what, whom=BROKER)
+        if self._stops(sent, Carried(connection, arrived)):
+            return True
+        line = self.lines.get((connection.number, True))
+        if line is not None:
+            line.append(arrived)
+            return True
+        return self._is_kept_on_receipt(connection, arrived)
+
+    def _is_kept_on_receipt(self, connection: Connection, arrived: Received) -> bool:
+        what, client = API_BY_REQUEST[type(arrived.request)].name, arrived.client_id or UNNAMED
+        received = Point(kind=PointKind.RECEIVES, who=BROKER, what=what, whom=client)
+        return self._stops(received, Carried(connection, arrived))
+
+    def keeps_reply(self, connection: Connection, answer: Reply) -> bool:
+        """A reply is about to leave. Whether it must not be sent now."""
+        asked = connection.in_progress.get(answer.to.correlation_id)
+        if asked is None:
+            return False
+        if answer.to in self.passing:
+            self.passing.discard(answer.to)
+            return False
+        client, carried = asked.client_id or UNNAMED, Carried(connection, answer)
+        points = [
+            Point(kind=PointKind.SENDS_REPLY, who=BROKER, what=API_BY_REQUEST[asked.kind].name, whom=client)
+        ]
+        points += [
+            Point(kind=PointKind.ANSWERS, who=BROKER, what=error.name, whom=client)
+            for error in every_error(answer.error, answer.body)
+        ]
+        stopped = [self._stops(point, carried) for point in points]  # all of them: every point counts
+        if any(stopped):
+            return True
+        line = self.lines.get((connection.number, False))
+        if line is not None:
+            line.append(answer)
+        return line is not None
+
+    def _stops(self, point: Point, carried: Carried) -> bool:
+        is_stopped = False
+        for planned in self.plan.reach(point):
+            if not is_stopped:
+                is_stopped = self._strike(planned, point, carried)
+        return is_stopped
+
+    def _send(self, answer: Reply) -> None:
+        """Let a reply leave, past all faults."""
+        assert self._site is not None, "a reply belongs to a server"
+        self.passing.add(answer.to)
+        self._site.host.answers.append(answer)
+        self._site.send_answers()
+
+    def _release(self, key: Line) -> None:
+        """The line of a connection goes on, in its order."""
+        assert self._site is not None, "a line belongs to a server"
+        line = self.lines.pop(key)
+        while line:
+            message = line.popleft()
+            if isinstance(message, Reply):
+                self._send(message)
+                continue
+            connection = self._site.connections.opened.get(key[0])
+            is_kept = connection is not None and self._is_kept_on_receipt(connection, message)
+            if not is_kept:
+                self._site.host.offer(message)
+            if key in self.lines:  # held again
+                self.lines[key].extend(line)
+                return
+
+    # --- appends and disks ----------------------------------------------------------------------------------
+
+    def allows(self, append: Append) -> bool:
+        """An append is next. Whether it may be written now; it may also have failed."""
+        site = self._site
+        assert site is not None, "an append belongs to a server"
+        if append is not self._told_before:
+            self._told_before = append
+            self._tell_append(append, is_before=True)
+            if site.is_held:
+                return False
+        if (planned := self.broken.get((ActionKind.FAIL_APPENDS, append.partition))) is not None:
+            site.host.to_do.popleft()
+            self._has_struck(planned, planned.line.when)
+            problem = StorageError("the disk refused to append, as a fault asked for")
+            site.host.lose(append.partition, problem)
+            return False
+        return True
+
+    def written(self, append: Append) -> None:
+        """An append was written; no effect of it has happened."""
+        self._told_before = None
+        self._tell_append(append, is_before=False)
+
+    def _tell_append(self, append: Append, *, is_before: bool) -> None:
+        for kind, who, what, whom in append_points(append, self.owners):
+            self._stops_nothing(Point(kind=kind, who=who, what=what, whom=whom, is_before=is_before))
+
+    def _stops_nothing(self, point: Point) -> None:
+        assert point.kind in APPENDS, "a message has a fate"
+        for planned in self.plan.reach(point):
+            self._strike(planned, point, None)
+
+    def check_sync(self, partition: TopicPartition) -> None:
+        """Raise StorageError if a fault fails the sync of this log."""
+        if (planned := self.broken.get((ActionKind.FAIL_SYNCS, partition))) is not None:
+            self._has_struck(planned, planned.line.when)
+            raise StorageError("the disk refused to sync, as a fault asked for")
+
+    def sync_takes(self, seconds: float) -> float:
+        """How much longer (s) a sync that took this long must take."""
+        longer = 0.0
+        for planned in self.slow_syncs.values():
+            self._has_struck(planned, planned.line.when)
+            longer += seconds * (planned.line.do.amount - 1)
+        return longer
+
+    # --- striking and undoing -------------------------------------------------------------------------------
+
+    def _strike(self, planned: PlannedFault, point: Point, carried: Carried | None) -> bool:
+        """Perform the action of a fault. Whether it has decided the fate of the message."""
+        do = planned.line.do
+        if do.kind in self._ON_MESSAGES:
+            assert carried is not None, "`playable` lets these actions strike messages only"
+            self._has_struck(planned, point)
+            self._ON_MESSAGES[do.kind](self, planned, carried)
+            self.refresh()
+            return True
+        if self._ON_BROKER[do.kind](self, planned, do):
+            self._has_struck(planned, point)
+        self.refresh()
+        return do.kind in _CRASHES
+
+    def _has_struck(self, planned: PlannedFault, point: Point) -> None:
+        planned.struck += 1
+        self.report(planned, point)
+        if self._site is not None:
+            kind = planned.line.do.kind
+            self._site.struck(_LABELS[kind][0] if kind in _LABELS else str(planned.line.do))
+
+    def _lasts(
+        self,
+        planned: PlannedFault,
+        undo: Callable[[], object],
+        *,
+        survives: bool = False,
+        ms: int | None = None,
+    ) -> None:
+        """The effect lasts until the fault's `until`, or for `ms`, or until it is ended."""
+        lasting = Lasting(planned, undo, survives)
+        until = planned.line.until
+        if until is not None and until.kind is PointKind.LATER:
+            ms = until.time_ms
+        elif until is not None:
+            lasting.waiting = Waiting(until, partial(self._end, lasting))
+            self.plan.ends.append(lasting.waiting)
+        lasting.due_ms = None if ms is None else self.clock() + ms
+        planned.lasting += 1
+        self.lasting.append(lasting)
+
+    def _forget(self, lasting: Lasting) -> None:
+        self.lasting.remove(lasting)
+        lasting.planned.lasting -= 1
+        if lasting.waiting in self.plan.ends:
+            self.plan.ends.remove(lasting.waiting)
+
+    def _end(self, lasting: Lasting) -> None:
+        if lasting in self.lasting:
+            self._forget(lasting)
+            if self._site is not None:
+                kind = lasting.planned.line.do.kind
+                self._site.struck(_LABELS[kind][1] if kind in _LABELS else f"over: {lasting.planned.line.do}")
+            lasting.undo()
+            self.refresh()
+
+    # --- actions on messages --------------------------------------------------------------------------------
+
+    def _drop(self, planned: PlannedFault, carried: Carried) -> None:
+        carried.connection.close()
+
+    def _close(self, planned: PlannedFault, carried: Carried) -> None:
+        self._let_on(carried)
+        carried.connection.close()
+
+    def _hold(self, planned: PlannedFault, carried: Carried) -> None:
+        key = (carried.connection.number, isinstance(carried.message, Received))
+        line = self.lines.get(key)
+        if line is not None:
+            line.append(carried.message)  # another fault holds the connection
+            return
+        self.lines[key] = deque([carried.message])
+        ms = planned.line.do.amount if planned.line.do.kind is ActionKind.LATE else None
+        self._lasts(planned, partial(self._release, key), ms=ms)
+
+    def _delay(self, planned: PlannedFault, carried: Carried) -> None:
+        self._hold(planned, carried)
+        carried.connection.close()
+
+    def _twice(self, planned: PlannedFault, carried: Carried) -> None:
+        self._let_on(carried)
+        again = carried.message
+        assert isinstance(again, Received), "only a request is delivered twice"
+        self._let_on(Carried(carried.connection, attrs.evolve(again, to=NOBODY)))
+
+    def _answer(self, planned: PlannedFault, carried: Carried) -> None:
+        asked = carried.message
+        assert isinstance(asked, Received), "only a request is answered"
+        error = ErrorCode[planned.line.do.what]
+        body = refusal(asked.request, error)
+        self._send(Reply(asked.to, body=body) if body is not None else Reply(asked.to, error=error))
+
+    def _let_on(self, carried: Carried) -> None:
+        assert self._site is not None, "a message belongs to a server"
+        if isinstance(carried.message, Reply):
+            self._send(carried.message)
+        else:
+            self._site.host.offer(carried.message)
+
+    # --- actions on the broker ------------------------------------------------------------------------------
+
+    def _crash(self, planned: PlannedFault, do: Action) -> bool:
+        # Counted first: a process does not return from its end.
+        self._has_struck(planned, planned.line.when)
+        until = planned.line.until
+        self.crash(do.kind is ActionKind.CUT_POWER, None if until is None else until.time_ms)
+        return False
+
+    def _pause(self, planned: PlannedFault, do: Action) -> bool:
+        site = self._site
+        if site is None or site.is_held:
+            return False
+        site.is_held = True
+        self._lasts(planned, self._resume)
+        return True
+
+    def _resume(self) -> None:
+        if self._site is not None:
+            self._site.is_held = False
+
+    def _jump(self, planned: PlannedFault, do: Action) -> bool:
+        self.clock_ms += do.amount
+        return True
+
+    def _slow_disk(self, planned: PlannedFault, do: Action) -> bool:
+        """It strikes with the first sync that it slows down."""
+        self.slow_syncs[planned.number] = planned
+        self._lasts(planned, partial(self.slow_syncs.pop, planned.number), survives=True)
+        return False
+
+    def _break_disk(self, planned: PlannedFault, do: Action) -> bool:
+        """It strikes with the first operation that fails."""
+        key = (do.kind, failing_partition(planned))
+        if key not in self.broken:
+            self.broken[key] = planned
+            self._lasts(planned, partial(self.broken.pop, key), survives=True)
+        return False
+
+    _ON_MESSAGES: ClassVar[dict[ActionKind, Callable[[FaultInjector, PlannedFault, Carried], None]]] = {
+        ActionKind.DROP: _drop,
+        ActionKind.CLOSE: _close,
+        ActionKind.HOLD: _hold,
+        ActionKind.LATE: _hold,
+        ActionKind.DELAY: _delay,
+        ActionKind.TWICE: _twice,
+        ActionKind.ANSWER: _answer,
+    }
+    _ON_BROKER: ClassVar[dict[ActionKind, Callable[[FaultInjector, PlannedFault, Action], bool]]] = {
+        ActionKind.CRASH: _crash,
+        ActionKind.CUT_POWER: _crash,
+        ActionKind.PAUSE: _pause,
+        ActionKind.CLOCK: _jump,
+        ActionKind.SLOW_DISK: _slow_disk,
+        ActionKind.FAIL_APPENDS: _break_disk,
+        ActionKind.FAIL_SYNCS: _break_disk,
+    }
