@@ -11,6 +11,7 @@ from typing import Final
 
 import attrs
 
+from fencepost.client.arguments import Count, NodeId, OffsetOrEnd, Timestamp
 from fencepost.client.calls import CallScript, RequestCalls
 from fencepost.client.errors import RequestFailed
 from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt, CoordinatorOf
@@ -29,6 +30,7 @@ from fencepost.protocol.terms import (
     CoordinatorType,
     GroupState,
     GroupType,
+    IsolationLevel,
     TopicPartition,
     TransactionResult,
     TransactionState,
@@ -116,7 +118,7 @@ class AdminCalls(RequestCalls):
     # --- topics ---------------------------------------------------------------------------------------------
 
     def create_topic(
-        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+        self, name: str, partitions: Count = 1, configs: Mapping[str, str] | None = None
     ) -> CallScript[None]:
         """Creates a topic with this number of partitions.
 
@@ -129,7 +131,7 @@ class AdminCalls(RequestCalls):
         wanted = m.CreateTopic(topic=name, partition_count=partitions, configs=settings)
         yield from self.ask(m.CreateTopics(topics=(wanted,)), CONTROLLER)
 
-    def create_partitions(self, name: str, total: int) -> CallScript[None]:
+    def create_partitions(self, name: str, total: Count) -> CallScript[None]:
         """Adds partitions to a topic, which then has `total`. A key may then belong to another partition.
 
         RequestFailed when the topic does not exist (UNKNOWN_TOPIC_OR_PARTITION), or has as many already
@@ -172,7 +174,7 @@ class AdminCalls(RequestCalls):
         wanted = m.TopicConfigChanges(topic=name, changes=changes)
         yield from self.ask(m.IncrementalAlterConfigs(topics=(wanted,), validate_only=False), CONTROLLER)
 
-    def describe_broker_configs(self, broker_id: int) -> CallScript[list[m.DescribedConfig]]:
+    def describe_broker_configs(self, broker_id: NodeId) -> CallScript[list[m.DescribedConfig]]:
         """The settings of a broker that have a name in Kafka."""
         request = m.DescribeConfigs(topics=(), node_id=broker_id)
         return list((yield from self.ask(request, BrokerAt(broker_id))).node)
@@ -191,7 +193,7 @@ class AdminCalls(RequestCalls):
         return self._offsets(partitions, EARLIEST_TIMESTAMP, "read_uncommitted")
 
     def end_offsets(
-        self, partitions: Iterable[TopicPartition], isolation_level: str = "read_committed"
+        self, partitions: Iterable[TopicPartition], isolation_level: str | IsolationLevel = "read_committed"
     ) -> CallScript[dict[TopicPartition, int]]:
         """The end offset of each partition: the last stable offset, or with "read_uncommitted" the high
         watermark.
@@ -199,7 +201,7 @@ class AdminCalls(RequestCalls):
         return self._offsets(partitions, LATEST_TIMESTAMP, isolation_level)
 
     def offsets_for_times(
-        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+        self, partitions: Iterable[TopicPartition], timestamp_ms: Timestamp
     ) -> CallScript[dict[TopicPartition, int]]:
         """The first offset of each partition with a timestamp of at least `timestamp_ms` (since 1970), or
         -1.
@@ -207,7 +209,7 @@ class AdminCalls(RequestCalls):
         return self._offsets(partitions, timestamp_ms, "read_committed")
 
     def _offsets(
-        self, partitions: Iterable[TopicPartition], timestamp: int, isolation_level: str
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation_level: str | IsolationLevel
     ) -> CallScript[dict[TopicPartition, int]]:
         level = isolation_named(isolation_level)
         found: dict[TopicPartition, int] = {}
@@ -218,7 +220,9 @@ class AdminCalls(RequestCalls):
             found[where] = reply.partitions[0].offset
         return found
 
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> CallScript[dict[TopicPartition, int]]:
+    def delete_records(
+        self, before: Mapping[TopicPartition, OffsetOrEnd]
+    ) -> CallScript[dict[TopicPartition, int]]:
         """Deletes the records before an offset of each partition; returns the new log start offsets.
 
         `before`: offsets by partition; HIGH_WATERMARK (-1) deletes all records. RequestFailed with
@@ -237,8 +241,8 @@ class AdminCalls(RequestCalls):
     def list_transactions(
         self,
         states: Iterable[TransactionState] = (),
-        producer_ids: Iterable[int] = (),
-        duration_ms: int = NO_TIMESTAMP,
+        producer_ids: Iterable[OffsetOrEnd] = (),
+        duration_ms: OffsetOrEnd = NO_TIMESTAMP,
         transactional_id_pattern: str | None = None,
     ) -> CallScript[list[TransactionListing]]:
         """The transactional ids of all coordinators (KIP-664), filtered.
@@ -288,7 +292,7 @@ class AdminCalls(RequestCalls):
         return (yield from self.ask(request, target)).transactions[0]
 
     def describe_producers(
-        self, partition: TopicPartition, broker_id: int | None = None
+        self, partition: TopicPartition, broker_id: NodeId | None = None
     ) -> CallScript[list[m.ProducerDescription]]:
         """The producers that a partition remembers, with their open transactions (KIP-664).
 

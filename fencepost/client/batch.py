@@ -32,6 +32,7 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.fork import Due, Ignored, Pace, constant
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import (
+    INT32_MAX,
     INT64_MAX,
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
@@ -162,24 +163,32 @@ class ProducerBatch:
 RECORD_SIZE_MAX: Final = 64 * 1024 * 1024
 
 
+CONTENTS: Final = frozenset({bytes, type(None)})
+"""The types of keys and values."""
+HEADER_TYPES: Final = frozenset({(str, bytes), (str, type(None))})
+
+
 def check_record(record: ProducerRecord) -> None:
     """Rejects a record that no batch can hold: TypeError or ValueError."""
     topic, value, key, partition, timestamp_ms, headers = cast("tuple[object, ...]", record)
     if type(topic) is not str:
-        raise TypeError(f"a topic must be a string, not {type(topic).__name__}")
-    if partition is not None and type(partition) is not int:
-        raise TypeError(f"a partition must be a whole number, not {partition!r}")
-    for what, content in (("value", value), ("key", key)):
-        if content is not None and type(content) is not bytes:
-            raise TypeError(
-                f"a {what} must be bytes or None, not {type(content).__name__}: set {what}_serializer"
-            )
-    if timestamp_ms is not None and (not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms <= INT64_MAX):
-        raise ValueError(f"timestamp_ms must be milliseconds since 1970, not {timestamp_ms!r}")
-    for header in cast("Headers", headers or ()):
-        name, content = header
-        if type(name) is not str or (content is not None and type(content) is not bytes):
-            raise TypeError(f"a header must be a pair (string, bytes or None), not {header!r}")
+        raise TypeError(f"topic must be a string, not {topic!r}")
+    for name, content in (("value", value), ("key", key)):
+        if type(content) not in CONTENTS:
+            raise TypeError(f"{name} must be bytes or None, not {content!r}: set {name}_serializer")
+    for name, number, high in (
+        ("partition", partition, INT32_MAX), ("timestamp_ms", timestamp_ms, INT64_MAX),
+    ):  # fmt: skip
+        if number is not None and type(number) is not int:
+            raise TypeError(f"{name} must be a whole number or None, not {number!r}")
+        if number is not None and not 0 <= number <= high:
+            raise ValueError(f"{name} must be a whole number from 0 to {high}, not {number!r}")
+    if headers is not None and not isinstance(headers, (list, tuple)):
+        raise TypeError(f"headers must be a list of pairs (string, bytes or None), not {headers!r}")
+    for header in cast("list[object]", headers or ()):
+        parts = cast("tuple[object, ...]", header) if isinstance(header, (list, tuple)) else ()
+        if tuple(map(type, parts)) not in HEADER_TYPES:
+            raise TypeError(f"each of headers must be a pair (string, bytes or None), not {header!r}")
 
 
 def record_size(record: ProducerRecord) -> int:

@@ -47,6 +47,7 @@ from math import inf
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from fencepost.client.accumulator import Place, Route
+from fencepost.client.arguments import Milliseconds, Offset
 from fencepost.client.batch import ProducerBatch, ProducerRecord
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch
@@ -220,7 +221,7 @@ class ProducerCalls:
 
         return Wait(is_settled, ANYTHING, deadline)
 
-    def flush(self, timeout_ms: float | None = None) -> CallScript[None]:
+    def flush(self, timeout_ms: Milliseconds | None = None) -> CallScript[None]:
         """Sends all records without lingering, and waits until each is stored or has failed.
 
         A failed record keeps its own error, which flush() does not raise. `timeout_ms`: the limit, None for
@@ -242,7 +243,7 @@ class ProducerCalls:
 
     # --- transactions ---------------------------------------------------------------------------------------
 
-    def init_transactions(self, timeout_ms: float | None = None) -> CallScript[None]:
+    def init_transactions(self, timeout_ms: Milliseconds | None = None) -> CallScript[None]:
         """Registers the transactional id; call it once, before the first transaction.
 
         It fences the former producer with this id and ends the transaction that it left open. RequestTimeout
@@ -261,7 +262,7 @@ class ProducerCalls:
         self._unfinished = None
 
     def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, int], group_metadata: ConsumerGroupMetadata | str
+        self, offsets: Mapping[TopicPartition, Offset], group_metadata: ConsumerGroupMetadata | str
     ) -> None:
         """Adds a group's offsets to the transaction: they take effect when it commits. Does not wait.
 
@@ -274,7 +275,7 @@ class ProducerCalls:
         driver.check_running()
         driver.perform(self._machine.send_offsets(offsets, group_metadata, driver.now))
 
-    def commit_transaction(self, timeout_ms: float | None = None) -> CallScript[None]:
+    def commit_transaction(self, timeout_ms: Milliseconds | None = None) -> CallScript[None]:
         """Commits: flushes all records of the transaction and makes them visible to read_committed readers.
 
         `timeout_ms`: the limit, None for `max_block_ms`. TransactionAborted when the transaction failed and
@@ -299,7 +300,7 @@ class ProducerCalls:
             self._give_up_commit()
             raise
 
-    def abort_transaction(self, timeout_ms: float | None = None) -> CallScript[None]:
+    def abort_transaction(self, timeout_ms: Milliseconds | None = None) -> CallScript[None]:
         """Aborts the transaction: read_committed readers never see its records. Unsent records are dropped.
 
         RequestTimeout after `timeout_ms` (None for `max_block_ms`): call it again to keep waiting.
@@ -504,7 +505,7 @@ class ConsumerCalls(RequestCalls):
 
     # --- records --------------------------------------------------------------------------------------------
 
-    def poll(self, timeout_ms: float = 1_000) -> CallScript[list[ConsumedBatch]]:
+    def poll(self, timeout_ms: Milliseconds = 1_000) -> CallScript[list[ConsumedBatch]]:
         """Returns the batches that are fetched, or arrive within `timeout_ms`; an empty list if there are
         none.
 
@@ -548,7 +549,7 @@ class ConsumerCalls(RequestCalls):
         readings = self._consumer.readings
         return {where: each.error for where, each in readings.items() if each.error is not NO_ERROR}
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
+    def seek(self, partition: TopicPartition, offset: Offset) -> None:
         """Sets the position of an assigned partition: the next record is the one at `offset`."""
         self._consumer.seek(partition, offset)
 
@@ -579,7 +580,7 @@ class ConsumerCalls(RequestCalls):
         offsets = {TopicPartition(entry.topic, entry.partition): entry.offset for entry in reply.offsets}
         return {where: offset if (offset := offsets.get(where, -1)) >= 0 else None for where in wanted}
 
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> CallScript[None]:
+    def commit(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> CallScript[None]:
         """Commits offsets outside any transaction; without `offsets`, the positions of all assigned
         partitions.
 

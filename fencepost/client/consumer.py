@@ -58,12 +58,7 @@ from fencepost.client.errors import (
     unknown_topic,
 )
 from fencepost.client.group_member import GroupMember, RebalanceCall
-from fencepost.client.group_offsets import (
-    ConsumerGroupMetadata,
-    check_offsets,
-    check_partitions,
-    offsets_to_commit,
-)
+from fencepost.client.group_offsets import ConsumerGroupMetadata, offsets_to_commit
 from fencepost.client.reply_errors import remedy_of
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CoordinatorOf, FinishedCall, OnceAnswered
@@ -136,7 +131,6 @@ class ConsumerMachine(RequestMachine):
         if self.member is not None:
             raise WrongState("assign() is not allowed after subscribe(): call unsubscribe() first")
         wanted = list(partitions)
-        check_partitions(wanted)
         self._group_metadata = None
         self._read(wanted)
 
@@ -210,7 +204,6 @@ class ConsumerMachine(RequestMachine):
         CommitFailed, RebalanceInProgress or FencedInstanceId if the member knows that the coordinator would
         reject it.
         """
-        check_offsets(offsets)
         group = ConsumerGroupMetadata(group_id=self.group_id)
         if self.member is not None:
             problem = self.member.commit_problem()
@@ -235,10 +228,8 @@ class ConsumerMachine(RequestMachine):
     def subscribe(self, topics: Iterable[str], now: int) -> list[Effect]:
         """Joins the group to read its share of these topics; the next poll() starts it."""
         wanted = tuple(topics)
-        if isinstance(topics, str) or not all(wanted) or not wanted:
-            raise WrongState(
-                "subscribe() takes a list of topic names, at least one; unsubscribe() ends a subscription"
-            )
+        if not wanted or not all(wanted):
+            raise ValueError("topics must be at least one topic name; unsubscribe() ends a subscription")
         if self.settings.group_id is None:
             raise WrongState(
                 "subscribe() joins a group, and this consumer has no group_id: create it with one"
@@ -455,7 +446,6 @@ class ConsumerMachine(RequestMachine):
 
     def committed_request(self, partitions: Collection[TopicPartition]) -> m.OffsetFetch:
         """Requests committed offsets; read_committed waits for transactions that commit them (KIP-447)."""
-        check_partitions(partitions)
         return m.OffsetFetch(
             group_id=self.group_id,
             require_stable=self.settings.isolation_level is IsolationLevel.READ_COMMITTED,

@@ -6,7 +6,7 @@ then cannot distinguish the current reader from one that was replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import attrs
@@ -35,21 +35,6 @@ class ConsumerGroupMetadata:
     member_id: str = NO_MEMBER
     generation_id: int = attrs.field(default=NO_GENERATION, validator=_is_member)
     group_instance_id: str | None = None
-
-
-def check_partitions(partitions: Iterable[object]) -> None:
-    """TypeError for what is no TopicPartition: the codec would refuse it later, far from the caller."""
-    for where in partitions:
-        if not isinstance(where, TopicPartition) or tuple(map(type, where)) != (str, int):
-            raise TypeError(f'{where!r} is not a partition: give TopicPartition("orders", 0)')
-
-
-def check_offsets(offsets: Mapping[TopicPartition, object]) -> None:
-    """TypeError for what is no partition or no offset."""
-    check_partitions(offsets)
-    for offset in offsets.values():
-        if not isinstance(offset, int):
-            raise TypeError(f"an offset must be a whole number, not {offset!r}")
 
 
 def offsets_to_commit(offsets: Mapping[TopicPartition, int]) -> tuple[m.OffsetToCommit, ...]:

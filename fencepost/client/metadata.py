@@ -42,7 +42,7 @@ def bootstrap_addresses(bootstrap: str) -> list[Address]:
     for part in bootstrap.split(","):
         host, colon, port = part.strip().rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise ValueError(f"a bootstrap address must be host:port, not {part.strip()!r}")
+            raise ValueError(f"each address in bootstrap_servers must be host:port, not {part.strip()!r}")
         addresses.append((host.strip("[]"), int(port)))
     return addresses
 

@@ -68,7 +68,7 @@ from fencepost.client.errors import (
     refused,
     unknown_topic,
 )
-from fencepost.client.group_offsets import ConsumerGroupMetadata, check_offsets, offsets_to_commit
+from fencepost.client.group_offsets import ConsumerGroupMetadata, offsets_to_commit
 from fencepost.client.producer_states import (
     IDEMPOTENT,
     LAST_STATES,
@@ -229,7 +229,6 @@ class ProducerMachine(RequestMachine):
         """Adds a group's offsets to this transaction; they are sent at once, and commit waits for the answer.
         A group name alone commits them as a client that is not a member, which is never fenced.
         """
-        check_offsets(offsets)
         self._call(_I.SEND_OFFSETS)
         member = ConsumerGroupMetadata(group_id=group) if isinstance(group, str) else group
         if offsets:

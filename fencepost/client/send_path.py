@@ -18,14 +18,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from fencepost.client.accumulator import Accumulator, Route
-from fencepost.client.batch import RECORD_OVERHEAD, Headers, ProducerBatch, ProducerRecord
+from fencepost.client.batch import CONTENTS, RECORD_OVERHEAD, Headers, ProducerBatch, ProducerRecord
 from fencepost.client.send_future import BatchRun
 from fencepost.client.serializers import Serializer
 
 OutcomeT = TypeVar("OutcomeT")
 
 _BYTES = frozenset({bytes})
-_KEYS = frozenset({bytes, type(None)})
 
 
 class Share(NamedTuple):
@@ -73,7 +72,7 @@ class SendPath(Generic[OutcomeT]):
             key, value = self._serialize(key, value)
         try:
             route = self._hot[topic]
-        except KeyError:
+        except (KeyError, TypeError):  # TypeError: not a string, and not hashable
             route = None  # an error after the handler does not show this one as its context
         if (
             route is None
@@ -129,7 +128,9 @@ class SendPath(Generic[OutcomeT]):
     def _columns(
         self, values: Sequence[Any], keys: Sequence[Any] | None
     ) -> tuple[Sequence[Any], Sequence[Any] | None]:
-        """The serialized columns; ValueError if their lengths differ."""
+        """The serialized columns, checked before their first record is appended: ValueError if their lengths
+        differ, TypeError if they hold anything but bytes and None.
+        """
         if keys is not None and len(keys) != len(values):
             raise ValueError(
                 f"send_many() needs one key per value, but got {len(keys)} keys and {len(values)} values"
@@ -138,6 +139,12 @@ class SendPath(Generic[OutcomeT]):
             values = list(map(self._value_serializer, values))
         if self._key_serializer is not None and keys is not None:
             keys = list(map(self._key_serializer, keys))
+        for name, column in (("value", values), ("key", keys)):
+            if column is not None and not CONTENTS.issuperset(map(type, column)):
+                wrong = next(each for each in column if type(each) not in CONTENTS)
+                raise TypeError(
+                    f"each of {name}s must be bytes or None, not {wrong!r}: set {name}_serializer"
+                )
         return values, keys
 
     def _put_again(self, batch: ProducerBatch, index: int, record: ProducerRecord) -> OutcomeT:
@@ -203,7 +210,7 @@ def _stretch(room: int, values: Sequence[Any], keys: Sequence[Any] | None, start
     while count:
         chunk = values[start : start + count]
         chunk_keys = None if keys is None else keys[start : start + count]
-        if not _BYTES.issuperset(map(type, chunk)) or not _KEYS.issuperset(map(type, chunk_keys or ())):
+        if not _BYTES.issuperset(map(type, chunk)):
             return 0
         size = _size(chunk, chunk_keys)
         if size <= room:

@@ -6,7 +6,7 @@ Rule: one frozen value per client; times are milliseconds, sizes are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 import attrs
@@ -16,7 +16,7 @@ from fencepost.client.partitioners import Partitioner, murmur2
 from fencepost.protocol import messages as m
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.messages import Request
-from fencepost.protocol.terms import IsolationLevel
+from fencepost.protocol.terms import INT32_MAX, INT64_MAX, IsolationLevel
 
 # Retries start soon, because most errors of a local broker last a few milliseconds (Kafka: retry.backoff.ms
 # is 100, retry.backoff.max.ms 1000).
@@ -46,14 +46,15 @@ def backoff_ms(attempts: int) -> int:
     return min(RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS << min(max(attempts - 1, 0), 10))
 
 
-def _positive(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
-    if value <= 0:
-        raise ValueError(f"{attribute.name} must be greater than 0, not {value}")
+def _from(low: int, high: int = INT32_MAX) -> Callable[[object, attrs.Attribute[int], int], None]:
+    def check(_settings: object, attribute: attrs.Attribute[int], value: int) -> None:
+        if not low <= value <= high:
+            raise ValueError(f"{attribute.name} must be a whole number from {low} to {high}, not {value}")
+
+    return check
 
 
-def _not_negative(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
-    if value < 0:
-        raise ValueError(f"{attribute.name} must be 0 or greater, not {value}")
+_positive: Final = _from(1)
 
 
 @attrs.frozen(kw_only=True)
@@ -93,26 +94,25 @@ class ProducerSettings:
     transactional_id: str | None = None
     transaction_timeout_ms: int = attrs.field(default=60_000, validator=_positive)
     batch_size: int = attrs.field(default=131_072, validator=_positive)
-    linger_ms: int = attrs.field(default=5, validator=_not_negative)
-    buffer_memory: int = attrs.field(default=33_554_432, validator=_positive)
-    delivery_timeout_ms: int = attrs.field(default=120_000, validator=_positive)
+    linger_ms: int = attrs.field(default=5, validator=_from(0))
+    buffer_memory: int = attrs.field(default=33_554_432, validator=_from(1, INT64_MAX))
+    delivery_timeout_ms: int = attrs.field(default=120_000, validator=_from(1, INT64_MAX))
     request_timeout_ms: int = attrs.field(default=30_000, validator=_positive)
-    max_in_flight_requests_per_connection: int = attrs.field(default=5)
-    max_block_ms: int = attrs.field(default=60_000, validator=_positive)
+    max_in_flight_requests_per_connection: int = attrs.field(default=5, validator=_from(1, 5))
+    """The broker recognises a producer's last five batches (ProducerStateEntry.NUM_BATCHES_TO_RETAIN)."""
+    max_block_ms: int = attrs.field(default=60_000, validator=_from(1, INT64_MAX))
     compression_type: Compression = Compression.NONE
     partitioner: Partitioner = murmur2
     """Selects the partition of a record with a key."""
     client_id: str = ""
-    transaction_version: int = attrs.field(default=2, validator=attrs.validators.in_(DIALECTS))
+    transaction_version: int = 2
     """The protocol to use, 2 or 0. Kafka's client reads it from the features in ApiVersions."""
 
     def __attrs_post_init__(self) -> None:
         if self.transactional_id == "":
             raise ValueError("transactional_id must not be empty; None makes a producer without transactions")
-        if not 1 <= self.max_in_flight_requests_per_connection <= 5:
-            # The broker recognises a producer's last five batches (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
-            asked = self.max_in_flight_requests_per_connection
-            raise ValueError(f"max_in_flight_requests_per_connection must be 1 to 5, not {asked}")
+        if self.transaction_version not in DIALECTS:
+            raise ValueError(f"transaction_version must be 0 or 2, not {self.transaction_version}")
         if self.buffer_memory < self.batch_size:
             raise ValueError(
                 f"buffer_memory ({self.buffer_memory}) must be at least batch_size ({self.batch_size})"
@@ -150,7 +150,7 @@ class ConsumerSettings:
     """How often a group leader checks its topics for new partitions."""
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     fetch_max_bytes: int = attrs.field(default=1_048_576, validator=_positive)
-    fetch_max_wait_ms: int = attrs.field(default=500, validator=_not_negative)
+    fetch_max_wait_ms: int = attrs.field(default=500, validator=_from(0))
     auto_offset_reset: Reset = "earliest"
     request_timeout_ms: int = attrs.field(default=30_000, validator=_positive)
     default_api_timeout_ms: int = attrs.field(default=60_000, validator=_positive)
@@ -189,11 +189,12 @@ def compression_named(name: str) -> Compression:
     return Compression[name.upper()]
 
 
-def isolation_named(name: str) -> IsolationLevel:
-    """The isolation level called "read_committed" or "read_uncommitted"."""
-    try:
-        return IsolationLevel[name.upper()]
-    except KeyError:
-        raise ValueError(
-            f"isolation_level must be read_committed or read_uncommitted, not {name!r}"
-        ) from None
+_ISOLATION_LEVELS: Final = {level.name.lower(): level for level in IsolationLevel}
+
+
+def isolation_named(name: str | IsolationLevel) -> IsolationLevel:
+    """The isolation level called "read_committed" or "read_uncommitted", or the level itself."""
+    level = name if isinstance(name, IsolationLevel) else _ISOLATION_LEVELS.get(name)
+    if level is None:
+        raise ValueError(f"isolation_level must be read_committed or read_uncommitted, not {name!r}")
+    return level

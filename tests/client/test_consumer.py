@@ -4,7 +4,7 @@ seek makes stale.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import pytest
 
@@ -406,23 +406,3 @@ def test_a_copy_goes_its_own_way() -> None:
     assert offsets(reader.machine.take()) == [0, 1, 2, 3, 4]
     assert fingerprint(twin) == before
     assert offsets(twin.take()) == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("wrong", [[("t", 0)], ["t"], "t", HERE, [TopicPartition("t", cast("int", "0"))]])
-def test_what_is_no_partition_is_refused_at_the_call(wrong: Any) -> None:
-    reader = Reader(ConsumerSettings(group_id="g"))
-    machine = reader.machine
-    for call in (
-        lambda: machine.assign(wrong),
-        lambda: machine.committed_request(wrong),
-        lambda: machine.commit_request(dict.fromkeys(wrong, 0)),
-    ):
-        with pytest.raises(TypeError, match=r'give TopicPartition\("orders", 0\)'):
-            call()
-    assert list(machine.readings) == [HERE]
-
-
-def test_an_offset_that_is_no_number_is_refused_at_the_call() -> None:
-    reader = Reader(ConsumerSettings(group_id="g"))
-    with pytest.raises(TypeError, match="an offset must be a whole number, not '7'"):
-        reader.machine.commit_request({HERE: cast("int", "7")})

@@ -380,14 +380,14 @@ def test_memory_is_bounded_and_given_back() -> None:
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"value": "text"}, TypeError, "value_serializer"),
     ({"key": 7}, TypeError, "key_serializer"),
-    ({"topic": 3}, TypeError, "a topic must be a string"),
+    ({"topic": 3}, TypeError, "topic must be a string"),
     ({"partition": 9}, UnknownTopic, "no partition 9"),
-    ({"partition": "0"}, TypeError, "a partition must be a whole number, not '0'"),
-    ({"partition": 1.0}, TypeError, r"a partition must be a whole number, not 1\.0"),
-    ({"timestamp_ms": -5}, ValueError, "milliseconds since 1970"),
-    ({"timestamp_ms": 2**63}, ValueError, "milliseconds since 1970"),
-    ({"headers": [("h", "text")]}, TypeError, "a header must be"),
-    ({"headers": [(b"h", b"x")]}, TypeError, "a header must be"),
+    ({"partition": "0"}, TypeError, "partition must be a whole number or None, not '0'"),
+    ({"partition": 1.0}, TypeError, r"partition must be a whole number or None, not 1\.0"),
+    ({"timestamp_ms": -5}, ValueError, "timestamp_ms must be a whole number from 0"),
+    ({"timestamp_ms": 2**63}, ValueError, "timestamp_ms must be a whole number from 0"),
+    ({"headers": [("h", "text")]}, TypeError, "each of headers must be a pair"),
+    ({"headers": [(b"h", b"x")]}, TypeError, "each of headers must be a pair"),
     ({"value": bytes(2_000_000)}, RecordTooLarge, "Split the record"),
 ]
 

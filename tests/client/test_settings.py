@@ -12,14 +12,15 @@ from fencepost.client.settings import ConsumerSettings, ProducerSettings, compre
 
 WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
     (ProducerSettings, {"transactional_id": ""}, "must not be empty"),
-    (ProducerSettings, {"max_in_flight_requests_per_connection": 6}, "1 to 5"),
-    (ProducerSettings, {"max_in_flight_requests_per_connection": 0}, "1 to 5"),
-    (ProducerSettings, {"batch_size": 0}, "greater than 0"),
-    (ProducerSettings, {"linger_ms": -1}, "0 or greater"),
+    (ProducerSettings, {"max_in_flight_requests_per_connection": 6}, "from 1 to 5"),
+    (ProducerSettings, {"max_in_flight_requests_per_connection": 0}, "from 1 to 5"),
+    (ProducerSettings, {"batch_size": 0}, "from 1 to 2147483647"),
+    (ProducerSettings, {"linger_ms": -1}, "from 0 to"),
+    (ProducerSettings, {"transaction_version": 1}, "0 or 2"),
     (ProducerSettings, {"buffer_memory": 10}, "at least batch_size"),
     (ConsumerSettings, {"group_id": ""}, "must not be empty"),
     (ConsumerSettings, {"auto_offset_reset": "newest"}, "earliest, latest or error"),
-    (ConsumerSettings, {"fetch_max_bytes": 0}, "greater than 0"),
+    (ConsumerSettings, {"fetch_max_bytes": 0}, "from 1 to"),
 ]
 
 

@@ -31,7 +31,9 @@ def test_both_shells_have_the_same_methods(blocking: type[object], other: type[o
 def test_help_shows_what_a_method_returns_and_not_its_script() -> None:
     assert Consumer.poll.__doc__ == ConsumerCalls.poll.__doc__
     assert Consumer.poll.__name__ == "poll"
-    assert str(signature(Consumer.poll)) == "(self, timeout_ms: 'float' = 1000) -> 'list[ConsumedBatch]'"
+    assert (
+        str(signature(Consumer.poll)) == "(self, timeout_ms: 'Milliseconds' = 1000) -> 'list[ConsumedBatch]'"
+    )
     assert str(signature(Consumer.assignment)) == "(self) -> 'list[TopicPartition]'"
     assert get_type_hints(Consumer.poll) == {"timeout_ms": float, "return": list[ConsumedBatch]}
     assert get_type_hints(AsyncConsumer.poll) == get_type_hints(Consumer.poll)

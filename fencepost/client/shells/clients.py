@@ -23,6 +23,7 @@ from inspect import signature
 from typing import Any, Generic, TypeVar, Unpack
 
 from fencepost.client.admin import AdminCalls
+from fencepost.client.arguments import BootstrapServers, Count, checks_arguments
 from fencepost.client.calls import CallDriver, ConsumerCalls, ProducerCalls
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import RecordDecoder
@@ -40,6 +41,7 @@ from fencepost.client.settings import (
     isolation_named,
 )
 from fencepost.client.shells.sockets import Clock, handshakes, monotonic_ms
+from fencepost.protocol.terms import IsolationLevel
 
 DriverT = TypeVar("DriverT", bound=CallDriver)
 CallsT = TypeVar("CallsT")
@@ -80,9 +82,10 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
 
     make_future: type[FutureT]
 
+    @checks_arguments
     def __init__(
         self,
-        bootstrap_servers: str,
+        bootstrap_servers: BootstrapServers,
         *,
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60_000,
@@ -147,9 +150,10 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
 class ConsumerClient(Client[DriverT, ConsumerCalls]):
     """The constructor of both consumers."""
 
+    @checks_arguments
     def __init__(
         self,
-        bootstrap_servers: str,
+        bootstrap_servers: BootstrapServers,
         *,
         group_id: str | None = None,
         group_instance_id: str | None = None,
@@ -157,7 +161,7 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
         heartbeat_interval_ms: int = 3_000,
         max_poll_interval_ms: int = 300_000,
         partition_assignment_strategy: Iterable[str] = ("range", "cooperative-sticky"),
-        isolation_level: str = "read_committed",
+        isolation_level: str | IsolationLevel = "read_committed",
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         fetch_max_bytes: int = 1_048_576,
@@ -212,12 +216,13 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
 class AdminClient(Client[DriverT, AdminCalls]):
     """The constructor of both admins."""
 
+    @checks_arguments
     def __init__(
         self,
-        bootstrap_servers: str,
+        bootstrap_servers: BootstrapServers,
         *,
-        request_timeout_ms: int = 30_000,
-        default_api_timeout_ms: int = 60_000,
+        request_timeout_ms: Count = 30_000,
+        default_api_timeout_ms: Count = 60_000,
         client_id: str = "",
         clock: Clock = monotonic_ms,
         **security: Unpack[SecuritySettings],

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fencepost.client.admin import AdminCalls
+from fencepost.client.arguments import Milliseconds, PartitionNumber, checks_arguments
 from fencepost.client.batch import Headers, ProducerBatch, ProducerRecord
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls, TopicNotLoaded
 from fencepost.client.errors import BufferFull
@@ -33,9 +34,10 @@ def blocking(
     script: Callable[Concatenate[CallsT, P], CallScript[ResultT]],
 ) -> Callable[Concatenate[Client[Driver, CallsT], P], ResultT]:
     """A method that runs the script; the calling thread waits."""
+    run = checks_arguments(script)
 
     def method(self: Client[Driver, CallsT], *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        return self._driver.run(script(self._calls, *args, **kwargs))
+        return self._driver.run(run(self._calls, *args, **kwargs))
 
     return described(method, script)
 
@@ -44,10 +46,11 @@ def at_once(
     call: Callable[Concatenate[CallsT, P], ResultT],
 ) -> Callable[Concatenate[Client[Driver, CallsT], P], ResultT]:
     """A method that never waits, except for the lock."""
+    run = checks_arguments(call)
 
     def method(self: Client[Driver, CallsT], *args: P.args, **kwargs: P.kwargs) -> ResultT:
         with self._driver.lock:
-            return call(self._calls, *args, **kwargs)
+            return run(self._calls, *args, **kwargs)
 
     return described(method, call)
 
@@ -60,7 +63,7 @@ class SendFuture(PendingRecord["Producer"]):
 
     __slots__ = ()
 
-    def result(self, timeout_ms: int | None = None) -> RecordMetadata:
+    def result(self, timeout_ms: Milliseconds | None = None) -> RecordMetadata:
         """The place of the record, or raises its error; RequestTimeout after `timeout_ms`."""
         batch = self[1]
         if batch.base_offset >= 0:  # the usual case, without another call
@@ -75,7 +78,7 @@ class SendFutures(PendingColumn["Producer"]):
 
     __slots__ = ()
 
-    def result(self, timeout_ms: int | None = None) -> list[RecordMetadata]:
+    def result(self, timeout_ms: Milliseconds | None = None) -> list[RecordMetadata]:
         """The places in the order of the values; raises the first error, or RequestTimeout."""
         self._owner.wait_for(self.batches, timeout_ms)
         return self.outcomes()
@@ -106,7 +109,7 @@ class Producer(ProducerClient[SendFuture, Driver]):
         value: Any,
         key: Any = None,
         *,
-        partition: int | None = None,
+        partition: PartitionNumber | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> SendFuture:
@@ -117,13 +120,14 @@ class Producer(ProducerClient[SendFuture, Driver]):
             place = self._calls.append_nowait(record)
         return SendFuture((self, *place))
 
+    @checks_arguments
     def send_many(
         self,
         topic: str,
         values: Sequence[Any],
         keys: Sequence[Any] | None = None,
         *,
-        partition: int | None = None,
+        partition: PartitionNumber | None = None,
     ) -> SendFutures:
         """Sends columns of records, several times faster than `send`; `keys` has a key or None per value.
         Waits as `send` does.
@@ -140,7 +144,8 @@ class Producer(ProducerClient[SendFuture, Driver]):
                 start += run.length
         return futures
 
-    def wait_for(self, batches: Sequence[ProducerBatch], timeout_ms: int | None = None) -> None:
+    @checks_arguments
+    def wait_for(self, batches: Sequence[ProducerBatch], timeout_ms: Milliseconds | None = None) -> None:
         """Waits until `batches` are done; RequestTimeout after `timeout_ms` (None: no limit)."""
         self._driver.run(self._calls.wait_for(batches, timeout_ms))
 
@@ -175,7 +180,8 @@ class Producer(ProducerClient[SendFuture, Driver]):
             raise
         self._driver.run(self._calls.commit_block())
 
-    def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+    @checks_arguments
+    def close(self, timeout_ms: Milliseconds = CLOSE_TIMEOUT_MS) -> None:
         """Closes the producer: aborts an open transaction, or sends the remaining records; then disconnects.
 
         `timeout_ms`: the limit; then RequestTimeout, and the producer is closed nevertheless. Records without
