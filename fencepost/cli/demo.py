@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.output import print_json
+from fencepost.cli.options import AsJson
+from fencepost.cli.output import print_json, text_beside
 
 ALL_FLIGHTS = 336_776
 
@@ -26,7 +27,7 @@ def demo(
     sync: Literal["none", "commit", "all"] = "none",
     directory: Path | None = None,
     broken: Annotated[Literal["fencing", "dedup", "isolation"] | None, Parameter("--break")] = None,
-    as_json: Annotated[bool, Parameter("--json", negative="")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Run a transactional pipeline over 336,776 real flights, kill it repeatedly, and check the result with
     Spark.
@@ -45,8 +46,6 @@ def demo(
         Keep the data in this empty directory. By default it is removed at the end.
     broken
         Turn off one protection, to show the damage that it prevents.
-    as_json
-        Also print the result as JSON, as the last line.
     """
     import trio
 
@@ -72,17 +71,18 @@ def demo(
     result = DemoResult.of(plan, broken=broken)
     story = StoryLog()
     with (
+        text_beside(as_json=as_json),
         tempfile.TemporaryDirectory(prefix="fencepost-demo-")
         if directory is None
-        else nullcontext(directory) as place
+        else nullcontext(directory) as place,
     ):
         data = Path(place, "data")
         demo = Demo(plan=plan, data=data, source=flights_file(), story=story, result=result)
         trio.run(perform_unless_stopped, demo)
         if directory is not None:
             story.tell(f"the log is in {data}; read it with `fencepost dump {data}`")
-    story.console.print(result.to_table())
-    story.console.print(result.sentence(), style="green" if result.ok else "red", markup=False)
+        story.console.print(result.to_table())
+        story.console.print(result.sentence(), style="green" if result.ok else "red", markup=False)
     if as_json:
         print_json(result.to_json())
     return OK if result.ok else FAILED

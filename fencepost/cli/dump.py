@@ -27,6 +27,7 @@ from fencepost.cli.log_files import (
     read_batches,
     segment_files,
 )
+from fencepost.cli.options import AsJson
 from fencepost.cli.output import Json, print_json, text_of
 from fencepost.cli.table import counted, moment
 from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex, TransactionIndex, decode_snapshot
@@ -65,7 +66,7 @@ def dump(
     records: Annotated[bool, Parameter(negative="")] = False,
     indexes: Annotated[bool, Parameter(negative="")] = False,
     check: Annotated[bool, Parameter(negative="")] = False,
-    as_json: Annotated[bool, Parameter("--json", negative="")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Describe the contents of a log file or data directory.
 
@@ -84,8 +85,6 @@ def dump(
     check
         Only check that the transaction log and the markers agree; if they do not, list the contradictions and
         exit with 1.
-    as_json
-        One JSON object per line.
     """
     check_is_log(path)
     if check:
@@ -252,7 +251,7 @@ def facts_of_records(batch: StoredBatch) -> Iterator[Fact]:
             "timestamp": header.base_timestamp + later,
             "key": text_of(None if columns.keys is None else columns.keys[index]),
             "value": text_of(value),
-            "headers": {name: text_of(content) for name, content in headers},
+            "headers": [[name, text_of(content)] for name, content in headers],
         }
 
 

@@ -15,7 +15,7 @@ from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
 from fencepost.cli.options import WithoutFixes
-from fencepost.cli.output import Json, print_json
+from fencepost.cli.output import Json, print_json, text_beside
 from fencepost.cli.table import counted
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ def explore(
         Switch off one of Kafka's later fixes, by its name in docs/fidelity.md. Repeatable.
     max_states
         Stop the search after this number of states.
-    as_json
-        Also print the result as JSON, as the last line.
     """
     from fencepost.broker.kafka_fixes import KafkaFixes
     from fencepost.simulator.explore import ExploreConfig, StateSearch
@@ -87,7 +85,8 @@ def explore(
     except Ended as ended:
         explored, code = search.so_far(), code_of(ended)
     seconds = time.perf_counter() - began
-    _tell(explored, seconds, is_interrupted=code != FAILED)
+    with text_beside(as_json=as_json):
+        _tell(explored, seconds, is_interrupted=code != FAILED)
     if as_json:
         print_json(_as_json(config, explored, seconds))
     return OK if explored.complete else code

@@ -17,8 +17,8 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
-from fencepost.cli.options import WithoutFixes, without_fix_options
-from fencepost.cli.output import Json, print_json
+from fencepost.cli.options import AsJson, WithoutFixes, without_fix_options
+from fencepost.cli.output import Json, print_json, text_beside
 from fencepost.cli.table import counted, print_table
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def fuzz(
     options: WorldOptions = DEFAULT_WORLD,
     keep_going: Annotated[bool, Parameter(negative="")] = False,
     coverage: Annotated[bool, Parameter(negative="")] = False,
-    as_json: Annotated[bool, Parameter("--json", negative="")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Run random simulated clusters until an invariant fails.
 
@@ -146,8 +146,6 @@ def fuzz(
         Do not stop at the first violation.
     coverage
         Print how often each cell of the coordinator's state tables was covered, and with which faults.
-    as_json
-        Also print the result as JSON, as the last line.
     """
     from fencepost.cli.fuzz_workers import try_seeds
     from fencepost.simulator.fuzz.seeds import SeedTally
@@ -161,10 +159,11 @@ def fuzz(
             _search(results, tally, tell)
     except Ended as ended:
         code = code_of(ended)
-    _tell_found(tally, options)
-    tell_coverage(tally.coverage, options.version, tally.faults, all_=coverage)
     seconds = time.monotonic() - began
-    _tell_counts(tally, seconds, wanted=seeds, cores=cores)
+    with text_beside(as_json=as_json):
+        _tell_found(tally, options)
+        tell_coverage(tally.coverage, options.version, tally.faults, all_=coverage)
+        _tell_counts(tally, seconds, wanted=seeds, cores=cores)
     if as_json:
         print_json(_as_json(tally, options) | {"seconds": round(seconds, 3), "cores": cores})
     return FAILED if tally.found else code

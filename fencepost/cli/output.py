@@ -10,7 +10,8 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,6 +58,13 @@ def print_entry(columns: Columns[T], entry: T, *, as_json: bool) -> None:
         print_json(row)
     else:
         print_block([title for _, title, _ in columns], list(row.values()))
+
+
+@contextmanager
+def text_beside(*, as_json: bool) -> Generator[None]:
+    """With --json, the text that its body prints goes to stderr, so that stdout holds only JSON."""
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        yield
 
 
 def print_done(sentence: str, facts: Mapping[str, Json], *, as_json: bool) -> None:

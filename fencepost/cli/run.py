@@ -17,7 +17,7 @@ from cyclopts import Parameter
 
 from fencepost.cli.drawing import NO_DRAWING, DrawOptions, Pictures
 from fencepost.cli.errors import FAILED, OK
-from fencepost.cli.options import TimeBudget
+from fencepost.cli.options import AsJson, TimeBudget
 from fencepost.cli.output import Json, print_json
 from fencepost.cli.scenario_files import Chosen, chosen, files_of
 from fencepost.cli.table import GREEN, RED, counted, print_table, styled, terminal_width
@@ -42,7 +42,7 @@ def run(
     junit: Path | None = None,
     for_: TimeBudget = None,
     verbose: Annotated[bool, Parameter(negative="")] = False,
-    as_json: Annotated[bool, Parameter("--json", negative="")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Run scenarios: scripted clients, nodes and faults.
 
@@ -63,8 +63,6 @@ def run(
     verbose
         Print the expectations, the points reached and the faults of every run. This is the default for one or
         two scenarios, and for runs that fail.
-    as_json
-        One JSON object per run, and one for all of them at the end.
     """
     from fencepost.cli import artefacts
 

@@ -19,7 +19,8 @@ from cyclopts import Parameter, validators
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, Ended, code_of
 from fencepost.cli.fuzz import DEFAULT_WORLD, WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
-from fencepost.cli.output import Json, Target, print_json
+from fencepost.cli.options import AsJson
+from fencepost.cli.output import Json, Target, print_json, text_beside
 from fencepost.cli.scenario_files import read
 from fencepost.cli.table import counted
 
@@ -39,7 +40,7 @@ def shrink(
     options: WorldOptions = DEFAULT_WORLD,
     output: Path | None = None,
     budget: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
-    as_json: Annotated[bool, Parameter("--json", negative="")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Reduce a failing run to a small scenario.
 
@@ -54,8 +55,6 @@ def shrink(
         beside NAME.toml, overwritten only by a result of the same run]
     budget
         Limit for the events of all attempts together. [default: about half a minute of work]
-    as_json
-        Also print the result as JSON, as the last line.
     """
     from fencepost.simulator.fuzz.shrinking import BUDGET
     from fencepost.simulator.scenarios.found import scenario_text
@@ -71,16 +70,17 @@ def shrink(
     target = _target(output, file, name=name, origin=f"{name}{options}")
     target.prove()
     began = time.perf_counter()
-    search, code = _search(name, failing, budget or BUDGET)
-    seconds = time.perf_counter() - began
-    is_kept = code == OK or search.best is not failing
-    if is_kept:
-        sizes = f"{_size(failing)} -> {_size(search.best)}"
-        _write(target, scenario_text(name, search.best, f"{name}{options}, shrunk: {sizes}."))
-        print(f"{sizes}, in {seconds:.1f} s: {target.path}")
-        _tell_next(target.path, search, budget or BUDGET, is_interrupted=code != OK)
-    else:
-        print("Interrupted before a smaller run was found; no file was written.")
+    with text_beside(as_json=as_json):
+        search, code = _search(name, failing, budget or BUDGET)
+        seconds = time.perf_counter() - began
+        is_kept = code == OK or search.best is not failing
+        if is_kept:
+            sizes = f"{_size(failing)} -> {_size(search.best)}"
+            _write(target, scenario_text(name, search.best, f"{name}{options}, shrunk: {sizes}."))
+            print(f"{sizes}, in {seconds:.1f} s: {target.path}")
+            _tell_next(target.path, search, budget or BUDGET, is_interrupted=code != OK)
+        else:
+            print("Interrupted before a smaller run was found; no file was written.")
     if as_json:
         print_json(_as_json(failing, search, target.path if is_kept else None, seconds))
     return code

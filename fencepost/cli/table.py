@@ -23,6 +23,7 @@ from fencepost.protocol.terms import escaped
 GAP: Final = 2  # between columns
 TITLE_WORD: Final = re.compile(r"[A-Z]?[^A-Z -]+[ -]?|[A-Z]+(?![a-z])[ -]?|\S")
 """Where a title may break: before a capital, after a dash or a space."""
+NUMBERS: Final = ({int}, {float})  # the types in a column that is aligned to the right
 BOLD, RED, GREEN, YELLOW = "1", "31", "32", "33"
 
 Titles = Sequence[str]
@@ -97,7 +98,7 @@ def print_table(titles: Titles, rows: Rows) -> None:
     entries = [list(row) for row in rows]
     cells = [[as_words(cell) for cell in row] for row in entries]
     columns = list(zip(*entries, strict=True)) or [()] * len(titles)
-    are_numbers = [bool(column) and all(_is_number(cell) for cell in column) for column in columns]
+    are_numbers = [{type(cell) for cell in column} - {NoneType} in NUMBERS for column in columns]
     table, width = _Drawn([[title] for title in titles], cells, are_numbers), terminal_width()
     if width is not None and table.width > width:
         table = _Drawn([_words_of(title) for title in titles], cells, are_numbers)
@@ -122,10 +123,6 @@ def _block(titles: Titles, row: Sequence[str]) -> list[str]:
 
 def _words_of(title: str) -> list[str]:
     return [word.rstrip() for word in TITLE_WORD.findall(title)]
-
-
-def _is_number(cell: object) -> bool:
-    return type(cell) in (int, float, NoneType)
 
 
 def _columns(text: str) -> int:

@@ -426,7 +426,7 @@ def abort_transaction(
     who = f"producer {spec.producer_id} epoch {spec.producer_epoch}"
     print_done(
         f"Wrote an ABORT marker for {who} to {where}.",
-        {**attrs.asdict(spec), "topic": topic, "partition": partition},
+        {"topic": topic, **attrs.asdict(spec), "partition": partition},
         as_json=as_json,
     )
 

@@ -1,0 +1,45 @@
+"""Every command prints what its snapshot shows: on a terminal of 80 columns, in a pipe, and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.take_snapshots import EXCEPTIONS, SESSION, SNAPSHOTS, WORDS, Mode, Shown, Step, as_text, take
+
+AGAIN = "run `python -m tests.cli.take_snapshots` and review the difference"
+
+
+@pytest.fixture(scope="module")
+def taken() -> dict[Step, dict[Mode, Shown]]:
+    return take()
+
+
+def name_of(step: Step) -> str:
+    return step.file.stem
+
+
+@pytest.mark.parametrize("step", SESSION, ids=name_of)
+def test_a_command_prints_its_snapshot(step: Step, taken: dict[Step, dict[Mode, Shown]]) -> None:
+    assert {shown.code for shown in taken[step].values()} == {step.code}, taken[step]
+    assert step.file.exists(), AGAIN
+    assert as_text(step, taken[step]) == step.file.read_text(encoding="utf-8"), AGAIN
+
+
+@pytest.mark.parametrize("step", SESSION, ids=name_of)
+def test_json_is_one_object_per_line(step: Step, taken: dict[Step, dict[Mode, Shown]]) -> None:
+    for line in taken[step][Mode.JSON].stdout.splitlines():
+        assert isinstance(json.loads(line), dict)
+
+
+def test_every_command_has_a_snapshot() -> None:
+    shown = {step.words for step in SESSION if not step.file.stem.startswith("error-")}
+    missing = set(WORDS) - shown - EXCEPTIONS.keys()
+    assert not missing, f"add a Step to SESSION in tests/cli/take_snapshots.py for {missing}"
+    assert not shown & EXCEPTIONS.keys()
+
+
+def test_every_snapshot_is_of_a_command() -> None:
+    assert {path.name for path in SNAPSHOTS.iterdir()} == {step.file.name for step in SESSION}
+    assert len({step.file for step in SESSION}) == len(SESSION)
