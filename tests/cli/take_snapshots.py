@@ -190,8 +190,10 @@ def streams(mode: Mode, stdin: str) -> Generator[Callable[[], tuple[str, str]]]:
 def pipe() -> Generator[Callable[[], str]]:
     """Standard output is no terminal; the result reads it."""
     written = io.BytesIO()
-    with redirect_stdout(io.TextIOWrapper(written, encoding="utf-8", write_through=True)):
+    wrapper = io.TextIOWrapper(written, encoding="utf-8", write_through=True)  # closes `written` when it dies
+    with redirect_stdout(wrapper):
         yield lambda: written.getvalue().decode()
+    wrapper.detach()
 
 
 @contextmanager
