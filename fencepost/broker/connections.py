@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import IPv4Address, ip_address
 from itertools import islice
 from typing import Final, NamedTuple
@@ -45,6 +47,7 @@ PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and ma
 COSTLY_BYTES: Final = 1 << 20  # of room: records of 900 KB, or a header of 40 KB to decode
 PARTS: Final = 16  # a peer makes progress when one of so many parts of what it holds has arrived or left
 FRAME_BYTES_PER_SECOND: Final = 64 * KIBIBYTE
+RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # a struct linger of no seconds
 SWEEP_MS: Final = 1_000  # between two looks at all connections while a frame is unfinished
 PRESSED_SWEEP_MS: Final = 250  # while a connection waits for room
 STALLED_MS: Final = 1_000  # how long a peer may make no progress while others wait for what it holds
@@ -329,6 +332,13 @@ class Connection:
         self.progress_bytes += size
         if self.progress_bytes * PARTS >= self.requests.held + self.answers.held:
             self.progress_ms, self.progress_bytes = self.active_ms, 0
+
+    def reset(self) -> None:
+        """Close the socket as the death of a process does: what was not sent or read is lost."""
+        if not self.is_closed:
+            with suppress(OSError):  # the peer was faster
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        self.close()
 
     def close(self) -> None:
         """Close the socket, give all room back, and wake the tasks that wait. Further calls do nothing."""

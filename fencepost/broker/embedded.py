@@ -5,23 +5,40 @@ Rule: it is the broker of `fencepost serve`, on a real socket; only the process 
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 import threading
+import weakref
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from enum import Enum
 from types import TracebackType
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
+import attrs
 import outcome
 import trio
 
 from fencepost.broker.access.files import parse_acls
 from fencepost.broker.access.session import AccessSettings
 from fencepost.broker.fault_handles import Faults, ThreadDesk
+from fencepost.broker.fault_injector import FaultInjector
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.observer import Observer
-from fencepost.broker.server import BrokerSettings, Ready, injector_of, parsed_listener, serve
+from fencepost.broker.server import (
+    PORT_MAX,
+    BrokerSettings,
+    Ready,
+    bound_socket,
+    injector_of,
+    machine_of,
+    parsed_listener,
+    serve,
+)
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.wire_protocols import ServedProtocol
+from fencepost.journal.power import Machine
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.scram import KEY_SIZE, SALT_SIZE, Users, make_credential
 
@@ -41,15 +58,77 @@ class BrokerFailed(FencepostError):
     """The broker did not start, or its thread ended unexpectedly; the cause is chained."""
 
 
+class _Run:
+    """The broker between a start and its end, in a thread of its own."""
+
+    def __init__(self, settings: BrokerSettings, machine: Machine, faults: FaultInjector) -> None:
+        self.ready: Ready | None = None
+        self.problem: BaseException | None = None
+        self._settings, self._machine, self._faults = settings, machine, faults
+        self._is_settled = threading.Event()
+        self.token: trio.lowlevel.TrioToken | None = None
+        self._scope = trio.CancelScope()
+        self._thread = threading.Thread(target=self._run, name="fencepost broker", daemon=True)
+
+    def start(self) -> None:
+        """Return when the broker accepts connections; raise what prevented it."""
+        self._thread.start()
+        if not self._is_settled.wait(START_SECONDS_MAX):
+            raise BrokerFailed(f"the broker was not ready after {START_SECONDS_MAX:.0f} s")
+        if self.ready is None:
+            self._thread.join()
+            raise self.problem or BrokerFailed("the broker ended before it was ready")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a broker to stop; during a crash, too, if the broker comes back by itself."""
+        return self._thread.is_alive()
+
+    def end(self, *, is_killed: bool = False) -> None:
+        """Stop the broker cleanly, or kill it; return when its thread has ended."""
+        if self.token is not None:
+            # Trio objects may only be touched from trio's own thread; the token is the one exception.
+            with suppress(trio.RunFinishedError):
+                self.token.run_sync_soon(self._kill if is_killed else self._scope.cancel)
+        self._thread.join()
+        if self.problem is not None:
+            raise BrokerFailed(f"the broker ended unexpectedly: {self.problem}") from self.problem
+
+    def _kill(self) -> None:
+        assert self.ready is not None, "it was ready when it was started"
+        if self.ready.server.killed is None:
+            self.ready.server.kill()
+        else:
+            self._scope.cancel()  # it waits for the end of a crash
+
+    def _run(self) -> None:
+        ended = outcome.capture(trio.run, self._serve)
+        if isinstance(ended, outcome.Error):
+            self.problem = ended.error
+        self._is_settled.set()
+
+    async def _serve(self) -> None:
+        self.token = trio.lowlevel.current_trio_token()
+        with self._scope:
+            await serve(
+                self._settings, machine=self._machine, faults=self._faults, on_ready=self._became_ready
+            )
+
+    def _became_ready(self, ready: Ready) -> None:
+        self.ready = ready
+        self._is_settled.set()
+
+
 class Broker:
     """A broker on loopback. `directory` None means in memory; `sync` is "none", "commit" or "all".
 
     Use it as a context manager, or call `start()` and `stop()`. Clients take `address` as bootstrap server.
+    Port and data stay the same through all kills and starts; data in memory lives as long as this object.
     """
 
     def __init__(
         self,
-        directory: str | None = None,
+        directory: str | os.PathLike[str] | None = None,
         *,
         port: int = 0,
         sync: Literal["none", "commit", "all"] = "none",
@@ -64,11 +143,12 @@ class Broker:
         observer: Observer | None = None,
         faults: Iterable[str] = (),
     ) -> None:
-        """`protocol`: which clients are served on the port. `advertised_listener`: the HOST:PORT that clients
-        are told to connect to, if it is not where the broker listens. `users`: passwords by name; then
-        clients must authenticate. `acls`: the text of an ACL file. `tls_cert`, `tls_key`, `tls_client_ca`:
-        PEM files. See docs/access.md. `observer`: hears what happens, such as a fencepost.Recording.
-        `faults`: as `fencepost serve --fault` takes them (docs/testing.md).
+        """`port` 0 is any free one. `protocol`: which clients are served on it. `advertised_listener`: the
+        HOST:PORT that clients are told to connect to, if it is not where the broker listens. `users`:
+        passwords by name; then clients must authenticate. `acls`: the text of an ACL file. `tls_cert`,
+        `tls_key`, `tls_client_ca`: PEM files. See docs/access.md. `observer`: hears what happens,
+        such as a fencepost.Recording. `faults`: as `fencepost serve --fault` takes them
+        (docs/testing.md).
         """
         access = AccessSettings(
             tls_cert=tls_cert,
@@ -78,31 +158,42 @@ class Broker:
             acls=None if acls is None else parse_acls(acls, "acls"),
         )
         self.settings = BrokerSettings(
-            directory=directory,
-            port=port,
-            protocol=ServedProtocol(protocol),
+            directory=checked_directory(directory),
+            port=checked_port(port),
+            protocol=checked_choice("protocol", protocol, ServedProtocol),
             advertised=None if advertised_listener is None else parsed_listener(advertised_listener),
             access=access,
-            sync=SyncPolicy(sync),
+            sync=checked_choice("sync", sync, SyncPolicy),
             node=node or NodeSettings(),
             observer=observer,
             faults=tuple(faults),
         )
         self._injector = injector_of(self.settings)
-        self.faults = Faults(ThreadDesk(self._injector, lambda: self._token, self._is_alive))
-        self._thread: threading.Thread | None = None
-        self._ready: Ready | None = None
-        self._is_settled = threading.Event()
-        self._problem: BaseException | None = None
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._scope = trio.CancelScope()
+        self.faults = Faults(ThreadDesk(self._injector, lambda: self._token, lambda: self.is_running))
+        self._machine = machine_of(self.settings)
+        self._run: _Run | None = None
+        self._port_kept: socket.socket | None = None
+
+    @property
+    def _token(self) -> trio.lowlevel.TrioToken | None:
+        return None if self._run is None else self._run.token
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._run is not None and self._run.is_running
+
+    @property
+    def port(self) -> int:
+        """The port, from the first start on."""
+        if self.settings.port == 0:
+            raise BrokerFailed("the broker has no port yet: use it as a context manager, or call start()")
+        return self.settings.port
 
     @property
     def address(self) -> str:
-        """`host:port` of the running broker."""
-        if self._ready is None:
-            raise BrokerFailed("the broker is not running: use it as a context manager, or call start()")
-        return self._ready.address
+        """`host:port`, from the first start on, also while the broker is down."""
+        return f"{self.settings.host}:{self.port}"
 
     @property
     def bootstrap_servers(self) -> str:
@@ -110,51 +201,71 @@ class Broker:
         return self.address
 
     def start(self) -> Broker:
-        """Start the thread, and return when the broker accepts connections. Raises BrokerFailed, or the error
-        that prevented the start.
+        """Start the broker, for the first time or after its end, and return when it accepts connections.
+        Raises BrokerFailed, or the error that prevented the start.
         """
-        if self._thread is not None:
-            raise BrokerFailed("this broker was started before; create a new Broker to start again")
-        self._thread = threading.Thread(target=self._run, name="fencepost broker", daemon=True)
-        self._thread.start()
-        if not self._is_settled.wait(START_SECONDS_MAX):
-            raise BrokerFailed(f"the broker was not ready after {START_SECONDS_MAX:.0f} s")
-        if self._ready is None:
-            self._thread.join()
-            raise self._problem or BrokerFailed("the broker ended before it was ready")
+        if self.is_running:
+            raise BrokerFailed("this broker is running; restart() stops it first")
+        self._keep_port()
+        self._run = _Run(self.settings, self._machine, self._injector)
+        try:
+            self._run.start()
+        except BaseException:
+            self._run = None
+            self._release_port()
+            raise
         return self
 
     def stop(self) -> None:
         """Stop cleanly; return when everything is written and closed. Raises BrokerFailed if the broker had
-        ended unexpectedly.
+        ended unexpectedly; does nothing if it is down.
         """
-        if self._thread is None or self._ready is None:
-            return
-        self._ready = None
-        if self._token is not None and self._thread.is_alive():
-            # Trio objects may only be touched from trio's own thread; the token is the one exception.
-            self._token.run_sync_soon(self._scope.cancel)
-        self._thread.join()
-        if self._problem is not None:
-            raise BrokerFailed(f"the broker ended unexpectedly: {self._problem}") from self._problem
+        try:
+            self._end()
+        finally:
+            self._release_port()
 
-    def _is_alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+    def kill(self) -> None:
+        """End the broker at once, as SIGKILL ends a process: connections are reset, nothing more is written.
+        What was written is there at the next start.
+        """
+        run, self._run = self._run, None
+        if run is None or not run.is_running:
+            raise BrokerFailed("the broker is down already; start() starts it")
+        run.end(is_killed=True)
 
-    def _run(self) -> None:
-        ended = outcome.capture(trio.run, self._serve)
-        if isinstance(ended, outcome.Error):
-            self._problem = ended.error
-        self._is_settled.set()
+    def power_cut(self) -> None:
+        """Kill the broker if it is running, and lose every byte that was not synced; `sync` says which bytes
+        are.
+        """
+        if self.is_running:
+            self.kill()
+        self._machine.lose_power()
 
-    async def _serve(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        with self._scope:
-            await serve(self.settings, on_ready=self._became_ready, faults=self._injector)
+    def restart(self) -> Broker:
+        """Start again, with the same port and data, after kill() or power_cut(); a running broker is stopped
+        cleanly first.
+        """
+        self._end()
+        return self.start()
 
-    def _became_ready(self, ready: Ready) -> None:
-        self._ready = ready
-        self._is_settled.set()
+    def _end(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.end()
+
+    def _keep_port(self) -> None:
+        """Bind the port until the end, so that nobody takes it while the broker is down."""
+        if self._port_kept is None:
+            kept = bound_socket(self.settings, listens=False)
+            self.settings = attrs.evolve(self.settings, port=kept.getsockname()[1])
+            self._port_kept = kept
+            weakref.finalize(self, kept.close)
+
+    def _release_port(self) -> None:
+        if self._port_kept is not None:
+            self._port_kept.close()
+            self._port_kept = None
 
     def __enter__(self) -> Broker:
         return self.start()
@@ -166,3 +277,34 @@ class Broker:
         self.stop()
         if error is None:
             self.faults.require_all_struck()
+
+
+# --- arguments ----------------------------------------------------------------------------------------
+
+Choice = TypeVar("Choice", bound=Enum)
+
+
+def checked_port(port: object) -> int:
+    """The port, if it is one."""
+    if not isinstance(port, int) or isinstance(port, bool):
+        raise TypeError(f"port is a number from 0 to {PORT_MAX}, not {port!r}")
+    if not 0 <= port <= PORT_MAX:
+        raise ValueError(f"port {port} is not between 0 (any free port) and {PORT_MAX}")
+    return port
+
+
+def checked_choice(name: str, given: str, choices: type[Choice]) -> Choice:
+    """The choice of this name."""
+    try:
+        return choices(given)
+    except ValueError:
+        possible = ", ".join(repr(choice.value) for choice in choices)
+        raise ValueError(f"{name}={given!r} is not one of {possible}") from None
+
+
+def checked_directory(directory: str | os.PathLike[str] | None) -> str | None:
+    """The path of a directory that exists, or may be made; None stays None."""
+    path = None if directory is None else os.fspath(directory)
+    if path is not None and os.path.exists(path) and not os.path.isdir(path):
+        raise ValueError(f"{path} is a file; give the directory of a broker's data, or a new name")
+    return path

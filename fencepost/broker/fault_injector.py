@@ -57,9 +57,6 @@ from fencepost.protocol.terms import TopicPartition
 UNNAMED: Final = "unnamed"
 """A client without a client id."""
 
-Crash = Callable[[bool, "int | None"], None]
-"""Ends the broker as a kill does: whether power is lost, and after how many ms it starts again, or None."""
-
 
 class Site(Protocol):
     """What a server offers to faults."""
@@ -71,6 +68,8 @@ class Site(Protocol):
     def turn(self) -> None: ...
 
     def send_answers(self) -> None: ...
+
+    def kill(self, *, loses_power: bool, restarts_after_ms: int | None) -> None: ...
 
     def wake(self) -> None:
         """Look at all deadlines again."""
@@ -125,7 +124,6 @@ class FaultInjector:
     """
 
     clock: Callable[[], int]
-    crash: Crash
     abilities: Abilities = attrs.Factory(Abilities)
     report: Callable[[PlannedFault, Point], None] = _no_report
     plan: FaultPlan = attrs.Factory(FaultPlan)
@@ -470,7 +468,9 @@ class FaultInjector:
         # Counted first: a process does not return from its end.
         self._has_struck(planned, planned.line.when)
         until = planned.line.until
-        self.crash(do.kind is ActionKind.CUT_POWER, None if until is None else until.time_ms)
+        if self._site is not None:
+            restarts_after_ms = None if until is None else until.time_ms
+            self._site.kill(loses_power=do.kind is ActionKind.CUT_POWER, restarts_after_ms=restarts_after_ms)
         return False
 
     def _pause(self, planned: PlannedFault, do: Action) -> bool:

@@ -34,7 +34,8 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 # discards the result, since it is not about the log that has this name now.
 #
 # A stop closes host, directory and listener, in this order (`_opened`). A kill skips it and is equally legal:
-# recovery must cope anyway, a clean stop only makes the next start faster.
+# recovery must cope anyway, a clean stop only makes the next start faster. `Server.kill` may be called in
+# the middle of a turn, between any two actions of the host; nothing is written or sent after it.
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ from fencepost.broker.connections import (
 )
 from fencepost.broker.contract import Append, Disconnected, Input, Outcome, Received, Reply, ReplyTo
 from fencepost.broker.counters import Counters, errors_in
-from fencepost.broker.fault_injector import Crash, FaultInjector
+from fencepost.broker.fault_injector import FaultInjector
 from fencepost.broker.faults import Abilities
 from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy, Trouble, TroubleKind
 from fencepost.broker.memory import MemoryBound
@@ -81,6 +82,7 @@ from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.power import Machine
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.frames import FrameTooLarge, PeerSpeaksTls, ReplyFrame, RequestFrame, encode_reply
@@ -98,6 +100,16 @@ PORT_MAX: Final = 65_535
 
 class CannotListen(FencepostError):
     """The broker cannot listen on this address; the message says what to do."""
+
+
+@attrs.frozen(kw_only=True)
+class Killed:
+    """How a server was killed. With `loses_power`, every byte that was not synced is lost. Without
+    `restarts_after_ms`, the broker is not started again.
+    """
+
+    loses_power: bool = False
+    restarts_after_ms: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -122,11 +134,12 @@ class BrokerSettings:
 
 @attrs.frozen
 class Ready:
-    """The address on which a broker listens, and the most memory that it takes for its clients."""
+    """Where a broker listens, the most memory that it takes for its clients, and its server."""
 
     host: str
     port: int
     memory: MemoryBound
+    server: Server = attrs.field(repr=False)
 
     @property
     def address(self) -> str:
@@ -165,6 +178,8 @@ class Server:
         self.host = host
         self.listener = listener
         self.is_held = False
+        self.killed: Killed | None = None
+        self.scope = trio.CancelScope()  # around the tasks
         self.admission = admission
         self.counters = Counters()
         self.notices = Notices(monotonic_ms)
@@ -206,11 +221,22 @@ class Server:
         nursery.start_soon(self.keep_clean)
         nursery.start_soon(self.keep_faults)
 
+    def kill(self, *, loses_power: bool = False, restarts_after_ms: int | None = None) -> None:
+        """End the server as SIGKILL ends a process: from now on it neither writes nor sends. May be called
+        between any two actions of the host.
+        """
+        if self.killed is None:
+            self.killed = Killed(loses_power=loses_power, restarts_after_ms=restarts_after_ms)
+            self.is_held = True
+            self.scope.cancel()
+            for connection in list(self.connections.opened.values()):
+                connection.reset()
+
     # --- the loop
 
     def turn(self) -> None:
         """Let the host do everything that it can do now, and send its answers."""
-        if self.is_held:
+        if self.is_held or self.killed is not None:
             return
         host, now = self.host, self.now()
         host.tick(now)
@@ -596,21 +622,24 @@ class Server:
 # --- running ------------------------------------------------------------------------------------------
 
 
-def _kill_process(power_is_lost: bool, restarts_after_ms: int | None) -> None:
-    """A process that crashes kills itself, so that nothing of it is cleaned up."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def injector_of(settings: BrokerSettings, crash: Crash = _kill_process) -> FaultInjector:
+def injector_of(settings: BrokerSettings) -> FaultInjector:
     """The faults that the settings ask for. Raises BadPhrase if this broker cannot play one of them."""
-    abilities = Abilities(node_id=settings.node.node_id, syncs=settings.sync is not SyncPolicy.NONE)
-    injector = FaultInjector(monotonic_ms, crash, abilities)
+    abilities = Abilities(
+        node_id=settings.node.node_id,
+        restarts=True,
+        cuts_power=True,
+        syncs=settings.sync is not SyncPolicy.NONE,
+    )
+    injector = FaultInjector(monotonic_ms, abilities)
     for text in settings.faults:
         injector.add(text)
     return injector
 
 
-def _listen(settings: BrokerSettings) -> socket.socket:
+def bound_socket(settings: BrokerSettings, *, listens: bool) -> socket.socket:
+    """A socket that is bound to the address of these settings; connections are refused unless it `listens`.
+    Raises CannotListen.
+    """
     if settings.advertised is None and settings.host in EVERY_ADDRESS:
         raise CannotListen(
             f"{settings.host!r} is every address of this machine, and clients must be told one that they can "
@@ -621,7 +650,8 @@ def _listen(settings: BrokerSettings) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
-        listener.listen(1024)
+        if listens:
+            listener.listen(1024)
     except (OSError, UnicodeError) as problem:  # UnicodeError: no host can have this name
         listener.close()
         is_wrong_host = isinstance(problem, socket.gaierror | UnicodeError)
@@ -635,43 +665,68 @@ def _listen(settings: BrokerSettings) -> socket.socket:
 
 
 @contextmanager
-def _opened(settings: BrokerSettings, faults: FaultInjector) -> Generator[Server]:
+def _opened(settings: BrokerSettings, machine: Machine, faults: FaultInjector) -> Generator[Server]:
     """A server over its started data directory and its listener; closes them in order."""
     # The port and the certificates come first: a broker without them leaves no trace in the directory.
-    with _listen(settings) as listener:
+    with bound_socket(settings, listens=True) as listener:
         port = listener.getsockname()[1]
         admission = admission_to(listener, settings.access)
-        storage = MemoryStorage() if settings.directory is None else DiskStorage(Path(settings.directory))
+        storage = machine.process()
         directory = DataDirectory.open(storage, settings=settings.journal, open_files=half_of_descriptors())
         try:
             named, port = settings.advertised or (settings.host, port)
             node = Node(attrs.evolve(settings.node, host=named, port=port, cluster_id=directory.cluster_id))
             host = Host(node, directory, policy=settings.sync, contains_failures=True)
             host.start(now_ms() + faults.clock_ms)
+            server = Server(settings, host, listener, admission, faults)
             try:
-                yield Server(settings, host, listener, admission, faults)
+                yield server
             finally:
-                BROKER.info("stopping")
-                host.stop()
+                if server.killed is None:
+                    BROKER.info("stopping")
+                    host.stop()
         finally:
             directory.abandon()
+            storage.end()
             BROKER.info("stopped")
 
 
-async def serve(
-    settings: BrokerSettings, *, on_ready: Callable[[Ready], None], faults: FaultInjector | None = None
-) -> None:
-    """Run a broker until cancelled, then stop it cleanly. `faults` are those of a broker that runs again.
-    Raises CannotListen, DirectoryInUse or StorageError if it cannot start.
-    """
+def machine_of(settings: BrokerSettings) -> Machine:
+    """The machine on which a broker with these settings runs, and runs again after a crash."""
+    directory = settings.directory
+    return Machine(MemoryStorage() if directory is None else DiskStorage(Path(directory)))
+
+
+async def _serve_once(
+    settings: BrokerSettings, machine: Machine, faults: FaultInjector, on_ready: Callable[[Ready], None]
+) -> Killed | None:
+    """Run a broker until cancelled, then stop it cleanly; or until it is killed, and return how."""
     began_ms = monotonic_ms()
-    with _opened(settings, faults or injector_of(settings)) as server:
+    with _opened(settings, machine, faults) as server:
         server.turn()
-        ready = Ready(settings.host, server.listener.getsockname()[1], server.connections.memory)
-        _log_start(server, ready, monotonic_ms() - began_ms)
-        on_ready(ready)
-        async with trio.open_nursery() as nursery:
-            server.start(nursery)
+        ready = Ready(settings.host, server.listener.getsockname()[1], server.connections.memory, server)
+        if server.killed is None:
+            _log_start(server, ready, monotonic_ms() - began_ms)
+            on_ready(ready)
+        with server.scope:
+            async with trio.open_nursery() as nursery:
+                server.start(nursery)
+    if server.killed is not None and server.killed.loses_power:
+        machine.lose_power()
+    return server.killed
+
+
+async def serve(
+    settings: BrokerSettings, *, machine: Machine, faults: FaultInjector, on_ready: Callable[[Ready], None]
+) -> None:
+    """Run a broker until cancelled, then stop it cleanly; or until it is killed. After a crash that is to end
+    by itself, start it again. Raises CannotListen, DirectoryInUse or StorageError if it cannot start.
+    """
+    while True:
+        killed = await _serve_once(settings, machine, faults, on_ready)
+        if killed is None or killed.restarts_after_ms is None:
+            return
+        await trio.sleep(killed.restarts_after_ms / 1000)
 
 
 def _log_start(server: Server, ready: Ready, took_ms: int) -> None:
@@ -695,11 +750,16 @@ async def serve_until_signalled(
         gc.freeze()
         on_ready(ready)
 
+    async def run() -> None:
+        machine, injector = machine_of(settings), faults or injector_of(settings)
+        await serve(settings, machine=machine, faults=injector, on_ready=became_ready)
+        os.kill(os.getpid(), signal.SIGKILL)  # as a fault asked
+
     raise_descriptor_limit()
     caught = signal.SIGTERM
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: serve(settings, on_ready=became_ready, faults=faults))
+            nursery.start_soon(run)
             async for number in signals:
                 caught = signal.Signals(number)
                 BROKER.info("caught %s", caught.name)

@@ -17,7 +17,7 @@ import attrs
 import pytest
 import trio
 
-from fencepost.broker.embedded import Broker, BrokerFailed
+from fencepost.broker.embedded import Broker
 from fencepost.broker.server import CannotListen
 from fencepost.journal.segments import LOG, file_name
 from fencepost.journal.storage import DirectoryInUse, NotADataDirectory
@@ -281,22 +281,6 @@ async def test_a_broker_on_a_directory_finds_again_what_it_wrote(tmp_path: Path)
         await _make(broker, "kept")
     with Broker(str(tmp_path)) as broker:
         assert await _topics(broker) == ["kept"]
-
-
-async def test_a_broker_stops_as_often_as_it_is_told_to_and_starts_once() -> None:
-    broker = Broker()
-    broker.stop()  # never started: nothing to stop
-    with broker:
-        address = broker.address
-        with pytest.raises(BrokerFailed, match="started before"):
-            broker.start()
-    broker.stop()
-    broker.stop()
-    with pytest.raises(BrokerFailed, match="not running"):
-        print(broker.address)
-    host, _, port = address.rpartition(":")
-    with pytest.raises(OSError):
-        await trio.open_tcp_stream(host, int(port))
 
 
 async def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:

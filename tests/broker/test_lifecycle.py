@@ -1,0 +1,260 @@
+"""An embedded broker that is stopped, killed, cut off from power and started again, on one port.
+
+Rule: a test says what survives and what does not; the same body runs in memory and on a directory.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+import fencepost
+from fencepost import Admin, Broker, Consumer, Producer, TopicPartition
+from fencepost.broker.embedded import BrokerFailed
+from fencepost.broker.server import CannotListen
+from fencepost.journal.power import Machine, ProcessFile
+
+EVENTS = TopicPartition("events", 0)
+POLL_MS = 20
+POLLS_MAX = 3_000
+
+
+@pytest.fixture(params=["memory", "directory"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return None if request.param == "memory" else tmp_path / "data"
+
+
+def make_topic(broker: Broker) -> None:
+    with Admin(broker.address) as admin:
+        admin.create_topic(EVENTS.topic)
+
+
+def commit(producer: Producer, value: bytes) -> None:
+    with producer.transaction():
+        producer.send(EVENTS.topic, value)
+
+
+def write(broker: Broker, *values: bytes) -> None:
+    """One transaction for each value, by a new producer."""
+    with Producer(broker.address, transactional_id="writer") as producer:
+        producer.init_transactions()
+        for value in values:
+            commit(producer, value)
+
+
+def committed(broker: Broker) -> list[bytes]:
+    """All committed values, once every decided transaction has its marker."""
+    values: list[bytes] = []
+    with (
+        Consumer(broker.address, isolation_level="read_uncommitted") as ahead,
+        Consumer(broker.address) as consumer,
+    ):
+        for each in (ahead, consumer):
+            each.assign([EVENTS])
+        ahead.seek_to_end()
+        for _ in range(POLLS_MAX):
+            if consumer.position(EVENTS) >= ahead.position(EVENTS):
+                return values
+            # Not for long: a marker moves the position, and ends no poll.
+            values += [record.value or b"" for batch in consumer.poll(POLL_MS) for record in batch]
+    raise AssertionError(f"read {values}, and then nothing more up to the end")
+
+
+def topics(broker: Broker) -> list[str]:
+    with Admin(broker.address) as admin:
+        return [topic.topic for topic in admin.list_topics() if not topic.is_internal]
+
+
+# --- start, stop, restart
+
+
+def test_a_stopped_broker_starts_again_with_its_port_and_its_data(directory: Path | None) -> None:
+    broker = Broker(directory)
+    broker.stop()  # never started: nothing to stop
+    with pytest.raises(BrokerFailed, match="no port yet"):
+        print(broker.address)
+    with broker:
+        port = broker.port
+        assert (broker.address, broker.bootstrap_servers) == (f"127.0.0.1:{port}",) * 2
+        make_topic(broker)
+        write(broker, b"1")
+        with pytest.raises(BrokerFailed, match="is running"):
+            broker.start()
+    assert (broker.is_running, broker.port) == (False, port)
+    broker.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    with broker:
+        assert (broker.is_running, broker.port) == (True, port)
+        write(broker, b"2")
+        assert committed(broker) == [b"1", b"2"]
+        assert broker.restart() is broker
+        assert (broker.port, committed(broker)) == (port, [b"1", b"2"])
+
+
+def test_nobody_takes_the_port_of_a_broker_that_is_down() -> None:
+    with Broker() as broker:
+        broker.kill()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", broker.port))
+        with socket.socket() as thief, pytest.raises(OSError, match="in use"):
+            thief.bind(("127.0.0.1", broker.port))
+        broker.restart()
+        socket.create_connection(("127.0.0.1", broker.port)).close()
+
+
+# --- kill
+
+
+def test_a_kill_resets_connections_and_keeps_what_was_written(directory: Path | None) -> None:
+    with Broker(directory) as broker:
+        make_topic(broker)
+        write(broker, b"1")
+        with socket.create_connection(("127.0.0.1", broker.port)) as link:
+            write(broker, b"2")  # the link was accepted before this one
+            broker.kill()
+            with pytest.raises(ConnectionResetError):
+                link.recv(1)
+        with pytest.raises(BrokerFailed, match="is down"):
+            broker.kill()
+        broker.restart()
+        assert committed(broker) == [b"1", b"2"]
+
+
+def test_a_kill_leaves_no_mark_of_a_clean_shutdown(tmp_path: Path) -> None:
+    mark = tmp_path / "clean-shutdown.json"
+    with Broker(tmp_path) as broker:
+        make_topic(broker)
+        broker.kill()
+        assert not mark.exists()
+        broker.start()
+    assert mark.exists()
+
+
+def test_a_client_goes_on_after_a_kill(directory: Path | None) -> None:
+    with Broker(directory) as broker:
+        make_topic(broker)
+        with Producer(broker.address, transactional_id="writer") as producer:
+            producer.init_transactions()
+            commit(producer, b"1")
+            producer.begin_transaction()
+            producer.send(EVENTS.topic, b"2")
+            producer.flush()
+            broker.kill()
+            restart = threading.Timer(0, broker.restart)
+            restart.start()
+            producer.commit_transaction()
+            restart.join()
+        assert committed(broker) == [b"1", b"2"]
+
+
+# --- power
+
+
+@pytest.mark.parametrize("sync", ["commit", "all"])
+def test_a_power_cut_keeps_what_was_acknowledged_after_a_sync(
+    directory: Path | None, sync: Literal["commit", "all"]
+) -> None:
+    with Broker(directory, sync=sync) as broker:
+        make_topic(broker)
+        for number in range(3):
+            write(broker, b"%d" % number)
+            broker.power_cut()
+            broker.restart()
+            assert committed(broker) == [b"%d" % before for before in range(number + 1)]
+
+
+def test_commit_may_lose_what_is_in_no_transaction_and_all_may_not(directory: Path | None) -> None:
+    kept: dict[str, list[bytes]] = {}
+    syncs: tuple[Literal["commit", "all"], ...] = ("commit", "all")
+    for sync in syncs:
+        with Broker(None if directory is None else directory / sync, sync=sync) as broker:
+            make_topic(broker)
+            with Producer(broker.address) as producer:
+                producer.send(EVENTS.topic, b"plain").result()
+            broker.power_cut()
+            broker.restart()
+            kept[sync] = committed(broker)
+    assert kept == {"commit": [], "all": [b"plain"]}
+
+
+def test_a_power_cut_without_syncs_loses_what_was_acknowledged(directory: Path | None) -> None:
+    with Broker(directory) as broker:
+        make_topic(broker)
+        write(broker, b"kept")
+        broker.restart()  # a clean stop syncs
+        write(broker, b"lost")
+        broker.kill()
+        broker.power_cut()  # also of a broker that is down already
+        broker.restart()
+        assert committed(broker) == [b"kept"]
+        write(broker, b"next")
+        assert committed(broker) == [b"kept", b"next"]
+
+
+def test_a_power_cut_before_the_first_sync_loses_the_topics_too(directory: Path | None) -> None:
+    with Broker(directory) as broker:
+        make_topic(broker)
+        broker.power_cut()
+        broker.restart()
+        assert topics(broker) == []
+
+
+# The tests above must notice what they are there for.
+
+
+def test_a_power_cut_that_loses_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose_nothing(_machine: Machine) -> int:
+        return 0
+
+    monkeypatch.setattr(Machine, "lose_power", lose_nothing)
+    with pytest.raises(AssertionError, match="lost"):
+        test_a_power_cut_without_syncs_loses_what_was_acknowledged(None)
+
+
+def test_an_acknowledgement_before_the_sync_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sync_nothing(_file: ProcessFile) -> None:
+        return
+
+    monkeypatch.setattr(ProcessFile, "sync", sync_nothing)
+    with pytest.raises((AssertionError, fencepost.UnknownTopic)):
+        test_a_power_cut_keeps_what_was_acknowledged_after_a_sync(None, "all")
+
+
+# --- arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"port": 99_999}, ValueError, "port 99999 is not between 0"),
+        ({"port": -1}, ValueError, "port -1 is not between 0"),
+        ({"port": "9092"}, TypeError, "port is a number from 0 to 65535, not '9092'"),
+        ({"sync": "foo"}, ValueError, "sync='foo' is not one of 'none', 'commit', 'all'"),
+        ({"sync": None}, ValueError, "sync=None is not one of"),
+        ({"protocol": "amqp"}, ValueError, "protocol='amqp' is not one of"),
+        ({"directory": 5}, TypeError, "not int"),
+        ({"directory": __file__}, ValueError, r"test_lifecycle\.py is a file"),
+        ({"advertised_listener": "nowhere"}, ValueError, "'nowhere' is not HOST:PORT"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_the_call(
+    arguments: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says) as caught:
+        Broker(**arguments)
+    assert caught.value.__cause__ is None
+
+
+def test_a_start_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
+    with Broker() as other:
+        broker = Broker(tmp_path / "data", port=other.port)
+        with pytest.raises(CannotListen, match="choose another port"):
+            broker.start()
+        assert not (tmp_path / "data").exists()
+    with broker:  # the port is free now
+        assert topics(broker) == []
