@@ -47,7 +47,6 @@ SHELLS = frozenset(
         "broker/connections.py",
         "broker/embedded.py",
         "broker/fault_handles.py",
-        "broker/fault_injector.py",
         "broker/notices.py",
         "broker/server.py",
         "client/shells/aio.py",

@@ -16,17 +16,12 @@ import attrs
 import trio
 
 from fencepost.broker.fault_injector import FaultInjector
-from fencepost.broker.faults import FaultNeverStruck
+from fencepost.broker.faults import FaultNeverStruck, NoSuchFault
 from fencepost.faults.phrases import ACTIONS, POINTS, FaultLine, Point
-from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.messages import DescribedFault
 
 ResultT = TypeVar("ResultT")
 LOOK_EVERY_S = 0.1  # whether the broker's thread is still alive
-
-
-class NoSuchFault(FencepostError):
-    """The fault was removed."""
 
 
 class FaultDesk(Protocol):
@@ -173,19 +168,14 @@ class ThreadDesk:
         return self._in_loop(self.injector.describe)
 
     def remove(self, fault_id: int) -> None:
-        self._in_loop(lambda: self._known(self.injector.remove, fault_id))
+        self._in_loop(lambda: self.injector.remove(fault_id))
 
     def end(self, fault_id: int) -> None:
-        self._in_loop(lambda: self._known(self.injector.end, fault_id))
+        self._in_loop(lambda: self.injector.end(fault_id))
 
     def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]:
         self._in_loop(lambda: self.injector.watch(hear))
         return lambda: self._in_loop(lambda: self.injector.unwatch(hear))
-
-    def _known(self, do: Callable[[int], None], fault_id: int) -> None:
-        if fault_id not in self.injector.plan.faults:
-            raise NoSuchFault("the fault was removed")
-        do(fault_id)
 
     def _in_loop(self, do: Callable[[], ResultT]) -> ResultT:
         """Call a function in the thread of the broker; in this one if the broker does not run."""

@@ -26,14 +26,13 @@ server that crashes, so that counts go on after a restart.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 import attrs
 
 from fencepost.broker.access.authorize import refusal
-from fencepost.broker.connections import Connection, ConnectionTable
 from fencepost.broker.contract import NOBODY, Append, Received, Reply, ReplyTo
 from fencepost.broker.faults import (
     APPENDS,
@@ -51,18 +50,39 @@ from fencepost.broker.transactions.state import Transactions
 from fencepost.faults.phrases import BROKER, Action, ActionKind, Point, PointKind
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import API_BY_REQUEST, DescribedFault
+from fencepost.protocol.messages import API_BY_REQUEST, DescribedFault, Request
 from fencepost.protocol.terms import TopicPartition
 
 UNNAMED: Final = "unnamed"
 """A client without a client id."""
 
 
+class Asked(Protocol):
+    """A request without an answer."""
+
+    @property
+    def kind(self) -> type[Request]: ...
+
+    @property
+    def client_id(self) -> str: ...
+
+
+class Link(Protocol):
+    """What a connection of the server offers to faults."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def in_progress(self) -> Mapping[int, Asked]: ...
+
+    def close(self) -> None: ...
+
+
 class Site(Protocol):
     """What a server offers to faults."""
 
     host: Host
-    connections: ConnectionTable
     is_held: bool
 
     def turn(self) -> None: ...
@@ -81,10 +101,13 @@ class Site(Protocol):
 
 
 class Carried(NamedTuple):
-    """A message that a fault may strike: a request that has arrived, or a reply that leaves."""
+    """A message that a fault may strike: a request that has arrived, or a reply that leaves. `is_received`
+    is whether the points of its receipt were told.
+    """
 
-    connection: Connection
+    connection: Link
     message: Received | Reply
+    is_received: bool = False
 
 
 @attrs.define(eq=False)
@@ -112,6 +135,10 @@ Line = tuple[int, bool]
 """The messages of a connection in one direction; True: to the broker."""
 
 
+def _line_of(carried: Carried) -> Line:
+    return carried.connection.number, isinstance(carried.message, Received)
+
+
 def _no_report(planned: PlannedFault, point: Point) -> None:
     """Nobody wants to know."""
 
@@ -136,7 +163,7 @@ class FaultInjector:
     )
     lasting: list[Lasting] = attrs.Factory(list[Lasting])
     timers: list[tuple[int, PlannedFault]] = attrs.Factory(list[tuple[int, PlannedFault]])
-    lines: dict[Line, deque[Received | Reply]] = attrs.Factory(dict[Line, deque[Received | Reply]])
+    lines: dict[Line, deque[Carried]] = attrs.Factory(dict[Line, deque[Carried]])
     passing: set[ReplyTo] = attrs.Factory(set[ReplyTo])
     owners: dict[int, str] = attrs.Factory(dict[int, str])
     _told_before: Append | None = None
@@ -154,16 +181,16 @@ class FaultInjector:
         return planned
 
     def remove(self, number: int) -> None:
-        """End this fault and forget it. KeyError if there is none."""
-        planned = self.plan.faults[number]
+        """End this fault and forget it. NoSuchFault if there is none."""
+        planned = self.plan.named(number)
         planned.is_removed = True
         self.end(number)
         del self.plan.faults[number]
         self.refresh()
 
     def end(self, number: int) -> None:
-        """Undo now what this fault did and is not undone yet. KeyError if there is none."""
-        planned = self.plan.faults[number]
+        """Undo now what this fault did and is not undone yet. NoSuchFault if there is none."""
+        planned = self.plan.named(number)
         for lasting in [each for each in self.lasting if each.planned is planned]:
             self._end(lasting)
         if self._site is not None:
@@ -242,24 +269,21 @@ class FaultInjector:
 
     # --- messages -------------------------------------------------------------------------------------------
 
-    def keeps_request(self, connection: Connection, arrived: Received) -> bool:
+    def keeps_request(self, connection: Link, arrived: Received) -> bool:
         """A request has arrived. Whether it must not go on to the node now."""
         what, client = API_BY_REQUEST[type(arrived.request)].name, arrived.client_id or UNNAMED
+        carried = Carried(connection, arrived)
         sent = Point(kind=PointKind.SENDS, who=client, what=what, whom=BROKER)
-        if self._stops(sent, Carried(connection, arrived)):
-            return True
-        line = self.lines.get((connection.number, True))
-        if line is not None:
-            line.append(arrived)
-            return True
-        return self._is_kept_on_receipt(connection, arrived)
+        return self._stops(sent, carried) or self._queues(carried) or self._is_kept_on_receipt(carried)
 
-    def _is_kept_on_receipt(self, connection: Connection, arrived: Received) -> bool:
+    def _is_kept_on_receipt(self, carried: Carried) -> bool:
+        arrived = carried.message
+        assert isinstance(arrived, Received), "a broker receives requests"
         what, client = API_BY_REQUEST[type(arrived.request)].name, arrived.client_id or UNNAMED
         received = Point(kind=PointKind.RECEIVES, who=BROKER, what=what, whom=client)
-        return self._stops(received, Carried(connection, arrived))
+        return self._stops(received, carried._replace(is_received=True))
 
-    def keeps_reply(self, connection: Connection, answer: Reply) -> bool:
+    def keeps_reply(self, connection: Link, answer: Reply) -> bool:
         """A reply is about to leave. Whether it must not be sent now."""
         asked = connection.in_progress.get(answer.to.correlation_id)
         if asked is None:
@@ -276,11 +300,13 @@ class FaultInjector:
             for error in every_error(answer.error, answer.body)
         ]
         stopped = [self._stops(point, carried) for point in points]  # all of them: every point counts
-        if any(stopped):
-            return True
-        line = self.lines.get((connection.number, False))
+        return any(stopped) or self._queues(carried)
+
+    def _queues(self, carried: Carried) -> bool:
+        """Put a message at the end of its line, if its connection is held."""
+        line = self.lines.get(_line_of(carried))
         if line is not None:
-            line.append(answer)
+            line.append(carried)
         return line is not None
 
     def _stops(self, point: Point, carried: Carried) -> bool:
@@ -290,7 +316,7 @@ class FaultInjector:
                 is_stopped = self._strike(planned, point, carried)
         return is_stopped
 
-    def _send(self, answer: Reply) -> None:
+    def send(self, answer: Reply) -> None:
         """Let a reply leave, past all faults."""
         assert self._site is not None, "a reply belongs to a server"
         self.passing.add(answer.to)
@@ -302,14 +328,11 @@ class FaultInjector:
         assert self._site is not None, "a line belongs to a server"
         line = self.lines.pop(key)
         while line:
-            message = line.popleft()
-            if isinstance(message, Reply):
-                self._send(message)
-                continue
-            connection = self._site.connections.opened.get(key[0])
-            is_kept = connection is not None and self._is_kept_on_receipt(connection, message)
-            if not is_kept:
-                self._site.host.offer(message)
+            carried = line.popleft()
+            if isinstance(carried.message, Reply):
+                self.send(carried.message)
+            elif carried.is_received or not self._is_kept_on_receipt(carried):
+                self._site.host.offer(carried.message)
             if key in self.lines:  # held again
                 self.lines[key].extend(line)
                 return
@@ -429,12 +452,10 @@ class FaultInjector:
         carried.connection.close()
 
     def _hold(self, planned: PlannedFault, carried: Carried) -> None:
-        key = (carried.connection.number, isinstance(carried.message, Received))
-        line = self.lines.get(key)
-        if line is not None:
-            line.append(carried.message)  # another fault holds the connection
-            return
-        self.lines[key] = deque([carried.message])
+        if self._queues(carried):
+            return  # another fault holds the connection
+        key = _line_of(carried)
+        self.lines[key] = deque([carried])
         ms = planned.line.do.amount if planned.line.do.kind is ActionKind.LATE else None
         self._lasts(planned, partial(self._release, key), ms=ms)
 
@@ -453,12 +474,12 @@ class FaultInjector:
         assert isinstance(asked, Received), "only a request is answered"
         error = ErrorCode[planned.line.do.what]
         body = refusal(asked.request, error)
-        self._send(Reply(asked.to, body=body) if body is not None else Reply(asked.to, error=error))
+        self.send(Reply(asked.to, body=body) if body is not None else Reply(asked.to, error=error))
 
     def _let_on(self, carried: Carried) -> None:
         assert self._site is not None, "a message belongs to a server"
         if isinstance(carried.message, Reply):
-            self._send(carried.message)
+            self.send(carried.message)
         else:
             self._site.host.offer(carried.message)
 

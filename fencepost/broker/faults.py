@@ -54,6 +54,10 @@ class FaultNeverStruck(FencepostError):
     """A fault did not strike; the message says how often its point was reached, and what resembles it."""
 
 
+class NoSuchFault(FencepostError):
+    """There is no fault of this number; it may have been removed."""
+
+
 # --- what a broker can play ---------------------------------------------------------------------------------
 
 ARRIVES: Final = frozenset({PointKind.SENDS, PointKind.RECEIVES})
@@ -322,6 +326,13 @@ class FaultPlan:
     def is_over(self) -> bool:
         """Whether nobody needs to know of any point."""
         return not self.watchers and all(planned.is_over for planned in self.faults.values())
+
+    def named(self, number: int) -> PlannedFault:
+        """The fault of this number. Raises NoSuchFault."""
+        planned = self.faults.get(number)
+        if planned is None:
+            raise NoSuchFault(f"there is no fault {number}; it may have been removed")
+        return planned
 
     def reach(self, point: Point) -> list[PlannedFault]:
         """The broker has reached this point: end what waits for it, and return the faults that strike."""

@@ -70,6 +70,7 @@ from fencepost.broker.connections import (
 from fencepost.broker.contract import Append, Disconnected, Input, Outcome, Received, Reply, ReplyTo
 from fencepost.broker.counters import Counters, errors_in
 from fencepost.broker.fault_injector import FaultInjector
+from fencepost.broker.fault_requests import FAULT_REQUESTS, is_of_this_machine
 from fencepost.broker.faults import Abilities
 from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy, Trouble, TroubleKind
 from fencepost.broker.memory import MemoryBound
@@ -483,6 +484,9 @@ class Server:
             if allowed is None:
                 return
             request = allowed
+        if type(request) in FAULT_REQUESTS:
+            self._control_faults(connection, request, to)
+            return
         received = Received(
             request,
             to=to,
@@ -594,6 +598,15 @@ class Server:
             self.turn()
 
     # --- faults
+
+    def _control_faults(self, connection: Connection, request: Request, to: ReplyTo) -> None:
+        """Answer a request about faults: past the node, which may be paused."""
+        session = connection.session
+        has_rights = session is not None and session.acls is not None  # then they have been checked
+        if has_rights or is_of_this_machine(connection.client_host):
+            self.faults.send(Reply(to, body=FAULT_REQUESTS[type(request)](self.faults, request)))
+        else:
+            self.faults.send(Reply(to, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
 
     def struck(self, label: str) -> None:
         """A fault struck, or ended."""

@@ -433,6 +433,33 @@ class AdminCalls(RequestCalls):
         request = m.OffsetDelete(group_id=group_id, partitions=tuple(partitions))
         yield from self.ask(request, _coordinator(group_id))
 
+    # --- faults ---------------------------------------------------------------------------------------------
+
+    def add_fault(self, fault: str) -> CallScript[int]:
+        """Asks the broker for a fault, for the tests of an application; returns its id.
+
+        `fault`: "when POINT do ACTION", in the phrases of scenarios (docs/testing.md). RequestFailed with
+        INVALID_REQUEST if a broker cannot play it.
+        """
+        reply: m.AddFaultsReply = yield from self.ask(m.AddFaults(faults=(fault,)), ANY_NODE)
+        return reply.faults[0].fault_id
+
+    def list_faults(self) -> CallScript[list[m.DescribedFault]]:
+        """The faults that the broker was asked for and not told to forget, oldest first."""
+        return list((yield from self.ask(m.ListFaults(), ANY_NODE)).faults)
+
+    def end_fault(self, fault_id: int) -> CallScript[None]:
+        """Undoes now what a fault did: releases what it holds, resumes what it paused. RequestFailed with
+        INVALID_REQUEST if there is no such fault.
+        """
+        yield from self.ask(m.RemoveFaults(fault_ids=(fault_id,), keeps=True), ANY_NODE)
+
+    def remove_fault(self, fault_id: int) -> CallScript[None]:
+        """Ends a fault and forgets it; it strikes no more. RequestFailed with INVALID_REQUEST if there is no
+        such fault.
+        """
+        yield from self.ask(m.RemoveFaults(fault_ids=(fault_id,), keeps=False), ANY_NODE)
+
 
 def _topics(reply: m.MetadataReply) -> list[TopicDescription]:
     return [

@@ -101,7 +101,7 @@ def _parts(body: ReplyBody) -> Iterator[object]:
 
 @cache
 def _fields_of_parts(kind: type[ReplyBody]) -> tuple[str, ...]:
-    names = ("partitions", "topics", "offsets", "transactions", "groups")
+    names = ("partitions", "topics", "offsets", "transactions", "groups", "faults")
     return tuple(name for name in names if hasattr(kind, name))
 
 

@@ -39,6 +39,7 @@ from typing import Any, Final, Generic, TypeVar
 import attrs
 
 NUMBER_MAX: Final = 1_000_000_000  # of anything: milliseconds and bytes have 32 bits in the protocol
+SHOWN_MAX: Final = 20  # possibilities, in the traceback of an error
 _BLANK: Final = re.compile(r"\{(?P<field>\w+):(?P<blank>[^}]+)\}")
 # A space belongs to the optional part beside it, so that a phrase without that part has no space too many.
 _PARTS: Final = re.compile(r"(?P<first>^\[[^]]+\] )|(?P<later> \[[^]]+\])|(?P<fixed>[^\[]+?(?= \[|$))")
@@ -55,6 +56,8 @@ class BadPhrase(ValueError):
     def __init__(self, what: str, *, possible: Iterable[str] = ()) -> None:
         super().__init__(what)
         self.possible = tuple(possible)
+        if 0 < len(self.possible) <= SHOWN_MAX:
+            self.add_note(f"(possible: {'; '.join(self.possible)})")
 
 
 @attrs.frozen

@@ -1162,6 +1162,50 @@ class DescribedFault:
     missing: str
 
 
+@value(kw_only=True)
+class AddFaults:
+    """Ask a broker for faults, in the phrases of scenarios: "when POINT do ACTION"."""
+
+    faults: tuple[str, ...]
+
+
+@value(kw_only=True)
+class FaultResult:
+    """What became of one fault of a request; with an error, `because` says why."""
+
+    fault_id: Int32
+    error: ErrorCode
+    because: str
+
+
+@value(kw_only=True)
+class AddFaultsReply:
+    faults: tuple[FaultResult, ...]
+
+
+@value(kw_only=True)
+class ListFaults:
+    """List the faults that a broker was asked for."""
+
+
+@value(kw_only=True)
+class ListFaultsReply:
+    faults: tuple[DescribedFault, ...]
+
+
+@value(kw_only=True)
+class RemoveFaults:
+    """Undo what faults did, and forget them. With `keeps` they are not forgotten, and may strike again."""
+
+    fault_ids: tuple[Int32, ...]
+    keeps: bool
+
+
+@value(kw_only=True)
+class RemoveFaultsReply:
+    faults: tuple[FaultResult, ...]
+
+
 # --- the API table ------------------------------------------------------------------------------------------
 
 Request = (
@@ -1171,7 +1215,7 @@ Request = (
     | AllocateProducerIds | BrokerRegistration | ElectLeaders | JoinGroup | SyncGroup | Heartbeat | LeaveGroup
     | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete | SaslHandshake | SaslAuthenticate
     | DescribeConfigs | IncrementalAlterConfigs | CreatePartitions | OffsetForLeaderEpoch
-    | ConsumerGroupHeartbeat | ConsumerGroupDescribe
+    | ConsumerGroupHeartbeat | ConsumerGroupDescribe | AddFaults | ListFaults | RemoveFaults
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
@@ -1182,7 +1226,8 @@ ReplyBody = (
     | HeartbeatReply | LeaveGroupReply | DescribeGroupsReply | ListGroupsReply | DeleteGroupsReply
     | OffsetDeleteReply | DeleteRecordsReply | SaslHandshakeReply | SaslAuthenticateReply
     | DescribeConfigsReply | IncrementalAlterConfigsReply | CreatePartitionsReply | OffsetForLeaderEpochReply
-    | ConsumerGroupHeartbeatReply | ConsumerGroupDescribeReply
+    | ConsumerGroupHeartbeatReply | ConsumerGroupDescribeReply | AddFaultsReply | ListFaultsReply
+    | RemoveFaultsReply
 )  # fmt: skip
 
 
@@ -1248,5 +1293,12 @@ APIS: Final[tuple[Api, ...]] = (
     _api(68, ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply, (1, 1)),
     _api(69, ConsumerGroupDescribe, ConsumerGroupDescribeReply, (1, 1)),
 )
-API_BY_KEY: Final = {api.key: api for api in APIS}
-API_BY_REQUEST: Final = {api.request: api for api in APIS}
+OWN_APIS: Final[tuple[Api, ...]] = (
+    _api(10_001, AddFaults, AddFaultsReply, (0, 0)),
+    _api(10_002, ListFaults, ListFaultsReply, (0, 0)),
+    _api(10_003, RemoveFaults, RemoveFaultsReply, (0, 0)),
+)
+"""What no version of Kafka has. The server answers these requests itself; no node sees one."""
+
+API_BY_KEY: Final = {api.key: api for api in (*APIS, *OWN_APIS)}
+API_BY_REQUEST: Final = {api.request: api for api in (*APIS, *OWN_APIS)}

@@ -149,6 +149,9 @@ SAMPLES: Final[dict[type[Any], Samples]] = {
     m.ConsumerGroupDescribe: (lambda: m.ConsumerGroupDescribe(groups=(GROUP,)),),
     m.DescribeGroups: (lambda: m.DescribeGroups(groups=(GROUP,)),),
     m.ListGroups: (lambda: m.ListGroups(states=()),),
+    m.AddFaults: (lambda: m.AddFaults(faults=("when broker sends EndTxn reply #999 do drop",)),),
+    m.ListFaults: (m.ListFaults,),
+    m.RemoveFaults: (lambda: m.RemoveFaults(fault_ids=(), keeps=False),),
     m.DeleteGroups: (lambda: m.DeleteGroups(groups=("absent",)),),
     m.OffsetDelete: (lambda: m.OffsetDelete(group_id=GROUP, partitions=_of_topics(TOPIC)),),
 }  # fmt: skip

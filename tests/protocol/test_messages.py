@@ -7,7 +7,7 @@ from typing import get_args
 import attrs
 
 from fencepost.protocol import messages
-from fencepost.protocol.messages import API_BY_KEY, API_BY_REQUEST, APIS, ReplyBody, Request
+from fencepost.protocol.messages import API_BY_KEY, API_BY_REQUEST, APIS, OWN_APIS, ReplyBody, Request
 
 # org.apache.kafka.common.protocol.ApiKeys
 KAFKA_KEYS = {
@@ -55,7 +55,8 @@ KAFKA_KEYS = {
 
 def test_every_api_has_kafkas_key_and_a_reply_of_its_name() -> None:
     assert {api.name: api.key for api in APIS} == KAFKA_KEYS
-    for api in APIS:
+    assert min(api.key for api in OWN_APIS) > 10_000, "far above Kafka's"
+    for api in (*APIS, *OWN_APIS):
         assert api.reply.__name__ == f"{api.name}Reply"
         assert 0 <= api.minimum <= api.maximum
         assert API_BY_KEY[api.key] is api
@@ -63,8 +64,8 @@ def test_every_api_has_kafkas_key_and_a_reply_of_its_name() -> None:
 
 
 def test_the_unions_name_every_message_of_the_table() -> None:
-    assert set(get_args(Request)) == {api.request for api in APIS}
-    assert set(get_args(ReplyBody)) == {api.reply for api in APIS}
+    assert set(get_args(Request)) == {api.request for api in (*APIS, *OWN_APIS)}
+    assert set(get_args(ReplyBody)) == {api.reply for api in (*APIS, *OWN_APIS)}
 
 
 def test_messages_are_values() -> None:

@@ -43,7 +43,7 @@ from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, Producer
 from fencepost.kafka_bridge.apis import SERVED
 from fencepost.protocol.consumer_group_log import AssignmentState
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import API_BY_REQUEST, APIS, Api
+from fencepost.protocol.messages import API_BY_REQUEST, APIS, OWN_APIS, Api
 from fencepost.protocol.terms import GroupState, TransactionState
 from fencepost.simulator.judges.coverage import UNREACHABLE
 from fencepost.simulator.judges.known_anomalies import KNOWN, OLD_BEHAVIOURS
@@ -104,7 +104,8 @@ def _error_table() -> str:
 
 def _api_table() -> str:
     rows = [
-        (str(api.key), api.name, _versions(api), (api.request.__doc__ or "").split("\n")[0]) for api in APIS
+        (str(api.key), api.name, _versions(api), (api.request.__doc__ or "").split("\n")[0])
+        for api in (*APIS, *OWN_APIS)
     ]
     return tables.markdown_table(("key", "request", "versions", "purpose"), rows)
 

@@ -278,6 +278,10 @@ class AsyncAdmin(AdminClient[AsyncDriver]):
     list_consumer_group_offsets = awaited(AdminCalls.list_consumer_group_offsets)
     delete_consumer_group = awaited(AdminCalls.delete_consumer_group)
     delete_consumer_group_offsets = awaited(AdminCalls.delete_consumer_group_offsets)
+    add_fault = awaited(AdminCalls.add_fault)
+    list_faults = awaited(AdminCalls.list_faults)
+    end_fault = awaited(AdminCalls.end_fault)
+    remove_fault = awaited(AdminCalls.remove_fault)
 
     async def close(self) -> None:
         """Closes the connections."""

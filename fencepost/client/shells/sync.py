@@ -270,6 +270,10 @@ class Admin(AdminClient[Driver]):
     list_consumer_group_offsets = blocking(AdminCalls.list_consumer_group_offsets)
     delete_consumer_group = blocking(AdminCalls.delete_consumer_group)
     delete_consumer_group_offsets = blocking(AdminCalls.delete_consumer_group_offsets)
+    add_fault = blocking(AdminCalls.add_fault)
+    list_faults = blocking(AdminCalls.list_faults)
+    end_fault = blocking(AdminCalls.end_fault)
+    remove_fault = blocking(AdminCalls.remove_fault)
 
     def close(self) -> None:
         """Closes the connections."""

@@ -1,0 +1,288 @@
+"""Each kind of fault on a real broker, with proof that it struck: in what clients see, and in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import fencepost
+from fencepost import Broker, Consumer, Producer
+from fencepost.broker.fault_handles import Fault
+from fencepost.broker.settings import NodeSettings
+from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, RequestTimeout, TransactionAborted
+from fencepost.faults.phrases import Point, PointKind
+from fencepost.protocol.terms import TopicPartition
+from fencepost.testing.topic import create_topic
+
+PATIENCE_S = 60.0
+T0 = TopicPartition("t", 0)
+
+
+@contextmanager
+def served(*faults: str, **settings: Any) -> Generator[Broker]:
+    """A broker in memory with a topic; the clients of the test are not yet there."""
+    with Broker(**settings) as broker:
+        create_topic(broker, "t", 1)
+        for fault in faults:
+            broker.faults.add(fault)
+        yield broker
+
+
+def producer(
+    broker: Broker, name: str | None = None, client_id: str = "app", transaction_timeout_ms: int = 60_000
+) -> Producer:
+    return Producer(
+        broker.address,
+        transactional_id=name,
+        client_id=client_id,
+        transaction_timeout_ms=transaction_timeout_ms,
+    )
+
+
+def write(broker: Broker, *values: bytes, client_id: str = "app") -> None:
+    with producer(broker, client_id=client_id) as app:
+        for value in values:
+            app.send("t", value)
+            app.flush(PATIENCE_S * 1000)
+
+
+def commit(app: Producer, value: bytes) -> None:
+    with app.transaction():
+        app.send("t", value)
+
+
+def stored(broker: Broker, isolation_level: str = "read_committed") -> list[bytes]:
+    """All values that a reader gets up to the end of the log."""
+    values: list[bytes] = []
+    with Consumer(broker.address, isolation_level=isolation_level, client_id="reader") as consumer:
+        consumer.assign([T0])
+        with fencepost.Admin(broker.address) as admin:
+            end = admin.end_offsets([T0], isolation_level)[T0]
+        while consumer.position(T0) < end:
+            values += [bytes(record.value or b"") for batch in consumer.poll() for record in batch]
+    return values
+
+
+@contextmanager
+def in_background(call: Any, *args: Any) -> Generator[Future[Any]]:
+    with ThreadPoolExecutor(1) as threads:
+        yield threads.submit(call, *args)
+
+
+def only(broker: Broker) -> Fault:
+    (fault,) = broker.faults.list()
+    return fault
+
+
+# --- messages -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "when app sends Produce do drop",
+        "when broker receives Produce from app do drop",
+        "when broker sends Produce reply to app do drop",
+        "when * sends Produce reply do drop",
+        "when leader of t-0 sends Produce reply to * do drop",
+        "when app sends Produce to node 1 do close the connection",
+        "when broker sends Produce reply do close the connection",
+        "when app sends Produce do answer NOT_LEADER_OR_FOLLOWER",
+        "when app sends Produce do deliver twice",
+        "when app sends Produce do delay 30 ms",
+        "when broker sends Produce reply do delay 30 ms",
+        "when app sends Produce do delay until after 30 ms",
+        "when app sends Produce do hold until after 30 ms",
+        "when broker sends Produce reply do hold until after 30 ms",
+    ],
+)
+def test_a_producer_survives_a_fault_of_a_message(fault: str) -> None:
+    with served(fault) as broker:
+        write(broker, b"a", b"b")
+        assert only(broker).struck == 1
+        assert stored(broker) == [b"a", b"b"]
+
+
+def test_a_lost_request_has_not_happened_and_a_lost_reply_has() -> None:
+    """Without deduplication a retry shows: it writes a second time."""
+    forgetful = NodeSettings(broken=frozenset({"dedup"}))
+    for what, expected in (
+        ("app sends Produce do drop", 1),
+        ("app sends Produce do answer NOT_LEADER_OR_FOLLOWER", 1),
+        ("broker sends Produce reply to app do drop", 2),
+        ("app sends Produce do close the connection", 2),
+        ("app sends Produce do delay until after 30 ms", 2),
+        ("app sends Produce do deliver twice", 2),
+    ):
+        with served(f"when {what}", node=forgetful) as broker:
+            write(broker, b"a")
+            only(broker).wait_until_struck(PATIENCE_S)
+            only(broker).end()
+            assert stored(broker) == [b"a"] * expected, what
+
+
+def test_a_held_request_waits_for_its_end_and_so_do_those_after_it() -> None:
+    with served() as broker, producer(broker, "pay") as app:
+        app.init_transactions()
+        fault = broker.faults.when("app sends EndTxn").do("hold")
+        with in_background(commit, app, b"a") as committed:
+            fault.wait_until_struck(PATIENCE_S)
+            with fencepost.Admin(broker.address) as admin:
+                assert admin.describe_transaction("pay").state is fencepost.TransactionState.ONGOING
+            assert not committed.done()
+            fault.end()
+            committed.result(PATIENCE_S)
+        assert stored(broker) == [b"a"]
+
+
+def test_a_held_reply_leaves_when_its_point_is_reached() -> None:
+    """The commit of one producer is acknowledged when the other one has committed."""
+    fault = "when broker sends EndTxn reply to one do hold until coordinator of two appends COMPLETE_COMMIT"
+    with served(fault) as broker:
+        with producer(broker, "one", "one") as one, producer(broker, "two", "two") as two:
+            one.init_transactions()
+            two.init_transactions()
+            with in_background(commit, one, b"1") as committed:
+                only(broker).wait_until_struck(PATIENCE_S)
+                assert not committed.done()
+                commit(two, b"2")
+                committed.result(PATIENCE_S)
+        assert stored(broker) == [b"1", b"2"]
+
+
+def test_a_delayed_request_of_a_replaced_producer_arrives_too_late() -> None:
+    """The zombie's EndTxn arrives after its successor was admitted, and commits nothing."""
+    points: list[Point] = []
+    with served("when zombie sends EndTxn do delay") as broker:
+        broker.faults.watch(points.append)
+        with producer(broker, "pay", "zombie") as zombie, producer(broker, "pay", "heir") as heir:
+            zombie.init_transactions()
+            with in_background(commit, zombie, b"never") as committed:
+                only(broker).wait_until_struck(PATIENCE_S)
+                heir.init_transactions()
+                only(broker).end()
+                with pytest.raises(CommitOutcomeUnknown):  # its connection broke, and the retry was fenced
+                    committed.result(PATIENCE_S)
+            commit(heir, b"a")
+        received = Point(kind=PointKind.RECEIVES, who="broker", what="EndTxn", whom="zombie")
+        assert points.count(received) == 2, "the late one, and the retry"
+        assert stored(broker) == [b"a"]
+
+
+def test_an_error_is_answered_and_the_request_is_not_carried_out() -> None:
+    with served("when app sends EndTxn do answer PRODUCER_FENCED") as broker:
+        with producer(broker, "pay") as app:
+            app.init_transactions()
+            with pytest.raises(ProducerFenced):
+                commit(app, b"a")
+        with fencepost.Admin(broker.address) as admin:
+            assert admin.describe_transaction("pay").state is fencepost.TransactionState.ONGOING
+
+
+def test_a_point_may_be_an_error_that_the_broker_answers() -> None:
+    with served("when broker answers PRODUCER_FENCED to zombie do drop") as broker:
+        with producer(broker, "pay", "zombie") as zombie, producer(broker, "pay", "heir") as heir:
+            zombie.init_transactions()
+            heir.init_transactions()
+            with pytest.raises((ProducerFenced, TransactionAborted)):
+                commit(zombie, b"never")
+        assert only(broker).struck == 1
+
+
+def test_a_fault_strikes_at_one_occurrence_or_every_so_often() -> None:
+    with served() as broker:
+        third = broker.faults.when("app sends Produce", nth=3).do("drop")
+        second = broker.faults.when("broker receives Produce", every=2).do("delay 1 ms")
+        write(broker, *(b"%d" % number for number in range(6)))
+        assert (third.struck, third.reached) == (1, 3)
+        assert (second.struck, second.reached) == (3, 6)  # the lost one was not received, and its retry was
+        assert stored(broker) == [b"%d" % number for number in range(6)]
+
+
+def test_a_client_without_a_name_is_unnamed() -> None:
+    with served("when unnamed sends Produce do drop", "when * sends Produce #2 do drop") as broker:
+        write(broker, b"a", b"b", client_id="")
+        assert [fault.struck for fault in broker.faults.list()] == [1, 1]
+
+
+# --- appends, disks, clocks ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "before coordinator of pay appends PREPARE_COMMIT",
+        "coordinator of pay appends PREPARE",
+        "coordinator of * appends COMPLETE_COMMIT",
+        "t-0 appends data for pay",
+        "before t-0 appends COMMIT marker",
+        "t-0 appends COMMIT marker for pay",
+        "* appends COMMIT marker for *",
+    ],
+)
+def test_a_broker_pauses_around_an_append_and_goes_on(point: str) -> None:
+    with served() as broker, producer(broker, "pay") as app:
+        app.init_transactions()
+        fault = broker.faults.when(point).do("pause broker")
+        with in_background(commit, app, b"a") as committed:
+            fault.wait_until_struck(PATIENCE_S)
+            fault.end()
+            committed.result(PATIENCE_S)
+        assert stored(broker) == [b"a"]
+
+
+def test_what_a_paused_broker_was_asked_waits() -> None:
+    with served() as broker, producer(broker, "pay") as app:
+        app.init_transactions()
+        fault = broker.faults.when("before coordinator of pay appends PREPARE_COMMIT").do("pause broker")
+        with in_background(commit, app, b"a") as committed:
+            fault.wait_until_struck(PATIENCE_S)
+            with (
+                fencepost.Admin(broker.address, default_api_timeout_ms=200) as admin,
+                pytest.raises(RequestTimeout),
+            ):
+                admin.list_topics()
+            assert not committed.done()
+            fault.end()
+            committed.result(PATIENCE_S)
+
+
+def test_a_disk_refuses_to_append_until_the_fault_ends() -> None:
+    with served("when at 0 ms do fail appends of t-0") as broker:
+        with producer(broker) as app:
+            sent = app.send("t", b"a")
+            only(broker).wait_until_struck(PATIENCE_S)
+            only(broker).end()
+            sent.result(PATIENCE_S * 1000)
+        assert stored(broker) == [b"a"]
+
+
+def test_a_disk_refuses_to_sync_until_the_fault_ends() -> None:
+    with served(sync="all") as broker:
+        fault = broker.faults.when("t-0 appends data").do("fail syncs of t-0", until="t-0 appends data #3")
+        write(broker, b"a")
+        assert fault.struck >= 1
+        fault.end()
+        assert b"a" in stored(broker)
+
+
+def test_a_slow_disk_makes_syncs_take_longer() -> None:
+    with served("when t-0 appends data do slow disk of broker 3 times", sync="all") as broker:
+        write(broker, b"a", b"b")
+        assert only(broker).struck >= 1
+
+
+def test_a_clock_that_jumps_times_a_transaction_out() -> None:
+    with served() as broker, producer(broker, "pay", transaction_timeout_ms=60_000) as app:
+        app.init_transactions()
+        app.begin_transaction()
+        app.send("t", b"never")
+        app.flush()
+        broker.faults.when("at 0 ms").do("clock of broker +2 min").wait_until_struck(PATIENCE_S)
+        with pytest.raises((ProducerFenced, TransactionAborted)):
+            app.commit_transaction()
+        assert stored(broker) == []
