@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fencepost.protocol.version import VERSION
+
 if TYPE_CHECKING:
     from fencepost.broker.embedded import Broker as Broker
     from fencepost.broker.faults import FaultNeverStruck as FaultNeverStruck
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
     from fencepost.testing.assertions import assert_no_open_transactions as assert_no_open_transactions
     from fencepost.testing.recording import Recording as Recording
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 # Where each public name lives; the block above tells type checkers the same, and a test compares the two.
 _HOMES = {

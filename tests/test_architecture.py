@@ -47,6 +47,7 @@ SHELLS = frozenset(
         "broker/connections.py",
         "broker/embedded.py",
         "broker/fault_handles.py",
+        "broker/metrics_port.py",
         "broker/notices.py",
         "broker/server.py",
         "client/shells/aio.py",

@@ -7,8 +7,7 @@ node: counters only leave it (broker/metrics.py, broker/status.py).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict, deque
 from functools import cache
 from itertools import repeat
 from typing import Any, Final, get_args, get_origin, get_type_hints
@@ -21,6 +20,7 @@ from fencepost.protocol.messages import FetchReply, ProduceReply, ReplyBody, Req
 
 BUCKETS_MS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0)
 """Upper bounds of a histogram; a last bucket has no bound."""
+DISK_PROBLEMS_KEPT: Final = 10
 
 
 @attrs.define(eq=False)
@@ -59,10 +59,15 @@ class TopicCounts:
     failed_fetch_requests: int = 0
 
 
+NOTHING: Final = TopicCounts()
+"""Of a topic that nobody wrote to or read from."""
+
+
 @attrs.define(eq=False)
 class Counters:
     """All counters of a broker."""
 
+    started_ms: int
     requests: defaultdict[type[Request], RequestCounts] = attrs.Factory(
         lambda: defaultdict[type[Request], RequestCounts](RequestCounts)
     )
@@ -70,27 +75,34 @@ class Counters:
     syncs: Durations = attrs.Factory(Durations)
     refused_connections: int = 0
     disk_problems: int = 0
+    last_disk_problems: deque[tuple[int, str]] = attrs.Factory(
+        lambda: deque[tuple[int, str]](maxlen=DISK_PROBLEMS_KEPT)
+    )  # when, and which
 
-    def answered(self, kind: type[Request], answer: Reply, took_ns: int) -> None:
-        """A request was answered."""
-        counts = self.requests[kind]
+    def answered(self, kind: type[Request], answer: Reply, took_ns: int) -> list[ErrorCode]:
+        """A request was answered. Returns the errors of the answer."""
+        counts, body = self.requests[kind], answer.body
         counts.durations.add(took_ns / 1e6)
-        for error in errors_in(answer):
-            counts.errors[error] += 1
-        match answer.body:
-            case ProduceReply(partitions=partitions):
-                for part in partitions:
-                    topic = self.topics[part.topic]
-                    topic.produce_requests += 1
-                    topic.failed_produce_requests += part.error is not NO_ERROR
-            case FetchReply(partitions=partitions):
-                for part in partitions:
-                    topic = self.topics[part.topic]
-                    topic.fetch_requests += 1
-                    topic.failed_fetch_requests += part.error is not NO_ERROR
-                    topic.bytes_out += len(part.records)
-            case _:
-                pass
+        if type(body) is ProduceReply:
+            for part in body.partitions:
+                topic = self.topics[part.topic]
+                topic.produce_requests += 1
+                topic.failed_produce_requests += part.error is not NO_ERROR
+        elif type(body) is FetchReply:
+            for part in body.partitions:
+                topic = self.topics[part.topic]
+                topic.fetch_requests += 1
+                topic.failed_fetch_requests += part.error is not NO_ERROR
+                topic.bytes_out += len(part.records)
+        errors = errors_in(answer)
+        if errors:
+            counts.errors.update(errors)
+        return errors
+
+    def disk_failed(self, at_ms: int, problem: str) -> None:
+        """A file could not be read or written."""
+        self.disk_problems += 1
+        self.last_disk_problems.append((at_ms, problem))
 
     def appended(self, outcome: Outcome) -> None:
         """The node appended batches."""
@@ -101,16 +113,17 @@ class Counters:
                 topic.records_in += header.record_count
 
 
-def errors_in(answer: Reply) -> Iterator[ErrorCode]:
+def errors_in(answer: Reply) -> list[ErrorCode]:
     """The errors of an answer: of the whole, and of its parts."""
-    if answer.error is not NO_ERROR:
-        yield answer.error
     body = answer.body
-    if body is not None:
-        for name in _lists_with_errors(type(body)):
-            for part in getattr(body, name):
-                if part.error is not NO_ERROR:
-                    yield part.error
+    if body is None:
+        return [] if answer.error is NO_ERROR else [answer.error]
+    return [
+        part.error
+        for name in _lists_with_errors(type(body))
+        for part in getattr(body, name)
+        if part.error is not NO_ERROR
+    ]
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from fencepost.broker import expiration, limits
+from fencepost.broker import expiration, limits, status
 from fencepost.broker.cluster import configs, describe, follower
 from fencepost.broker.cluster import handlers as cluster_handlers
 from fencepost.broker.cluster.controller import METADATA_PARTITION
@@ -123,6 +123,7 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     m.DeleteGroups: group_admin.delete_groups,
     m.OffsetDelete: group_admin.delete_offsets,
     m.ConsumerGroupDescribe: consumer_handlers.describe,
+    m.BrokerStatus: status.broker_status,
 }
 
 # Requests whose version tells the client's transaction version, and the errors that it knows.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
@@ -28,9 +27,10 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.broker.observer import Observer
 from fencepost.broker.server import (
     PORT_MAX,
+    BoundSockets,
     BrokerSettings,
     Ready,
-    bound_socket,
+    bound_sockets,
     injector_of,
     machine_of,
     parsed_listener,
@@ -142,13 +142,15 @@ class Broker:
         tls_client_ca: str | None = None,
         observer: Observer | None = None,
         faults: Iterable[str] = (),
+        metrics_port: int | None = None,
     ) -> None:
         """`port` 0 is any free one. `protocol`: which clients are served on it. `advertised_listener`: the
         HOST:PORT that clients are told to connect to, if it is not where the broker listens. `users`:
         passwords by name; then clients must authenticate. `acls`: the text of an ACL file. `tls_cert`,
         `tls_key`, `tls_client_ca`: PEM files. See docs/access.md. `observer`: hears what happens,
         such as a fencepost.Recording. `faults`: as `fencepost serve --fault` takes them
-        (docs/testing.md).
+        (docs/testing.md). `metrics_port`: for `/metrics` and `/ready`, on loopback; 0 is any free one
+        (docs/operations.md).
         """
         access = AccessSettings(
             tls_cert=tls_cert,
@@ -167,12 +169,13 @@ class Broker:
             node=node or NodeSettings(),
             observer=observer,
             faults=tuple(faults),
+            metrics_port=metrics_port,
         )
         self._injector = injector_of(self.settings)
         self.faults = Faults(ThreadDesk(self._injector, lambda: self._token, lambda: self.is_running))
         self._machine = machine_of(self.settings)
         self._run: _Run | None = None
-        self._port_kept: socket.socket | None = None
+        self._ports_kept: BoundSockets | None = None
 
     @property
     def _token(self) -> trio.lowlevel.TrioToken | None:
@@ -194,6 +197,11 @@ class Broker:
     def address(self) -> str:
         """`host:port`, from the first start on, also while the broker is down."""
         return f"{self.settings.host}:{self.port}"
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port for metrics, from the first start on, if it has one."""
+        return self.settings.metrics_port
 
     @property
     def bootstrap_servers(self) -> str:
@@ -255,17 +263,18 @@ class Broker:
             run.end()
 
     def _keep_port(self) -> None:
-        """Bind the port until the end, so that nobody takes it while the broker is down."""
-        if self._port_kept is None:
-            kept = bound_socket(self.settings, listens=False)
-            self.settings = attrs.evolve(self.settings, port=kept.getsockname()[1])
-            self._port_kept = kept
+        """Bind the ports until the end, so that nobody takes them while the broker is down."""
+        if self._ports_kept is None:
+            kept = bound_sockets(self.settings, listens=False)
+            port, metrics_port = (None if each is None else each.getsockname()[1] for each in kept)
+            self.settings = attrs.evolve(self.settings, port=port, metrics_port=metrics_port)
+            self._ports_kept = kept
             weakref.finalize(self, kept.close)
 
     def _release_port(self) -> None:
-        if self._port_kept is not None:
-            self._port_kept.close()
-            self._port_kept = None
+        if self._ports_kept is not None:
+            self._ports_kept.close()
+            self._ports_kept = None
 
     def __enter__(self) -> Broker:
         return self.start()

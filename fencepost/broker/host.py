@@ -485,6 +485,10 @@ class Host:
     def _follow_settings(self, key: TopicPartition, journal: Journal) -> None:
         journal.configure(self.node.log_config(key.topic).journal_settings(journal.broker_settings))
 
+    def log_sizes(self) -> dict[TopicPartition, int]:
+        """The bytes of each log that this node leads and that has files."""
+        return {key: held.journal.size for key, held in self.held.items()}
+
     def _journal(self, key: TopicPartition) -> Journal:
         """The log of a partition that this node leads. Raises StorageError when a later leader closed or
         deleted it.

@@ -46,10 +46,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 import trio
@@ -68,7 +68,7 @@ from fencepost.broker.connections import (
     raise_descriptor_limit,
 )
 from fencepost.broker.contract import Append, Disconnected, Input, Outcome, Received, Reply, ReplyTo
-from fencepost.broker.counters import Counters, errors_in
+from fencepost.broker.counters import Counters
 from fencepost.broker.fault_injector import FaultInjector
 from fencepost.broker.fault_requests import FAULT_REQUESTS, is_of_this_machine
 from fencepost.broker.faults import Abilities
@@ -78,6 +78,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.notices import BROKER, FENCED, Notices
 from fencepost.broker.observer import Observer
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
+from fencepost.broker.status import with_counts
 from fencepost.broker.wire_protocols import ProtocolSwitchedOff, ServedProtocol
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
@@ -87,7 +88,7 @@ from fencepost.journal.power import Machine
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.frames import FrameTooLarge, PeerSpeaksTls, ReplyFrame, RequestFrame, encode_reply
-from fencepost.protocol.messages import Produce, Request
+from fencepost.protocol.messages import BrokerStatusReply, Produce, Request
 from fencepost.protocol.secure import TlsFailed
 from fencepost.protocol.wire_protocol import Asked
 
@@ -130,17 +131,22 @@ class BrokerSettings:
     connections: ConnectionSettings = attrs.Factory(ConnectionSettings)
     journal: JournalSettings = attrs.Factory(JournalSettings)
     faults: tuple[str, ...] = ()
+    metrics_port: int | None = None  # None: no metrics; 0: any free port
+    metrics_host: str = "127.0.0.1"
     observer: Observer | None = None
 
 
 @attrs.frozen
 class Ready:
-    """Where a broker listens, the most memory that it takes for its clients, and its server."""
+    """Where a broker listens, the most memory that it takes for its clients, and its server; the port for
+    metrics, if it has one.
+    """
 
     host: str
     port: int
     memory: MemoryBound
     server: Server = attrs.field(repr=False)
+    metrics_port: int | None = None
 
     @property
     def address(self) -> str:
@@ -174,15 +180,18 @@ class Server:
         listener: socket.socket,
         admission: Admission | None,
         faults: FaultInjector | None = None,
+        metrics_listener: socket.socket | None = None,
     ) -> None:
         self.settings = settings
         self.host = host
         self.listener = listener
+        self.metrics_listener = metrics_listener
+        self.is_ready = False
         self.is_held = False
         self.killed: Killed | None = None
         self.scope = trio.CancelScope()  # around the tasks
         self.admission = admission
-        self.counters = Counters()
+        self.counters = Counters(now_ms())
         self.notices = Notices(monotonic_ms)
         host.watch = self._watch
         self.connections = ConnectionTable(
@@ -233,6 +242,31 @@ class Server:
             for connection in list(self.connections.opened.values()):
                 connection.reset()
 
+    async def recover(self) -> None:
+        """Read the logs, and do what they ask for. In between, the port for metrics says that it is not yet
+        ready.
+        """
+        host = self.host
+        if self.metrics_listener is not None and not self.faults.is_active and self.observer is None:
+            while not host.is_idle:
+                ends_ns = time.monotonic_ns() + ROUND_NS
+                while not host.is_idle and time.monotonic_ns() < ends_ns:
+                    host.work(self.now())
+                await trio.lowlevel.checkpoint()
+        self.turn()
+        self.is_ready = True
+
+    def ready(self) -> Ready:
+        """Where it listens, and the most memory that it takes."""
+        metrics = self.metrics_listener
+        return Ready(
+            self.settings.host,
+            self.listener.getsockname()[1],
+            self.connections.memory,
+            self,
+            None if metrics is None else metrics.getsockname()[1],
+        )
+
     # --- the loop
 
     def turn(self) -> None:
@@ -270,7 +304,8 @@ class Server:
         troubles, self.host.troubles = self.host.troubles, []
         for trouble in troubles:
             self.notices.trouble(trouble)
-            self.counters.disk_problems += trouble.kind is TroubleKind.DISK
+            if trouble.kind is TroubleKind.DISK:
+                self.counters.disk_failed(self.now(), trouble.text)
 
     def now(self) -> int:
         """The time of records and deadlines on this broker's clock, which a fault may have moved."""
@@ -315,9 +350,9 @@ class Server:
 
     def _count(self, connection: Connection, ended: InProgress, answer: Reply) -> None:
         """Count an answer, and tell of a producer that was refused because it is fenced."""
-        self.counters.answered(ended.kind, answer, time.monotonic_ns() - ended.began_ns)
-        if ended.transactional_id is not None:
-            for error in FENCED.intersection(errors_in(answer)):
+        errors = self.counters.answered(ended.kind, answer, time.monotonic_ns() - ended.began_ns)
+        if errors and ended.transactional_id is not None:
+            for error in FENCED.intersection(errors):
                 self.notices.refusal(ended.kind, ended.transactional_id, error, connection.peer)
 
     def _answered(self, connection: Connection, answer: Reply) -> Asked:
@@ -326,6 +361,8 @@ class Server:
         try:
             if session is not None:
                 answer = session.amended(answer)
+            if type(answer.body) is BrokerStatusReply:
+                answer = attrs.evolve(answer, body=self._with_counts(answer.body))
             return protocol.reply(ReplyFrame(number, error=answer.error, body=answer.body))
         except FrameTooLarge as problem:
             self.notices.log("a reply that is too large", f"{type(answer.body).__name__}: {problem}")
@@ -334,6 +371,10 @@ class Server:
             self.notices.trouble(Trouble.bug("drops a reply:", problem))
             error = ErrorCode.UNKNOWN_SERVER_ERROR
             return self._refused(connection, ReplyFrame(number, error=error, body=None))
+
+    def _with_counts(self, status: BrokerStatusReply) -> BrokerStatusReply:
+        sizes, connections = self.host.log_sizes(), len(self.connections.opened)
+        return with_counts(status, self.counters, sizes=sizes, connections=connections)
 
     def _refused(self, connection: Connection, refusal: ReplyFrame) -> Asked:
         """What an error instead of an answer leads to; a connection that cannot be told of it is closed."""
@@ -649,20 +690,43 @@ def injector_of(settings: BrokerSettings) -> FaultInjector:
     return injector
 
 
-def bound_socket(settings: BrokerSettings, *, listens: bool) -> socket.socket:
-    """A socket that is bound to the address of these settings; connections are refused unless it `listens`.
-    Raises CannotListen.
+class BoundSockets(NamedTuple):
+    """The socket for clients, and the one for metrics if there is one."""
+
+    clients: socket.socket
+    metrics: socket.socket | None
+
+    def close(self) -> None:
+        self.clients.close()
+        if self.metrics is not None:
+            self.metrics.close()
+
+
+def bound_sockets(settings: BrokerSettings, *, listens: bool) -> BoundSockets:
+    """Sockets that are bound to the addresses of these settings; connections are refused unless they
+    `listen`. Raises CannotListen.
     """
     if settings.advertised is None and settings.host in EVERY_ADDRESS:
         raise CannotListen(
             f"{settings.host!r} is every address of this machine, and clients must be told one that they can "
             "connect to; give it as advertised listener (--advertised-listener HOST:PORT)"
         )
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    clients, metrics = _bound(settings.host, settings.port, listens=listens), None
+    if settings.metrics_port is not None:
+        try:
+            metrics = _bound(settings.metrics_host, settings.metrics_port, listens=listens)
+        except CannotListen:
+            clients.close()
+            raise
+    return BoundSockets(clients, metrics)
+
+
+def _bound(host: str, port: int, *, listens: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((settings.host, settings.port))
+        listener.bind((host, port))
         if listens:
             listener.listen(1024)
     except (OSError, UnicodeError) as problem:  # UnicodeError: no host can have this name
@@ -670,9 +734,7 @@ def bound_socket(settings: BrokerSettings, *, listens: bool) -> socket.socket:
         is_wrong_host = isinstance(problem, socket.gaierror | UnicodeError)
         advice = "choose another host" if is_wrong_host else "choose another port, or 0 for a free one"
         reason = getattr(problem, "strerror", None) or problem
-        raise CannotListen(
-            f"cannot listen on {settings.host}:{settings.port}: {reason}; {advice}"
-        ) from problem
+        raise CannotListen(f"cannot listen on {host}:{port}: {reason}; {advice}") from problem
     listener.setblocking(False)
     return listener
 
@@ -681,7 +743,7 @@ def bound_socket(settings: BrokerSettings, *, listens: bool) -> socket.socket:
 def _opened(settings: BrokerSettings, machine: Machine, faults: FaultInjector) -> Generator[Server]:
     """A server over its started data directory and its listener; closes them in order."""
     # The port and the certificates come first: a broker without them leaves no trace in the directory.
-    with bound_socket(settings, listens=True) as listener:
+    with closing(bound_sockets(settings, listens=True)) as (listener, metrics_listener):
         port = listener.getsockname()[1]
         admission = admission_to(listener, settings.access)
         storage = machine.process()
@@ -691,7 +753,7 @@ def _opened(settings: BrokerSettings, machine: Machine, faults: FaultInjector) -
             node = Node(attrs.evolve(settings.node, host=named, port=port, cluster_id=directory.cluster_id))
             host = Host(node, directory, policy=settings.sync, contains_failures=True)
             host.start(now_ms() + faults.clock_ms)
-            server = Server(settings, host, listener, admission, faults)
+            server = Server(settings, host, listener, admission, faults, metrics_listener)
             try:
                 yield server
             finally:
@@ -715,18 +777,32 @@ async def _serve_once(
 ) -> Killed | None:
     """Run a broker until cancelled, then stop it cleanly; or until it is killed, and return how."""
     began_ms = monotonic_ms()
-    with _opened(settings, machine, faults) as server:
-        server.turn()
-        ready = Ready(settings.host, server.listener.getsockname()[1], server.connections.memory, server)
-        if server.killed is None:
-            _log_start(server, ready, monotonic_ms() - began_ms)
-            on_ready(ready)
-        with server.scope:
+    with _opened(settings, machine, faults) as server, server.scope:
+        async with _monitored(server):
+            await server.recover()
+            if server.killed is None:
+                ready = server.ready()
+                _log_start(server, ready, monotonic_ms() - began_ms)
+                on_ready(ready)
             async with trio.open_nursery() as nursery:
                 server.start(nursery)
     if server.killed is not None and server.killed.loses_power:
         machine.lose_power()
     return server.killed
+
+
+@asynccontextmanager
+async def _monitored(server: Server) -> AsyncGenerator[None]:
+    """Serve the port for metrics, if there is one."""
+    if server.metrics_listener is None:
+        yield
+        return
+    from fencepost.broker.metrics_port import MetricsPort
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(MetricsPort(server, server.metrics_listener).serve)
+        yield
+        nursery.cancel_scope.cancel()
 
 
 async def serve(
@@ -749,6 +825,8 @@ def _log_start(server: Server, ready: Ready, took_ms: int) -> None:
         "node %d is ready on %s: read %d partitions %s in %d ms",
         node.settings.node_id, ready.address, len(node.logs), place, took_ms,
     )  # fmt: skip
+    if ready.metrics_port is not None:
+        BROKER.info("metrics are on http://%s:%d/metrics", server.settings.metrics_host, ready.metrics_port)
 
 
 async def serve_until_signalled(

@@ -35,6 +35,7 @@ DEFAULT_PORT = 9092  # Kafka's
 Parsed = TypeVar("Parsed")
 
 _Hidden = Parameter(show=False)
+PortNumber = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))]
 SET_OTHERWISE = {
     "advertised.listeners": "give --advertised-listener",
     "listeners": "give --host and --port",
@@ -52,7 +53,7 @@ def serve(
     memory: Annotated[bool, Parameter(negative="")] = False,
     host: str = "127.0.0.1",
     insecure: Annotated[bool, Parameter(negative="")] = False,
-    port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))] = DEFAULT_PORT,
+    port: PortNumber = DEFAULT_PORT,
     advertised_listener: str | None = None,
     protocol: Literal["kafka", "fencepost", "both"] = "both",
     tls_cert: Path | None = None,
@@ -67,6 +68,8 @@ def serve(
     without_fixes: WithoutFixes = (),
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", show=False)] = (),
     fault: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    metrics_port: PortNumber | None = None,
+    metrics_host: str = "127.0.0.1",
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
     with_parent: Annotated[bool, _Hidden] = False,
@@ -118,6 +121,10 @@ def serve(
         Inject a fault for your own tests, in the phrases of scenarios (scenarios/README.md). Repeatable.
         For example "when node 1 sends Produce reply #3 do drop", or
         "when coordinator of app appends PREPARE_COMMIT do pause node 1".
+    metrics_port
+        Serve Prometheus metrics (/metrics) and readiness (/ready) on this port, without encryption or login.
+    metrics_host
+        Address of the port for metrics.
     log_level
         The least severe lines of the log, which goes to stderr.
     log_format
@@ -146,6 +153,8 @@ def serve(
         node=_together(attrs.evolve(node, **of_node)),
         connections=ConnectionSettings(**of_connections),
         faults=fault,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
     )
     return _run(settings, with_parent=with_parent)
 
@@ -354,6 +363,8 @@ def _tell_ready(settings: BrokerSettings, ready: Ready, *, with_parent: bool) ->
     print(f"Fencepost is ready on {ready.address}, {place} (sync {settings.sync.value}). Ctrl-C stops it.")
     print(_memory_line(ready.memory))
     facts = {"host": ready.host, "port": ready.port, "directory": settings.directory, "pid": os.getpid()}
+    if ready.metrics_port is not None:
+        facts["metrics_port"] = ready.metrics_port
     print(json.dumps({"ready": True, **facts, "memory_bytes_max": ready.memory.total}), flush=True)
 
 

@@ -165,6 +165,11 @@ class Journal:
         """How many bytes the segment has that takes appends."""
         return self._active.size
 
+    @property
+    def size(self) -> int:
+        """The bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
     def sync_full(self, segments: Sequence[Segment]) -> None:
         """Make full segments durable, before older records go because of theirs. May run in any thread; a
         failure counts like one of `sync`.
@@ -366,7 +371,7 @@ class Journal:
         """The log start that retention asks for, at most `before`; the present one when nothing is too old
         (UnifiedLog.deleteOldSegments). Without a limit, the time (ms) or the size is -1.
         """
-        size, start = sum(segment.size for segment in self._segments), self.log_start_offset
+        size, start = self.size, self.log_start_offset
         for segment in self._segments:
             is_old = retention_ms >= 0 and 0 <= segment.max_timestamp < now - retention_ms
             is_too_much = 0 <= retention_bytes <= size - segment.size

@@ -1206,6 +1206,80 @@ class RemoveFaultsReply:
     faults: tuple[FaultResult, ...]
 
 
+# --- the status of a broker: Fencepost's own, in no version of Kafka ----------------------------------------
+
+
+@value(kw_only=True)
+class BrokerStatus:
+    """How a broker is, and what it has done since it started (`fencepost status`, `fencepost top`)."""
+
+
+@value(kw_only=True)
+class StateCount:
+    """How many transactions or groups are in a state."""
+
+    state: str
+    count: Int32
+
+
+@value(kw_only=True)
+class TopicStatus:
+    """The partitions of one topic that a broker leads, and what was written and read since it started."""
+
+    topic: str
+    partitions: Int32
+    size_bytes: Int64
+    open_transactions: Int32
+    late: tuple[Int32, ...]  # partitions whose oldest transaction outlived every timeout
+    hanging: tuple[Int32, ...]  # partitions with an open transaction that no coordinator knows
+    # The partition whose last stable offset is furthest behind its high watermark.
+    stable_lag: Int64
+    stable_lag_partition: Int32
+    oldest_open_ms: Int64  # when the oldest open transaction wrote last; -1: none is open
+    records_in: Int64
+    bytes_in: Int64
+    bytes_out: Int64
+
+
+@value(kw_only=True)
+class RequestStatus:
+    """The requests of one API that were answered, their errors, and the time that they took together."""
+
+    api: str
+    count: Int64
+    errors: Int64
+    total_us: Int64
+
+
+@value(kw_only=True)
+class DiskProblem:
+    """A file that could not be read or written."""
+
+    at_ms: Int64
+    text: str
+
+
+@value(kw_only=True)
+class BrokerStatusReply:
+    """The broker, its topics, transactions, groups and requests; times are milliseconds since 1970."""
+
+    version: str
+    node_id: Int32
+    now_ms: Int64
+    started_ms: Int64
+    transaction_version: Int8
+    partition_verification: bool
+    fixes_off: tuple[str, ...]
+    broken: tuple[str, ...]  # protections that were taken away for demonstrations
+    unserved: tuple[TopicPartition, ...]  # partitions that it should lead and does not
+    topics: tuple[TopicStatus, ...]
+    transactions: tuple[StateCount, ...]
+    groups: tuple[StateCount, ...]
+    requests: tuple[RequestStatus, ...]
+    connections: Int32
+    disk_problems: tuple[DiskProblem, ...]  # the last ones
+
+
 # --- the API table ------------------------------------------------------------------------------------------
 
 Request = (
@@ -1215,7 +1289,7 @@ Request = (
     | AllocateProducerIds | BrokerRegistration | ElectLeaders | JoinGroup | SyncGroup | Heartbeat | LeaveGroup
     | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete | SaslHandshake | SaslAuthenticate
     | DescribeConfigs | IncrementalAlterConfigs | CreatePartitions | OffsetForLeaderEpoch
-    | ConsumerGroupHeartbeat | ConsumerGroupDescribe | AddFaults | ListFaults | RemoveFaults
+    | ConsumerGroupHeartbeat | ConsumerGroupDescribe | BrokerStatus | AddFaults | ListFaults | RemoveFaults
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
@@ -1226,8 +1300,8 @@ ReplyBody = (
     | HeartbeatReply | LeaveGroupReply | DescribeGroupsReply | ListGroupsReply | DeleteGroupsReply
     | OffsetDeleteReply | DeleteRecordsReply | SaslHandshakeReply | SaslAuthenticateReply
     | DescribeConfigsReply | IncrementalAlterConfigsReply | CreatePartitionsReply | OffsetForLeaderEpochReply
-    | ConsumerGroupHeartbeatReply | ConsumerGroupDescribeReply | AddFaultsReply | ListFaultsReply
-    | RemoveFaultsReply
+    | ConsumerGroupHeartbeatReply | ConsumerGroupDescribeReply | BrokerStatusReply | AddFaultsReply
+    | ListFaultsReply | RemoveFaultsReply
 )  # fmt: skip
 
 
@@ -1292,6 +1366,8 @@ APIS: Final[tuple[Api, ...]] = (
     _api(67, AllocateProducerIds, AllocateProducerIdsReply, (0, 0)),
     _api(68, ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply, (1, 1)),
     _api(69, ConsumerGroupDescribe, ConsumerGroupDescribeReply, (1, 1)),
+    # Fencepost's own, with a key above all of Kafka's.
+    _api(10_000, BrokerStatus, BrokerStatusReply, (0, 0)),
 )
 OWN_APIS: Final[tuple[Api, ...]] = (
     _api(10_001, AddFaults, AddFaultsReply, (0, 0)),

@@ -279,6 +279,7 @@ def test_the_table_is_kafkas() -> None:
             for right in part.rights
         }
         for kind, row in RIGHTS.items()
+        if kind is not m.BrokerStatus  # Fencepost's own
     }
     assert found == DOCUMENTED | OWN
 

@@ -51,11 +51,12 @@ KAFKA_KEYS = {
     "ConsumerGroupHeartbeat": 68,
     "ConsumerGroupDescribe": 69,
 }
+OWN_KEYS = 10_000  # Fencepost's own messages have keys from here on
 
 
 def test_every_api_has_kafkas_key_and_a_reply_of_its_name() -> None:
-    assert {api.name: api.key for api in APIS} == KAFKA_KEYS
-    assert min(api.key for api in OWN_APIS) > 10_000, "far above Kafka's"
+    assert {api.name: api.key for api in APIS if api.key < OWN_KEYS} == KAFKA_KEYS
+    assert min(api.key for api in OWN_APIS) > OWN_KEYS
     for api in (*APIS, *OWN_APIS):
         assert api.reply.__name__ == f"{api.name}Reply"
         assert 0 <= api.minimum <= api.maximum

@@ -25,6 +25,7 @@ from fencepost.broker.groups.reconciliation import RECONCILIATION
 from fencepost.broker.groups.tables import MEMBERSHIP
 from fencepost.broker.kafka_fixes import FIXES
 from fencepost.broker.limits import LIMITS
+from fencepost.broker.metrics import METRICS
 from fencepost.broker.partitions.checks import (
     BEFORE_ASKING,
     CHECKS,
@@ -238,6 +239,11 @@ def _limits() -> str:
     return tables.markdown_table(["limit of", "value", "error", "Kafka's name, or why"], rows)
 
 
+def _metrics() -> str:
+    rows = [(f"`{row.shown_name}`", row.type_name, ", ".join(row.labels) or "-", row.text) for row in METRICS]
+    return tables.markdown_table(["metric", "type", "labels", "what it shows"], rows)
+
+
 def _rights() -> str:
     rows = [
         (kind.__name__, "; ".join(map(_need, row.needs)) or "-", "; ".join(map(_filter, row.filters)) or "-")
@@ -388,6 +394,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "add-errors": _add_errors,
     "form-rules": _form_rules,
     "limits": _limits,
+    "metrics": _metrics,
     "rights": _rights,
     "batch-checks": _batch_checks,
     "marker-checks": _marker_checks,

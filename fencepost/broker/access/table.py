@@ -276,6 +276,7 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
     m.AllocateProducerIds: RequestRights((_CLUSTER_ACTION,)),
     m.BrokerRegistration: RequestRights((_CLUSTER_ACTION,)),
     m.ElectLeaders: RequestRights((_CLUSTER_ACTION,)),  # an administrator's request in Kafka
+    m.BrokerStatus: RequestRights((_need(_R.CLUSTER, _O.DESCRIBE),)),
     # Without ACLs, only clients of the same machine may send these (fault_requests.py).
     m.AddFaults: RequestRights((_need(_R.CLUSTER, _O.ALTER),)),
     m.ListFaults: RequestRights((_need(_R.CLUSTER, _O.DESCRIBE),)),

@@ -1,0 +1,128 @@
+"""The port for monitoring, in plain HTTP: `/metrics` for Prometheus, `/ready` for whoever starts brokers.
+
+Rule: it shows and changes nothing, asks nobody for a password, and listens on loopback unless told otherwise.
+A client that is slow or speaks nonsense costs one of a few connections for a few seconds.
+"""
+
+# It answers while the broker reads its logs, too, with 503: between two pieces of that work (Server.recover).
+# A scrape is collected in the broker's thread, since it reads the state of the node; its text is made in a
+# worker thread, because 10,000 partitions have 50,000 lines.
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from fencepost.broker.metrics import Families, Scrape, exposition, families_of
+from fencepost.broker.status import partition_statuses
+
+if TYPE_CHECKING:
+    from fencepost.broker.server import Server
+
+REQUEST_SIZE_MAX: Final = 8 << 10  # bytes of a request line and its headers
+REQUEST_SECONDS: Final = 10.0  # for a request and its answer
+CONNECTIONS_MAX: Final = 16
+END_OF_HEADERS: Final = b"\r\n\r\n"
+
+
+class Answer(NamedTuple):
+    """An HTTP response."""
+
+    status: str
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+    def encoded(self, *, has_body: bool) -> bytes:
+        """Its bytes; the answer to HEAD has no body."""
+        head = (
+            f"HTTP/1.1 {self.status}\r\nContent-Type: {self.content_type}\r\n"
+            f"Content-Length: {len(self.body)}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + (self.body if has_body else b"")
+
+
+OK: Final = "200 OK"
+NOT_READY: Final = Answer("503 Service Unavailable", b"the broker reads its logs\n")
+READY: Final = Answer(OK, b"ready\n")
+NOT_FOUND: Final = Answer("404 Not Found", b"/metrics and /ready are here\n")
+ONLY_GET: Final = Answer("405 Method Not Allowed", b"only GET and HEAD\n")
+NO_REQUEST: Final = Answer("400 Bad Request", b"this is not an HTTP request\n")
+
+
+class MetricsPort:
+    """Serves the metrics of one server on a socket that listens."""
+
+    def __init__(self, server: Server, listener: socket.socket) -> None:
+        self._server = server
+        self._listener = listener
+        self._open = 0
+
+    async def serve(self) -> None:
+        """Answer until cancelled."""
+        # A duplicate, since trio closes what it serves.
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
+        await trio.serve_listeners(self._serve_one, [listener])
+
+    async def _serve_one(self, stream: trio.SocketStream) -> None:
+        if self._open >= CONNECTIONS_MAX:
+            return  # `serve_listeners` closes it
+        self._open += 1
+        try:
+            with trio.move_on_after(REQUEST_SECONDS):
+                method, path = await _request(stream)
+                answer = await self.answer(method, path)
+                await stream.send_all(answer.encoded(has_body=method != "HEAD"))
+        except trio.BrokenResourceError:
+            pass  # the client has left
+        finally:
+            self._open -= 1
+
+    async def answer(self, method: str, path: str) -> Answer:
+        """The answer to a request; `method` is empty if it is none."""
+        if not method:
+            return NO_REQUEST
+        if method not in ("GET", "HEAD"):
+            return ONLY_GET
+        match path:
+            case "/ready":
+                return READY if self._server.is_ready else NOT_READY
+            case "/metrics":
+                return await self._metrics() if self._server.is_ready else NOT_READY
+            case _:
+                return NOT_FOUND
+
+    async def _metrics(self) -> Answer:
+        families = self._collected()
+        text = await trio.to_thread.run_sync(exposition, families)
+        return Answer(OK, text, CONTENT_TYPE_PLAIN_0_0_4)
+
+    def _collected(self) -> Families:
+        server, now_ms = self._server, time.time_ns() // 1_000_000
+        scrape = Scrape(
+            node=server.host.node,
+            counters=server.counters,
+            now_ms=now_ms,
+            sizes=server.host.log_sizes(),
+            connections=len(server.connections.opened),
+            connections_made=server.connections.made,
+            partitions=partition_statuses(server.host.node, now_ms),
+        )
+        return families_of(scrape)
+
+
+async def _request(stream: trio.SocketStream) -> tuple[str, str]:
+    """The method and the path of a request, without its query; twice nothing if it is not one."""
+    received = bytearray()
+    while END_OF_HEADERS not in received:
+        chunk = await stream.receive_some(REQUEST_SIZE_MAX)
+        received += chunk
+        if not chunk or len(received) > REQUEST_SIZE_MAX:
+            return "", ""
+    words = received.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/"):
+        return "", ""
+    return words[0], words[1].partition("?")[0]

@@ -1,0 +1,283 @@
+"""The port for metrics: what it answers, and that every metric moves with what it is about."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+
+import fencepost
+from fencepost.broker import metrics_port
+from fencepost.broker.contract import Outcome
+from fencepost.broker.counters import Counters
+from fencepost.broker.metrics import METRICS
+from fencepost.broker.metrics_port import MetricsPort
+from fencepost.broker.server import Server
+from fencepost.protocol.messages import APIS
+from tests.access.samples import SAMPLES
+from tests.broker.wire import serving
+
+PATIENCE_S = 60.0
+ORDERS = fencepost.TopicPartition("orders", 0)
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def get(port: int | None, path: str, method: str = "GET") -> tuple[int, str]:
+    assert port is not None
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def parsed(text: str) -> Samples:
+    """All samples, read by Prometheus's own parser."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def scraped(broker: fencepost.Broker) -> Samples:
+    status, text = get(broker.metrics_port, "/metrics")
+    assert status == 200
+    return parsed(text)
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+# --- what moves ---------------------------------------------------------------------------------------------
+
+STANDING = frozenset(
+    {
+        "fencepost_build_info",
+        "fencepost_start_time_seconds",
+        # These four need a broken disk or a lost transaction: test_status.py.
+        "fencepost_disk_problems_total",
+        "fencepost_hanging_transactions",
+        "kafka_log_LogManager_OfflineLogCount",
+        "kafka_server_ReplicaManager_PartitionsWithLateTransactionsCount",
+    }
+)
+"""What the story below does not move."""
+
+
+def everyday(broker: fencepost.Broker) -> Samples:
+    """A bit of everything; the metrics while a transaction is open."""
+    with (
+        fencepost.Admin(broker.address) as admin,
+        fencepost.Producer(broker.address, transactional_id="till") as producer,
+        fencepost.Consumer(broker.address, group_id="readers", auto_offset_reset="error") as consumer,
+    ):
+        admin.create_topic("orders")
+        with pytest.raises(fencepost.RequestFailed):
+            admin.create_topic("orders")
+        with socket.create_connection(("127.0.0.1", int(broker.address.split(":")[1]))) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert stranger.recv(1) == b""
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"a")
+        producer.commit_transaction()
+        consumer.assign([ORDERS])
+        consumer.seek(ORDERS, 0)
+        while not consumer.poll(timeout_ms=1_000):
+            pass
+        consumer.commit()
+        consumer.seek(ORDERS, 99)
+        with pytest.raises(fencepost.OffsetOutOfRange):
+            consumer.poll(timeout_ms=1_000)
+        admin.delete_records({ORDERS: 1})
+        producer.begin_transaction()
+        producer.send("orders", b"b")
+        producer.flush()
+        with pytest.raises(fencepost.FencepostError):
+            produce_too_much(broker)
+        return scraped(broker)
+
+
+def produce_too_much(broker: fencepost.Broker) -> None:
+    with fencepost.Admin(broker.address) as admin:
+        admin.create_topic("narrow", configs={"max.message.bytes": "100"})
+    with fencepost.Producer(broker.address) as producer:
+        producer.send("narrow", bytes(1_000)).result()
+
+
+def unmoved(before: Samples, after: Samples) -> set[str]:
+    """The metrics whose samples are as they were."""
+    changed = {name for (name, labels), found in after.items() if before.get((name, labels), 0.0) != found}
+    return {
+        row.shown_name
+        for row in METRICS
+        if not changed & {row.shown_name, f"{row.name}_count", f"{row.name}_sum"}
+    }
+
+
+def test_every_metric_moves_and_is_parsed(tmp_path: Path) -> None:
+    with fencepost.Broker(str(tmp_path), sync="all", metrics_port=0) as broker:
+        before = scraped(broker)
+        after = everyday(broker)
+    assert unmoved(before, after) == STANDING
+    assert value(after, "kafka_server_BrokerTopicMetrics_MessagesIn_total", topic="orders") == 2
+    assert value(after, "kafka_network_RequestMetrics_Requests_total", request="EndTxn") == 1
+    errors = "kafka_network_RequestMetrics_Errors_total"
+    assert value(after, errors, request="CreateTopics", error="TOPIC_ALREADY_EXISTS") == 1
+    assert value(after, errors, request="Fetch", error="OFFSET_OUT_OF_RANGE") == 1
+    assert value(after, "fencepost_open_transactions") == 1
+    lag = "kafka_cluster_Partition_LastStableOffsetLag"
+    assert value(after, lag, topic="orders", partition="0") == 1
+    assert value(after, "fencepost_transactional_ids", state="Ongoing") == 1
+    assert value(after, "kafka_coordinator_group_GroupMetadataManager_NumGroups", state="Empty") == 1
+
+
+def count_nothing(counters: Counters, outcome: Outcome) -> None:
+    """A mistake."""
+
+
+def test_a_counter_that_stands_still_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counters, "appended", count_nothing)
+    with fencepost.Broker(str(tmp_path), sync="all", metrics_port=0) as broker:
+        before = scraped(broker)
+        after = everyday(broker)
+    planted = {f"kafka_server_BrokerTopicMetrics_{name}_total" for name in ("MessagesIn", "BytesIn")}
+    assert unmoved(before, after) == STANDING | planted
+
+
+def test_names_are_unique_and_follow_a_rule() -> None:
+    names = [row.shown_name for row in METRICS]
+    assert len(set(names)) == len(names)
+    assert {name.partition("_")[0] for name in names} == {"kafka", "fencepost"}
+
+
+@pytest.mark.trio
+async def test_every_api_is_counted() -> None:
+    async with serving() as (server, wires):
+        wire = await wires.open()
+        await wire.prepare()
+        for api in APIS:
+            await wire.ask(SAMPLES[api.request][0]())
+        server.is_ready = True
+        port = MetricsPort(server, server.listener)
+        text = (await port.answer("GET", "/metrics")).body.decode()
+    samples = parsed(text)
+    for name in ("Requests_total", "TotalTimeMs_count"):
+        counted = {
+            dict(labels)["request"]: found
+            for (sample, labels), found in samples.items()
+            if sample == f"kafka_network_RequestMetrics_{name}"
+        }
+        assert counted.keys() == {api.name for api in APIS}
+        assert min(counted.values()) >= 1
+
+
+@pytest.mark.trio
+async def test_a_deleted_topic_is_not_shown_any_more() -> None:
+    async with serving() as (server, wires):
+        wire = await wires.open()
+        await wire.prepare()
+        server.counters.topics["gone"].bytes_in += 1
+        server.is_ready = True
+        port = MetricsPort(server, server.listener)
+        assert b'"gone"' not in (await port.answer("GET", "/metrics")).body
+
+
+# --- HTTP ---------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def monitored() -> AsyncGenerator[tuple[Server, int]]:
+    """A server and its port for metrics, in this task tree."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        async with serving() as (server, _), trio.open_nursery() as nursery:
+            server.is_ready = True
+            nursery.start_soon(MetricsPort(server, listener).serve)
+            yield server, listener.getsockname()[1]
+            nursery.cancel_scope.cancel()
+
+
+def test_paths_and_methods() -> None:
+    with fencepost.Broker(metrics_port=0) as broker:
+        port = broker.metrics_port
+        assert get(port, "/ready") == (200, "ready\n")
+        assert get(port, "/ready?verbose") == (200, "ready\n")
+        assert get(port, "/metrics", "HEAD") == (200, "")
+        assert get(port, "/secrets")[0] == 404
+        assert get(port, "/ready", "POST")[0] == 405
+
+
+def test_a_broker_without_the_port_has_none() -> None:
+    with fencepost.Broker() as broker:
+        assert broker.metrics_port is None
+
+
+def test_a_port_in_use_prevents_the_start(tmp_path: Path) -> None:
+    with fencepost.Broker(metrics_port=0) as broker:
+        taken = broker.metrics_port
+        with pytest.raises(fencepost.FencepostError, match=f"cannot listen on 127.0.0.1:{taken}"):
+            fencepost.Broker(str(tmp_path / "data"), metrics_port=taken).start()
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    "sent", [b"\r\n\r\n", b"hello\r\n\r\n", b"GET /ready\r\n\r\n", b"x" * 10_000], ids=len
+)
+async def test_nonsense_is_refused(sent: bytes) -> None:
+    async with monitored() as (_, port):
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        async with stream:
+            await stream.send_all(sent)
+            assert (await stream.receive_some(1_000)).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.trio
+async def test_silent_clients_hold_a_few_connections_and_leave_the_broker_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics_port, "CONNECTIONS_MAX", 2)
+    async with monitored() as (_, port):
+        silent = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(3)]
+        # The third one is closed at once, and the others are served again when they have left.
+        with trio.fail_after(PATIENCE_S):
+            assert await silent[2].receive_some(1) == b""
+            for stream in silent:
+                await stream.aclose()
+            status = 0
+            while status != 200:
+                try:
+                    status, _ = await trio.to_thread.run_sync(get, port, "/ready")
+                except (ConnectionError, http.client.HTTPException):
+                    await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.trio
+async def test_it_is_not_ready_while_it_reads_its_logs() -> None:
+    async with monitored() as (server, port):
+        server.is_ready = False
+        for path in ("/ready", "/metrics"):
+            assert await trio.to_thread.run_sync(get, port, path) == (503, "the broker reads its logs\n")
+        server.is_ready = True
+        assert await trio.to_thread.run_sync(get, port, "/ready") == (200, "ready\n")
+
+
+def test_both_ports_stay_through_a_restart() -> None:
+    with fencepost.Broker(metrics_port=0) as broker:
+        port = broker.metrics_port
+        before = scraped(broker)
+        broker.kill()
+        broker.restart()
+        assert broker.metrics_port == port
+        assert scraped(broker).keys() == before.keys()
