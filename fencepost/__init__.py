@@ -14,6 +14,7 @@ from fencepost.protocol.version import VERSION
 if TYPE_CHECKING:
     from fencepost.broker.embedded import Broker as Broker
     from fencepost.broker.faults import FaultNeverStruck as FaultNeverStruck
+    from fencepost.client.admin import AbortSpec as AbortSpec
     from fencepost.client.consumer_records import ConsumedBatch as ConsumedBatch
     from fencepost.client.consumer_records import Record as Record
     from fencepost.client.errors import AuthenticationFailed as AuthenticationFailed
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from fencepost.client.errors import WrongState as WrongState
     from fencepost.client.group_member import RebalanceListener as RebalanceListener
     from fencepost.client.group_offsets import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from fencepost.client.group_offsets import OffsetAndMetadata as OffsetAndMetadata
     from fencepost.client.send_future import RecordMetadata as RecordMetadata
     from fencepost.client.serializers import json_deserializer as json_deserializer
     from fencepost.client.serializers import json_serializer as json_serializer
@@ -67,6 +69,7 @@ __version__ = VERSION
 
 # Where each public name lives; the block above tells type checkers the same, and a test compares the two.
 _HOMES = {
+    "AbortSpec": "fencepost.client.admin",
     "Admin": "fencepost.client.shells.sync",
     "assert_committed": "fencepost.testing.assertions",
     "assert_exactly_once": "fencepost.testing.assertions",
@@ -95,6 +98,7 @@ _HOMES = {
     "IsolationLevel": "fencepost.protocol.terms",
     "json_deserializer": "fencepost.client.serializers",
     "json_serializer": "fencepost.client.serializers",
+    "OffsetAndMetadata": "fencepost.client.group_offsets",
     "OffsetOutOfRange": "fencepost.client.errors",
     "Producer": "fencepost.client.shells.sync",
     "ProducerFailed": "fencepost.client.errors",

@@ -42,7 +42,7 @@ Rule: a script never blocks. It touches the machine, passes effects to its drive
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -50,7 +50,7 @@ from fencepost.client.accumulator import Place, Route
 from fencepost.client.arguments import Milliseconds, Offset
 from fencepost.client.batch import ProducerBatch, ProducerRecord
 from fencepost.client.consumer import ConsumerMachine
-from fencepost.client.consumer_records import ConsumedBatch
+from fencepost.client.consumer_records import ConsumedBatch, Record
 from fencepost.client.effects import CallAnswered, Effect, TransactionCall
 from fencepost.client.errors import (
     AuthenticationFailed,
@@ -64,7 +64,12 @@ from fencepost.client.errors import (
     unknown_topic,
 )
 from fencepost.client.group_member import RebalanceListener
-from fencepost.client.group_offsets import ConsumerGroupMetadata
+from fencepost.client.group_offsets import (
+    CommittableOffset,
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    committed_offsets,
+)
 from fencepost.client.network import ROOM
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.requests import RequestMachine
@@ -262,11 +267,12 @@ class ProducerCalls:
         self._unfinished = None
 
     def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, Offset], group_metadata: ConsumerGroupMetadata | str
+        self, offsets: Mapping[TopicPartition, CommittableOffset], group_metadata: ConsumerGroupMetadata | str
     ) -> None:
         """Adds a group's offsets to the transaction: they take effect when it commits. Does not wait.
 
-        `offsets`: by partition, the offset of the next record to read. `group_metadata`: what
+        `offsets`: by partition, the offset of the next record to read, or an OffsetAndMetadata.
+        `group_metadata`: what
         `consumer.group_metadata()` returns. If another member has taken over the partitions since, the commit
         fails with TransactionAborted (KIP-447). A group name alone gives no such protection. A rejection is
         raised by commit_transaction().
@@ -530,6 +536,48 @@ class ConsumerCalls(RequestCalls):
         self._wake()
         return batches
 
+    def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
+        """The records of polled batches. The position follows each record that is returned, so commit()
+        covers no record that the program has not seen. After a seek, the remaining records are left out; if
+        the program leaves its loop, they are read again.
+        """
+        readings = self._consumer.readings
+        left = {batch.partition: batch.base_offset for batch in reversed(batches)}
+        for partition, offset in left.items():
+            readings[partition].position = offset
+        try:
+            for batch in batches:
+                for record in [*batch, None]:
+                    reading = readings.get(batch.partition)
+                    if reading is None or reading.position != left[batch.partition]:
+                        break  # the program has called seek(), or does not read the partition any more
+                    end = batch.next_offset if record is None else record.offset + 1
+                    reading.position = left[batch.partition] = end
+                    if record is not None:
+                        yield record
+            left.clear()
+        finally:
+            for partition, offset in left.items():
+                if partition in readings and readings[partition].position == offset:
+                    self._consumer.seek(partition, offset)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Stops reading assigned partitions: poll() returns nothing of them until resume().
+
+        The consumer stays in its group, and positions stay. A rebalance that takes a partition away forgets
+        that it was paused. WrongState if one is not assigned.
+        """
+        self._consumer.pause(partitions, is_paused=True)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Reads paused partitions again; nothing happens to those that are not paused."""
+        self._consumer.pause(partitions, is_paused=False)
+        self._wake()
+
+    def paused(self) -> list[TopicPartition]:
+        """The assigned partitions that are paused."""
+        return [where for where, reading in self._consumer.readings.items() if reading.is_paused]
+
     def position(self, partition: TopicPartition) -> CallScript[int]:
         """The offset of the next record that poll() returns. RequestTimeout if it cannot be found in
         time; errors as for poll().
@@ -575,17 +623,24 @@ class ConsumerCalls(RequestCalls):
 
         With read_committed it waits for open transactions that commit offsets of these partitions (KIP-447).
         """
+        found = yield from self.committed_metadata(partitions)
+        return {where: None if each is None else each.offset for where, each in found.items()}
+
+    def committed_metadata(
+        self, partitions: Iterable[TopicPartition]
+    ) -> CallScript[dict[TopicPartition, OffsetAndMetadata | None]]:
+        """As committed(), with the metadata and the leader epoch that were committed with each offset."""
         wanted = list(partitions)
         reply: m.OffsetFetchReply = yield from self.ask(self._consumer.committed_request(wanted), self._group)
-        offsets = {TopicPartition(entry.topic, entry.partition): entry.offset for entry in reply.offsets}
-        return {where: offset if (offset := offsets.get(where, -1)) >= 0 else None for where in wanted}
+        return committed_offsets(reply, wanted)
 
-    def commit(self, offsets: Mapping[TopicPartition, Offset] | None = None) -> CallScript[None]:
+    def commit(self, offsets: Mapping[TopicPartition, CommittableOffset] | None = None) -> CallScript[None]:
         """Commits offsets outside any transaction; without `offsets`, the positions of all assigned
         partitions.
 
-        `offsets`: by partition, the offset of the next record to read. CommitFailed when other members may
-        already read the partitions; RebalanceInProgress when the group is between two generations.
+        `offsets`: by partition, the offset of the next record to read, or an OffsetAndMetadata. CommitFailed
+        when other members may already read the partitions; RebalanceInProgress when the group is between two
+        generations.
         """
         chosen = self._consumer.positions if offsets is None else offsets
         if chosen:

@@ -21,7 +21,7 @@ Rule: a position advances only over records that were returned to the applicatio
 # Where a position comes from, in this order (ConsumerCoordinator.refreshCommittedOffsetsIfNeeded, then
 # OffsetFetcher.resetPositionsIfNeeded):
 #
-#     seek()  ->  the group's committed offset  ->  auto_offset_reset: earliest, latest, or an error
+#     seek()  ->  the group's committed offset  ->  auto_offset_reset: earliest, latest, a time, or an error
 #
 # OffsetFetch asks with `require_stable` for read_committed readers: while a transaction that moves the offset
 # is undecided, the coordinator answers UNSTABLE_OFFSET_COMMIT, and the call is retried (KIP-447). Without
@@ -58,23 +58,27 @@ from fencepost.client.errors import (
     unknown_topic,
 )
 from fencepost.client.group_member import GroupMember, RebalanceCall
-from fencepost.client.group_offsets import ConsumerGroupMetadata, offsets_to_commit
+from fencepost.client.group_offsets import (
+    CommittableOffset,
+    ConsumerGroupMetadata,
+    committed_offsets,
+    offsets_to_commit,
+)
 from fencepost.client.reply_errors import remedy_of
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CoordinatorOf, FinishedCall, OnceAnswered
-from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS, ConsumerSettings, backoff_ms
+from fencepost.client.settings import (
+    RESETS,
+    UNKNOWN_TOPIC_PATIENCE_MS,
+    ConsumerSettings,
+    backoff_ms,
+    duration_ms,
+)
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.fork import Ignored, Ordered, Shared
-from fencepost.protocol.terms import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    CoordinatorType,
-    IsolationLevel,
-    TopicPartition,
-)
+from fencepost.protocol.terms import LATEST_TIMESTAMP, CoordinatorType, IsolationLevel, TopicPartition
 
-RESETS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 FETCH_BYTES_MIN: Final = 1
 IO_TICK_MS: Final = 10
 
@@ -98,6 +102,13 @@ class Reading:
     error: Ignored[ErrorCode] = attrs.field(default=NO_ERROR, kw_only=True)
     """That of the last fetch."""
     problem: Failure | None = attrs.field(default=None, kw_only=True)
+    is_paused: bool = attrs.field(default=False, kw_only=True)
+    """Nothing is fetched, and what was fetched waits."""
+
+    @property
+    def has_news(self) -> bool:
+        """Whether poll() would return or raise something."""
+        return not self.is_paused and bool(self.fetched or self.problem)
 
     def begin_at(self, offset: int) -> None:
         """Continues at `offset`; drops fetched records and pending answers."""
@@ -123,6 +134,8 @@ class ConsumerMachine(RequestMachine):
     member: GroupMember | None = None
     _group_metadata: ConsumerGroupMetadata | None = None
     """Of the last membership, after it has ended."""
+    wall_ahead_ms: Ignored[int] = 0
+    """How far the time since 1970 is ahead of the clock of the inputs, for `by_duration`."""
 
     # --- calls of the user ----------------------------------------------------------------------------------
 
@@ -160,16 +173,22 @@ class ConsumerMachine(RequestMachine):
         self._forget(reading)
         self._look_up(reading, timestamp)
 
+    def pause(self, partitions: Iterable[TopicPartition], *, is_paused: bool) -> None:
+        """Stops or resumes reading these partitions; none of them changes if one is not assigned."""
+        for reading in [self.reading(partition) for partition in partitions]:
+            reading.is_paused = is_paused
+
     def take(self) -> list[ConsumedBatch]:
         """Returns the fetched batches; if there are none, raises the problem of a reading."""
         batches: list[ConsumedBatch] = []
-        for reading in self.readings.values():
+        news = [reading for reading in self.readings.values() if reading.has_news]
+        for reading in news:
             for selection in reading.fetched:
                 batches += selection.batches
                 reading.position = selection.next_offset
             reading.fetched.clear()
         if not batches:
-            for reading in self.readings.values():
+            for reading in news:
                 if reading.problem is not None:
                     problem, reading.problem = reading.problem, None
                     raise problem.exception()
@@ -188,7 +207,7 @@ class ConsumerMachine(RequestMachine):
     @property
     def has_news(self) -> bool:
         """Whether `take` would return or raise something."""
-        return any(reading.fetched or reading.problem for reading in self.readings.values())
+        return any(reading.has_news for reading in self.readings.values())
 
     @property
     def group_id(self) -> str:
@@ -199,7 +218,7 @@ class ConsumerMachine(RequestMachine):
             )
         return self.settings.group_id
 
-    def commit_request(self, offsets: Mapping[TopicPartition, int]) -> m.OffsetCommit:
+    def commit_request(self, offsets: Mapping[TopicPartition, CommittableOffset]) -> m.OffsetCommit:
         """Commits as a member, or without a subscription as a client that is not a member. Raises
         CommitFailed, RebalanceInProgress or FencedInstanceId if the member knows that the coordinator would
         reject it.
@@ -331,7 +350,7 @@ class ConsumerMachine(RequestMachine):
         reading.error = error
         reading.retry_at = now + backoff_ms(reading.attempts)
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._reset(reading, f"partition {reading.partition} has no offset {reading.fetch_offset}")
+            self._reset(reading, f"partition {reading.partition} has no offset {reading.fetch_offset}", now)
             return
         match remedy_of(m.Fetch, error):
             case Remedy.REFRESH:
@@ -341,8 +360,10 @@ class ConsumerMachine(RequestMachine):
             case _:
                 reading.problem = refused(RequestFailed, error, f"fetch from partition {reading.partition}")
 
-    def _reset(self, reading: Reading, because: str) -> None:
-        timestamp = RESETS.get(self.settings.auto_offset_reset)
+    def _reset(self, reading: Reading, because: str, now: int) -> None:
+        strategy = self.settings.auto_offset_reset
+        ago_ms = duration_ms(strategy)
+        timestamp = RESETS.get(strategy) if ago_ms is None else now + self.wall_ahead_ms - ago_ms
         if timestamp is None:
             reading.problem = Failure(OffsetOutOfRange, because=because, error=ErrorCode.OFFSET_OUT_OF_RANGE)
             return
@@ -368,9 +389,13 @@ class ConsumerMachine(RequestMachine):
         for reading in asking:
             reading.lookup = None
             if isinstance(finished.body, m.ListOffsetsReply):
-                reading.begin_at(finished.body.partitions[0].offset)
+                offset = finished.body.partitions[0].offset
+                if offset >= 0:
+                    reading.begin_at(offset)
+                else:  # no record is as young as that
+                    self._look_up(reading, LATEST_TIMESTAMP)
             elif isinstance(finished.body, m.OffsetFetchReply):
-                self._begin_at_committed(reading, finished.body)
+                self._begin_at_committed(reading, finished.body, now)
             else:
                 reading.problem = finished.failure
 
@@ -380,15 +405,14 @@ class ConsumerMachine(RequestMachine):
             return finished
         return finished._replace(failure=member.commit_refused(finished.failure, request.generation_id))
 
-    def _begin_at_committed(self, reading: Reading, body: m.OffsetFetchReply) -> None:
-        offsets = {TopicPartition(entry.topic, entry.partition): entry.offset for entry in body.offsets}
-        offset = offsets.get(reading.partition, -1)
-        if offset >= 0:
-            reading.begin_at(offset)
+    def _begin_at_committed(self, reading: Reading, body: m.OffsetFetchReply, now: int) -> None:
+        where = reading.partition
+        committed = committed_offsets(body, [where])[where]
+        if committed is not None:
+            reading.begin_at(committed.offset)
         else:
-            self._reset(
-                reading, f"group {self.settings.group_id!r} has no committed offset for {reading.partition}"
-            )
+            because = f"group {self.settings.group_id!r} has no committed offset for {where}"
+            self._reset(reading, because, now)
 
     # --- machinery ------------------------------------------------------------------------------------------
 
@@ -399,7 +423,7 @@ class ConsumerMachine(RequestMachine):
                 self._read(self.member.assigned)
             if self.member.has_left:
                 self._group_metadata, self.member = self.member.metadata, None
-        self._find_positions()
+        self._find_positions(now)
         self._notice_unknown_topics(now)
         self._fetch(now)
         return super()._step(now)
@@ -426,7 +450,7 @@ class ConsumerMachine(RequestMachine):
             if now - since >= UNKNOWN_TOPIC_PATIENCE_MS or errors[topic] in AUTHORIZATION_ERRORS:
                 reading.problem = unknown_topic(topic, errors[topic])
 
-    def _find_positions(self) -> None:
+    def _find_positions(self, now: int) -> None:
         """Looks up missing positions: the group's committed offset, else `auto_offset_reset`."""
         lost = [
             r for r in self.readings.values() if r.position is None and r.lookup is None and not r.problem
@@ -435,7 +459,7 @@ class ConsumerMachine(RequestMachine):
             return
         if self.settings.group_id is None:
             for reading in lost:
-                self._reset(reading, f"partition {reading.partition} has no position")
+                self._reset(reading, f"partition {reading.partition} has no position", now)
             return
         number = self.calls.submit(
             self.committed_request([reading.partition for reading in lost]),
@@ -464,7 +488,7 @@ class ConsumerMachine(RequestMachine):
         for reading in self.readings.values():
             if reading.position is None or reading.in_flight is not None or reading.fetched:
                 continue
-            if reading.retry_at > now or reading.problem is not None:
+            if reading.retry_at > now or reading.problem is not None or reading.is_paused:
                 continue
             leader = self.cluster.leader(reading.partition)
             if leader is not None:

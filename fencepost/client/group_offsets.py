@@ -7,10 +7,11 @@ then cannot distinguish the current reader from one that was replaced.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 
+from fencepost.client.arguments import LeaderEpoch, Offset
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import NO_GENERATION
 from fencepost.protocol.terms import NO_LEADER_EPOCH, TopicPartition
@@ -37,15 +38,50 @@ class ConsumerGroupMetadata:
     group_instance_id: str | None = None
 
 
-def offsets_to_commit(offsets: Mapping[TopicPartition, int]) -> tuple[m.OffsetToCommit, ...]:
+class OffsetAndMetadata(NamedTuple):
+    """An offset to commit with a note of the program, which the coordinator keeps.
+
+    `offset`: that of the next record to read. `metadata`: any text. `leader_epoch`: of the last record that
+    was read, if the program knows it.
+    """
+
+    offset: Offset
+    metadata: str = ""
+    leader_epoch: LeaderEpoch | None = None
+
+
+CommittableOffset = Offset | OffsetAndMetadata
+"""What a program may commit for a partition."""
+
+
+def offsets_to_commit(offsets: Mapping[TopicPartition, CommittableOffset]) -> tuple[m.OffsetToCommit, ...]:
     """Offsets in the form of the messages."""
-    return tuple(
-        m.OffsetToCommit(
-            topic=where.topic,
-            partition=where.partition,
-            offset=offset,
-            leader_epoch=NO_LEADER_EPOCH,
-            metadata="",
+    wanted: list[m.OffsetToCommit] = []
+    for where, given in sorted(offsets.items()):
+        offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+        epoch = NO_LEADER_EPOCH if offset.leader_epoch is None else offset.leader_epoch
+        wanted.append(
+            m.OffsetToCommit(
+                topic=where.topic,
+                partition=where.partition,
+                offset=offset.offset,
+                leader_epoch=epoch,
+                metadata=offset.metadata,
+            )
         )
-        for where, offset in sorted(offsets.items())
-    )
+    return tuple(wanted)
+
+
+def committed_offsets(
+    reply: m.OffsetFetchReply, wanted: list[TopicPartition]
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """The offset of each partition in a reply, None where none is committed."""
+    found = {TopicPartition(each.topic, each.partition): each for each in reply.offsets}
+    offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    for where in wanted:
+        each = found.get(where)
+        offsets[where] = None
+        if each is not None and each.offset >= 0:
+            epoch = None if each.leader_epoch == NO_LEADER_EPOCH else each.leader_epoch
+            offsets[where] = OffsetAndMetadata(each.offset, each.metadata, epoch)
+    return offsets

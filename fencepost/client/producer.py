@@ -68,7 +68,7 @@ from fencepost.client.errors import (
     refused,
     unknown_topic,
 )
-from fencepost.client.group_offsets import ConsumerGroupMetadata, offsets_to_commit
+from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetadata, offsets_to_commit
 from fencepost.client.producer_states import (
     IDEMPOTENT,
     LAST_STATES,
@@ -126,7 +126,9 @@ class ProducerMachine(RequestMachine):
     _init_call: CallNumber | None = None
     _end_call: CallNumber | None = None
     _offset_calls: dict[CallNumber, str] = attrs.field(factory=dict)
-    _offsets: Ordered[dict[ConsumerGroupMetadata, dict[TopicPartition, int]]] = attrs.field(factory=dict)
+    _offsets: Ordered[dict[ConsumerGroupMetadata, dict[TopicPartition, CommittableOffset]]] = attrs.field(
+        factory=dict
+    )
     """Offsets that are not sent yet."""
     _added: bool = False
     """Something of this transaction was sent, so it needs an EndTxn."""
@@ -224,7 +226,10 @@ class ProducerMachine(RequestMachine):
         return self._step(now)
 
     def send_offsets(
-        self, offsets: Mapping[TopicPartition, int], group: ConsumerGroupMetadata | str, now: int
+        self,
+        offsets: Mapping[TopicPartition, CommittableOffset],
+        group: ConsumerGroupMetadata | str,
+        now: int,
     ) -> list[Effect]:
         """Adds a group's offsets to this transaction; they are sent at once, and commit waits for the answer.
         A group name alone commits them as a client that is not a member, which is never fenced.

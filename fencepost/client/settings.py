@@ -6,8 +6,9 @@ Rule: one frozen value per client; times are milliseconds, sizes are bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from typing import Final
 
 import attrs
 
@@ -16,7 +17,13 @@ from fencepost.client.partitioners import Partitioner, murmur2
 from fencepost.protocol import messages as m
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.messages import Request
-from fencepost.protocol.terms import INT32_MAX, INT64_MAX, IsolationLevel
+from fencepost.protocol.terms import (
+    EARLIEST_TIMESTAMP,
+    INT32_MAX,
+    INT64_MAX,
+    LATEST_TIMESTAMP,
+    IsolationLevel,
+)
 
 # Retries start soon, because most errors of a local broker last a few milliseconds (Kafka: retry.backoff.ms
 # is 100, retry.backoff.max.ms 1000).
@@ -38,7 +45,20 @@ ABORT_GRACE_MS: Final = 5_000
 JOIN_GROUP_TIMEOUT_LAPSE_MS: Final = 5_000
 LEAVE_TIMEOUT_MS: Final = 5_000
 
-Reset = Literal["earliest", "latest", "error"]
+RESETS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "none": None, "error": None}
+"""`auto_offset_reset` by Kafka's names ("none") and librdkafka's ("error")."""
+BY_DURATION: Final = "by_duration:"
+_DURATION: Final = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+_UNITS_MS: Final = (86_400_000, 3_600_000, 60_000, 1_000)
+
+
+def duration_ms(strategy: str) -> int | None:
+    """The milliseconds of "by_duration:PT1H" (KIP-1106), an ISO 8601 duration; None for other strategies."""
+    text = strategy.removeprefix(BY_DURATION)
+    found = _DURATION.fullmatch(text) if text != strategy else None
+    if found is None or not any(found.groups()):
+        return None
+    return int(sum(float(part or 0) * unit for part, unit in zip(found.groups(), _UNITS_MS, strict=True)))
 
 
 def backoff_ms(attempts: int) -> int:
@@ -151,16 +171,18 @@ class ConsumerSettings:
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     fetch_max_bytes: int = attrs.field(default=1_048_576, validator=_positive)
     fetch_max_wait_ms: int = attrs.field(default=500, validator=_from(0))
-    auto_offset_reset: Reset = "earliest"
+    auto_offset_reset: str = "earliest"
     request_timeout_ms: int = attrs.field(default=30_000, validator=_positive)
     default_api_timeout_ms: int = attrs.field(default=60_000, validator=_positive)
     client_id: str = ""
     filters_aborted: bool = True
 
     def __attrs_post_init__(self) -> None:
-        if self.auto_offset_reset not in ("earliest", "latest", "error"):
+        reset = self.auto_offset_reset
+        if reset not in RESETS and duration_ms(reset) is None:
             raise ValueError(
-                f"auto_offset_reset must be earliest, latest or error, not {self.auto_offset_reset!r}"
+                f"auto_offset_reset must be earliest, latest, none, or by_duration: and a duration such as "
+                f"PT1H30M, not {reset!r}"
             )
         if self.group_id == "":
             raise ValueError("group_id must not be empty; None makes a consumer without a group")

@@ -76,26 +76,6 @@ async def read(address: str, isolation_level: str = "read_committed") -> list[by
         return [values[place] for place in sorted(values)]
 
 
-def test_commits_are_visible_and_aborts_are_not(tell: Callable[[Story], None]) -> None:
-    async def story(address: str) -> None:
-        async with AsyncProducer(address, transactional_id="pay") as producer:
-            await producer.init_transactions()
-            async with producer.transaction():
-                outcomes = [await producer.send("t", b"yes", b"%d" % i) for i in range(10)]
-                producer.send_offsets_to_transaction({HERE: 3}, "g")
-            assert all([isinstance(await outcome, RecordMetadata) for outcome in outcomes])
-            with pytest.raises(KeyError, match="mine"):
-                await fail_in_a_transaction(producer)
-        assert sorted(await read(address)) == [b"yes"] * 10
-        assert sorted(await read(address, "read_uncommitted")) == [b"no"] + [b"yes"] * 10
-        async with AsyncConsumer(address, group_id="g") as consumer:
-            assert await consumer.committed([HERE]) == {HERE: 3}
-            await consumer.commit({HERE: 4})
-            assert await consumer.committed([HERE]) == {HERE: 4}
-
-    tell(story)
-
-
 def test_an_heir_fences_its_former_self(tell: Callable[[Story], None]) -> None:
     async def story(address: str) -> None:
         async with AsyncProducer(address, transactional_id="pay") as zombie:

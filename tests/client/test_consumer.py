@@ -13,7 +13,7 @@ from fencepost.client.consumer_records import AbortedFilter, ConsumedBatch, Reco
 from fencepost.client.effects import CallAnswered, Effect, SendRequest, WakeAt
 from fencepost.client.errors import ClientError, CorruptRecords, OffsetOutOfRange, UnknownTopic, WrongState
 from fencepost.client.serializers import json_deserializer, json_serializer, string_deserializer
-from fencepost.client.settings import ConsumerSettings, Reset
+from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import build_marker, place, read_batch
 from fencepost.protocol.errors import ErrorCode
@@ -291,7 +291,7 @@ def test_a_question_where_to_begin_is_dropped_by_a_seek() -> None:
 
 
 @pytest.mark.parametrize(("reset", "timestamp"), [("earliest", -2), ("latest", -1)])
-def test_out_of_range_goes_where_the_policy_says(reset: Reset, timestamp: int) -> None:
+def test_out_of_range_goes_where_the_policy_says(reset: str, timestamp: int) -> None:
     reader = Reader(ConsumerSettings(auto_offset_reset=reset))
     reader.machine.seek(HERE, 999)
     reader.sent.clear()

@@ -19,7 +19,7 @@ WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
     (ProducerSettings, {"transaction_version": 1}, "0 or 2"),
     (ProducerSettings, {"buffer_memory": 10}, "at least batch_size"),
     (ConsumerSettings, {"group_id": ""}, "must not be empty"),
-    (ConsumerSettings, {"auto_offset_reset": "newest"}, "earliest, latest or error"),
+    (ConsumerSettings, {"auto_offset_reset": "newest"}, "earliest, latest, none, or by_duration"),
     (ConsumerSettings, {"fetch_max_bytes": 0}, "from 1 to"),
 ]
 

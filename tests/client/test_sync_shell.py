@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from fencepost.broker.embedded import Broker
-from fencepost.client.consumer_records import Record
 from fencepost.client.errors import (
     BufferFull,
     ClientClosed,
@@ -23,12 +22,6 @@ from fencepost.client.errors import (
     RequestTimeout,
     TransactionAborted,
     UnknownTopic,
-)
-from fencepost.client.serializers import (
-    json_deserializer,
-    json_serializer,
-    string_deserializer,
-    string_serializer,
 )
 from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol import messages as m
@@ -67,49 +60,6 @@ def read(
                 for offset, value in zip(batch.offsets, batch.values, strict=True):
                     values[batch.partition.partition, offset] = value
         raise AssertionError("the end was never reached")
-
-
-def test_commits_are_visible_and_aborts_are_not(broker: Broker) -> None:
-    with Producer(broker.address, transactional_id="pay") as producer:
-        producer.init_transactions()
-        with producer.transaction():
-            outcomes = [producer.send("t", b"yes", b"%d" % i) for i in range(10)]
-        assert sorted(o.result().partition for o in outcomes) == sorted(
-            o.partition.partition for o in outcomes
-        )
-        with pytest.raises(KeyError, match="mine"):
-            fail_in_a_transaction(producer)
-        with producer.transaction():
-            producer.send("t", b"also")
-    assert sorted(read(broker.address)) == [b"also"] + [b"yes"] * 10
-    assert sorted(read(broker.address, "read_uncommitted")) == [b"also", b"no"] + [b"yes"] * 10
-    assert sorted(read(broker.address, filters_aborted=False)) == [b"also", b"no"] + [b"yes"] * 10
-
-
-def fail_in_a_transaction(producer: Producer) -> None:
-    with producer.transaction():
-        producer.send("t", b"no")
-        producer.flush()
-        raise KeyError("mine")
-
-
-def test_offsets_move_with_their_transaction(broker: Broker) -> None:
-    where = TopicPartition("t", 0)
-    with (
-        Producer(broker.address, transactional_id="pay") as producer,
-        Consumer(broker.address, group_id="g") as consumer,
-    ):
-        producer.init_transactions()
-        with producer.transaction():
-            producer.send("t", b"out")
-            producer.send_offsets_to_transaction({where: 5}, "g")
-        assert consumer.committed([where, PARTITIONS[1]]) == {where: 5, PARTITIONS[1]: None}
-        producer.begin_transaction()
-        producer.send_offsets_to_transaction({where: 9}, "g")
-        producer.abort_transaction()
-        assert consumer.committed([where]) == {where: 5}
-        consumer.commit({where: 7})
-        assert consumer.committed([where]) == {where: 7}
 
 
 def test_an_heir_fences_its_former_self(broker: Broker) -> None:
@@ -186,28 +136,6 @@ def test_columns_arrive_in_order_and_have_outcomes(broker: Broker) -> None:
     assert stored
     assert [found[place.partition, place.offset] for place in placed] == list(zip(keys, values, strict=True))
     assert [found[place.partition, place.offset][1] for place in unkeyed] == values
-
-
-def test_serializers_on_both_sides(broker: Broker) -> None:
-    with Producer(
-        broker.address, key_serializer=string_serializer, value_serializer=json_serializer
-    ) as producer:
-        producer.send("t", {"b": 1, "a": [None, "é"]}, "schlüssel").result()
-        producer.send_many("t", [1, None], ["x", None]).result()
-    with Consumer(
-        broker.address, key_deserializer=string_deserializer, value_deserializer=json_deserializer
-    ) as consumer:
-        consumer.assign(PARTITIONS)
-        records: list[Record] = []
-        for _ in range(100):
-            records += [record for batch in consumer.poll(1_000) for record in batch]
-            if len(records) == 3:
-                break
-    assert {(record.key, str(record.value)) for record in records} == {
-        ("schlüssel", "{'a': [None, 'é'], 'b': 1}"),
-        ("x", "1"),
-        (None, "None"),
-    }
 
 
 # --- faults -------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from inspect import signature
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Final, Generic, TypeVar, Unpack
 
 from fencepost.client.admin import AdminCalls
 from fencepost.client.arguments import BootstrapServers, Count, checks_arguments
@@ -33,15 +33,12 @@ from fencepost.client.requests import RequestMachine
 from fencepost.client.security import SecuritySettings, StartHandshake
 from fencepost.client.send_path import SendPath
 from fencepost.client.serializers import Deserializer, Serializer
-from fencepost.client.settings import (
-    ConsumerSettings,
-    ProducerSettings,
-    Reset,
-    compression_named,
-    isolation_named,
-)
+from fencepost.client.settings import ConsumerSettings, ProducerSettings, compression_named, isolation_named
 from fencepost.client.shells.sockets import Clock, handshakes, monotonic_ms
 from fencepost.protocol.terms import IsolationLevel
+
+WAIT_FOR_RECORDS_MS: Final = 60_000
+"""How long one poll() of an iteration waits; then the next one does."""
 
 DriverT = TypeVar("DriverT", bound=CallDriver)
 CallsT = TypeVar("CallsT")
@@ -166,7 +163,7 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
         value_deserializer: Deserializer | None = None,
         fetch_max_bytes: int = 1_048_576,
         fetch_max_wait_ms: int = 500,
-        auto_offset_reset: Reset = "earliest",
+        auto_offset_reset: str = "earliest",
         metadata_max_age_ms: int = 300_000,
         request_timeout_ms: int = 30_000,
         default_api_timeout_ms: int = 60_000,
@@ -182,8 +179,9 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
         a rebalance (KIP-345). `session_timeout_ms`, `heartbeat_interval_ms`: the group expels a member
         without heartbeats. `max_poll_interval_ms`: a member that does not poll for so long leaves its group
         (KIP-62). `partition_assignment_strategy`: "range", "cooperative-sticky", or both. `isolation_level`:
-        read_committed (the default, unlike Kafka's) or read_uncommitted. `auto_offset_reset`: "earliest",
-        "latest" or "error", for a partition without a valid offset. `fetch_max_bytes`, `fetch_max_wait_ms`:
+        read_committed (the default, unlike Kafka's) or read_uncommitted. `auto_offset_reset`: where to
+        begin without a valid offset: "earliest", "latest", "by_duration:PT1H" (the records of the last hour,
+        KIP-1106), or "none", which raises OffsetOutOfRange. `fetch_max_bytes`, `fetch_max_wait_ms`:
         the limits of a fetch. `key_deserializer`, `value_deserializer`: from bytes to objects.
         `filters_aborted`: False shows the records that read_committed would filter out. `clock`:
         milliseconds, for tests. `security`: as for a producer. ValueError if a setting is invalid.
@@ -210,6 +208,7 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
         self._driver = self.make_driver(
             self._machine, client_id, request_timeout_ms, clock, handshakes(security)
         )
+        self._machine.wall_ahead_ms = self._driver.wall_ms - self._driver.now
         self._calls = ConsumerCalls(self._machine, self._driver)
 
 

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -16,11 +16,19 @@ from fencepost.client.admin import AdminCalls
 from fencepost.client.arguments import Milliseconds, PartitionNumber, checks_arguments
 from fencepost.client.batch import Headers, ProducerBatch, ProducerRecord
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls, TopicNotLoaded
+from fencepost.client.consumer_records import Record
 from fencepost.client.errors import BufferFull
 from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata, make_record_metadata
 from fencepost.client.send_path import SendPath, shares
 from fencepost.client.settings import CLOSE_TIMEOUT_MS
-from fencepost.client.shells.clients import AdminClient, Client, ConsumerClient, ProducerClient, described
+from fencepost.client.shells.clients import (
+    WAIT_FOR_RECORDS_MS,
+    AdminClient,
+    Client,
+    ConsumerClient,
+    ProducerClient,
+    described,
+)
 from fencepost.client.shells.sync_driver import Driver
 
 __all__ = ["Admin", "Consumer", "Producer", "SendFuture", "SendFutures"]
@@ -219,16 +227,25 @@ class Consumer(ConsumerClient[Driver]):
     poll = blocking(ConsumerCalls.poll)
     position = blocking(ConsumerCalls.position)
     fetch_errors = at_once(ConsumerCalls.fetch_errors)
+    pause = at_once(ConsumerCalls.pause)
+    resume = at_once(ConsumerCalls.resume)
+    paused = at_once(ConsumerCalls.paused)
     seek = at_once(ConsumerCalls.seek)
     seek_to_beginning = at_once(ConsumerCalls.seek_to_beginning)
     seek_to_end = at_once(ConsumerCalls.seek_to_end)
     committed = blocking(ConsumerCalls.committed)
+    committed_metadata = blocking(ConsumerCalls.committed_metadata)
     commit = blocking(ConsumerCalls.commit)
 
     def close(self) -> None:
         """Leaves the group, then closes the connections."""
         self._calls.check_not_calling_back("close")
         self._driver.end(self._calls.close())
+
+    def __iter__(self) -> Iterator[Record]:
+        """The records one by one, without end; `poll` returns whole batches, and is several times faster."""
+        while True:
+            yield from self._calls.one_by_one(self.poll(WAIT_FOR_RECORDS_MS))
 
     def __enter__(self) -> Consumer:
         return self

@@ -1,0 +1,492 @@
+"""Twenty stories of a program and its clients, each told once for the blocking and the async clients.
+
+Rule: a story is written for the async clients. The blocking ones look like them through `AsIfAsync`, whose
+calls are done when they are awaited; so no story can depend on which clients it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
+from inspect import iscoroutinefunction, unwrap
+from typing import Any, Final, cast
+
+import attrs
+import pytest
+
+from fencepost import (
+    Admin,
+    AsyncAdmin,
+    AsyncConsumer,
+    AsyncProducer,
+    Broker,
+    ClientError,
+    ConsumedBatch,
+    Consumer,
+    OffsetAndMetadata,
+    OffsetOutOfRange,
+    Producer,
+    ProducerFenced,
+    RebalanceListener,
+    RecordMetadata,
+    RequestFailed,
+    TopicPartition,
+    TransactionState,
+    UnknownTopic,
+    WrongState,
+    json_deserializer,
+    json_serializer,
+    string_deserializer,
+    string_serializer,
+)
+from fencepost.client.serializers import Deserializer
+from fencepost.protocol.errors import ErrorCode
+
+NO_DECODING: Final[Mapping[str, Deserializer]] = {}
+HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+# --- the clients of a story ---------------------------------------------------------------------------------
+
+
+class AsIfAsync:
+    """A blocking client, future, transaction or iterator with the face of its async twin."""
+
+    def __init__(self, blocking: Any, twin: type[Any]) -> None:
+        self._blocking, self._twin = blocking, twin
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._blocking, name)
+        like: Any = getattr(self._twin, name, None)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return AsIfAsync.of(found(*args, **kwargs))
+
+        async def call_later(*args: Any, **kwargs: Any) -> Any:
+            return call(*args, **kwargs)
+
+        is_async = iscoroutinefunction(like) or iscoroutinefunction(unwrap(like))
+        return call_later if is_async else call
+
+    @staticmethod
+    def of(result: Any) -> Any:
+        """A result as the async client would return it: futures and transactions are wrapped, too."""
+        is_wrapped = hasattr(result, "result") or hasattr(result, "gen")
+        return AsIfAsync(result, object) if is_wrapped else result
+
+    def __len__(self) -> int:
+        return len(self._blocking)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._result().__await__()
+
+    async def _result(self) -> Any:
+        return self._blocking.result()
+
+    async def __aenter__(self) -> Any:
+        entered = self._blocking.__enter__()
+        return self if entered is self._blocking else entered
+
+    async def __aexit__(self, *problem: Any) -> Any:
+        return self._blocking.__exit__(*problem)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return cast("AsyncIterator[Any]", AsIfAsync(iter(self._blocking), object))
+
+    async def __anext__(self) -> Any:
+        return next(self._blocking)
+
+
+@attrs.frozen
+class Clients:
+    """Makes the clients of one story, of one kind, for one broker with the topic `t` of two partitions."""
+
+    broker: Broker
+    are_blocking: bool
+
+    def _made(self, twin: type[Any], blocking: type[Any], settings: dict[str, Any]) -> Any:
+        address = self.broker.address
+        return (
+            AsIfAsync(blocking(address, **settings), twin) if self.are_blocking else twin(address, **settings)
+        )
+
+    def producer(self, **settings: Any) -> AsyncProducer:
+        return self._made(AsyncProducer, Producer, settings)
+
+    def consumer(self, **settings: Any) -> AsyncConsumer:
+        return self._made(AsyncConsumer, Consumer, settings)
+
+    def admin(self) -> AsyncAdmin:
+        return self._made(AsyncAdmin, Admin, {})
+
+    async def stored(
+        self, isolation_level: str = "read_committed", decoding: Mapping[str, Deserializer] = NO_DECODING
+    ) -> list[Any]:
+        """The values of both partitions up to their ends, in order of partition and offset."""
+        places = [HERE, THERE]
+        async with (
+            self.admin() as admin,
+            self.consumer(isolation_level=isolation_level, **decoding) as consumer,
+        ):
+            ends = await admin.end_offsets(places, isolation_level)
+            consumer.assign(places)
+            found: list[ConsumedBatch] = []
+            while any([await consumer.position(where) < end for where, end in ends.items()]):
+                found += await consumer.poll()
+            return [
+                value
+                for where in places
+                for batch in found
+                if batch.partition == where
+                for value in batch.values
+            ]
+
+
+Story = Callable[[Clients], Coroutine[Any, Any, None]]
+STORIES: Final[list[Story]] = []
+
+
+def story(told: Story) -> Story:
+    """Adds a story to the body."""
+    STORIES.append(told)
+    return told
+
+
+def tell_blocking(told: Coroutine[Any, Any, None]) -> None:
+    """Runs a story on blocking clients: it never waits for an event loop."""
+    with pytest.raises(StopIteration):
+        told.send(None)
+
+
+async def poll_until(consumer: AsyncConsumer, count: int) -> list[Any]:
+    """Polls until `count` values were read."""
+    values: list[Any] = []
+    while len(values) < count:
+        values += [value for batch in await consumer.poll() for value in batch.values]
+    return values
+
+
+# --- producing ----------------------------------------------------------------------------------------------
+
+
+@story
+async def commits_are_visible_and_aborts_are_not(clients: Clients) -> None:
+    async with clients.producer(transactional_id="pay") as producer:
+        await producer.init_transactions()
+        async with producer.transaction():
+            await producer.send("t", b"yes", partition=0)
+        with pytest.raises(KeyError, match="mine"):
+            await _fail_in_a_transaction(producer)
+    assert await clients.stored() == [b"yes"]
+    assert await clients.stored("read_uncommitted") == [b"yes", b"no"]
+
+
+async def _fail_in_a_transaction(producer: AsyncProducer) -> None:
+    async with producer.transaction():
+        await (await producer.send("t", b"no", partition=0))
+        raise KeyError("mine")
+
+
+@story
+async def an_open_transaction_holds_committed_readers_back(clients: Clients) -> None:
+    async with clients.producer(transactional_id="pay") as producer, clients.producer() as other:
+        await producer.init_transactions()
+        producer.begin_transaction()
+        await (await producer.send("t", b"open", partition=0))
+        await (await other.send("t", b"after", partition=0))
+        assert await clients.stored() == []
+        assert await clients.stored("read_uncommitted") == [b"open", b"after"]
+        await producer.commit_transaction()
+    assert await clients.stored() == [b"open", b"after"]
+
+
+@story
+async def a_zombie_is_fenced_and_told_so(clients: Clients) -> None:
+    async with (
+        clients.producer(transactional_id="pay") as zombie,
+        clients.producer(transactional_id="pay") as heir,
+    ):
+        await zombie.init_transactions()
+        zombie.begin_transaction()
+        await (await zombie.send("t", b"zombie", partition=0))
+        await heir.init_transactions()
+        async with heir.transaction():
+            await heir.send("t", b"heir", partition=0)
+        with pytest.raises(ProducerFenced, match="its successor continues"):
+            await zombie.commit_transaction()
+        with pytest.raises(ProducerFenced):
+            zombie.begin_transaction()
+    assert await clients.stored() == [b"heir"]
+
+
+@story
+async def a_key_keeps_its_partition_and_its_order(clients: Clients) -> None:
+    async with clients.producer() as producer:
+        sent = [await producer.send("t", b"%d" % number, b"alice") for number in range(5)]
+        places = [await each for each in sent]
+    assert [place.offset for place in places] == [0, 1, 2, 3, 4]
+    assert len({place.partition for place in places}) == 1
+    assert await clients.stored() == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@story
+async def columns_have_a_place_per_value(clients: Clients) -> None:
+    async with clients.producer() as producer:
+        columns = await producer.send_many("t", [b"a", None, b"c"], [b"k", b"k", b"k"], partition=1)
+        assert await columns == [RecordMetadata("t", 1, offset) for offset in range(3)]
+        assert len(await producer.send_many("t", [])) == 0
+    assert await clients.stored() == [b"a", None, b"c"]
+
+
+@story
+async def headers_timestamps_and_nulls_arrive_as_they_were_sent(clients: Clients) -> None:
+    headers = [("h", b"1"), ("h", None)]
+    async with clients.producer() as producer:
+        await producer.send("t", None, b"k", partition=0, timestamp_ms=1_700_000_000_000, headers=headers)
+    async with clients.consumer() as consumer:
+        consumer.assign([HERE])
+        async for record in consumer:
+            assert (record.key, record.value, record.timestamp) == (b"k", None, 1_700_000_000_000)
+            assert record.headers == headers
+            break
+
+
+@story
+async def objects_are_serialized_on_one_side_and_deserialized_on_the_other(clients: Clients) -> None:
+    async with clients.producer(
+        key_serializer=string_serializer, value_serializer=json_serializer
+    ) as producer:
+        await producer.send("t", {"b": 1, "a": [None, "é"]}, "schlüssel")
+        await producer.send_many("t", [None], ["schlüssel"])
+    decoding = {"key_deserializer": string_deserializer, "value_deserializer": json_deserializer}
+    assert await clients.stored(decoding=decoding) == [{"a": [None, "é"], "b": 1}, None]
+
+
+@story
+async def flush_waits_for_every_record(clients: Clients) -> None:
+    async with clients.producer(linger_ms=60_000) as producer:
+        sent = [await producer.send("t", b"%d" % number) for number in range(10)]
+        assert not any(each.done() for each in sent)
+        await producer.flush()
+        assert all(each.done() for each in sent)
+    assert len(await clients.stored()) == 10
+
+
+@story
+async def an_unknown_topic_is_named(clients: Clients) -> None:
+    async with clients.producer() as producer:
+        with pytest.raises(UnknownTopic, match="topic 'nowhere' does not exist"):
+            await producer.send("nowhere", b"x")
+        await (await producer.send("t", b"x"))
+        with pytest.raises(UnknownTopic, match="topic 't' has 2 partitions"):
+            await producer.send("t", b"x", partition=2)
+
+
+@story
+async def a_producer_says_which_call_comes_first(clients: Clients) -> None:
+    async with clients.producer(transactional_id="pay") as producer:
+        with pytest.raises(WrongState, match=r"call init_transactions\(\) first"):
+            producer.begin_transaction()
+        await producer.init_transactions()
+        with pytest.raises(WrongState, match=r"call begin_transaction\(\) first"):
+            await producer.commit_transaction()
+    with pytest.raises(WrongState):
+        await producer.init_transactions()
+
+
+# --- consuming ----------------------------------------------------------------------------------------------
+
+
+@story
+async def offsets_move_with_their_transaction(clients: Clients) -> None:
+    async with (
+        clients.producer(transactional_id="pay") as producer,
+        clients.consumer(group_id="g") as consumer,
+    ):
+        await producer.init_transactions()
+        async with producer.transaction():
+            noted = OffsetAndMetadata(5, "by the night shift", leader_epoch=0)
+            producer.send_offsets_to_transaction({HERE: noted, THERE: 6}, "g")
+        assert await consumer.committed([HERE, THERE]) == {HERE: 5, THERE: 6}
+        assert await consumer.committed_metadata([HERE]) == {HERE: noted}
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({HERE: 9}, "g")
+        await producer.abort_transaction()
+        assert await consumer.committed([HERE]) == {HERE: 5}
+
+
+@story
+async def committed_offsets_have_a_note(clients: Clients) -> None:
+    async with clients.consumer(group_id="g") as consumer:
+        assert await consumer.committed_metadata([HERE]) == {HERE: None}
+        await consumer.commit({HERE: OffsetAndMetadata(3, "checked"), THERE: 4})
+        assert await consumer.committed([HERE, THERE]) == {HERE: 3, THERE: 4}
+        assert await consumer.committed_metadata([HERE]) == {HERE: OffsetAndMetadata(3, "checked")}
+    async with clients.consumer() as nobody:
+        with pytest.raises(WrongState, match="has no group_id"):
+            await nobody.commit({HERE: 1})
+
+
+@story
+async def a_paused_partition_waits(clients: Clients) -> None:
+    async with clients.producer() as producer, clients.consumer() as consumer:
+        consumer.assign([HERE, THERE])
+        consumer.pause(HERE)
+        assert consumer.paused() == [HERE]
+        await producer.send_many("t", [b"here"], partition=0)
+        await producer.send_many("t", [b"there"], partition=1)
+        await producer.flush()
+        assert await poll_until(consumer, 1) == [b"there"]
+        assert await consumer.poll(timeout_ms=0) == []
+        consumer.resume(HERE)
+        assert await poll_until(consumer, 1) == [b"here"]
+        with pytest.raises(WrongState, match="not assigned"):
+            consumer.pause(TopicPartition("other", 0))
+
+
+@story
+async def a_loop_over_a_consumer_commits_what_it_has_seen(clients: Clients) -> None:
+    async with clients.producer() as producer, clients.consumer(group_id="g") as consumer:
+        await (await producer.send_many("t", [b"0", b"1", b"2", b"3"], partition=0))
+        consumer.assign([HERE])
+        async for record in consumer:
+            if record.offset == 1:
+                await consumer.commit()
+                break
+        assert await consumer.committed([HERE]) == {HERE: 2}
+        assert await consumer.position(HERE) == 2
+        values = [record.value async for record in _first(consumer, 2)]
+        assert values == [b"2", b"3"]
+        assert await consumer.position(HERE) == 4
+
+
+async def _first(consumer: AsyncConsumer, count: int) -> AsyncIterator[Any]:
+    records = aiter(consumer)
+    for _ in range(count):
+        yield await anext(records)
+
+
+@story
+async def a_seek_inside_a_loop_is_obeyed(clients: Clients) -> None:
+    async with clients.producer() as producer, clients.consumer() as consumer:
+        await (await producer.send_many("t", [b"0", b"1", b"2", b"3"], partition=0))
+        consumer.assign([HERE])
+        seen: list[int] = []
+        async for record in consumer:
+            seen.append(record.offset)
+            if seen == [0, 1]:
+                consumer.seek(HERE, 0)
+            if record.offset == 3:
+                break
+        assert seen == [0, 1, 0, 1, 2, 3]
+        consumer.seek_to_beginning()
+        assert await consumer.position(HERE) == 0
+        consumer.seek_to_end(HERE)
+        assert await consumer.position(HERE) == 4
+
+
+@story
+async def a_consumer_begins_where_it_was_told(clients: Clients) -> None:
+    async with clients.producer() as producer:
+        await (await producer.send("t", b"old", partition=0, timestamp_ms=1_000))
+        await (await producer.send("t", b"new", partition=0))
+    for reset, position in {"earliest": 0, "latest": 2, "by_duration:PT1H": 1}.items():
+        async with clients.consumer(auto_offset_reset=reset) as consumer:
+            consumer.assign([HERE])
+            assert await consumer.position(HERE) == position, reset
+    async with clients.consumer(auto_offset_reset="by_duration:PT1S") as consumer:
+        consumer.assign([THERE])
+        assert await consumer.position(THERE) == 0, "the end, without a record of the last second"
+    async with clients.consumer(auto_offset_reset="none") as consumer:
+        consumer.assign([HERE])
+        with pytest.raises(OffsetOutOfRange, match="seek"):
+            await consumer.poll()
+
+
+class Rebalances(RebalanceListener):
+    """Remembers what was assigned and revoked."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, list[TopicPartition]]] = []
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        self.seen.append(("assigned", sorted(partitions)))
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        self.seen.append(("revoked", sorted(partitions)))
+
+
+@story
+async def a_member_of_a_group_gets_its_partitions_and_returns_them(clients: Clients) -> None:
+    listener = Rebalances()
+    async with clients.producer() as producer, clients.consumer(group_id="g") as consumer:
+        await (await producer.send_many("t", [b"x", b"y"], partition=1))
+        consumer.subscribe(["t"], listener)
+        assert await poll_until(consumer, 2) == [b"x", b"y"]
+        assert listener.seen == [("assigned", [HERE, THERE])]
+        await consumer.commit()
+        assert await consumer.committed([THERE]) == {THERE: 2}
+        assert consumer.group_metadata().generation_id > 0
+        await consumer.unsubscribe()
+        assert listener.seen[1:] == [("revoked", [HERE, THERE])]
+        assert consumer.assignment() == []
+
+
+@story
+async def input_is_copied_exactly_once(clients: Clients) -> None:
+    async with (
+        clients.producer(transactional_id="copy") as producer,
+        clients.consumer(group_id="g") as consumer,
+    ):
+        await producer.init_transactions()
+        async with clients.producer() as orders:
+            await (await orders.send_many("t", [b"1", b"2"], partition=0))
+        consumer.subscribe(["t"])
+        for crashes in (True, False):
+            for batch in await _polled(consumer):
+                producer.begin_transaction()
+                for record in batch:
+                    await producer.send("t", b"copy of " + record.value, partition=1)
+                producer.send_offsets_to_transaction({HERE: batch.next_offset}, consumer.group_metadata())
+                await (producer.abort_transaction() if crashes else producer.commit_transaction())
+            consumer.seek(HERE, (await consumer.committed([HERE]))[HERE] or 0)
+    assert await clients.stored() == [b"1", b"2", b"copy of 1", b"copy of 2"]
+
+
+async def _polled(consumer: AsyncConsumer) -> list[ConsumedBatch]:
+    while True:
+        batches = [batch for batch in await consumer.poll() if batch.partition == HERE]
+        if batches:
+            return batches
+
+
+# --- administration -----------------------------------------------------------------------------------------
+
+
+@story
+async def an_administrator_makes_grows_and_deletes_a_topic(clients: Clients) -> None:
+    async with clients.admin() as admin:
+        await admin.create_topic("orders", 2, {"retention.ms": "1000"})
+        await admin.create_partitions("orders", 3)
+        assert len((await admin.describe_topic("orders")).leaders) == 3
+        await admin.delete_topic("orders")
+        with pytest.raises(RequestFailed, match="topic 'orders' does not exist") as told:
+            await admin.delete_topic("orders")
+        assert told.value.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert "create_topic" not in str(told.value)
+
+
+@story
+async def an_administrator_ends_a_transaction_that_nobody_ends(clients: Clients) -> None:
+    async with clients.producer(transactional_id="pay") as producer, clients.admin() as admin:
+        await producer.init_transactions()
+        producer.begin_transaction()
+        await (await producer.send("t", b"stuck", partition=0))
+        (listed,) = await admin.list_transactions([TransactionState.ONGOING])
+        assert listed.transactional_id == "pay"
+        await admin.force_terminate_transaction("pay")
+        assert (await admin.describe_transaction("pay")).state is not TransactionState.ONGOING
+        with pytest.raises(ClientError):
+            await producer.commit_transaction()
+    assert await clients.stored() == []
