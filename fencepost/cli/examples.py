@@ -36,7 +36,11 @@ EXAMPLES: Final = {
     "dump": ("fencepost dump ./data", "fencepost dump ./data/orders-0 --records"),
     "check": ("fencepost check ./data",),
     "repair": ("fencepost repair ./data", "fencepost repair ./data --write"),
-    "fuzz": ("fencepost fuzz --seeds 500", "fencepost fuzz --first-seed 7 --seeds 1 --break fencing"),
+    "fuzz": (
+        "fencepost fuzz --seeds 500",
+        "fencepost fuzz --first-seed 7 --seeds 1 --break fencing",
+        "fencepost fuzz --for 10m --shrink --output found --junit report.xml",
+    ),
     "shrink": ("fencepost shrink --seed 7 --break fencing",),
     "run": (
         "fencepost run --list",
@@ -44,7 +48,11 @@ EXAMPLES: Final = {
         "fencepost run late_end_txn --slide --svg late.svg",
         "fencepost run my-scenarios --output failed --junit report.xml",
     ),
-    "explore": ("fencepost explore", "fencepost explore --transaction-version 0 --retries 1"),
+    "explore": (
+        "fencepost explore",
+        "fencepost explore --transaction-version 0 --text",
+        "fencepost explore --transaction-version 0 --output found",
+    ),
     "--install-completion": ("fencepost --install-completion",),
     "demo": ("fencepost demo --flights 20000", "fencepost demo --break fencing"),
 }

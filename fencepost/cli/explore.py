@@ -6,16 +6,17 @@ output says which of them it was.
 
 from __future__ import annotations
 
-import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import attrs
 from cyclopts import Parameter, validators
 
+from fencepost.cli.drawing import NO_DRAWING, DrawOptions, Pictures
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
-from fencepost.cli.options import WithoutFixes
-from fencepost.cli.output import Json, print_json, text_beside
+from fencepost.cli.options import AsJson, TimeBudget, WithoutFixes
+from fencepost.cli.output import Json, print_json, print_progress, text_beside
 from fencepost.cli.table import counted
 
 if TYPE_CHECKING:
@@ -36,7 +37,11 @@ def explore(
     partition_verification: bool | None = None,
     without_fixes: WithoutFixes = (),
     max_states: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1_000_000,
-    as_json: Annotated[bool, Parameter("--json", negative="")] = False,
+    for_: TimeBudget = None,
+    draw: DrawOptions = NO_DRAWING,
+    output: Path | None = None,
+    junit: Path | None = None,
+    as_json: AsJson = False,
 ) -> int:
     """Check every reachable state of a small cluster.
 
@@ -63,10 +68,23 @@ def explore(
         Switch off one of Kafka's later fixes, by its name in docs/fidelity.md. Repeatable.
     max_states
         Stop the search after this number of states.
+    for_
+        Stop the search after this time, such as 10m. A search that stops before it checked all states proves
+        nothing, and the exit code is 1.
+    output
+        Directory for the files of a violation: a scenario that `fencepost run` plays, if one can show it, the
+        drawing, the table and JSON.
+    junit
+        Write a report in JUnit's XML format to this file.
     """
     from fencepost.broker.kafka_fixes import KafkaFixes
-    from fencepost.simulator.explore import ExploreConfig, StateSearch
+    from fencepost.cli import artefacts
+    from fencepost.simulator.explore import ExploreConfig
 
+    pictures = Pictures(draw)
+    pictures.prove(as_json=as_json)
+    artefacts.prove(output)
+    report = artefacts.junit_target(junit)
     config = ExploreConfig(
         producers=producers,
         transactions=transactions,
@@ -78,48 +96,116 @@ def explore(
         crashes=crashes,
         max_states=max_states,
     )
-    began = time.perf_counter()
-    search, code = StateSearch(config), FAILED
-    try:
-        explored = search.run(_tell_progress if sys.stderr.isatty() else None)
-    except Ended as ended:
-        explored, code = search.so_far(), code_of(ended)
-    seconds = time.perf_counter() - began
+    result = _search(config, for_)
+    explored = result.explored
+    if explored.history is not None:
+        pictures.show(explored.history)
+    told = result.words()
     with text_beside(as_json=as_json):
-        _tell(explored, seconds, is_interrupted=code != FAILED)
-    if as_json:
-        print_json(_as_json(config, explored, seconds))
-    return OK if explored.complete else code
-
-
-def _tell_progress(states: int, waiting: int) -> None:
-    print(f"\r{states:,} states checked, {waiting:,} waiting ", end="", file=sys.stderr, flush=True)
-
-
-def _tell(explored: Explored, seconds: float, *, is_interrupted: bool) -> None:
-    for number, step in enumerate(explored.trace, start=1):
-        print(f"{number:>4}  {step}")
-    states, steps = counted(explored.states, "state"), counted(explored.transitions, "transition")
-    size = f"{states} and {steps} in {seconds:.2f} s"
-    if explored.violation is not None:
-        found = f"{explored.violation} after {counted(len(explored.trace), 'step')}"
-        print(f"{found}: {explored.because} ({size}).")
-    elif explored.complete:
-        print(f"No violation in any reachable state: {size}, {counted(explored.ends, 'final state')}.")
-    elif is_interrupted:
-        print(f"No violation so far, but the search was interrupted before it checked all states: {size}.")
-    else:
-        print(
-            f"No violation so far, but the search reached --max-states before it checked all states: {size}."
+        print("\n".join(told))
+        if output is not None and explored.history is not None:
+            _save(output, explored)
+    if report is not None:
+        case = artefacts.JUnitCase(
+            suite="explore",
+            name=explored.command,
+            seconds=result.seconds,
+            failure=None if explored.complete else told[-2],
+            details="\n".join(told),
         )
-    counts = ", ".join(f"{count:,} {name}" for name, count in explored.reached.items())
-    print(f"The transitions include {counts}.")
+        report.write(artefacts.junit(explored.command, [case]))
+    if as_json:
+        print_json(result.as_json())
+    return OK if explored.complete else result.code
 
 
-def _as_json(config: ExploreConfig, explored: Explored, seconds: float) -> dict[str, Json]:
-    return attrs.asdict(explored) | {
-        "steps": len(explored.trace),
-        "seconds": round(seconds, 3),
-        "states_per_second": round(explored.states / seconds),
-        "transaction_version": config.transaction_version,
-    }
+class _TimeIsOver(Exception):
+    """The time of --for is over."""
+
+
+def _search(config: ExploreConfig, seconds_max: float | None) -> _Result:
+    """Searches to the end, to the first violation, or until the user or --for ends it."""
+    from fencepost.simulator.explore import StateSearch
+
+    began, search = time.perf_counter(), StateSearch(config)
+    code, stopped_by = FAILED, "the search reached --max-states"
+
+    def tell(states: int, waiting: int) -> None:
+        print_progress(f"{states:,} states checked, {waiting:,} waiting")
+        if seconds_max is not None and time.perf_counter() - began >= seconds_max:
+            raise _TimeIsOver
+
+    try:
+        explored = search.run(tell)
+    except Ended as ended:
+        explored, code, stopped_by = search.so_far(), code_of(ended), "the search was interrupted"
+    except _TimeIsOver:
+        explored, stopped_by = search.so_far(), "the time of --for was over"
+    print_progress()
+    seconds = time.perf_counter() - began
+    return _Result(explored=explored, code=code, stopped_by=stopped_by, seconds=seconds)
+
+
+@attrs.frozen(kw_only=True)
+class _Result:
+    """A search with its exit code if it is not complete, what stopped it then, and its time."""
+
+    explored: Explored
+    code: int
+    stopped_by: str
+    seconds: float
+
+    def words(self) -> list[str]:
+        """The trace of a violation, the result, and what the search came across."""
+        explored, lines = self.explored, list[str]()
+        lines += [f"{number:>4}  {step}" for number, step in enumerate(explored.trace, start=1)]
+        states, steps = counted(explored.states, "state"), counted(explored.transitions, "transition")
+        size = f"{states} and {steps} in {self.seconds:.2f} s"
+        if explored.violation is not None:
+            found = f"{explored.violation} after {counted(len(explored.trace), 'step')}"
+            lines.append(f"{found}: {explored.because} ({size}).")
+        elif explored.complete:
+            ends = counted(explored.ends, "final state")
+            lines.append(f"No violation in any reachable state: {size}, {ends}.")
+        else:
+            lines.append(f"No violation so far, but {self.stopped_by} before it checked all states: {size}.")
+        counts = ", ".join(f"{count:,} {name}" for name, count in explored.reached.items())
+        return [*lines, f"The transitions include {counts}."]
+
+    def as_json(self) -> dict[str, Json]:
+        """The same as one JSON object."""
+        explored = self.explored
+        told = attrs.asdict(explored, filter=lambda field, _: field.name not in ("config", "history"))
+        return told | {
+            "steps": len(explored.trace),
+            "seconds": round(self.seconds, 3),
+            "states_per_second": round(explored.states / self.seconds),
+            "transaction_version": explored.config.transaction_version,
+        }
+
+
+def _save(directory: Path, explored: Explored) -> None:
+    """Writes the files of a violation, and says whether a scenario can show it."""
+    from fencepost.cli.artefacts import Failure, files_in, save
+    from fencepost.simulator.scenarios.files import text_of
+
+    assert explored.history is not None, "a violation has a history"
+    assert explored.violation is not None, "only a violation is saved"
+    scenario = explored.scenario()
+    failure = Failure(
+        name=f"explored-{explored.violation}",
+        scenario="" if scenario is None else text_of(scenario),
+        history=explored.history,
+        facts={
+            "violation": explored.violation,
+            "because": explored.because,
+            "trace": explored.trace,
+            "replay": explored.command,
+        },
+    )
+    written = save(directory, failure)
+    print(files_in(directory, written))
+    if scenario is None:
+        print("  No scenario: the trace needs an order of messages that no fault of a scenario brings about.")
+    else:
+        print(f"  replay: fencepost run {written[0]}")

@@ -1,7 +1,7 @@
 """`fencepost fuzz`: runs random simulated clusters, one per seed, and checks every invariant in each.
 
 Rule: the same seeds give the same results on any number of cores. The first violation ends the search, and
-the output says how to replay it.
+the output says how to replay it. `--for` ends it too, and what was found by then decides the exit code.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
-from fencepost.cli.options import AsJson, WithoutFixes, without_fix_options
+from fencepost.cli.options import AsJson, TimeBudget, WithoutFixes, without_fix_options
 from fencepost.cli.output import Json, print_json, text_beside
 from fencepost.cli.table import counted, print_table
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 
 NS_PER_SECOND: Final = 1_000_000_000
-TOLD_MAX: Final = 20  # violations printed as text; the JSON has all of them
+TOLD_MAX: Final = 20  # violations printed as text and saved; the JSON has all of them
+SEEDS: Final = 1_000
+SEEDS_MAX: Final = 1 << 62  # as many as there is time for
 
 _Number = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 _AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
@@ -124,11 +127,15 @@ DEFAULT_WORLD: Final = WorldOptions()
 
 def fuzz(
     *,
-    seeds: _AtLeastOne = 1_000,
+    seeds: _AtLeastOne | None = None,
+    for_: TimeBudget = None,
     first_seed: _Number = 0,
     cores: _AtLeastOne | None = None,
     options: WorldOptions = DEFAULT_WORLD,
     keep_going: Annotated[bool, Parameter(negative="")] = False,
+    shrink: Annotated[bool, Parameter(negative="")] = False,
+    output: Path | None = None,
+    junit: Path | None = None,
     coverage: Annotated[bool, Parameter(negative="")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -137,53 +144,92 @@ def fuzz(
     Parameters
     ----------
     seeds
-        Number of seeds to run.
+        Number of seeds to run. [default: 1000, or as many as --for allows]
+    for_
+        Stop after this time, such as 10m.
     first_seed
         The first seed; the others follow it.
     cores
         Number of worker processes. [default: number of CPU cores]
     keep_going
         Do not stop at the first violation.
+    shrink
+        Shrink each seed that violates an invariant to a small scenario, seed-K.toml.
+    output
+        Directory for the files of each seed that violates an invariant: scenario, drawing, table and JSON.
+    junit
+        Write a report in JUnit's XML format to this file.
     coverage
         Print how often each cell of the coordinator's state tables was covered, and with which faults.
     """
-    from fencepost.cli.fuzz_workers import try_seeds
-    from fencepost.simulator.fuzz.seeds import SeedTally
+    from fencepost.cli import artefacts
+    from fencepost.cli.fuzz_findings import junit_cases
 
-    began, cores = time.monotonic(), cores or os.cpu_count() or 1
-    tally = SeedTally(first_seed, keep_going=keep_going)
-    results = try_seeds(range(first_seed, first_seed + seeds), options.planner, cores=cores)
-    code = OK
-    try:
-        with closing(results), _progress(seeds) as tell:
-            _search(results, tally, tell)
-    except Ended as ended:
-        code = code_of(ended)
-    seconds = time.monotonic() - began
+    artefacts.prove(output)
+    report = artefacts.junit_target(junit)
+    cores, wanted = cores or os.cpu_count() or 1, seeds or (SEEDS if for_ is None else SEEDS_MAX)
+    search = _Search(options=options, first_seed=first_seed, wanted=wanted, seconds_max=for_)
+    tally, code = search.run(cores, keep_going=keep_going)
+    seconds = time.monotonic() - search.began
     with text_beside(as_json=as_json):
-        _tell_found(tally, options)
+        code = _tell_found(tally, options, shrinks=shrink, output=output) or code
         tell_coverage(tally.coverage, options.version, tally.faults, all_=coverage)
-        _tell_counts(tally, seconds, wanted=seeds, cores=cores)
+        _tell_counts(tally, seconds, wanted=tally.seeds if search.is_late else wanted, cores=cores)
+    if report is not None:
+        found = junit_cases(tally, options, first_seed=first_seed, seconds=seconds)
+        report.write(artefacts.junit(f"fencepost fuzz{options}", found))
     if as_json:
         print_json(_as_json(tally, options) | {"seconds": round(seconds, 3), "cores": cores})
     return FAILED if tally.found else code
 
 
+@attrs.define(kw_only=True)
+class _Search:
+    """A search over seeds until the first violation, the last seed, or the end of its time."""
+
+    options: WorldOptions
+    first_seed: int
+    wanted: int
+    seconds_max: float | None
+    began: float = attrs.Factory(time.monotonic)
+    is_late: bool = False
+
+    def run(self, cores: int, *, keep_going: bool) -> tuple[SeedTally, int]:
+        """What the seeds add up to, and the exit code if the user ended the search."""
+        from fencepost.cli.fuzz_workers import try_seeds
+        from fencepost.simulator.fuzz.seeds import SeedTally
+
+        tally = SeedTally(self.first_seed, keep_going=keep_going)
+        seeds = range(self.first_seed, self.first_seed + self.wanted)
+        results = try_seeds(seeds, self.options.planner, cores=cores)
+        try:
+            with closing(results), _progress(None if self.wanted == SEEDS_MAX else self.wanted) as tell:
+                self._add(results, tally, tell)
+        except Ended as ended:
+            return tally, code_of(ended)
+        return tally, OK
+
+    def _add(self, results: Iterator[Tried | None], tally: SeedTally, tell: Tell) -> None:
+        for tried in results:
+            if tried is not None:
+                tally.add(tried)
+            tell(tally)
+            # A search that tried no seed says nothing, so the first one always counts.
+            self.is_late = bool(
+                self.seconds_max is not None
+                and tally.seeds
+                and time.monotonic() - self.began >= self.seconds_max
+            )
+            if tally.is_over or self.is_late:
+                return
+
+
 Tell = Callable[["SeedTally"], None]
 
 
-def _search(results: Iterator[Tried | None], tally: SeedTally, tell: Tell) -> None:
-    for tried in results:
-        if tried is not None:
-            tally.add(tried)
-        tell(tally)
-        if tally.is_over:
-            return
-
-
 @contextmanager
-def _progress(seeds: int) -> Generator[Tell]:
-    """A progress bar on a terminal, nothing in a pipe."""
+def _progress(seeds: int | None) -> Generator[Tell]:
+    """A progress bar on a terminal, nothing in a pipe. None: the number of seeds is not known."""
     if not sys.stderr.isatty():
         yield lambda _tally: None
         return
@@ -212,9 +258,18 @@ def _progress(seeds: int) -> Generator[Tell]:
 # --- the end ------------------------------------------------------------------------------------------------
 
 
-def _tell_found(tally: SeedTally, options: WorldOptions) -> None:
+def _tell_found(tally: SeedTally, options: WorldOptions, *, shrinks: bool, output: Path | None) -> int:
+    """Prints the findings, and shrinks and saves them; the exit code if the user interrupted that."""
+    from fencepost.cli.fuzz_findings import FindingFiles, replay_of, shrink_of
+
+    files, code = FindingFiles(options=options, shrinks=shrinks, output=output), OK
     for finding in tally.found[:TOLD_MAX]:
-        _tell_finding(finding, options)
+        print(f"Seed {finding.seed} violates {finding.rule}: {finding.evidence}")
+        print(f"  replay: {replay_of(finding, options)}")
+        if not shrinks:
+            print(f"  shrink: {shrink_of(finding, options)}")
+        if code == OK and (shrinks or output is not None):
+            code = files.keep(finding)
     if len(tally.found) > TOLD_MAX:
         print(f"... and {len(tally.found) - TOLD_MAX} more")
     if tally.known:
@@ -222,6 +277,7 @@ def _tell_found(tally: SeedTally, options: WorldOptions) -> None:
         print_table(("anomaly", "seeds"), tally.known.items())
     if tally.met:
         _tell_met(tally.behaviours, options)
+    return code
 
 
 def _tell_met(behaviours: dict[str, list[SeedFinding]], options: WorldOptions) -> None:
@@ -249,12 +305,6 @@ def _tell_counts(tally: SeedTally, seconds: float, *, wanted: int, cores: int) -
         f"{tally.elapsed / NS_PER_SECOND:,.0f} virtual seconds, "
         f"{tally.per_core_second(tally.transactions):,.0f} transactions per core second."
     )
-
-
-def _tell_finding(finding: SeedFinding, options: WorldOptions) -> None:
-    print(f"Seed {finding.seed} violates {finding.rule}: {finding.evidence}")
-    print(f"  replay: fencepost fuzz --first-seed {finding.seed} --seeds 1{options}")
-    print(f"  shrink: fencepost shrink --seed {finding.seed}{options}")
 
 
 def _as_json(tally: SeedTally, options: WorldOptions) -> dict[str, Json]:

@@ -32,6 +32,12 @@ def print_json(value: Json) -> None:
     sys.stdout.write(text + "\n")
 
 
+def print_progress(text: str = "") -> None:
+    """Shows how far a command is, on a terminal, in place of what it showed before; "" erases that."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
 Columns = Sequence[tuple[str, str, Callable[[T], Json]]]
 """The columns of a table of T: the name of each in JSON, its title for people, and its value."""
 

@@ -7,7 +7,6 @@ written, it is printed.
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, Ended, code_of
 from fencepost.cli.fuzz import DEFAULT_WORLD, WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
 from fencepost.cli.options import AsJson
-from fencepost.cli.output import Json, Target, print_json, text_beside
+from fencepost.cli.output import Json, Target, print_json, print_progress, text_beside
 from fencepost.cli.scenario_files import read
 from fencepost.cli.table import counted
 
@@ -56,9 +55,6 @@ def shrink(
     budget
         Limit for the events of all attempts together. [default: about half a minute of work]
     """
-    from fencepost.simulator.fuzz.shrinking import BUDGET
-    from fencepost.simulator.scenarios.found import scenario_text
-
     if file is not None and options != DEFAULT_WORLD:
         raise CommandFailed(
             f"{file} already contains the protocol options of its run",
@@ -69,6 +65,22 @@ def shrink(
     name, failing = _failing_of(file, seed, options)
     target = _target(output, file, name=name, origin=f"{name}{options}")
     target.prove()
+    return shrink_to(target, name, failing, origin=f"{name}{options}", budget=budget, as_json=as_json)
+
+
+def shrink_to(
+    target: Target,
+    name: str,
+    failing: Failing,
+    *,
+    origin: str,
+    budget: int | None = None,
+    as_json: bool = False,
+) -> int:
+    """Shrinks a failing run, writes the scenario and prints what to do next; returns the exit code."""
+    from fencepost.simulator.fuzz.shrinking import BUDGET
+    from fencepost.simulator.scenarios.found import scenario_text
+
     began = time.perf_counter()
     with text_beside(as_json=as_json):
         search, code = _search(name, failing, budget or BUDGET)
@@ -76,7 +88,7 @@ def shrink(
         is_kept = code == OK or search.best is not failing
         if is_kept:
             sizes = f"{_size(failing)} -> {_size(search.best)}"
-            _write(target, scenario_text(name, search.best, f"{name}{options}, shrunk: {sizes}."))
+            _write(target, scenario_text(name, search.best, f"{origin}, shrunk: {sizes}."))
             print(f"{sizes}, in {seconds:.1f} s: {target.path}")
             _tell_next(target.path, search, budget or BUDGET, is_interrupted=code != OK)
         else:
@@ -116,18 +128,18 @@ def _target(output: Path | None, file: Path | None, *, name: str, origin: str) -
     only a scenario that was shrunk from the same run.
     """
     if output is not None:
-        kind = "a generated scenario"
-        return Target(path=output, option="--output", kind=kind, is_kind=_is_found)
+        return Target(path=output, option="--output", kind="a generated scenario", is_kind=is_generated)
     beside = None if file is None else file.with_name(f"{file.stem}-small.toml")
     return Target(
         path=beside or Path(f"{name.replace(' ', '-')}.toml"),
         option="--output",
         kind=f"a scenario shrunk from {origin}",
-        is_kind=lambda text: _is_found(text) and f"# {origin}, shrunk: " in text,
+        is_kind=lambda text: is_generated(text) and f"# {origin}, shrunk: " in text,
     )
 
 
-def _is_found(text: str) -> bool:
+def is_generated(text: str) -> bool:
+    """Whether a search wrote this text, so that it may be overwritten."""
     from fencepost.simulator.scenarios.codec import BadScenario
     from fencepost.simulator.scenarios.files import scenario_of
 
@@ -185,15 +197,13 @@ def _progress() -> Generator[Tell]:
         attempts += 1
         if attempts % COLLECT_EVERY == 0:
             gc.collect()
-            if sys.stderr.isatty():
-                print(f"\r{attempts:,} attempts, {_size(best)}  ", end="", file=sys.stderr, flush=True)
+            print_progress(f"{attempts:,} attempts, {_size(best)}")
 
     try:
         with PausedCollector():
             yield tell
     finally:
-        if sys.stderr.isatty():
-            print(file=sys.stderr)
+        print_progress()
 
 
 def _size(failing: Failing) -> str:

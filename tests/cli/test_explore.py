@@ -7,6 +7,8 @@ import os
 import pty
 import signal
 import subprocess
+from pathlib import Path
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
@@ -57,6 +59,51 @@ def test_a_search_that_is_cut_short_proves_nothing(capsys: Output) -> None:
     )
     found = json.loads(said.out)
     assert (found["complete"], found["violation"]) == (False, None)
+
+
+def test_a_finding_is_drawn_and_saved_as_a_scenario(capsys: Output, tmp_path: Path) -> None:
+    place, report, picture = tmp_path / "found", tmp_path / "report.xml", tmp_path / "trace.svg"
+    shown = ["--output", str(place), "--junit", str(report), "--svg", str(picture), "--text"]
+    assert run(["explore", "--transaction-version", "0", *shown]) == 1
+    out = capsys.readouterr().out
+    assert "LATE (after its retry 6) 5 EndTxn COMMIT 0/0" in out
+    assert fromstring(picture.read_text()).tag.endswith("svg")
+    names = sorted(path.name for path in place.iterdir())
+    assert names == [f"explored-G1a.{kind}" for kind in ("json", "svg", "toml", "txt")]
+    assert json.loads((place / "explored-G1a.json").read_text())["violation"] == "G1a"
+    assert f"  replay: fencepost run {place}/explored-G1a.toml" in out
+    assert run(["run", str(place / "explored-G1a.toml"), "--json"]) == 0
+    played = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (played["broken"], played["struck"]) == (["G1a"], ["delay (p0 sends EndTxn to node 1)"])
+    (case,) = fromstring(report.read_text()).iter("testcase")
+    assert case.get("name") == "fencepost explore --transaction-version 0"
+    assert (case[0].get("message") or "").startswith("G1a after 18 steps: ")
+
+
+def test_a_proof_leaves_a_report_that_passes(capsys: Output, tmp_path: Path) -> None:
+    report, picture = tmp_path / "report.xml", tmp_path / "trace.svg"
+    options = ["--transactions", "1", "--retries", "0", "--junit", str(report), "--svg", str(picture)]
+    assert run(["explore", *options]) == 0
+    (case,) = fromstring(report.read_text()).iter("testcase")
+    assert list(case) == []
+    assert not picture.exists(), "there is nothing to draw"
+    assert "No violation in any reachable state" in capsys.readouterr().out
+
+
+def test_a_search_whose_time_is_over_proves_nothing(capsys: Output) -> None:
+    assert run(["explore", "--for", "0s"]) == 1
+    assert "No violation so far, but the time of --for was over before it" in capsys.readouterr().out
+
+
+def test_the_progress_is_erased() -> None:
+    ours, theirs = pty.openpty()
+    done = subprocess.run([*COMMAND, "explore"], stdout=subprocess.PIPE, stderr=theirs, text=True)
+    shown = os.read(ours, 10_000)
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == 0
+    assert b"states checked" in shown
+    assert shown.endswith(b"\r\x1b[K")
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -9,7 +9,9 @@ import signal
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
@@ -17,6 +19,7 @@ from fencepost.cli.application import run
 from fencepost.cli.errors import CommandFailed
 from fencepost.cli.fuzz import WorldOptions
 from fencepost.cli.fuzz_workers import try_seeds
+from fencepost.simulator.fuzz import shrinking
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.seeds import SeedTally, try_one
 from fencepost.simulator.world.choices import Choices
@@ -141,6 +144,62 @@ def test_what_was_come_through_is_told(capsys: Output) -> None:
     assert all(any(line.endswith(reason) for line in table) for _, _, reason in covered["unreachable"])
     assert words[-2].startswith(f"Coverage: {len(cells)} of {covered['reachable']} cells")
     assert all(f"{state} x {given}" in words[-2] for state, given in covered["missed"][:4])
+
+
+# --- what is left for CI ------------------------------------------------------------------------------------
+
+
+def test_a_search_ends_with_its_time_and_counts_what_it_tried(capsys: Output) -> None:
+    words, counted = fuzz(capsys, "--for", "0s", "--first-seed", "3", "--cores", "1")
+    assert counted["seeds"] == 1, "a search that tried nothing would say nothing"
+    assert words[-1].startswith("1 seed, no violation, in ")
+    _, counted = fuzz(capsys, "--for", "10h", "--seeds", "2", "--cores", "1")
+    assert counted["seeds"] == 2
+
+
+def test_a_seed_that_fails_leaves_its_files_and_a_report(capsys: Output, tmp_path: Path) -> None:
+    place, report = tmp_path / "found", tmp_path / "report.xml"
+    options = ("--cores", "1", "--break", "fencing", "--output", str(place), "--junit", str(report))
+    words, counted = fuzz(capsys, *options, code=1)
+    (found,) = counted["found"]
+    name = f"seed-{found['seed']}"
+    assert f"  files:  {place}/{{{name}.toml,{name}.svg,{name}.txt,{name}.json}}" in words
+    facts = json.loads((place / f"{name}.json").read_text())
+    assert (facts["rule"], facts["evidence"]) == (found["rule"], found["evidence"])
+    assert facts["replay"] == f"fencepost fuzz --first-seed {found['seed']} --seeds 1 --break fencing"
+    assert fromstring((place / f"{name}.svg").read_text()).tag.endswith("svg")
+    assert f"✗ {found['rule']}" in (place / f"{name}.txt").read_text()
+    assert run(["run", str(place / f"{name}.toml")]) == 0, "it violates what it says"
+    suites = fromstring(report.read_text())
+    assert (suites.get("tests"), suites.get("failures")) == ("2", "1")
+    failed, clean = suites.iter("testcase")
+    assert failed.get("name") == f"seed {found['seed']}"
+    assert failed[0].get("message") == f"{found['rule']}: {found['evidence']}"
+    assert facts["replay"] in (failed[0].text or "")
+    assert clean.get("name") == f"{found['seed']} seeds of 0 to {found['seed']}"
+
+
+def test_a_seed_that_fails_is_shrunk_at_once(
+    capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shrinking, "BUDGET", 40_000)  # events of all attempts: a second or two
+    words, counted = fuzz(capsys, "--cores", "1", "--break", "fencing", "--shrink", code=1)
+    (found,) = counted["found"]
+    file = f"seed-{found['seed']}.toml"
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+    assert any(line.endswith(f" s: {file}") for line in words)
+    assert not any("fencepost shrink --seed" in line for line in words), "it was shrunk already"
+    assert run(["run", file]) == 0
+    assert f"violates {found['rule']}" in capsys.readouterr().out
+
+
+def test_a_clean_search_leaves_a_report_and_no_files(capsys: Output, tmp_path: Path) -> None:
+    place, report = tmp_path / "found", tmp_path / "report.xml"
+    fuzz(capsys, "--seeds", "2", "--cores", "1", "--output", str(place), "--junit", str(report))
+    assert list(place.iterdir()) == []
+    (case,) = fromstring(report.read_text()).iter("testcase")
+    assert (case.get("name"), list(case)) == ("2 seeds of 0 to 1", [])
 
 
 @pytest.mark.parametrize(

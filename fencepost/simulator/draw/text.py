@@ -88,6 +88,15 @@ def space_time(
     return "".join(f"{_fitted(line, width) if folds else line.rstrip()}\n" for line in lines)
 
 
+def ending(history: History, *, width: int, rows: int) -> list[str]:
+    """The names of the lanes and the last rows of the table, without its legend."""
+    lines = [line for line in space_time(history, width=width).splitlines() if line.strip()]
+    end = next((at for at, line in enumerate(lines) if line.lstrip().startswith(LEGEND[0])), len(lines))
+    first = 1 + len(wrap(history.lesson, width))
+    head, body = lines[first : first + 1], lines[first + 1 : end]
+    return [*head, *(["..."] if len(body) > rows else []), *body[-rows:]]
+
+
 def in_ascii(table: str) -> str:
     """A table with ASCII signs; any other character of its words becomes a question mark."""
     return table.translate(_ASCII).encode("ascii", "replace").decode()

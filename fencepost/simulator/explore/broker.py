@@ -65,6 +65,19 @@ class ExploreConfig:
     """Count worlds that differ only in which producer is which as one."""
     max_states: int = 1_000_000
 
+    def __str__(self) -> str:
+        """The options of `fencepost explore` that differ from its defaults, each with a leading space."""
+        usual = ExploreConfig()
+        counts = ("producers", "transactions", "retries", "partitions", "transaction_version", "crashes")
+        said = [
+            f" --{name.replace('_', '-')} {getattr(self, name)}"
+            for name in (*counts, "max_states")
+            if getattr(self, name) != getattr(usual, name)
+        ]
+        if self.partition_verification is not None:
+            said.append(f" --{'' if self.partition_verification else 'no-'}partition-verification")
+        return "".join((*said, *(f" --without-fix {name}" for name in self.fixes.off)))
+
 
 class RequestInFlight(NamedTuple):
     """A request in flight, in Kafka's `version` of it; `slot` is the number that its reply will carry."""

@@ -45,8 +45,11 @@ from typing import Final
 
 import attrs
 
+from fencepost.simulator.draw.svg import draw
 from fencepost.simulator.explore.broker import ExploreConfig, ExploredBroker, ReplyInFlight
+from fencepost.simulator.explore.history import history_of
 from fencepost.simulator.explore.process import ExploredClient, ScriptStage
+from fencepost.simulator.explore.scenario import scenario_of
 from fencepost.simulator.explore.steps import LOOPBACK, NOTHING_SENT, Steps
 from fencepost.simulator.explore.trace import ExploredCoverage, told
 from fencepost.simulator.explore.verdicts import (
@@ -58,6 +61,9 @@ from fencepost.simulator.explore.verdicts import (
     shown_by,
 )
 from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, Symmetry, Transition, World, Worlds
+from fencepost.simulator.failure import failure_of
+from fencepost.simulator.scenarios.model import Scenario
+from fencepost.simulator.world.history import History
 
 INTRODUCTION_STEPS_MAX: Final = 100
 
@@ -108,7 +114,7 @@ class Explored:
 
     violation: str | None
     because: str
-    trace: tuple[str, ...]
+    trace: tuple[str, ...] = attrs.field(repr=lambda trace: f"<{len(trace)} steps>")
     """The shortest way to the violation, when one was found: a line for each step."""
     states: int
     transitions: int
@@ -119,6 +125,39 @@ class Explored:
     """Final worlds: every client is done and no message is in flight."""
     reached: dict[str, int]
     """How many steps did what: late requests, commits, markers (REACHED)."""
+    config: ExploreConfig = attrs.field(repr=False)
+    history: History | None = attrs.field(repr=False)
+    """The trace as pictures show it, when a violation was found."""
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the search."""
+        return f"fencepost explore{self.config}"
+
+    def scenario(self) -> Scenario | None:
+        """A scenario that violates the same rule. None if nothing was found, or if the trace depends on an
+        order of messages that the faults of scenarios cannot bring about.
+        """
+        if self.history is None or self.violation is None:
+            return None
+        lesson = f"{self.because}. Found by `{self.command}`, in a trace of {len(self.trace)} steps."
+        return scenario_of(self.history, self.config, self.violation, lesson)
+
+    def raise_if_failed(self) -> None:
+        """Raises SimulationFailed if a violation was found, or if not every state was checked."""
+        if self.violation is not None:
+            what = f"{self.violation}: {self.because}, after {len(self.trace)} steps"
+            raise failure_of([what], self.history, [f"replay: {self.command} --text"])
+        if not self.complete:
+            raise failure_of(
+                [f"no violation in {self.states:,} states, but the search ended before it checked all"],
+                None,
+                [f"replay: {self.command}"],
+            )
+
+    def _repr_svg_(self) -> str | None:
+        """The trace, for notebooks."""
+        return None if self.history is None else draw(self.history)
 
 
 class StateSearch:
@@ -129,7 +168,9 @@ class StateSearch:
         self.steps = Steps()
         self.worlds = Worlds(self.steps, config.producers)
         self.root = root(config, self.steps)
-        self.symmetry = Symmetry(self.steps, config.producers if config.symmetry else 1, self.root)
+        # A broker that recovers sends in the order of its logs, and images differ in that order.
+        is_symmetric = config.symmetry and not config.crashes
+        self.symmetry = Symmetry(self.steps, config.producers if is_symmetric else 1, self.root)
         self.waiting: deque[World] = deque()
         self.parents: dict[World, World | None] = {}
         """For every known world, the one that first led to it."""
@@ -158,11 +199,13 @@ class StateSearch:
 
     def so_far(self) -> Explored:
         """The result; of a search that is interrupted, the result up to there."""
-        wrong = self.anomaly
+        wrong, path = self.anomaly, self._path()
         return Explored(
             violation=None if wrong is None else wrong.violation.value,
             because="" if wrong is None else wrong.because,
-            trace=told(self.worlds, self.root, self._path()),
+            trace=told(self.worlds, self.root, path),
+            config=self.config,
+            history=None if wrong is None else self._history(wrong, path),
             states=len(self.parents),
             transitions=self.transitions,
             complete=wrong is None and not self.waiting,
@@ -170,6 +213,11 @@ class StateSearch:
             ends=self.ends,
             reached=self.reached.counts(),
         )
+
+    def _history(self, wrong: ExploredAnomaly, path: list[tuple[Transition, World]]) -> History:
+        title = f"{wrong.violation.value} in transaction version {self.config.transaction_version}"
+        broken = (f"{wrong.violation.value}: {wrong.because}",)
+        return history_of(self.worlds, self.root, path, title=title, broken=broken)
 
     def wrong(self, world: World) -> ExploredAnomaly | None:
         """The anomaly in this world, if there is one."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.simulator.draw.text import LEGEND, space_time
+from fencepost.simulator.draw.text import ending
 from fencepost.simulator.faults.random_faults import StruckFault
 from fencepost.simulator.fuzz.shrinking import Failing
 from fencepost.simulator.scenarios.codec import blocks
@@ -41,7 +41,7 @@ def scenario_text(name: str, failing: Failing, found: str) -> str:
         found=found,
         struck=played.run.random_faults.struck,
         notes=played.choices.notes,
-        ending=_ending(space_time(history, width=WIDTH)),
+        last_rows=ending(history, width=WIDTH, rows=LINES_MAX),
     )
     _check(text, scenario, failing)
     return text
@@ -71,7 +71,7 @@ def seeded_text(
     found: str = "",
     struck: Sequence[StruckFault] = (),
     notes: Mapping[int, Note] | None = None,
-    ending: Sequence[str] = (),
+    last_rows: Sequence[str] = (),
 ) -> str:
     """The TOML of a scenario with a seeded run. Comments say where the run was found, what struck, what each
     choice decided, and how the run ends.
@@ -91,7 +91,7 @@ def seeded_text(
         _comments(f"{_ms(each.at)}: {each}" for each in struck),
         choices,
         expect,
-        _comments(["How it ends:", "", *ending]) if ending else [],
+        _comments(["How it ends:", "", *last_rows]) if last_rows else [],
     ]
     return joined([part for part in parts if part])
 
@@ -102,11 +102,3 @@ def _comments(lines: Iterable[str]) -> list[str]:
 
 def _ms(at: int) -> str:
     return f"{at / NS_PER_MS:.3f} ms"
-
-
-def _ending(table: str) -> list[str]:
-    """The last lines above the legend, below the names of the participants."""
-    lines = [line for line in table.splitlines() if line.strip()]
-    end = next((at for at, line in enumerate(lines) if line.lstrip().startswith(LEGEND[0])), len(lines))
-    head, body = lines[1:2], lines[2:end]
-    return [*head, *(["..."] if len(body) > LINES_MAX else []), *body[-LINES_MAX:]]

@@ -1,0 +1,99 @@
+"""What `fencepost fuzz` leaves of seeds that violate a rule: scenarios, drawings and a report.
+
+Rule: each finding is run again from its seed, so the files show what `--first-seed K --seeds 1` shows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from fencepost.cli.artefacts import Failure, JUnitCase, files_in, save
+from fencepost.cli.errors import OK
+from fencepost.cli.output import Target
+from fencepost.cli.scenario_files import read
+from fencepost.cli.shrink import is_generated, shrink_to
+from fencepost.cli.table import counted
+from fencepost.simulator.fuzz.shrinking import failing_seed
+from fencepost.simulator.scenarios.found import scenario_text
+from fencepost.simulator.scenarios.model import cases
+from fencepost.simulator.scenarios.runner import record_case
+
+if TYPE_CHECKING:
+    from fencepost.cli.fuzz import WorldOptions
+    from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally
+
+
+def replay_of(finding: SeedFinding, options: WorldOptions) -> str:
+    """The command that runs a seed again."""
+    return f"fencepost fuzz --first-seed {finding.seed} --seeds 1{options}"
+
+
+def shrink_of(finding: SeedFinding, options: WorldOptions) -> str:
+    """The command that shrinks a seed."""
+    return f"fencepost shrink --seed {finding.seed}{options}"
+
+
+@attrs.frozen(kw_only=True)
+class FindingFiles:
+    """Writes the files of findings into `output`; without it only the shrunk scenario, where one stands."""
+
+    options: WorldOptions
+    shrinks: bool
+    output: Path | None
+
+    def keep(self, finding: SeedFinding) -> int:
+        """Shrinks and saves one finding; the exit code says whether it was interrupted."""
+        failing = failing_seed(finding.seed, self.options.planner)
+        assert failing is not None, "the seed failed a moment ago"
+        name, path = f"seed {finding.seed}", (self.output or Path()) / f"seed-{finding.seed}.toml"
+        target = Target(path=path, option="--output", kind="a generated scenario", is_kind=is_generated)
+        target.prove()
+        if self.shrinks:
+            code = shrink_to(target, name, failing, origin=f"{name}{self.options}")
+            if code != OK:
+                return code
+        else:
+            target.write(scenario_text(name, failing, f"{name}{self.options}."))
+        if self.output is not None:
+            self._draw(self.output, finding, path)
+        return OK
+
+    def _draw(self, directory: Path, finding: SeedFinding, path: Path) -> None:
+        (case,) = cases(read(path))
+        recorded = record_case(case)
+        facts = attrs.asdict(finding) | {
+            "replay": replay_of(finding, self.options),
+            "shrink": shrink_of(finding, self.options),
+            "events": recorded.result.events,
+            "digest": recorded.result.digest,
+        }
+        failure = Failure(
+            name=path.stem, scenario=path.read_text(encoding="utf-8"), history=recorded.history, facts=facts
+        )
+        print(files_in(directory, save(directory, failure)))
+
+
+def junit_cases(
+    tally: SeedTally, options: WorldOptions, *, first_seed: int, seconds: float
+) -> list[JUnitCase]:
+    """One test case for each seed that violates a rule, and one for all the others."""
+    suite = f"fuzz{options}"
+    failed = [
+        JUnitCase(
+            suite=suite,
+            name=f"seed {finding.seed}",
+            seconds=0.0,
+            failure=f"{finding.rule}: {finding.evidence}",
+            details=f"{finding.rule}: {finding.evidence}\nreplay: {replay_of(finding, options)}\n"
+            f"shrink: {shrink_of(finding, options)}",
+        )
+        for finding in tally.found
+    ]
+    clean = tally.seeds - len(failed)
+    if not clean:
+        return failed
+    name = f"{counted(clean, 'seed')} of {first_seed} to {first_seed + tally.seeds - 1}"
+    return [*failed, JUnitCase(suite=suite, name=name, seconds=seconds)]

@@ -1,0 +1,286 @@
+"""A path through explored worlds as a history, so that the same pictures and tables show it.
+
+Each step takes one virtual millisecond. The queues of a world hold numbers of messages, and equal messages
+have equal numbers; here every message that leaves gets a number of its own. Who finds whom (FindCoordinator)
+is left out, as in every picture.
+
+Rule: the steps are looked up, not taken again; the changes are found by comparing states, as in trace.py.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from typing import Final
+
+from fencepost.broker.contract import NODE
+from fencepost.broker.transactions.state import Transactions
+from fencepost.protocol.batches import read_header, read_marker
+from fencepost.protocol.messages import API_BY_REQUEST, Request
+from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.transaction_log import TransactionRecord
+from fencepost.simulator.explore.broker import ANSWERS, TOPIC, ReplyInFlight, RequestInFlight
+from fencepost.simulator.explore.steps import NO_MESSAGE, STRAY, TransitionKind, connection_of, whose
+from fencepost.simulator.explore.trace import client_changes
+from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, Transition, World, Worlds
+from fencepost.simulator.world.history import (
+    Appended,
+    Arrived,
+    Bounded,
+    Called,
+    Coordinated,
+    Event,
+    History,
+    Lost,
+    Sent,
+    Struck,
+)
+from fencepost.simulator.world.labels import UNTOLD, reply_label, request_label, values_of
+from fencepost.simulator.world.participants import NS_PER_MS
+
+BROKER_NAME: Final = "node 1"
+
+Travelling = deque[int | None]
+"""The messages on one connection in one direction, oldest first; None for one that is left out."""
+
+
+class ExploredHistory:
+    """Follows a path step by step; `events` is what has happened so far."""
+
+    def __init__(self, worlds: Worlds, root: World) -> None:
+        self.worlds, self.steps = worlds, worlds.steps
+        self.events: list[Event] = []
+        self.now = 0
+        self.last_number = 0
+        self.out: dict[int, Travelling] = defaultdict(deque)
+        """Requests by connection; those of a connection that was given up stay there until they arrive."""
+        self.back: dict[int, Travelling] = defaultdict(deque)
+        self.stray: dict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
+        """The connections that were given up, by client and the messages that are left on them."""
+        self.asked: dict[tuple[int, int], tuple[int | None, type[Request]]] = {}
+        """The request of a slot, by connection."""
+        for client in range(worlds.clients):
+            at = FIRST_CLIENT + 2 * client
+            if self.steps.processes[root[at]].attempts:
+                self._call(client, ["begin"])
+            for place, queue in enumerate(self.steps.wires[root[at + 1]].lines):
+                self._request(client, place, 0, queue.outgoing)
+
+    def history(self, title: str, broken: tuple[str, ...]) -> History:
+        """Everything so far."""
+        clients = tuple(f"p{client}" for client in range(self.worlds.clients))
+        return History(
+            title=title,
+            participants=(*clients, BROKER_NAME),
+            events=tuple(self.events),
+            end=self.now,
+            broken=broken,
+        )
+
+    def step(self, before: World, action: Transition, after: World) -> None:
+        """Add what one step did."""
+        self.now += NS_PER_MS
+        match action.kind:
+            case TransitionKind.REQUEST:
+                at = FIRST_CLIENT + 2 * action.client
+                generation = self.steps.wires[before[at + 1]].lines[action.place].generation
+                connection = connection_of(action.client, action.place, generation, self.worlds.clients)
+                self._reach_broker(before, after, connection, action.message, self.out[connection].popleft())
+            case TransitionKind.STRAY:
+                number = self._take_stray(before, action)
+                self._reach_broker(before, after, STRAY, action.message, number, late_of=action.client)
+            case TransitionKind.ASK_SELF:
+                self._reach_broker(before, after, NODE, action.message, self.out[NODE].popleft())
+            case TransitionKind.ANSWER_SELF:
+                self._reach_broker(before, after, ANSWERS, action.message, self.back[NODE].popleft())
+            case TransitionKind.CRASH:
+                self._crash(before, after)
+            case _:
+                self._client(before, action, after)
+
+    # --- the broker
+
+    def _reach_broker(
+        self,
+        before: World,
+        after: World,
+        connection: int,
+        message: int,
+        number: int | None,
+        *,
+        late_of: int | None = None,
+    ) -> None:
+        """A message reaches the broker, which changes and sends others."""
+        if number is not None:
+            self.events.append(Arrived(self.now, number=number))
+        _, posted = self.steps.broker(before[BROKER], connection, message)
+        self._broker_changes(before[BROKER], after[BROKER])
+        for where, sent in posted:
+            self._post(after, where, sent)
+        error = self.steps.late_answers.get((before[BROKER], message))
+        question = self.steps.messages[message]
+        if late_of is not None and error is not None and isinstance(question, RequestInFlight):
+            label = reply_label(API_BY_REQUEST[type(question.request)], error, None)
+            answer = self._leave(BROKER_NAME, f"p{late_of}", label, answers=number)
+            self.events.append(Lost(self.now, number=answer, because="nobody waits for it"))
+
+    def _post(self, after: World, where: int, sent: int) -> None:
+        """A message leaves the broker; no one hears a reply on a connection that is gone."""
+        message = self.steps.messages[sent]
+        if isinstance(message, RequestInFlight):
+            number = self._leave(BROKER_NAME, BROKER_NAME, request_label(message.request))
+            self.out[NODE].append(number)
+            self.asked[NODE, message.slot] = number, type(message.request)
+            return
+        if where == ANSWERS:
+            self.back[NODE].append(self._reply(NODE, message, BROKER_NAME))
+            return
+        client, place, generation = whose(where, self.worlds.clients)
+        number = self._reply(where, message, f"p{client}")
+        line = self.steps.wires[after[FIRST_CLIENT + 2 * client + 1]].lines[place]
+        if line.generation == generation and not line.is_broken:
+            self.back[where].append(number)
+        elif number is not None:
+            self.events.append(Lost(self.now, number=number, because="nobody waits for it"))
+
+    def _reply(self, connection: int, message: ReplyInFlight, target: str) -> int | None:
+        answers, asked = self.asked[connection, message.slot]
+        if answers is None:
+            return None
+        label = reply_label(API_BY_REQUEST[asked], message.error, message.body)
+        return self._leave(BROKER_NAME, target, label, answers=answers)
+
+    def _crash(self, before: World, after: World) -> None:
+        self.events.append(Struck(self.now, participant=BROKER_NAME, label="crash"))
+        for queue in (*self.out.values(), *self.back.values()):
+            for number in queue:
+                if number is not None:
+                    self.events.append(Lost(self.now, number=number, because="the broker crashed"))
+            queue.clear()
+        self.stray.clear()
+        self.events.append(Struck(self.now, participant=BROKER_NAME, label="restart"))
+        _, posted = self.steps.broker(before[BROKER], STRAY, NO_MESSAGE)
+        self._broker_changes(before[BROKER], after[BROKER])
+        for where, sent in posted:
+            self._post(after, where, sent)
+
+    def _broker_changes(self, before: int, after: int) -> None:
+        """The states of transactions, the batches and the bounds that are new."""
+        old, new = self.steps.brokers[before], self.steps.brokers[after]
+        known = dict(_records(old.node.logs.values()))
+        for name, record in _records(new.node.logs.values()):
+            if record != known.get(name):
+                self.events.append(
+                    Coordinated(at=self.now, node=BROKER_NAME, transactional_id=name, record=record)
+                )
+        for where in new.logs_of(TOPIC):
+            for batch in new.logs[where][len(old.logs.get(where, ())) :]:
+                self._append(where, batch)
+            led, was_led = new.node.logs.get(where), old.node.logs.get(where)
+            if led is not None:
+                bounds = led.partition.last_stable_offset, led.partition.high_watermark
+                was = was_led and (was_led.partition.last_stable_offset, was_led.partition.high_watermark)
+                if bounds != was:
+                    self.events.append(
+                        Bounded(
+                            at=self.now,
+                            partition=where,
+                            last_stable_offset=bounds[0],
+                            high_watermark=bounds[1],
+                        )
+                    )
+
+    def _append(self, where: TopicPartition, batch: bytes) -> None:
+        header = read_header(batch)
+        self.events.append(
+            Appended(
+                at=self.now,
+                node=BROKER_NAME,
+                partition=where,
+                header=header,
+                result=read_marker(batch).result if header.is_control else None,
+                label="" if header.is_control else values_of(batch),
+            )
+        )
+
+    # --- clients
+
+    def _client(self, before: World, action: Transition, after: World) -> None:
+        """A client takes a reply, or does something without one."""
+        at, clients = FIRST_CLIENT + 2 * action.client, self.worlds.clients
+        old, new = self.steps.wires[before[at + 1]], self.steps.wires[after[at + 1]]
+        line = old.lines[action.place]
+        connection = connection_of(action.client, action.place, line.generation, clients)
+        if action.kind is TransitionKind.ANSWER:
+            number = self.back[connection].popleft()
+            if number is not None:
+                self.events.append(Arrived(self.now, number=number))
+        elif action.kind is TransitionKind.GIVE_UP:
+            self._call(action.client, ["gives up a connection"])
+            for number in self.back.pop(connection, ()):
+                if number is not None:
+                    self.events.append(Lost(self.now, number=number, because="nobody waits for it"))
+            if line.outgoing:
+                self.stray[action.client, line.outgoing].append(connection)
+        changes = client_changes(self.steps.processes[before[at]], self.steps.processes[after[at]])
+        self._call(action.client, changes)
+        ways = self.steps.process(before[at], action.kind, action.place, action.message)
+        for place, message in ways[action.way][1]:
+            self._request(action.client, place, new.lines[place].generation, (message,))
+
+    def _request(self, client: int, place: int, generation: int, messages: Iterable[int]) -> None:
+        """A client sends these requests."""
+        connection = connection_of(client, place, generation, self.worlds.clients)
+        for message in messages:
+            question = self.steps.messages[message]
+            assert isinstance(question, RequestInFlight), "clients send requests only"
+            is_told = type(question.request).__name__ not in UNTOLD
+            label = request_label(question.request)
+            number = self._leave(f"p{client}", BROKER_NAME, label) if is_told else None
+            self.out[connection].append(number)
+            self.asked[connection, question.slot] = number, type(question.request)
+
+    def _take_stray(self, before: World, action: Transition) -> int | None:
+        """The message that comes late. Of connections that hold the same, the oldest gives it."""
+        at = FIRST_CLIENT + 2 * action.client
+        left = self.steps.wires[before[at + 1]].strays[action.place]
+        connection = self.stray[action.client, left].pop(0)
+        if left[1:]:
+            self.stray[action.client, left[1:]].append(connection)
+        return self.out[connection].popleft()
+
+    def _call(self, client: int, labels: Iterable[str]) -> None:
+        self.events += [Called(self.now, participant=f"p{client}", label=label) for label in labels]
+
+    def _leave(self, source: str, target: str, label: str, *, answers: int | None = None) -> int:
+        self.last_number += 1
+        self.events.append(
+            Sent(
+                self.now, number=self.last_number, source=source, target=target, label=label, answers=answers
+            )
+        )
+        return self.last_number
+
+
+def _records(logs: Iterable[object]) -> Iterable[tuple[str, TransactionRecord]]:
+    """The state of each transactional id at its coordinator."""
+    for log in logs:
+        coordinator = getattr(log, "coordinator", None)
+        if isinstance(coordinator, Transactions):
+            yield from coordinator.records.items()
+
+
+def history_of(
+    worlds: Worlds,
+    root: World,
+    path: Iterable[tuple[Transition, World]],
+    *,
+    title: str,
+    broken: tuple[str, ...],
+) -> History:
+    """The history of a whole path from `root`."""
+    told, here = ExploredHistory(worlds, root), root
+    for action, world in path:
+        told.step(here, action, world)
+        here = world
+    return told.history(title, broken)
