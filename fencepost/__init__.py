@@ -13,6 +13,7 @@ from fencepost.protocol.version import VERSION
 
 if TYPE_CHECKING:
     from fencepost.broker.embedded import Broker as Broker
+    from fencepost.broker.embedded import BrokerFailed as BrokerFailed
     from fencepost.broker.faults import FaultNeverStruck as FaultNeverStruck
     from fencepost.client.admin import AbortSpec as AbortSpec
     from fencepost.client.consumer_records import ConsumedBatch as ConsumedBatch
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from fencepost.testing.assertions import assert_committed as assert_committed
     from fencepost.testing.assertions import assert_exactly_once as assert_exactly_once
     from fencepost.testing.assertions import assert_no_open_transactions as assert_no_open_transactions
+    from fencepost.testing.broker_process import BrokerProcess as BrokerProcess
     from fencepost.testing.recording import Recording as Recording
 
 __version__ = VERSION
@@ -80,6 +82,8 @@ _HOMES = {
     "AuthenticationFailed": "fencepost.client.errors",
     "AuthorizationFailed": "fencepost.client.errors",
     "Broker": "fencepost.broker.embedded",
+    "BrokerFailed": "fencepost.broker.embedded",
+    "BrokerProcess": "fencepost.testing.broker_process",
     "BufferFull": "fencepost.client.errors",
     "ClientClosed": "fencepost.client.errors",
     "ClientError": "fencepost.client.errors",

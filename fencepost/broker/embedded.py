@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
@@ -56,6 +57,36 @@ def users_of(passwords: Mapping[str, str]) -> Users:
 
 class BrokerFailed(FencepostError):
     """The broker did not start, or its thread ended unexpectedly; the cause is chained."""
+
+
+class KeptPorts:
+    """The ports of a broker. They stay bound while the broker is down: connections are refused, and no other
+    program gets them.
+    """
+
+    def __init__(self) -> None:
+        self._bound: BoundSockets | None = None
+
+    def keep(self, settings: BrokerSettings) -> BrokerSettings:
+        """Bind the ports of these settings; returns the settings with those that are bound. Raises
+        CannotListen.
+        """
+        if self._bound is None:
+            bound = bound_sockets(settings, listens=False)
+            port, metrics_port = (None if each is None else each.getsockname()[1] for each in bound)
+            settings = attrs.evolve(settings, port=port, metrics_port=metrics_port)
+            if sys.platform == "linux":  # elsewhere, no second socket could listen on them
+                self._bound = bound
+                weakref.finalize(self, bound.close)
+            else:
+                bound.close()
+        return settings
+
+    def release(self) -> None:
+        """Leave the ports to others, until the next `keep`."""
+        if self._bound is not None:
+            self._bound.close()
+            self._bound = None
 
 
 class _Run:
@@ -160,7 +191,7 @@ class Broker:
             acls=None if acls is None else parse_acls(acls, "acls"),
         )
         self.settings = BrokerSettings(
-            directory=checked_directory(directory),
+            directory=None if directory is None else checked_directory(directory),
             port=checked_port(port),
             protocol=checked_choice("protocol", protocol, ServedProtocol),
             advertised=None if advertised_listener is None else parsed_listener(advertised_listener),
@@ -175,7 +206,7 @@ class Broker:
         self.faults = Faults(ThreadDesk(self._injector, lambda: self._token, lambda: self.is_running))
         self._machine = machine_of(self.settings)
         self._run: _Run | None = None
-        self._ports_kept: BoundSockets | None = None
+        self._ports = KeptPorts()
 
     @property
     def _token(self) -> trio.lowlevel.TrioToken | None:
@@ -189,9 +220,7 @@ class Broker:
     @property
     def port(self) -> int:
         """The port, from the first start on."""
-        if self.settings.port == 0:
-            raise BrokerFailed("the broker has no port yet: use it as a context manager, or call start()")
-        return self.settings.port
+        return known_port(self.settings.port)
 
     @property
     def address(self) -> str:
@@ -214,13 +243,13 @@ class Broker:
         """
         if self.is_running:
             raise BrokerFailed("this broker is running; restart() stops it first")
-        self._keep_port()
+        self.settings = self._ports.keep(self.settings)
         self._run = _Run(self.settings, self._machine, self._injector)
         try:
             self._run.start()
         except BaseException:
             self._run = None
-            self._release_port()
+            self._ports.release()
             raise
         return self
 
@@ -231,7 +260,7 @@ class Broker:
         try:
             self._end()
         finally:
-            self._release_port()
+            self._ports.release()
 
     def kill(self) -> None:
         """End the broker at once, as SIGKILL ends a process: connections are reset, nothing more is written.
@@ -262,20 +291,6 @@ class Broker:
         if run is not None:
             run.end()
 
-    def _keep_port(self) -> None:
-        """Bind the ports until the end, so that nobody takes them while the broker is down."""
-        if self._ports_kept is None:
-            kept = bound_sockets(self.settings, listens=False)
-            port, metrics_port = (None if each is None else each.getsockname()[1] for each in kept)
-            self.settings = attrs.evolve(self.settings, port=port, metrics_port=metrics_port)
-            self._ports_kept = kept
-            weakref.finalize(self, kept.close)
-
-    def _release_port(self) -> None:
-        if self._ports_kept is not None:
-            self._ports_kept.close()
-            self._ports_kept = None
-
     def __enter__(self) -> Broker:
         return self.start()
 
@@ -291,6 +306,13 @@ class Broker:
 # --- arguments ----------------------------------------------------------------------------------------
 
 Choice = TypeVar("Choice", bound=Enum)
+
+
+def known_port(port: int) -> int:
+    """The port of a broker that was started."""
+    if port == 0:
+        raise BrokerFailed("the broker has no port yet: use it as a context manager, or call start()")
+    return port
 
 
 def checked_port(port: object) -> int:
@@ -311,9 +333,9 @@ def checked_choice(name: str, given: str, choices: type[Choice]) -> Choice:
         raise ValueError(f"{name}={given!r} is not one of {possible}") from None
 
 
-def checked_directory(directory: str | os.PathLike[str] | None) -> str | None:
-    """The path of a directory that exists, or may be made; None stays None."""
-    path = None if directory is None else os.fspath(directory)
-    if path is not None and os.path.exists(path) and not os.path.isdir(path):
+def checked_directory(directory: str | os.PathLike[str]) -> str:
+    """The path of a directory that exists, or may be made."""
+    path = os.fspath(directory)
+    if os.path.exists(path) and not os.path.isdir(path):
         raise ValueError(f"{path} is a file; give the directory of a broker's data, or a new name")
     return path

@@ -787,7 +787,7 @@ async def _serve_once(
             async with trio.open_nursery() as nursery:
                 server.start(nursery)
     if server.killed is not None and server.killed.loses_power:
-        machine.lose_power()
+        BROKER.info("the power was cut: lost %d bytes that were not synced", machine.lose_power())
     return server.killed
 
 

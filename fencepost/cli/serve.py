@@ -22,6 +22,8 @@ from fencepost.cli.log_lines import LogFormat, LogLevel, write_log
 from fencepost.cli.options import WithoutFixes, settings_in, text_of
 
 if TYPE_CHECKING:
+    import trio
+
     from fencepost.broker.access.session import AccessSettings
     from fencepost.broker.broker_configs import BrokerConfig
     from fencepost.broker.fault_injector import FaultInjector
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from fencepost.faults.phrases import Point
 
 DEFAULT_PORT = 9092  # Kafka's
+POWER_CUT = "cut the power\n"  # what a parent may write
 Parsed = TypeVar("Parsed")
 
 _Hidden = Parameter(show=False)
@@ -165,7 +168,8 @@ def _run(settings: BrokerSettings, *, with_parent: bool) -> int:
 
     from fencepost.broker.server import serve_until_signalled
 
-    tell, faults = partial(_tell_ready, settings, with_parent=with_parent), _faults(settings)
+    parent = _Parent() if with_parent else None
+    tell, faults = partial(_tell_ready, settings, parent), _faults(settings)
     trio.run(partial(serve_until_signalled, settings, on_ready=tell, faults=faults))
     for fault in faults.describe():
         if fault.missing:
@@ -356,9 +360,9 @@ def _tell_strike(planned: PlannedFault, point: Point) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def _tell_ready(settings: BrokerSettings, ready: Ready, *, with_parent: bool) -> None:
-    if with_parent:  # not earlier: before this point a signal would kill the broker instead of stopping it
-        Thread(target=_end_with_parent, daemon=True).start()
+def _tell_ready(settings: BrokerSettings, parent: _Parent | None, ready: Ready) -> None:
+    if parent is not None:
+        parent.obey(ready)
     place = f"data in {settings.directory}" if settings.directory else "data in memory"
     print(f"Fencepost is ready on {ready.address}, {place} (sync {settings.sync.value}). Ctrl-C stops it.")
     print(_memory_line(ready.memory))
@@ -376,8 +380,37 @@ def _memory_line(bound: MemoryBound) -> str:
     )
 
 
-def _end_with_parent() -> None:
-    """The parent holds the other end of stdin, which the system closes when the parent dies."""
-    while sys.stdin.readline():
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
+class _Parent:
+    """The process that started this one and holds the other end of stdin. It may cut the power; when it dies,
+    the system closes stdin.
+    """
+
+    def __init__(self) -> None:
+        self._ready: Ready | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._wants_power_cut = False
+
+    def obey(self, ready: Ready) -> None:
+        """Listen to it from the first start on: before, a signal would kill the broker instead of stopping
+        it.
+        """
+        import trio
+
+        is_first, self._ready = self._ready is None, ready
+        self._token = trio.lowlevel.current_trio_token()
+        if is_first:
+            Thread(target=self._listen, daemon=True).start()
+        if self._wants_power_cut:
+            self._cut_power()
+
+    def _listen(self) -> None:
+        assert self._token is not None, "the broker is running"
+        for line in sys.stdin:
+            if line == POWER_CUT:
+                self._token.run_sync_soon(self._cut_power)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _cut_power(self) -> None:
+        assert self._ready is not None, "the broker is running"
+        self._wants_power_cut = True  # also when it comes back from a crash
+        self._ready.server.kill(loses_power=True)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pytest
 
 import fencepost
-from fencepost import Admin, Broker, Consumer, Producer, TopicPartition
+from fencepost import Admin, Broker, BrokerProcess, Consumer, Producer, TopicPartition
 from fencepost.broker.embedded import BrokerFailed
 from fencepost.broker.server import CannotListen
 from fencepost.journal.power import Machine, ProcessFile
@@ -28,7 +28,7 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     return None if request.param == "memory" else tmp_path / "data"
 
 
-def make_topic(broker: Broker) -> None:
+def make_topic(broker: Broker | BrokerProcess) -> None:
     with Admin(broker.address) as admin:
         admin.create_topic(EVENTS.topic)
 
@@ -38,7 +38,7 @@ def commit(producer: Producer, value: bytes) -> None:
         producer.send(EVENTS.topic, value)
 
 
-def write(broker: Broker, *values: bytes) -> None:
+def write(broker: Broker | BrokerProcess, *values: bytes) -> None:
     """One transaction for each value, by a new producer."""
     with Producer(broker.address, transactional_id="writer") as producer:
         producer.init_transactions()
@@ -46,7 +46,7 @@ def write(broker: Broker, *values: bytes) -> None:
             commit(producer, value)
 
 
-def committed(broker: Broker) -> list[bytes]:
+def committed(broker: Broker | BrokerProcess) -> list[bytes]:
     """All committed values, once every decided transaction has its marker."""
     values: list[bytes] = []
     with (
@@ -64,7 +64,7 @@ def committed(broker: Broker) -> list[bytes]:
     raise AssertionError(f"read {values}, and then nothing more up to the end")
 
 
-def topics(broker: Broker) -> list[str]:
+def topics(broker: Broker | BrokerProcess) -> list[str]:
     with Admin(broker.address) as admin:
         return [topic.topic for topic in admin.list_topics() if not topic.is_internal]
 

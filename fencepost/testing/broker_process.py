@@ -1,0 +1,228 @@
+"""`fencepost serve` in a process of its own, with the methods of an embedded broker.
+
+Rule: no process outlives its object or the program that started it, however that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Literal
+
+from fencepost.broker.embedded import (
+    BrokerFailed,
+    KeptPorts,
+    checked_choice,
+    checked_directory,
+    checked_port,
+    known_port,
+)
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.server import BrokerSettings
+
+PATIENCE_S: Final = 60.0  # for a start, which reads the log, or a stop, which syncs it
+LINES_KEPT: Final = 1_000  # of what a process prints
+LAST_LINES: Final = 20  # of it in an error
+POWER_CUT: Final = b"cut the power\n"  # understood by `serve --with-parent`
+
+
+class _Child:
+    """One process of a broker, and what it prints."""
+
+    def __init__(self, command: list[str], heard: deque[str]) -> None:
+        self._heard = heard
+        self._is_settled = threading.Event()
+        self.ready: dict[str, Any] | None = None
+        # In a session of its own: Ctrl-C reaches the program that tests, and not its brokers.
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, name="output of fencepost serve", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None, "it was asked for"
+        with self.process.stdout as output:
+            for raw in output:
+                line = raw.decode(errors="replace").rstrip("\n")
+                self._heard.append(line)
+                if line.startswith('{"ready": true'):
+                    self.ready = json.loads(line)
+                    self._is_settled.set()
+        self._is_settled.set()
+
+    def wait_until_ready(self) -> bool:
+        """Whether it got ready; False if it has ended or takes too long."""
+        self._is_settled.wait(PATIENCE_S)
+        return self.ready is not None
+
+    def order(self, line: bytes) -> None:
+        """Write a line to it; nothing happens if it has ended."""
+        assert self.process.stdin is not None, "it was asked for"
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(line)
+            self.process.stdin.flush()
+
+    def end(self, how: signal.Signals | None = None) -> int:
+        """Send a signal, wait for the end, return the exit code. A process that does not end is killed."""
+        assert self.process.stdin is not None, "it was asked for"
+        if how is not None:
+            self.process.send_signal(how)
+        try:
+            self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        code = self.process.wait()
+        self._reader.join()
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        return code
+
+
+class BrokerProcess:
+    """A broker in a child process, on loopback. Use it as a context manager, or call `start()` and `stop()`.
+
+    Port and data stay the same through all kills and starts. The process ends with this one at the latest.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        port: int = 0,
+        sync: Literal["none", "commit", "all"] = "none",
+        override: Mapping[str, object] | None = None,
+        faults: Iterable[str] = (),
+        options: Iterable[str] = (),
+    ) -> None:
+        """`port` 0 is any free one. `override`: settings under their names in Kafka (docs/clients.md).
+        `faults`: as `fencepost serve --fault` takes them. `options`: further options of `fencepost serve`,
+        such as ("--users", "users.toml").
+        """
+        self.directory = checked_directory(directory)
+        policy = checked_choice("sync", sync, SyncPolicy)
+        self._arguments = [self.directory, "--sync", policy.value, *options]
+        for name, value in (override or {}).items():
+            self._arguments += ["--override", f"{name}={value}"]
+        for fault in faults:
+            self._arguments += ["--fault", fault]
+        self._settings, self._ports = BrokerSettings(port=checked_port(port)), KeptPorts()
+        self._child: _Child | None = None
+        self._heard: deque[str] = deque(maxlen=LINES_KEPT)
+
+    @property
+    def port(self) -> int:
+        """The port, from the first start on."""
+        return known_port(self._settings.port)
+
+    @property
+    def address(self) -> str:
+        """`host:port`, from the first start on, also while the broker is down."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The same, by the name that Kafka's clients have for it."""
+        return self.address
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running broker."""
+        return self._running().process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process."""
+        return self._child is not None and self._child.process.poll() is None
+
+    @property
+    def output(self) -> str:
+        """The last lines that its processes have printed."""
+        return "\n".join(self._heard)
+
+    def start(self) -> BrokerProcess:
+        """Start a process, and return when it accepts connections. Raises BrokerFailed with its output."""
+        if self.is_running:
+            raise BrokerFailed("this broker is running; restart() stops it first")
+        self._settings = self._ports.keep(self._settings)
+        arguments = [*self._arguments, "--port", str(self.port), "--with-parent"]
+        child = _Child([sys.executable, "-m", "fencepost", "serve", *arguments], self._heard)
+        self._child = child
+        weakref.finalize(self, child.end, signal.SIGKILL)
+        if not child.wait_until_ready():
+            self._child = None
+            self._ports.release()
+            raise self._failure("was not ready", child.end(signal.SIGKILL))
+        return self
+
+    def stop(self) -> None:
+        """Stop the process cleanly (SIGTERM); does nothing if it was killed. Raises BrokerFailed if it ended
+        unexpectedly.
+        """
+        try:
+            self._end()
+        finally:
+            self._ports.release()
+
+    def kill(self) -> None:
+        """Kill the process (SIGKILL). What it wrote is there at the next start."""
+        child = self._running()
+        self._child = None
+        child.end(signal.SIGKILL)
+
+    def power_cut(self) -> None:
+        """Kill the broker, and lose every byte that it did not sync. Bytes that an earlier process of this
+        directory wrote count as synced.
+        """
+        child = self._running()
+        self._child = None
+        child.order(POWER_CUT)
+        code = child.end()
+        if code != -signal.SIGKILL:
+            raise self._failure("did not lose its power", code)
+
+    def restart(self) -> BrokerProcess:
+        """Start again, with the same port and data, after kill() or power_cut(); a running broker is stopped
+        cleanly first.
+        """
+        self._end()
+        return self.start()
+
+    def _running(self) -> _Child:
+        if self._child is None or not self.is_running:
+            raise BrokerFailed("the broker is down; start() starts it")
+        return self._child
+
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            code = child.end(signal.SIGTERM)
+            if code not in (0, -signal.SIGKILL):  # a fault may have killed it
+                raise self._failure("ended unexpectedly", code)
+
+    def _failure(self, what: str, code: int) -> BrokerFailed:
+        said = "\n".join(list(self._heard)[-LAST_LINES:]) or "nothing"
+        return BrokerFailed(
+            f"the broker process {what} and ended with exit code {code}; its last words:\n{said}"
+        )
+
+    def __enter__(self) -> BrokerProcess:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

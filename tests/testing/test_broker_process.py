@@ -1,0 +1,145 @@
+"""A broker in a process of its own: what an embedded broker does, and no process is left behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencepost import BrokerFailed, BrokerProcess, Producer
+from tests.broker.test_lifecycle import EVENTS, commit, committed, make_topic, write
+
+PATIENCE_S = 300.0
+ONE_PARTITION = {"transaction.state.log.num.partitions": 1}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_for_end(descriptor: int) -> None:
+    """Return when the process of this descriptor has ended."""
+    [ended], _, _ = select.select([descriptor], [], [], PATIENCE_S)
+    os.close(ended)
+
+
+def test_a_life_of_stops_kills_and_power_cuts(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", sync="commit", override=ONE_PARTITION) as broker:
+        address, pids = broker.address, [broker.pid]
+        assert address == broker.bootstrap_servers == f"127.0.0.1:{broker.port}"
+        with pytest.raises(BrokerFailed, match="is running"):
+            broker.start()
+        make_topic(broker)
+        write(broker, b"1")
+        broker.kill()
+        assert (broker.is_running, broker.address) == (False, address)
+        with pytest.raises(BrokerFailed, match="is down"):
+            broker.kill()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", broker.port))
+        broker.restart()
+        pids.append(broker.pid)
+        write(broker, b"2")
+        with Producer(broker.address) as producer:
+            producer.send(EVENTS.topic, b"in no transaction").result()
+        broker.power_cut()
+        broker.restart()
+        pids.append(broker.pid)
+        assert committed(broker) == [b"1", b"2"]
+        broker.restart()
+        assert committed(broker) == [b"1", b"2"]
+        pids.append(broker.pid)
+    assert broker.output.count('"ready": true') == len(set(pids)) == 4
+    assert not any(map(is_alive, pids))
+    assert (tmp_path / "data" / "clean-shutdown.json").exists()
+
+
+def test_without_syncs_a_power_cut_loses_what_was_acknowledged(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, override=ONE_PARTITION) as broker:
+        make_topic(broker)
+        write(broker, b"kept")
+        broker.restart()  # a clean stop syncs
+        write(broker, b"lost")
+        broker.power_cut()
+        broker.restart()
+        assert committed(broker) == [b"kept"]
+
+
+def test_a_fault_kills_it_and_the_client_goes_on(tmp_path: Path) -> None:
+    fault = "when coordinator of writer appends PREPARE_COMMIT #2 do crash broker until after 50 ms"
+    with BrokerProcess(tmp_path, faults=[fault], override=ONE_PARTITION) as broker:
+        make_topic(broker)
+        write(broker, b"1", b"2", b"3")
+        assert committed(broker) == [b"1", b"2", b"3"]
+    assert broker.output.count('"ready": true') == 2
+
+
+def test_a_fault_that_kills_it_for_good(tmp_path: Path) -> None:
+    fault = "when coordinator of writer appends PREPARE_COMMIT do crash broker"
+    with BrokerProcess(tmp_path, faults=[fault], override=ONE_PARTITION) as broker:
+        make_topic(broker)
+        with ThreadPoolExecutor(1) as other, Producer(broker.address, transactional_id="writer") as producer:
+            producer.init_transactions()
+            committing = other.submit(commit, producer, b"1")
+            wait_for_end(os.pidfd_open(broker.pid))
+            broker.restart()
+            committing.result(PATIENCE_S)
+        assert committed(broker) == [b"1"]
+
+
+def test_what_goes_wrong_is_told_in_its_own_words(tmp_path: Path) -> None:
+    with pytest.raises(
+        BrokerFailed, match=r"exit code 2[^|]*has no setting num\.partition[^|]*num\.partitions"
+    ):
+        BrokerProcess(tmp_path, override={"num.partition": 3}).start()
+    with BrokerProcess(tmp_path):
+        with pytest.raises(BrokerFailed, match="in use by another broker"):
+            BrokerProcess(tmp_path).start()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"directory": "data", "port": 70_000}, ValueError),
+        ({"directory": "data", "sync": "foo"}, ValueError),
+        ({"directory": __file__}, ValueError),
+        ({"directory": None}, TypeError),
+    ],
+)
+def test_wrong_arguments_are_refused_at_the_call(arguments: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        BrokerProcess(**arguments)
+
+
+PROGRAM = """
+import sys, fencepost
+broker = fencepost.BrokerProcess(sys.argv[1]).start()
+print(broker.pid, flush=True)
+if sys.argv[2] == "killed":
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", ["returned", "killed"])
+def test_no_process_outlives_the_program_that_started_it(tmp_path: Path, end: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path), end],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as program:  # fmt: skip
+        assert program.stdout is not None
+        descriptor = os.pidfd_open(int(program.stdout.readline()))
+        if end == "killed":
+            program.kill()
+        program.wait(PATIENCE_S)
+    wait_for_end(descriptor)
