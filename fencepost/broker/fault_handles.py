@@ -59,16 +59,20 @@ class Fault:
 
     @property
     def reached(self) -> int:
-        """How often its point was reached."""
+        """How often its point was reached while it could still strike."""
         return self._state().reached
 
     def wait_until_struck(self, timeout: float = 10.0) -> None:
         """Return when it has struck. Raises FaultNeverStruck after `timeout` seconds."""
+        if missing := self.missing_after(timeout):
+            raise FaultNeverStruck(missing)
+
+    def missing_after(self, timeout: float) -> str:
+        """Wait until it has struck, or for `timeout` seconds; then why it has not, or nothing."""
         ends = time.monotonic() + timeout
-        while (state := self._state()).struck == 0:
-            if time.monotonic() >= ends:
-                raise FaultNeverStruck(state.missing)
+        while (state := self._state()).struck == 0 and time.monotonic() < ends:
             time.sleep(self._desk.poll_s)
+        return state.missing
 
     def end(self) -> None:
         """Undo now what it did: release what it holds, resume what it has paused, repair the disk."""

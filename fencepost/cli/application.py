@@ -57,6 +57,38 @@ COMMANDS = (
         """,
     ),
     ("user remove", "fencepost.cli.user:remove_user", "Remove a user from a user file."),
+    ("fault", None, "Add faults to a running broker, for tests; list, end and remove them."),
+    (
+        "fault add",
+        "fencepost.cli.fault:add_faults",
+        """Add faults to a running broker.
+
+        A fault is "when POINT do ACTION [until POINT] [every N times]"; docs/testing.md shows what a broker
+        can play. A client is named by its client id, * is any client, and `broker` is the broker.
+        """,
+    ),
+    (
+        "fault list",
+        "fencepost.cli.fault:list_faults",
+        """List the faults of a broker.
+
+        STRUCK counts how often a fault struck, REACHED how often its point was reached.
+        """,
+    ),
+    (
+        "fault wait",
+        "fencepost.cli.fault:wait_for_faults",
+        """Wait until faults have struck.
+
+        The exit code is 1 if one has not struck in time; the output shows what resembles its point.
+        """,
+    ),
+    (
+        "fault end",
+        "fencepost.cli.fault:end_faults",
+        "Undo what faults did: release messages, resume the broker, repair its disk.",
+    ),
+    ("fault remove", "fencepost.cli.fault:remove_faults", "End faults and forget them."),
     ("topic", None, "Create, list, describe, alter and delete topics; delete records."),
     ("topic create", "fencepost.cli.topic:create_topic", "Create a topic."),
     ("topic list", "fencepost.cli.topic:list_topics", "List topics."),

@@ -11,6 +11,7 @@ import fcntl
 import io
 import os
 import re
+import shlex
 import struct
 import sys
 import tempfile
@@ -137,6 +138,12 @@ SESSION: Final = (
     Step("transactions late", code=1),
     Step("transactions abort -t orders -p 0 --start-offset 2"),
     Step("transactions force-terminate order-service-eu-central-1-0000017"),
+    Step('fault add "when broker sends Metadata reply do delay 1 ms" "when till sends EndTxn #7 do drop"'),
+    Step('fault add "when till sends EndTx do drop"', name="error unknown fault", code=2),
+    Step("fault wait --timeout 0", code=1),
+    Step("fault list"),
+    Step("fault end 2"),
+    Step("fault remove"),
     Step("topic delete shipments"),
     Step("dump {data} --records --indexes"),
     Step("repair {data}", code=1),
@@ -260,7 +267,7 @@ def play(mode: Mode, directory: Path) -> dict[Step, Shown]:
         for step in SESSION:
             if step.happens is not None:
                 step.happens(session)
-            arguments = step.command.format(data=data, tmp=directory).split()
+            arguments = shlex.split(step.command.format(data=data, tmp=directory))
             with streams(mode, step.stdin) as read:
                 code = run([*arguments, "--json"] if mode is Mode.JSON else arguments)
             out, err = (stable(text, step, directory) for text in read())

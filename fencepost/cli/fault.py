@@ -1,0 +1,148 @@
+"""`fencepost fault add|list|wait|end|remove`: faults of a running broker, for tests in any language.
+
+Rule: the faults and their phrases are those of `serve --fault`; `wait` fails if one has not struck in time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter, validators
+
+from fencepost.broker.fault_handles import Fault, Faults
+from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect
+from fencepost.cli.output import Columns, print_done, print_rows
+from fencepost.faults.grammar import BadPhrase
+from fencepost.protocol.messages import DescribedFault
+from fencepost.testing.fault_desk import WireDesk
+
+LISTED: Columns[DescribedFault] = (
+    ("fault_id", "ID", lambda fault: fault.fault_id),
+    ("struck", "STRUCK", lambda fault: fault.struck),
+    ("reached", "REACHED", lambda fault: fault.reached),
+    ("lasts", "LASTS", lambda fault: fault.is_lasting),
+    ("fault", "FAULT", lambda fault: fault.fault),
+)
+WAIT_S: Final = 10.0
+
+FaultIds = Annotated[tuple[int, ...], Parameter(negative="", validator=validators.Number(gte=1))]
+Seconds = Annotated[float, Parameter(validator=validators.Number(gte=0))]
+
+
+def add_faults(
+    fault: Annotated[tuple[str, ...], Parameter(negative="")],
+    /,
+    *,
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add faults.
+
+    Parameters
+    ----------
+    fault
+        "when POINT do ACTION [until POINT] [every N times]", each as one argument.
+    """
+    faults = _faults(bootstrap, command_config)
+    for text in fault:
+        try:
+            added = faults.add(text)
+        except BadPhrase as problem:
+            then = "scenarios/README.md lists the phrases, docs/testing.md what a broker can play"
+            raise CommandFailed(str(problem), then=then, code=WRONG_USAGE) from problem
+        facts = {"fault_id": added.fault_id, "fault": text}
+        print_done(f"Added fault {added.fault_id}: {text}", facts, as_json=as_json)
+
+
+def list_faults(
+    *, bootstrap: Bootstrap = DEFAULT, command_config: CommandConfig = None, as_json: AsJson = False
+) -> None:
+    """List the faults, and how often each struck."""
+    with connect(bootstrap, command_config) as admin:
+        print_rows(LISTED, admin.list_faults(), as_json=as_json)
+
+
+def wait_for_faults(
+    fault_id: FaultIds = (),
+    /,
+    *,
+    timeout: Seconds = WAIT_S,
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> int:
+    """Wait until faults have struck.
+
+    Parameters
+    ----------
+    fault_id
+        These faults; all if none is given.
+    timeout
+        Seconds to wait for each.
+    """
+    missing: list[str] = []
+    for fault in _chosen(_faults(bootstrap, command_config), fault_id):
+        text = fault.missing_after(timeout)
+        facts = {"fault_id": fault.fault_id, "struck": fault.struck, "missing": text or None}
+        print_done(text or f"Fault {fault.fault_id} struck: {fault.text}", facts, as_json=as_json)
+        missing += [text] if text else []
+    return FAILED if missing else OK
+
+
+def end_faults(
+    fault_id: FaultIds = (),
+    /,
+    *,
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Undo what faults did: release messages, resume the broker, repair its disk.
+
+    Parameters
+    ----------
+    fault_id
+        These faults; all if none is given.
+    """
+    for fault in _chosen(_faults(bootstrap, command_config), fault_id):
+        fault.end()
+        print_done(f"Ended fault {fault.fault_id}.", {"fault_id": fault.fault_id}, as_json=as_json)
+
+
+def remove_faults(
+    fault_id: FaultIds = (),
+    /,
+    *,
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """End faults and forget them.
+
+    Parameters
+    ----------
+    fault_id
+        These faults; all if none is given.
+    """
+    for fault in _chosen(_faults(bootstrap, command_config), fault_id):
+        fault.remove()
+        print_done(f"Removed fault {fault.fault_id}.", {"fault_id": fault.fault_id}, as_json=as_json)
+
+
+def _faults(bootstrap: str, config: Path | None) -> Faults:
+    return Faults(WireDesk(partial(connect, bootstrap, config)))
+
+
+def _chosen(faults: Faults, fault_ids: tuple[int, ...]) -> list[Fault]:
+    """The faults of these numbers, or all."""
+    found = {fault.fault_id: fault for fault in faults.list()}
+    if not found:
+        raise CommandFailed("the broker has no faults", then="`fencepost fault add` adds one")
+    unknown = [number for number in fault_ids if number not in found]
+    if unknown:
+        raise CommandFailed(f"there is no fault {unknown[0]}", then="`fencepost fault list` shows the faults")
+    return [found[number] for number in fault_ids or found]

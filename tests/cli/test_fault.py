@@ -1,0 +1,33 @@
+"""`fencepost fault` against a broker in this process; what it prints is in the snapshots."""
+
+from __future__ import annotations
+
+from fencepost.broker.embedded import Broker
+from fencepost.client.shells.sync import Admin
+from tests.cli.tool import Output, Tool
+
+
+def test_a_fault_is_added_strikes_and_is_removed(capsys: Output) -> None:
+    with Broker() as broker:
+        tool = Tool(broker.address, capsys)
+        assert tool.json("fault", "add", "when shop sends CreateTopics do drop")["fault_id"] == 1
+        with Admin(broker.address, client_id="shop") as admin:
+            admin.create_topic("orders")
+        assert tool("fault", "wait", "1") == "Fault 1 struck: when shop sends CreateTopics do drop\n"
+        (listed,) = tool.rows("fault", "list")
+        assert (listed["struck"], listed["reached"]) == (1, 1)
+        assert tool("fault", "remove", "1") == "Removed fault 1.\n"
+        assert tool.rows("fault", "list") == []
+        assert "the broker has no faults" in tool("fault", "end", code=1)
+
+
+def test_what_does_not_strike_fails_and_names_what_resembles_it(capsys: Output) -> None:
+    with Broker() as broker:
+        tool = Tool(broker.address, capsys)
+        tool("fault", "add", "when shopp sends CreateTopics do drop")
+        with Admin(broker.address, client_id="shop") as admin:
+            admin.create_topic("orders")
+        (waited,) = tool.rows("fault", "wait", "1", "--timeout", "0", code=1)
+        assert '"shop sends CreateTopics to broker" (once)' in waited["missing"]
+        assert "there is no fault 7" in tool("fault", "wait", "7", code=1)
+        tool("fault", "remove")  # leaving the broker would fail with it
