@@ -1,0 +1,222 @@
+"""What a broker cannot play and why, what the error of a fault that never struck shows, and crashes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import fencepost
+from fencepost import Broker, FaultNeverStruck, Producer
+from fencepost.broker.fault_handles import Fault
+from fencepost.broker.faults import NoSuchFault
+from fencepost.client.errors import CommitOutcomeUnknown
+from fencepost.faults.grammar import BadPhrase
+from fencepost.faults.phrases import FaultLine
+from tests.broker.test_faults import PATIENCE_S, commit, only, producer, served, stored, write
+
+REFUSED = [
+    ("drop", "is not a fault"),
+    ("when broker sends Prodce reply do drop", '"Prodce" is not a REQUEST; did you mean "Produce"?'),
+    ("when broker sends Produce reply #0 do drop", "is not a protocol point"),
+    ("when broker crashes do drop", "it happens to the broker itself"),
+    ("when p receives EndTxn reply do drop", "name the reply that it sends"),
+    ("when p gets PRODUCER_FENCED do drop", "name the error that it answers"),
+    ("when commit of p is ok do pause broker", "not what happens inside a client"),
+    ("when node 2 sends Produce reply do drop", 'there is no "node 2"; this broker is node 1'),
+    ("when p sends Produce reply do drop", '"p" is not this broker'),
+    ("when p sends Produce to q do drop", '"q" is not this broker'),
+    ("when broker sends WriteTxnMarkers do drop", "a broker sends requests only to itself"),
+    ("when nowhere appends data do pause broker", '"nowhere" is not a partition'),
+    ("when after 3 s do pause broker", "cannot begin a fault"),
+    ("when at 3 s do drop", '"drop" needs a message'),
+    ("when at 3 s do pause broker every 2 times", "comes once"),
+    ("when t-0 appends data do hold", '"hold" needs a message'),
+    ("when broker sends EndTxn reply do delay", '"delay" needs a request'),
+    ("when broker sends EndTxn reply do deliver twice", '"deliver twice" needs a request'),
+    ("when broker sends EndTxn reply do answer PRODUCER_FENCED", "needs a request"),
+    ("when p sends EndTxn do drop until after 3 s", "ends at once"),
+    ("when p sends EndTxn do hold until at 3 s", "cannot end a fault"),
+    ("when p sends EndTxn do hold until reader reads a", "not what happens inside a client"),
+    ("when p sends EndTxn do kill p", "processes of your own"),
+    ("when p sends EndTxn do start p", "processes of your own"),
+    ("when p sends EndTxn do pause p", '"p" is not this broker'),
+    ("when p sends EndTxn do crash node 7", 'there is no "node 7"'),
+    ("when p sends EndTxn do crash broker until t-0 appends data", "a broker that is down reaches no point"),
+    ("when p sends EndTxn do move t-0 to node 1", "the only node"),
+    ("when p sends EndTxn do isolate broker", "fencepost.Proxy"),
+    ("when p sends EndTxn do slow broker 3 times", "fencepost.Proxy"),
+    ("when p sends EndTxn do flip a bit of t-0", "damage the files"),
+    ("when p sends EndTxn do fail syncs of t-0", "this broker never syncs"),
+    ("when p sends EndTxn do slow disk of broker 3 times", "this broker never syncs"),
+    ("when p sends EndTxn do fail appends of nowhere", '"nowhere" is not a partition'),
+]
+
+
+@pytest.mark.parametrize(("fault", "because"), REFUSED)
+def test_a_fault_that_a_broker_cannot_play_is_refused(fault: str, because: str) -> None:
+    with pytest.raises(BadPhrase) as found:
+        Broker(faults=[fault])
+    assert because in str(found.value)
+
+
+@pytest.mark.parametrize(("settings", "because"), [({"nth": 0}, "nth=0"), ({"every": -1}, "every=-1")])
+def test_an_impossible_count_is_refused(settings: dict[str, int], because: str) -> None:
+    with pytest.raises(ValueError, match=because):
+        Broker().faults.when("p sends EndTxn", **settings)
+    with pytest.raises(ValueError, match="which occurrence"):
+        Broker().faults.when("p sends EndTxn #2", nth=3)
+    with pytest.raises(ValueError, match="or at one occurrence"):
+        Broker().faults.when("p sends EndTxn #2", every=3)
+
+
+# --- a fault that never struck ------------------------------------------------------------------------------
+
+
+def test_leaving_a_broker_names_the_fault_that_never_struck_and_what_resembles_it() -> None:
+    with pytest.raises(FaultNeverStruck) as found, served("when ap sends Produce do drop") as broker:
+        write(broker, b"a")
+    assert 'the fault "when ap sends Produce do drop" never struck: its point was reached 0 times' in str(
+        found.value
+    )
+    assert '"app sends Produce to broker" (once)' in str(found.value)
+
+
+def test_a_fault_that_waits_for_a_later_occurrence_says_how_often_its_point_was_reached() -> None:
+    with served("when app sends Produce #3 do drop") as broker:
+        write(broker, b"a", b"b")
+        with pytest.raises(FaultNeverStruck, match="reached 2 times, and it strikes at #3"):
+            only(broker).wait_until_struck(timeout=0)
+        with pytest.raises(FaultNeverStruck):
+            broker.faults.require_all_struck()
+        only(broker).remove()
+
+
+def test_a_fault_that_found_nothing_says_so() -> None:
+    with served("when app sends Produce do fail appends of t-7") as broker:
+        write(broker, b"a")
+        with pytest.raises(FaultNeverStruck, match="reached once, and there was nothing to strike"):
+            only(broker).wait_until_struck(timeout=0)
+        broker.faults.clear()
+
+
+def test_the_error_of_the_test_is_not_hidden_by_a_fault_that_never_struck() -> None:
+    with pytest.raises(ZeroDivisionError), served("when app sends Produce do drop"):
+        print(1 / 0)
+
+
+def test_an_engine_that_never_strikes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug in the engine: every fault of every test of this broker would catch it."""
+
+    def never(_line: FaultLine, _count: int) -> bool:
+        return False
+
+    monkeypatch.setattr(FaultLine, "strikes_at", never)
+    with pytest.raises(FaultNeverStruck), served("when app sends Produce do drop") as broker:
+        write(broker, b"a")
+
+
+# --- handles ------------------------------------------------------------------------------------------------
+
+
+def test_a_removed_fault_strikes_no_more_and_is_not_missed() -> None:
+    with served("when app sends Produce do drop every 1 times") as broker:
+        fault = only(broker)
+        assert repr(fault) == "Fault('when app sends Produce do drop every 1 times')"
+        fault.remove()
+        assert broker.faults.list() == []
+        for use in (fault.remove, fault.end, lambda: fault.struck):
+            with pytest.raises(NoSuchFault):
+                use()
+        write(broker, b"a")
+        assert stored(broker) == [b"a"]
+
+
+def test_removing_a_fault_ends_it() -> None:
+    with served("when t-0 appends data do pause broker") as broker, Producer(broker.address) as app:
+        sent = app.send("t", b"a")
+        only(broker).wait_until_struck(PATIENCE_S)
+        broker.faults.clear()
+        sent.result(PATIENCE_S * 1000)
+
+
+def test_faults_can_be_asked_for_before_the_start_and_from_any_thread() -> None:
+    broker = Broker(faults=["when app sends CreateTopics do drop"])
+    faults: list[Fault] = [broker.faults.when("app sends Metadata").do("delay 1 ms")]
+    with broker:
+        threads = [
+            threading.Thread(
+                target=lambda: faults.append(broker.faults.when("broker receives Metadata").do("delay 1 ms"))
+            )
+            for _ in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with fencepost.Admin(broker.address, client_id="app") as admin:
+            admin.create_topic("t")
+            admin.list_topics()
+        assert len(broker.faults.list()) == 22
+        assert {fault.reached for fault in faults} == {1}
+        broker.faults.clear()  # of several at one point the first one decided the fate of the message
+
+
+# --- crashes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_broker_crashes_at_a_decision_and_starts_again(in_memory: bool, tmp_path: Path) -> None:
+    """PREPARE_COMMIT is the last record: the next start carries the decision out, and the retry learns it."""
+    with served(directory=None if in_memory else tmp_path) as broker, producer(broker, "pay") as app:
+        app.init_transactions()
+        fault = broker.faults.when("coordinator of pay appends PREPARE_COMMIT").do(
+            "crash broker", until="after 50 ms"
+        )
+        commit(app, b"a")
+        assert fault.struck == 1
+        commit(app, b"b")
+        assert stored(broker) == [b"a", b"b"]
+
+
+def test_a_crash_before_a_decision_leaves_it_to_the_retry() -> None:
+    with served() as broker, producer(broker, "pay") as app:
+        app.init_transactions()
+        broker.faults.when("before coordinator of pay appends PREPARE_COMMIT").do(
+            "crash broker", until="after 20 ms"
+        )
+        commit(app, b"a")  # the client retries EndTxn at the broker that runs again
+        assert stored(broker) == [b"a"]
+
+
+def test_a_reply_does_not_leave_a_broker_that_crashes() -> None:
+    with served() as broker, Producer(broker.address, transactional_id="pay", max_block_ms=300) as app:
+        app.init_transactions()
+        fault = broker.faults.when("broker sends EndTxn reply").do("crash broker")
+        with pytest.raises(CommitOutcomeUnknown):
+            commit(app, b"a")
+        fault.wait_until_struck(PATIENCE_S)
+        broker.restart()
+        assert stored(broker) == [b"a"]
+
+
+def test_a_power_cut_loses_what_was_not_synced() -> None:
+    with served() as broker:
+        write(broker, b"a")
+        fault = broker.faults.when("t-0 appends data").do("cut power of broker")
+        with Producer(broker.address, delivery_timeout_ms=500, request_timeout_ms=300) as app:
+            app.send("t", b"b")
+            fault.wait_until_struck(PATIENCE_S)
+        broker.restart()
+        with fencepost.Admin(broker.address) as admin:
+            assert admin.list_topics() == [], "nothing was synced"
+
+
+def test_counts_go_on_after_a_restart() -> None:
+    with served("when app sends Produce #3 do drop") as broker:
+        write(broker, b"a", b"b")
+        broker.restart()
+        write(broker, b"c")
+        assert only(broker).struck == 1
+        assert stored(broker) == [b"a", b"b", b"c"]
