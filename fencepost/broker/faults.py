@@ -110,13 +110,9 @@ NOT_SEEN: Final = {
 
 @attrs.frozen(kw_only=True)
 class Abilities:
-    """What this broker can do beyond all others. `restarts`: somebody starts it again after a crash.
-    `cuts_power`: its unsynced writes can be lost. `syncs`: it syncs logs at all.
-    """
+    """What is special in this broker: its number, and whether it syncs logs at all."""
 
     node_id: int = 1
-    restarts: bool = False
-    cuts_power: bool = False
     syncs: bool = False
 
 
@@ -144,7 +140,7 @@ def playable(text: str, abilities: Abilities) -> FaultLine:
         if until.kind is PointKind.AT:
             raise BadPhrase(f"{quoted(str(until))} cannot end a fault", possible=["after TIME"])
         _check_point(until, abilities)
-        _check_crash_end(do, until, abilities)
+        _check_crash_end(do, until)
     return fault
 
 
@@ -195,18 +191,11 @@ def _check_action(do: Action, abilities: Abilities) -> None:
         partition_named(do.who)
     if do.kind in (ActionKind.SLOW_DISK, ActionKind.FAIL_SYNCS) and not abilities.syncs:
         raise BadPhrase(f'{quoted(str(do))}: this broker never syncs; start it with sync "commit" or "all"')
-    if do.kind is ActionKind.CUT_POWER and not abilities.cuts_power:
-        because = "only a process on a machine of its own loses power"
-        raise BadPhrase(f"{quoted(str(do))}: {because}", possible=["crash broker"])
 
 
-def _check_crash_end(do: Action, until: Point, abilities: Abilities) -> None:
-    if do.kind not in (ActionKind.CRASH, ActionKind.CUT_POWER):
-        return
-    if not abilities.restarts:
-        because = "nobody starts this process again; use fencepost.BrokerProcess, or leave out `until`"
-        raise BadPhrase(f"{quoted(f'{do} until {until}')}: {because}")
-    if until.kind is not PointKind.LATER:
+def _check_crash_end(do: Action, until: Point) -> None:
+    is_crash = do.kind in (ActionKind.CRASH, ActionKind.CUT_POWER)
+    if is_crash and until.kind is not PointKind.LATER:
         because = "a broker that is down reaches no point"
         raise BadPhrase(f"{quoted(f'{do} until {until}')}: {because}", possible=["after TIME"])
 

@@ -678,12 +678,7 @@ class Server:
 
 def injector_of(settings: BrokerSettings) -> FaultInjector:
     """The faults that the settings ask for. Raises BadPhrase if this broker cannot play one of them."""
-    abilities = Abilities(
-        node_id=settings.node.node_id,
-        restarts=True,
-        cuts_power=True,
-        syncs=settings.sync is not SyncPolicy.NONE,
-    )
+    abilities = Abilities(node_id=settings.node.node_id, syncs=settings.sync is not SyncPolicy.NONE)
     injector = FaultInjector(monotonic_ms, abilities)
     for text in settings.faults:
         injector.add(text)

@@ -356,8 +356,8 @@ def _faults(settings: BrokerSettings) -> FaultInjector:
 
 
 def _tell_strike(planned: PlannedFault, point: Point) -> None:
-    facts = {"fault": str(planned.line), "struck": planned.struck, "point": str(point), "pid": os.getpid()}
-    print(json.dumps(facts), flush=True)
+    facts = {"fault_id": planned.number, "fault": str(planned.line), "struck": planned.struck}
+    print(json.dumps({**facts, "point": str(point), "pid": os.getpid()}), flush=True)
 
 
 def _tell_ready(settings: BrokerSettings, parent: _Parent | None, ready: Ready) -> None:

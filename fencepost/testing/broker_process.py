@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Literal
@@ -26,8 +26,11 @@ from fencepost.broker.embedded import (
     checked_port,
     known_port,
 )
+from fencepost.broker.fault_handles import Faults
+from fencepost.broker.faults import Abilities
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.server import BrokerSettings
+from fencepost.testing.fault_desk import ProcessDesk
 
 PATIENCE_S: Final = 60.0  # for a start, which reads the log, or a stop, which syncs it
 LINES_KEPT: Final = 1_000  # of what a process prints
@@ -38,8 +41,11 @@ POWER_CUT: Final = b"cut the power\n"  # understood by `serve --with-parent`
 class _Child:
     """One process of a broker, and what it prints."""
 
-    def __init__(self, command: list[str], heard: deque[str]) -> None:
+    def __init__(
+        self, command: list[str], heard: deque[str], struck: Callable[[dict[str, Any]], None]
+    ) -> None:
         self._heard = heard
+        self._struck = struck
         self._is_settled = threading.Event()
         self.ready: dict[str, Any] | None = None
         # In a session of its own: Ctrl-C reaches the program that tests, and not its brokers.
@@ -62,6 +68,8 @@ class _Child:
                 if line.startswith('{"ready": true'):
                     self.ready = json.loads(line)
                     self._is_settled.set()
+                elif line.startswith('{"fault_id": '):
+                    self._struck(json.loads(line))
         self._is_settled.set()
 
     def wait_until_ready(self) -> bool:
@@ -117,8 +125,9 @@ class BrokerProcess:
         self._arguments = [self.directory, "--sync", policy.value, *options]
         for name, value in (override or {}).items():
             self._arguments += ["--override", f"{name}={value}"]
-        for fault in faults:
-            self._arguments += ["--fault", fault]
+        abilities = Abilities(syncs=policy is not SyncPolicy.NONE)
+        self._desk = ProcessDesk(lambda: self.address if self.is_running else None, faults, abilities)
+        self.faults = Faults(self._desk)
         self._settings, self._ports = BrokerSettings(port=checked_port(port)), KeptPorts()
         self._child: _Child | None = None
         self._heard: deque[str] = deque(maxlen=LINES_KEPT)
@@ -158,8 +167,9 @@ class BrokerProcess:
         if self.is_running:
             raise BrokerFailed("this broker is running; restart() stops it first")
         self._settings = self._ports.keep(self._settings)
-        arguments = [*self._arguments, "--port", str(self.port), "--with-parent"]
-        child = _Child([sys.executable, "-m", "fencepost", "serve", *arguments], self._heard)
+        arguments = [*self._arguments, *self._desk.arguments(), "--port", str(self.port), "--with-parent"]
+        command = [sys.executable, "-m", "fencepost", "serve", *arguments]
+        child = _Child(command, self._heard, self._desk.heard)
         self._child = child
         weakref.finalize(self, child.end, signal.SIGKILL)
         if not child.wait_until_ready():
@@ -225,4 +235,9 @@ class BrokerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        """Stop. Without an error, FaultNeverStruck is raised if a fault has not struck."""
+        try:
+            if error is None:
+                self.faults.require_all_struck()
+        finally:
+            self.stop()

@@ -1,18 +1,21 @@
-"""The faults of a broker in another process, by requests: the desk behind `BrokerProcess.faults` and
-`fencepost fault`.
+"""The faults of a broker in another process: the desks behind `fencepost fault` and `BrokerProcess.faults`.
 
 Rule: each call is one request on a connection of its own, since the broker may be killed between two calls.
 """
 
+# A process that is killed forgets its faults. So its owner keeps them: `arguments` gives those that may still
+# strike to the next process, whose counts begin anew, and `heard` takes the line that a process prints when a
+# fault strikes, which is the last one of a process that crashes.
+
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 import attrs
 
-from fencepost.broker.faults import NoSuchFault
-from fencepost.client.errors import RequestFailed
+from fencepost.broker.faults import Abilities, NoSuchFault, playable
+from fencepost.client.errors import RequestFailed, RequestTimeout
 from fencepost.client.shells.sync import Admin
 from fencepost.faults.grammar import BadPhrase
 from fencepost.faults.phrases import Point
@@ -20,6 +23,7 @@ from fencepost.protocol.errors import ErrorCode, FencepostError
 from fencepost.protocol.messages import DescribedFault
 
 POLL_S: Final = 0.02
+ANSWER_MS: Final = 2_000  # of a broker that may just have been killed
 
 
 @attrs.frozen
@@ -53,6 +57,119 @@ class WireDesk:
 
     def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]:
         raise FencepostError("the points of a broker process cannot be watched; use a fencepost.Broker")
+
+
+@attrs.define
+class _Kept:
+    """A fault that a broker process was asked for, and what is known of it. `child_id` is its number in the
+    process that runs.
+    """
+
+    state: DescribedFault
+    repeats: bool
+    child_id: int | None = None
+    struck_before: int = 0  # in earlier processes
+
+    @property
+    def may_strike(self) -> bool:
+        return self.repeats or not self.state.struck
+
+
+class ProcessDesk:
+    """The faults of a broker process, through all its kills and starts. `address` gives where it listens, or
+    None while it is down.
+    """
+
+    poll_s = POLL_S
+
+    def __init__(self, address: Callable[[], str | None], texts: Iterable[str], abilities: Abilities) -> None:
+        self._address = address
+        self._abilities = abilities
+        self._kept: dict[int, _Kept] = {}
+        self._added = 0
+        for text in texts:
+            self._keep(text)
+
+    # --- for the owner of the process
+
+    def arguments(self) -> list[str]:
+        """The options of `fencepost serve` for the next process."""
+        arguments: list[str] = []
+        for kept in self._kept.values():
+            kept.struck_before, kept.child_id = kept.state.struck, None
+            if kept.may_strike:
+                arguments += ["--fault", kept.state.fault]
+                kept.child_id = len(arguments) // 2
+        return arguments
+
+    def heard(self, struck: Mapping[str, Any]) -> None:
+        """A process has printed that a fault struck."""
+        for kept in list(self._kept.values()):
+            if kept.child_id == struck["fault_id"]:
+                times = kept.struck_before + int(struck["struck"])
+                kept.state = attrs.evolve(kept.state, struck=times, missing="")
+
+    # --- for its faults
+
+    def add(self, text: str) -> int:
+        number = self._keep(text)
+        try:
+            if (desk := self._desk()) is not None:
+                self._kept[number].child_id = desk.add(text)
+        except Exception:
+            del self._kept[number]
+            raise
+        return number
+
+    def describe(self) -> list[DescribedFault]:
+        desk = self._desk() if any(kept.may_strike for kept in self._kept.values()) else None
+        try:
+            found = {} if desk is None else {state.fault_id: state for state in desk.describe()}
+        except RequestTimeout:
+            found = {}  # it was killed in this moment
+        for kept in self._kept.values():
+            state = None if kept.child_id is None else found.get(kept.child_id)
+            if state is not None:
+                self._update(kept, state)
+        return [kept.state for kept in self._kept.values()]
+
+    def end(self, fault_id: int) -> None:
+        self._do(fault_id, WireDesk.end)
+
+    def remove(self, fault_id: int) -> None:
+        self._do(fault_id, WireDesk.remove)
+        del self._kept[fault_id]
+
+    def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]:
+        return WireDesk(lambda: Admin(self._address() or "")).watch(hear)
+
+    def _keep(self, text: str) -> int:
+        fault = playable(text, self._abilities)
+        self._added += 1
+        missing = f'the fault "{fault}" never struck: no process was asked for it'
+        state = DescribedFault(
+            fault_id=self._added, fault=str(fault), struck=0, reached=0, is_lasting=False, missing=missing
+        )
+        self._kept[self._added] = _Kept(state, bool(fault.every))
+        return self._added
+
+    def _update(self, kept: _Kept, state: DescribedFault) -> None:
+        struck = max(kept.state.struck, kept.struck_before + state.struck)
+        missing = "" if struck else state.missing
+        kept.state = attrs.evolve(state, fault_id=kept.state.fault_id, struck=struck, missing=missing)
+
+    def _desk(self) -> WireDesk | None:
+        address = self._address()
+        if address is None:
+            return None
+        return WireDesk(lambda: Admin(address, default_api_timeout_ms=ANSWER_MS))
+
+    def _do(self, fault_id: int, do: Callable[[WireDesk, int], None]) -> None:
+        if fault_id not in self._kept:
+            raise NoSuchFault(f"there is no fault {fault_id}; it may have been removed")
+        desk, child_id = self._desk(), self._kept[fault_id].child_id
+        if desk is not None and child_id is not None:
+            do(desk, child_id)
 
 
 def _known(do: Callable[[int], None], fault_id: int) -> None:

@@ -188,8 +188,9 @@ async def test_a_decision_that_a_kill_interrupted_is_carried_out(tmp_path: Path)
         me = await wire.identity()
         await wire.ask_until_done(produce_request(me, {ORDERS: "a", OTHERS: "a"}))
         await wire.send(end_request(me, COMMIT))
-        struck = {"fault": fault, "struck": 1, "point": "coordinator of pay appends PREPARE_COMMIT"}
-        assert json.loads(await broker.line()) == {**struck, "pid": broker.process.pid}
+        struck = {"fault_id": 1, "fault": fault, "struck": 1, "pid": broker.process.pid}
+        point = "coordinator of pay appends PREPARE_COMMIT"
+        assert json.loads(await broker.line()) == {**struck, "point": point}
         await broker.ended(signal.SIGKILL)
     async with started(tmp_path) as broker:
         wire = await broker.wires.open()

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from fencepost import BrokerFailed, BrokerProcess, Producer
+from fencepost import Admin, BrokerFailed, BrokerProcess, FaultNeverStruck, Producer
+from fencepost.broker.faults import NoSuchFault
+from fencepost.faults.grammar import BadPhrase
 from tests.broker.test_lifecycle import EVENTS, commit, committed, make_topic, write
 
 PATIENCE_S = 300.0
@@ -96,6 +98,41 @@ def test_a_fault_that_kills_it_for_good(tmp_path: Path) -> None:
             broker.restart()
             committing.result(PATIENCE_S)
         assert committed(broker) == [b"1"]
+
+
+def test_faults_come_and_go_and_outlive_the_process(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, faults=["when shop sends CreateTopics do drop"]) as broker:
+        with Admin(broker.address, client_id="shop") as admin:
+            admin.create_topic(EVENTS.topic)
+        (created,) = broker.faults.list()
+        created.wait_until_struck(PATIENCE_S)
+        later = broker.faults.when("broker sends EndTxn reply", nth=2).do("drop")
+        crash = broker.faults.when("coordinator of writer appends PREPARE_COMMIT").do("crash broker")
+        with pytest.raises(BadPhrase, match="never syncs"):
+            broker.faults.add("when at 3 s do fail syncs of events-0")
+        with ThreadPoolExecutor(1) as other:
+            writing = other.submit(write, broker, b"1", b"2", b"3")
+            crash.wait_until_struck(PATIENCE_S)
+            with pytest.raises(FaultNeverStruck, match="EndTxn reply #2"):
+                later.wait_until_struck(0)
+            broker.restart()
+            writing.result(PATIENCE_S)
+        assert [fault.struck for fault in (created, crash)] == [1, 1], "they were not asked for again"
+        later.wait_until_struck(PATIENCE_S)
+        assert committed(broker) == [b"1", b"2", b"3"]
+        crash.remove()
+        with pytest.raises(NoSuchFault):
+            crash.end()
+
+
+def test_a_fault_that_never_struck_fails_the_test(tmp_path: Path) -> None:
+    fault = "when shp sends CreateTopics do drop"
+    with (
+        pytest.raises(FaultNeverStruck, match="shop sends CreateTopics"),
+        BrokerProcess(tmp_path, faults=[fault]) as broker,
+        Admin(broker.address, client_id="shop") as admin,
+    ):
+        admin.create_topic(EVENTS.topic)
 
 
 def test_what_goes_wrong_is_told_in_its_own_words(tmp_path: Path) -> None:
