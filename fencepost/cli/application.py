@@ -46,6 +46,24 @@ COMMANDS = (
         clients can make it use, and both as JSON.
         """,
     ),
+    (
+        "status",
+        "fencepost.cli.status:status",
+        """Show how a broker is: version, partitions, transactions, disks.
+
+        The exit code is 1 if something is wrong: partitions that are not served, late or hanging
+        transactions, or a disk that failed within five minutes.
+        """,
+    ),
+    (
+        "top",
+        "fencepost.cli.top:top",
+        """Show what a broker does now: rates of topics and requests, open transactions.
+
+        The display refreshes until Ctrl-C. RECORDS/S counts what producers and coordinators write, without
+        markers; LSO-LAG is the number of offsets that read_committed cannot read yet.
+        """,
+    ),
     ("user", None, "Add users to the user file of a broker, or remove them."),
     (
         "user add",

@@ -9,6 +9,8 @@ from typing import Final
 
 EXAMPLES: Final = {
     "serve": ("fencepost serve ./data", "fencepost serve --memory --port 0"),
+    "status": ("fencepost status", "fencepost status --json"),
+    "top": ("fencepost top", "fencepost top --once --json"),
     "user add": ("fencepost user add users.json alice",),
     "user remove": ("fencepost user remove users.json alice",),
     "topic create": ("fencepost topic create orders -p 6 -c cleanup.policy=compact",),

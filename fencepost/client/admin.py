@@ -184,6 +184,11 @@ class AdminCalls(RequestCalls):
         reply: m.MetadataReply = yield from self.ask(m.Metadata(topics=()), ANY_NODE)
         return [node.node_id for node in reply.nodes]
 
+    def broker_status(self, broker_id: int | None = None) -> CallScript[m.BrokerStatusReply]:
+        """How a broker is, and what it has done since it started: any broker, or this one."""
+        target = ANY_NODE if broker_id is None else BrokerAt(broker_id)
+        return (yield from self.ask(m.BrokerStatus(), target))
+
     # --- offsets --------------------------------------------------------------------------------------------
 
     def beginning_offsets(

@@ -292,6 +292,7 @@ class AsyncAdmin(AdminClient[AsyncDriver]):
     alter_topic_configs = awaited(AdminCalls.alter_topic_configs)
     describe_broker_configs = awaited(AdminCalls.describe_broker_configs)
     list_brokers = awaited(AdminCalls.list_brokers)
+    broker_status = awaited(AdminCalls.broker_status)
     beginning_offsets = awaited(AdminCalls.beginning_offsets)
     end_offsets = awaited(AdminCalls.end_offsets)
     offsets_for_times = awaited(AdminCalls.offsets_for_times)

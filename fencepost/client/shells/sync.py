@@ -271,6 +271,7 @@ class Admin(AdminClient[Driver]):
     alter_topic_configs = blocking(AdminCalls.alter_topic_configs)
     describe_broker_configs = blocking(AdminCalls.describe_broker_configs)
     list_brokers = blocking(AdminCalls.list_brokers)
+    broker_status = blocking(AdminCalls.broker_status)
     beginning_offsets = blocking(AdminCalls.beginning_offsets)
     end_offsets = blocking(AdminCalls.end_offsets)
     offsets_for_times = blocking(AdminCalls.offsets_for_times)

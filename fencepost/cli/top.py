@@ -1,0 +1,155 @@
+"""`fencepost top`: what a broker does now. Rates are differences between two answers of the broker.
+
+Rule: the broker is asked once per interval, and nothing is guessed: its own clock says how much time passed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Final, NamedTuple
+
+import attrs
+from cyclopts import Parameter, validators
+
+from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect
+from fencepost.cli.output import Columns, print_json, print_rows, row_of
+from fencepost.cli.table import Duration, as_words, is_terminal, moment
+from fencepost.client.shells.sync import Admin
+from fencepost.protocol.messages import BrokerStatusReply, RequestStatus, TopicStatus
+
+CLEAR: Final = "\x1b[H\x1b[2J"
+Interval = Annotated[float, Parameter(validator=validators.Number(gt=0))]
+
+
+class TopicRates(NamedTuple):
+    """A topic, and what happened to it per second."""
+
+    topic: TopicStatus
+    records_in: float
+    bytes_in: float
+    bytes_out: float
+
+
+class RequestRates(NamedTuple):
+    """An API, and its requests per second; `mean_ms` is None if there were none."""
+
+    api: str
+    requests: float
+    mean_ms: float | None
+    errors: float
+
+
+TOPICS: Columns[TopicRates] = (
+    ("topic", "TOPIC", lambda rates: rates.topic.topic),
+    ("records_in_per_second", "RECORDS/S", lambda rates: rates.records_in),
+    ("bytes_in_per_second", "BYTES-IN/S", lambda rates: rates.bytes_in),
+    ("bytes_out_per_second", "BYTES-OUT/S", lambda rates: rates.bytes_out),
+    ("open_transactions", "OPEN-TRANSACTIONS", lambda rates: rates.topic.open_transactions),
+    ("stable_lag", "LSO-LAG", lambda rates: rates.topic.stable_lag),
+    ("size_bytes", "BYTES", lambda rates: rates.topic.size_bytes),
+)
+REQUESTS: Columns[RequestRates] = (
+    ("request", "REQUEST", lambda rates: rates.api),
+    ("requests_per_second", "REQUESTS/S", lambda rates: rates.requests),
+    ("mean_ms", "MEAN-MS", lambda rates: rates.mean_ms),
+    ("errors_per_second", "ERRORS/S", lambda rates: rates.errors),
+)
+
+
+def top(
+    *,
+    interval: Interval = 2.0,
+    once: Annotated[bool, Parameter(negative="")] = False,
+    limit: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 20,
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a broker does now.
+
+    Parameters
+    ----------
+    interval
+        Seconds between two looks.
+    once
+        Print the rates of one interval, and stop.
+    limit
+        Show so many topics and requests, the busiest first.
+    """
+    with connect(bootstrap, command_config) as admin:
+        before = admin.broker_status()
+        while True:
+            before = _look(admin, before, interval, limit=limit, as_json=as_json)
+            if once:
+                return
+
+
+def _look(
+    admin: Admin, before: BrokerStatusReply, interval: float, *, limit: int, as_json: bool
+) -> BrokerStatusReply:
+    """Print the rates of the next interval; the status at its end."""
+    time.sleep(interval)
+    now = admin.broker_status()
+    if now.started_ms != before.started_ms:  # another run of the broker, whose counters began at 0
+        before = attrs.evolve(before, now_ms=now.started_ms, topics=(), requests=())
+    topics, requests = topic_rates(before, now)[:limit], request_rates(before, now)[:limit]
+    if as_json:
+        print_json(
+            {
+                "now_ms": now.now_ms,
+                "node_id": now.node_id,
+                "connections": now.connections,
+                "topics": [row_of(TOPICS, each) for each in topics],
+                "requests": [row_of(REQUESTS, each) for each in requests],
+            }
+        )
+        return now
+    print(f"{CLEAR if is_terminal() else ''}{_headline(now)}\n")
+    print_rows(TOPICS, topics, as_json=False)
+    print()
+    print_rows(REQUESTS, requests, as_json=False)
+    print(flush=True)
+    return now
+
+
+def _headline(now: BrokerStatusReply) -> str:
+    uptime = Duration(now.now_ms - now.started_ms)
+    open_count = sum(each.open_transactions for each in now.topics)
+    return (
+        f"{moment(now.now_ms)}  node {now.node_id}, up {as_words(uptime)}, connections: {now.connections}, "
+        f"open transactions: {open_count}"
+    )
+
+
+def topic_rates(before: BrokerStatusReply, now: BrokerStatusReply) -> list[TopicRates]:
+    """The rates of all topics between two answers, the busiest first."""
+    earlier, seconds = {topic.topic: topic for topic in before.topics}, _seconds(before, now)
+
+    def rate(topic: TopicStatus, counter: str) -> float:
+        known = earlier.get(topic.topic)
+        grown = getattr(topic, counter) - (0 if known is None else getattr(known, counter))
+        return round(max(0, grown) / seconds, 1)  # a topic may have been deleted and made again
+
+    rates = [
+        TopicRates(topic, rate(topic, "records_in"), rate(topic, "bytes_in"), rate(topic, "bytes_out"))
+        for topic in now.topics
+    ]
+    return sorted(rates, key=lambda each: (-each.bytes_in - each.bytes_out, each.topic.topic))
+
+
+def request_rates(before: BrokerStatusReply, now: BrokerStatusReply) -> list[RequestRates]:
+    """The rates of all APIs between two answers, the busiest first."""
+    nothing, seconds = RequestStatus(api="", count=0, errors=0, total_us=0), _seconds(before, now)
+    earlier = {each.api: each for each in before.requests}
+    rates: list[RequestRates] = []
+    for each in now.requests:
+        known = earlier.get(each.api, nothing)
+        count, took_us = each.count - known.count, each.total_us - known.total_us
+        mean_ms = round(took_us / count / 1_000, 2) if count else None
+        errors = round((each.errors - known.errors) / seconds, 1)
+        rates.append(RequestRates(each.api, round(count / seconds, 1), mean_ms, errors))
+    return sorted(rates, key=lambda each: (-each.requests, each.api))
+
+
+def _seconds(before: BrokerStatusReply, now: BrokerStatusReply) -> float:
+    return max(1, now.now_ms - before.now_ms) / 1_000
