@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from fencepost.testing.assertions import assert_exactly_once as assert_exactly_once
     from fencepost.testing.assertions import assert_no_open_transactions as assert_no_open_transactions
     from fencepost.testing.broker_process import BrokerProcess as BrokerProcess
+    from fencepost.testing.proxy import Proxy as Proxy
     from fencepost.testing.recording import Recording as Recording
 
 __version__ = VERSION
@@ -110,6 +111,7 @@ _HOMES = {
     "ProtocolViolation": "fencepost.protocol.errors",
     "RebalanceInProgress": "fencepost.client.errors",
     "RebalanceListener": "fencepost.client.group_member",
+    "Proxy": "fencepost.testing.proxy",
     "Record": "fencepost.client.consumer_records",
     "RecordMetadata": "fencepost.client.send_future",
     "Recording": "fencepost.testing.recording",

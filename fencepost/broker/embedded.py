@@ -228,6 +228,21 @@ class Broker:
         return f"{self.settings.host}:{self.port}"
 
     @property
+    def advertised_listener(self) -> str | None:
+        """The HOST:PORT that clients are told to connect to, if it is not `address`. A new one holds from the
+        next start on.
+        """
+        if self.settings.advertised is None:
+            return None
+        host, port = self.settings.advertised
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @advertised_listener.setter
+    def advertised_listener(self, listener: str | None) -> None:
+        advertised = None if listener is None else parsed_listener(listener)
+        self.settings = attrs.evolve(self.settings, advertised=advertised)
+
+    @property
     def metrics_port(self) -> int | None:
         """The port for metrics, from the first start on, if it has one."""
         return self.settings.metrics_port

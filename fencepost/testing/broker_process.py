@@ -29,7 +29,7 @@ from fencepost.broker.embedded import (
 from fencepost.broker.fault_handles import Faults
 from fencepost.broker.faults import Abilities
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.server import BrokerSettings
+from fencepost.broker.server import BrokerSettings, parsed_listener
 from fencepost.testing.fault_desk import ProcessDesk
 
 PATIENCE_S: Final = 60.0  # for a start, which reads the log, or a stop, which syncs it
@@ -112,16 +112,21 @@ class BrokerProcess:
         *,
         port: int = 0,
         sync: Literal["none", "commit", "all"] = "none",
+        advertised_listener: str | None = None,
         override: Mapping[str, object] | None = None,
         faults: Iterable[str] = (),
         options: Iterable[str] = (),
     ) -> None:
-        """`port` 0 is any free one. `override`: settings under their names in Kafka (docs/clients.md).
-        `faults`: as `fencepost serve --fault` takes them. `options`: further options of `fencepost serve`,
+        """`port` 0 is any free one. `advertised_listener`: the HOST:PORT that clients are told to connect to,
+        if it is not where the broker listens. `override`: settings under their names in Kafka
+        (docs/clients.md). `faults`: as `fencepost serve --fault` takes them. `options`: further ones,
         such as ("--users", "users.toml").
         """
         self.directory = checked_directory(directory)
         policy = checked_choice("sync", sync, SyncPolicy)
+        self.advertised_listener = advertised_listener
+        if advertised_listener is not None:
+            parsed_listener(advertised_listener)
         self._arguments = [self.directory, "--sync", policy.value, *options]
         for name, value in (override or {}).items():
             self._arguments += ["--override", f"{name}={value}"]
@@ -168,6 +173,8 @@ class BrokerProcess:
             raise BrokerFailed("this broker is running; restart() stops it first")
         self._settings = self._ports.keep(self._settings)
         arguments = [*self._arguments, *self._desk.arguments(), "--port", str(self.port), "--with-parent"]
+        if self.advertised_listener is not None:
+            arguments += ["--advertised-listener", self.advertised_listener]
         command = [sys.executable, "-m", "fencepost", "serve", *arguments]
         child = _Child(command, self._heard, self._desk.heard)
         self._child = child

@@ -1,0 +1,366 @@
+"""A TCP proxy between clients and a broker, for faults of the network: cut, refuse, delay, throttle, stall.
+
+Rule: it passes bytes on and knows no protocol, so Kafka's clients go through it as well. A fault that struck
+nothing raises FaultNeverStruck, since nearly always the clients went past the proxy.
+"""
+
+# Theory of operation. Clients ask the first broker that they reach for the addresses of all, and connect to
+# those; a proxy that is only in their bootstrap list is bypassed after the first answer. So `Proxy(broker)`
+# makes the broker advertise the proxy. Each connection has two tasks for each direction:
+#
+#     client ── recv ──▶ (due time, bytes) ──▶ stalled? ──▶ sleep until due ──▶ send, throttled ──▶ broker
+#
+# One thread runs all of them; the methods for users hand their work to it and wait.
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Literal, TypeVar
+
+import attrs
+import trio
+
+from fencepost.broker.embedded import Broker
+from fencepost.broker.faults import FaultNeverStruck
+from fencepost.broker.server import parsed_listener
+from fencepost.protocol.errors import FencepostError
+from fencepost.testing.broker_process import BrokerProcess
+
+Direction = Literal["to_broker", "to_clients"]
+ResultT = TypeVar("ResultT")
+BOTH: Final[tuple[Direction, ...]] = ("to_broker", "to_clients")
+CHUNK_BYTES: Final = 1 << 16
+CHUNKS_WAITING_MAX: Final = 256  # in one direction of a connection; then it is not read from
+THROTTLED_S: Final = 0.02  # a throttled direction passes as much as it may in this time
+RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # a struct linger of no seconds
+BYPASSED: Final = (
+    "Give clients `proxy.address` as bootstrap server, and let the broker advertise it: Proxy(broker) does"
+)
+
+
+class ProxyNotRunning(FencepostError):
+    """The proxy was not started, or is closed."""
+
+
+@attrs.define(eq=False)
+class NetworkFault:
+    """A fault of a proxy, until its `end`, or the end of its with block."""
+
+    what: str
+    _proxy: Proxy = attrs.field(repr=False)
+    directions: frozenset[Direction]
+    delay_s: float = 0.0
+    bytes_per_second: float = math.inf
+    stalls: bool = False
+    refuses: bool = False
+    struck: int = 0
+    """How many pieces of data, or connections, it struck."""
+
+    def end(self) -> None:
+        """Let everything pass again."""
+        self._proxy.end(self)
+
+    def wait_until_struck(self, timeout: float = 10.0) -> None:
+        """Return when it has struck. Raises FaultNeverStruck after `timeout` seconds."""
+        ends = time.monotonic() + timeout
+        while self.struck == 0:
+            if time.monotonic() >= ends:
+                raise FaultNeverStruck(self.missing)
+            time.sleep(0.002)
+
+    @property
+    def missing(self) -> str:
+        """What to say of a fault that has not struck."""
+        return f"{self.what} struck nothing, after {self._proxy.summary}. {BYPASSED}"
+
+    def __enter__(self) -> NetworkFault:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+@attrs.define(eq=False)
+class _Link:
+    """One client's connection, and the proxy's own to the broker."""
+
+    client: trio.SocketStream
+    broker: trio.SocketStream
+    scope: trio.CancelScope
+
+    def reset(self) -> None:
+        for stream in (self.client, self.broker):
+            _reset_on_close(stream)
+        self.scope.cancel()
+
+
+class Proxy:
+    """A proxy before a broker, on loopback. Use it as a context manager, or call `start()` and `close()`."""
+
+    def __init__(self, broker: Broker | BrokerProcess | str, *, port: int = 0) -> None:
+        """`broker`: a Broker or a BrokerProcess, which then tells clients to connect to the proxy; if it is
+        running, it is restarted for that. Or the HOST:PORT of another broker: then that one must advertise
+        the proxy, whose `port` can be chosen for that.
+        """
+        self._broker = None if isinstance(broker, str) else broker
+        self._upstream = broker if isinstance(broker, str) else ""
+        if self._broker is None:
+            parsed_listener(self._upstream)
+        self._advertised_before: str | None = None
+        self._wanted_port = port
+        self._listener: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._is_ready = threading.Event()
+        self._scope = trio.CancelScope()
+        self._changed = trio.Event()
+        self._links: list[_Link] = []
+        self._faults: list[NetworkFault] = []
+        self._ended: list[NetworkFault] = []
+        self.connections = 0
+        """How many clients have connected."""
+        self.passed: dict[Direction, int] = {"to_broker": 0, "to_clients": 0}
+        """How many bytes have passed in each direction."""
+
+    # --- its life
+
+    @property
+    def address(self) -> str:
+        """Where clients connect to."""
+        if self._listener is None:
+            raise ProxyNotRunning("the proxy is not running: use it as a context manager, or call start()")
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def start(self) -> Proxy:
+        """Accept connections, and let the broker advertise this address."""
+        if self._thread is not None:
+            raise ProxyNotRunning("this proxy was started before; make a new one")
+        self._listener = socket.create_server(("127.0.0.1", self._wanted_port))
+        self._thread = threading.Thread(
+            target=trio.run, args=(self._serve,), name="fencepost proxy", daemon=True
+        )
+        self._thread.start()
+        self._is_ready.wait()
+        if self._broker is not None:
+            self._advertised_before = self._broker.advertised_listener
+            self._broker.advertised_listener = self.address
+            if self._broker.is_running:
+                self._broker.restart()
+        return self
+
+    def close(self) -> None:
+        """Close all connections. The broker advertises itself again from its next start on."""
+        if self._listener is not None:
+            self._in_loop(self._scope.cancel)
+            assert self._thread is not None, "it was started"
+            self._thread.join()
+            self._listener.close()
+            self._listener = None
+            if self._broker is not None:
+                self._broker.advertised_listener = self._advertised_before
+
+    def require_used(self) -> None:
+        """Raise FaultNeverStruck if no client has connected, or a fault has struck nothing."""
+        missing = [fault.missing for fault in (*self._ended, *self._faults) if fault.struck == 0]
+        if self.connections == 0:
+            missing.append(f"nobody has connected to the proxy. {BYPASSED}")
+        if missing:
+            raise FaultNeverStruck("\n".join(missing))
+
+    @property
+    def summary(self) -> str:
+        """What has passed, in words."""
+        to_broker, to_clients = (self.passed[direction] for direction in BOTH)
+        return f"{self.connections} connections, {to_broker} bytes to the broker and {to_clients} to clients"
+
+    def __enter__(self) -> Proxy:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close. Without an error, raise FaultNeverStruck if nobody met the proxy, or one of its faults."""
+        self.close()
+        if error is None:
+            self.require_used()
+
+    # --- faults
+
+    def cut(self) -> int:
+        """Reset all connections, and return how many they were. Raises FaultNeverStruck if there is none."""
+        cut = self._in_loop(self._cut)
+        if cut == 0:
+            raise FaultNeverStruck(f"cut() struck nothing, after {self.summary}. {BYPASSED}")
+        return cut
+
+    def refuse(self) -> NetworkFault:
+        """Reset every new connection at once; those that are open stay."""
+        return self._add(NetworkFault("refuse()", self, frozenset(), refuses=True))
+
+    def stall(self, direction: Direction | None = None) -> NetworkFault:
+        """Let nothing pass in this direction, or in both; nothing is lost, and the connections stay open."""
+        return self._add(NetworkFault(f"stall({direction or ''})", self, _given(direction), stalls=True))
+
+    def delay(self, ms: float, direction: Direction | None = None) -> NetworkFault:
+        """Let everything arrive this much later (ms) in this direction, or in both."""
+        what = f"delay({ms:g}, {direction or 'both directions'})"
+        return self._add(NetworkFault(what, self, _given(direction), delay_s=_positive("ms", ms) / 1000))
+
+    def throttle(self, bytes_per_second: float, direction: Direction | None = None) -> NetworkFault:
+        """Let each connection pass at most so many bytes per second in this direction, or in both."""
+        rate = _positive("bytes_per_second", bytes_per_second)
+        what = f"throttle({rate:g}, {direction or 'both directions'})"
+        return self._add(NetworkFault(what, self, _given(direction), bytes_per_second=rate))
+
+    def end(self, fault: NetworkFault) -> None:
+        """End one fault; nothing happens if it has ended."""
+        self._in_loop(lambda: self._end(fault))
+
+    def _add(self, fault: NetworkFault) -> NetworkFault:
+        self._in_loop(lambda: self._faults.append(fault))
+        return fault
+
+    # --- in the thread of the proxy
+
+    def _in_loop(self, do: Callable[[], ResultT]) -> ResultT:
+        """Call a function in the proxy's thread, or in this one if it has ended."""
+        if self._token is None:
+            raise ProxyNotRunning("the proxy is not running: use it as a context manager, or call start()")
+        done: Future[ResultT] = Future()
+
+        def call() -> None:
+            done.set_result(do())
+
+        try:
+            self._token.run_sync_soon(call)
+        except trio.RunFinishedError:
+            return do()
+        return done.result()
+
+    def _cut(self) -> int:
+        links, self._links = self._links, []
+        for link in links:
+            link.reset()
+        return len(links)
+
+    def _end(self, fault: NetworkFault) -> None:
+        if fault in self._faults:
+            self._faults.remove(fault)
+            self._ended.append(fault)
+            self._changed.set()
+            self._changed = trio.Event()
+
+    async def _serve(self) -> None:
+        assert self._listener is not None, "it was started"
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
+        self._listener.setblocking(False)
+        self._token = trio.lowlevel.current_trio_token()
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                self._is_ready.set()
+                async with listener:
+                    while True:
+                        nursery.start_soon(self._take, await listener.accept())
+
+    async def _take(self, client: trio.SocketStream) -> None:
+        """Serve one connection of a client until one side ends it."""
+        self.connections += 1
+        refusing = [fault for fault in self._faults if fault.refuses]
+        for fault in refusing:
+            fault.struck += 1
+        host, port = parsed_listener(self._upstream if self._broker is None else self._broker.address)
+        broker: trio.SocketStream | None = None
+        if not refusing:
+            with suppress(OSError):
+                broker = await trio.open_tcp_stream(host, port)
+        if broker is None:
+            _reset_on_close(client)
+            await trio.aclose_forcefully(client)
+            return
+        link = _Link(client, broker, trio.CancelScope())
+        self._links.append(link)
+        with link.scope:
+            async with client, broker, trio.open_nursery() as nursery:
+                nursery.start_soon(self._carry, link, client, broker, "to_broker")
+                nursery.start_soon(self._carry, link, broker, client, "to_clients")
+        if link in self._links:
+            self._links.remove(link)
+
+    async def _carry(
+        self, link: _Link, source: trio.SocketStream, target: trio.SocketStream, direction: Direction
+    ) -> None:
+        """Carry one direction of a connection; its end is the end of both."""
+        put, take = trio.open_memory_channel[tuple[float, bytes]](CHUNKS_WAITING_MAX)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._deliver, link, take, target, direction)
+            async with put:
+                with suppress(trio.BrokenResourceError):
+                    while chunk := await source.receive_some(CHUNK_BYTES):
+                        delay_s = sum(fault.delay_s for fault in self._striking(direction, "delay_s"))
+                        await put.send((trio.current_time() + delay_s, chunk))
+        link.scope.cancel()
+
+    async def _deliver(
+        self,
+        link: _Link,
+        take: trio.MemoryReceiveChannel[tuple[float, bytes]],
+        target: trio.SocketStream,
+        direction: Direction,
+    ) -> None:
+        async for due, chunk in take:
+            await trio.sleep_until(due)
+            left = memoryview(chunk)
+            while left:
+                while self._striking(direction, "stalls"):
+                    await self._changed.wait()
+                rates = [fault.bytes_per_second for fault in self._striking(direction, "bytes_per_second")]
+                size = len(left) if not rates else max(1, int(min(rates) * THROTTLED_S))
+                try:
+                    await target.send_all(left[:size])
+                except trio.BrokenResourceError:
+                    link.scope.cancel()
+                    return
+                self.passed[direction] += len(left[:size])
+                left = left[size:]
+                if rates:
+                    await trio.sleep(THROTTLED_S)
+
+    def _striking(self, direction: Direction, kind: str) -> list[NetworkFault]:
+        """The faults of this kind in this direction; they strike now."""
+        default = getattr(attrs.fields(NetworkFault), kind).default
+        striking = [
+            fault
+            for fault in self._faults
+            if direction in fault.directions and getattr(fault, kind) != default
+        ]
+        for fault in striking:
+            fault.struck += 1
+        return striking
+
+
+def _reset_on_close(stream: trio.SocketStream) -> None:
+    with suppress(OSError):
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+
+
+def _given(direction: Direction | None) -> frozenset[Direction]:
+    found = frozenset[Direction](each for each in BOTH if direction in (None, each))
+    if not found:
+        raise ValueError(f"direction={direction!r} is not one of 'to_broker', 'to_clients', None (both)")
+    return found
+
+
+def _positive(name: str, value: float) -> float:
+    if not value > 0:
+        raise ValueError(f"{name}={value!r} is not above 0")
+    return value
