@@ -180,7 +180,7 @@ class Broker:
         passwords by name; then clients must authenticate. `acls`: the text of an ACL file. `tls_cert`,
         `tls_key`, `tls_client_ca`: PEM files. See docs/access.md. `observer`: hears what happens,
         such as a fencepost.Recording. `faults`: as `fencepost serve --fault` takes them
-        (docs/testing.md). `metrics_port`: for `/metrics` and `/ready`, on loopback; 0 is any free one
+        (docs/faults.md). `metrics_port`: for `/metrics` and `/ready`, on loopback; 0 is any free one
         (docs/operations.md).
         """
         access = AccessSettings(

@@ -78,6 +78,7 @@ NEEDS: Final = {
 
 _NETWORK: Final = "the network is not the broker's; put a fencepost.Proxy in front of it"
 _OWN: Final = "clients of a real broker are processes of your own"
+_DAMAGE: Final = "stop the broker and damage the files of its data directory"
 NOT_PLAYED: Final = {
     ActionKind.KILL: _OWN,
     ActionKind.START: _OWN,
@@ -86,7 +87,7 @@ NOT_PLAYED: Final = {
     ActionKind.BLOCK: _NETWORK,
     ActionKind.ISOLATE: _NETWORK,
     ActionKind.SLOW: _NETWORK,
-    **dict.fromkeys(DAMAGES, "stop the broker and damage the files of its data directory"),
+    **{kind: _DAMAGE for kind in ActionKind if kind in DAMAGES},
 }
 """Actions that only the simulator can play, and why."""
 

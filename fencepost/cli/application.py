@@ -81,7 +81,7 @@ COMMANDS = (
         "fencepost.cli.fault:add_faults",
         """Add faults to a running broker.
 
-        A fault is "when POINT do ACTION [until POINT] [every N times]"; docs/testing.md shows what a broker
+        A fault is "when POINT do ACTION [until POINT] [every N times]"; docs/faults.md shows what a broker
         can play. A client is named by its client id, * is any client, and `broker` is the broker.
         """,
     ),

@@ -443,7 +443,7 @@ class AdminCalls(RequestCalls):
     def add_fault(self, fault: str) -> CallScript[int]:
         """Asks the broker for a fault, for the tests of an application; returns its id.
 
-        `fault`: "when POINT do ACTION", in the phrases of scenarios (docs/testing.md). RequestFailed with
+        `fault`: "when POINT do ACTION", in the phrases of scenarios (docs/faults.md). RequestFailed with
         INVALID_REQUEST if a broker cannot play it.
         """
         reply: m.AddFaultsReply = yield from self.ask(m.AddFaults(faults=(fault,)), ANY_NODE)

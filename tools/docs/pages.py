@@ -20,6 +20,7 @@ from kio.index import UnknownEntity, load_request_schema
 from fencepost.broker.access.table import RIGHTS, Filter, Need, Right
 from fencepost.broker.broker_configs import CONNECTION_CONFIGS, NODE_CONFIGS
 from fencepost.broker.checks import Check
+from fencepost.broker.faults import NEEDS, NOT_PLAYED, NOT_SEEN
 from fencepost.broker.groups.consumer_heartbeat import HEARTBEAT_CHECKS
 from fencepost.broker.groups.reconciliation import RECONCILIATION
 from fencepost.broker.groups.tables import MEMBERSHIP
@@ -41,6 +42,7 @@ from fencepost.broker.transactions.tables import END_VERSION_0, END_VERSION_2, M
 from fencepost.cli.serve import SET_OTHERWISE
 from fencepost.client.group_member import MEMBER_STATES, MemberState
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
+from fencepost.faults.phrases import ActionKind, PointKind
 from fencepost.kafka_bridge.apis import SERVED
 from fencepost.protocol.consumer_group_log import AssignmentState
 from fencepost.protocol.errors import ErrorCode
@@ -359,6 +361,26 @@ def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first} to {last}"
 
 
+def _fault_points() -> str:
+    kinds = [kind for kind in PointKind if kind not in NOT_SEEN]
+    rows = [(f"`{kind.value.shown}`", kind.value.help) for kind in kinds]
+    return tables.markdown_table(("point", "what it is"), rows)
+
+
+def _fault_actions() -> str:
+    rows = [
+        (f"`{kind.value.shown}`", NEEDS[kind][0] if kind in NEEDS else "any point", kind.value.help)
+        for kind in ActionKind
+        if kind not in NOT_PLAYED
+    ]
+    return tables.markdown_table(("action", "strikes", "what happens"), rows)
+
+
+def _faults_not_played() -> str:
+    rows = [(f"`{kind.value.shown}`", because) for kind, because in (NOT_SEEN | NOT_PLAYED).items()]
+    return tables.markdown_table(("only in the simulator", "with a real broker"), rows)
+
+
 SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "end-table": lambda: tables.markdown(END_VERSION_2),
     "old-end-table": lambda: tables.markdown(END_VERSION_0),
@@ -396,6 +418,9 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "limits": _limits,
     "metrics": _metrics,
     "rights": _rights,
+    "fault-points": _fault_points,
+    "fault-actions": _fault_actions,
+    "faults-not-played": _faults_not_played,
     "batch-checks": _batch_checks,
     "marker-checks": _marker_checks,
 }
