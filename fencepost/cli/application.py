@@ -147,6 +147,16 @@ COMMANDS = (
     ),
     ("group delete", "fencepost.cli.group:delete_group", "Delete an empty group and its offsets."),
     (
+        "group reset-offsets",
+        "fencepost.cli.reset_offsets:reset_offsets",
+        """Let a group without members read from other offsets.
+
+        It prints the new offsets and commits them only with --execute. An offset outside a log becomes the
+        nearest one inside, as in Kafka. Give the partitions with --topic or --all-topics, and one goal:
+        --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration or --shift-by.
+        """,
+    ),
+    (
         "group delete-offsets",
         "fencepost.cli.group:delete_offsets",
         "Delete the offsets of a group for a topic.",

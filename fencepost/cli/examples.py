@@ -30,6 +30,10 @@ EXAMPLES: Final = {
     "group list": ("fencepost group list --state Stable",),
     "group describe": ("fencepost group describe billing",),
     "group delete": ("fencepost group delete billing",),
+    "group reset-offsets": (
+        "fencepost group reset-offsets billing -t orders --to-earliest",
+        "fencepost group reset-offsets billing --all-topics --by-duration 1h30m --execute",
+    ),
     "group delete-offsets": ("fencepost group delete-offsets billing -t orders",),
     "produce": (
         "fencepost produce orders orders.tsv",

@@ -6,6 +6,7 @@ markers and aborted records. Only the delete commands change anything.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 from fencepost.cli.errors import ADVICE, CommandFailed
@@ -129,6 +130,7 @@ def describe_group(
                 **row_of(DESCRIBED, found),
                 "members": [row_of(MEMBERS, member) for member in found.members],
                 "offsets": [row_of(OFFSETS, line) for line in lines],
+                "total_lag": total_lag(lines),
             }
         )
         return
@@ -141,6 +143,12 @@ def describe_group(
     if lines:
         print()
         print_rows(OFFSETS, lines, as_json=False)
+        print(f"\nTotal lag: {total_lag(lines):,}. It counts markers and aborted records, too.")
+
+
+def total_lag(lines: Iterable[OffsetLine]) -> int:
+    """How far the group is behind in all partitions together."""
+    return sum(line.lag or 0 for line in lines)
 
 
 def delete_group(

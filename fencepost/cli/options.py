@@ -51,15 +51,19 @@ Configs = Annotated[tuple[str, ...], Parameter(alias="-c")]
 """Options with the short names that users of kcat and rpk know."""
 
 
-def _seconds(_: type, tokens: Sequence[Token]) -> float:
-    text = tokens[0].value
-    parts = re.findall(r"(\d+(?:\.\d+)?) ?(ms|s|min|m|h)", text)
+def seconds_in(text: str) -> float:
+    """The seconds of 90s, 10m, 1h30m or 7d; ValueError if it is not such a time."""
+    parts = re.findall(r"(\d+(?:\.\d+)?) ?(ms|s|min|m|h|d)", text)
     if not parts or "".join(text.split()) != "".join(number + unit for number, unit in parts):
         raise ValueError(f"{text!r} is not a time such as 90s, 10m or 1h30m")
     return sum(float(number) * SECONDS_OF[unit] for number, unit in parts)
 
 
-SECONDS_OF: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600}
+def _seconds(_: type, tokens: Sequence[Token]) -> float:
+    return seconds_in(tokens[0].value)
+
+
+SECONDS_OF: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 TimeBudget = Annotated[float | None, Parameter("--for", converter=_seconds)]
 """How long a command may search, in seconds; given as 90s, 10m or 1h30m."""
 

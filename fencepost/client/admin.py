@@ -14,6 +14,7 @@ import attrs
 from fencepost.client.arguments import Count, NodeId, OffsetOrEnd, Timestamp
 from fencepost.client.calls import CallScript, RequestCalls
 from fencepost.client.errors import RequestFailed
+from fencepost.client.group_offsets import ConsumerGroupMetadata, offsets_to_commit
 from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt, CoordinatorOf
 from fencepost.client.settings import isolation_named
 from fencepost.protocol import messages as m
@@ -422,6 +423,22 @@ class AdminCalls(RequestCalls):
         request = m.OffsetFetch(group_id=group_id, partitions=None, require_stable=require_stable)
         reply: m.OffsetFetchReply = yield from self.ask(request, _coordinator(group_id))
         return {TopicPartition(found.topic, found.partition): found.offset for found in reply.offsets}
+
+    def alter_consumer_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int]
+    ) -> CallScript[None]:
+        """Commits offsets for a group without members, which is created if it does not exist. RequestFailed
+        with UNKNOWN_MEMBER_ID while it has members.
+        """
+        no_member = ConsumerGroupMetadata(group_id=group_id)
+        request = m.OffsetCommit(
+            group_id=group_id,
+            generation_id=no_member.generation_id,
+            member_id=no_member.member_id,
+            group_instance_id=None,
+            offsets=offsets_to_commit(offsets),
+        )
+        yield from self.ask(request, _coordinator(group_id))
 
     def delete_consumer_group(self, group_id: str) -> CallScript[None]:
         """Deletes a group and its offsets. RequestFailed with NON_EMPTY_GROUP while it has members."""

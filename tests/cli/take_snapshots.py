@@ -131,6 +131,7 @@ SESSION: Final = (
     Step("group list", happens=form_groups),
     Step("group describe billing"),
     Step("group describe readers", name="group describe members"),
+    Step("group reset-offsets billing -t shipments --to-latest"),
     Step("group delete-offsets billing -t shipments -p 1"),
     Step("group delete billing"),
     Step("transactions find-hanging -t orders", code=1, happens=hang),

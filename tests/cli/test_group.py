@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from fencepost.broker.embedded import Broker
+from fencepost.client.errors import RequestFailed
 from fencepost.client.shells.sync import Admin, Consumer, Producer
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
 from tests.broker.story import SETTINGS
 from tests.cli.tool import Output, Tool
@@ -55,7 +57,9 @@ def test_a_group_is_listed_and_described_with_its_lag(tool: GroupTool) -> None:
         (1, 3, 2),
         (0, 0, 0),
     ]
-    *block, columns, first, _ = tool("group", "describe", "billing").splitlines()
+    assert described["total_lag"] == 2
+    *block, columns, first, _, _, total = tool("group", "describe", "billing").splitlines()
+    assert total.startswith("Total lag: 2. It counts markers")
     assert block[:2] == ["GROUP:         billing", "STATE:         Empty"]
     assert "The group has no members." in block
     assert columns.split() == ["TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID"]
@@ -133,3 +137,87 @@ def test_a_number_that_no_request_can_hold_is_wrong_usage(
     tool: GroupTool, arguments: tuple[str, ...]
 ) -> None:
     assert str(2**31) in tool(*arguments, code=2) or str(2**63) in tool(*arguments, code=2)
+
+
+# --- reset-offsets ----------------------------------------------------------------------------------------
+
+RESET = ("group", "reset-offsets", "billing", "--topic", "orders")
+
+
+def resets(tool: GroupTool, *arguments: str) -> list[tuple[int, int | None, int]]:
+    """Partition, committed and new offset of each partition."""
+    rows = tool.rows(*arguments)
+    return [(row["partition"], row["current_offset"], row["new_offset"]) for row in rows]
+
+
+def committed(tool: GroupTool) -> dict[TopicPartition, int]:
+    with Admin(tool.address) as admin:
+        return admin.list_consumer_group_offsets("billing")
+
+
+@pytest.mark.parametrize(
+    ("goal", "first"),
+    [
+        (("--to-earliest",), 0),
+        (("--to-latest",), 3),
+        (("--to-offset", "2"), 2),
+        (("--to-offset", "99"), 3),
+        (("--to-offset=-5",), 0),
+        (("--shift-by", "1"), 2),
+        (("--shift-by=-1",), 0),
+        (("--shift-by=-9",), 0),
+        (("--to-datetime", "2000-01-01T00:00:00"), 0),
+        (("--to-datetime", "2100-01-01T00:00:00.000+02:00"), 3),
+        (("--by-duration", "1h30m"), 0),
+        (("--by-duration", "PT1H30M"), 0),
+        (("--by-duration", "P1DT1S"), 0),
+        (("--by-duration", "0s"), 3),
+    ],
+)
+def test_a_group_reads_from_where_the_goal_says(tool: GroupTool, goal: tuple[str, ...], first: int) -> None:
+    tool.commit({HERE: 1})
+    assert resets(tool, *RESET, "-p", "0", *goal) == [(0, 1, first)]
+    assert committed(tool) == {HERE: 1}, "nothing is changed without --execute"
+    assert resets(tool, *RESET, "-p", "0", *goal, "--execute") == [(0, 1, first)]
+    assert committed(tool) == {HERE: first}
+
+
+def test_all_topics_are_those_that_the_group_has_offsets_for(tool: GroupTool) -> None:
+    tool.commit({HERE: 1})
+    goal = ("--to-latest", "--execute")
+    assert resets(tool, "group", "reset-offsets", "billing", "--all-topics", *goal) == [(0, 1, 3)]
+    assert resets(tool, *RESET, *goal) == [(0, 3, 3), (1, None, 0)]
+    assert resets(tool, "group", "reset-offsets", "fresh", "-t", "orders", *goal) == [
+        (0, None, 3),
+        (1, None, 0),
+    ]
+    assert {row["group"] for row in tool.rows("group", "list")} == {"billing", "fresh"}
+
+
+def test_a_group_with_members_is_not_reset(tool: GroupTool) -> None:
+    become_member(tool.address, "billing", assignment("orders", [0]), "orders")
+    said = tool(*RESET, "--to-earliest", "--execute", code=1)
+    assert "group 'billing' is Stable: it has members" in said
+    assert committed(tool) == {}
+    with Admin(tool.address) as admin, pytest.raises(RequestFailed) as refused:
+        admin.alter_consumer_group_offsets("billing", {HERE: 1})
+    assert refused.value.error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 2, "needs one goal, and got no goal"),
+        (("--to-earliest", "--to-offset", "0"), 2, "got --to-earliest and --to-offset"),
+        (("--to-earliest", "--all-topics"), 2, "--topic or --all-topics"),
+        (("--to-earliest", "--execute", "--dry-run"), 2, "not both"),
+        (("--to-datetime", "tomorrow"), 2, "'tomorrow' is not a date such as"),
+        (("--by-duration", "P1M"), 2, "'P1M' is not a time such as"),
+        (("--shift-by", "1"), 1, "no committed offset for orders-0"),
+        (("--to-earliest", "-p", "7"), 1, "has no partition 7"),
+    ],
+)
+def test_a_reset_that_cannot_be_meant_is_refused(
+    tool: GroupTool, words: tuple[str, ...], code: int, said: str
+) -> None:
+    assert said in tool(*RESET, *words, code=code)

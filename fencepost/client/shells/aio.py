@@ -307,6 +307,7 @@ class AsyncAdmin(AdminClient[AsyncDriver]):
     list_consumer_groups = awaited(AdminCalls.list_consumer_groups)
     describe_consumer_group = awaited(AdminCalls.describe_consumer_group)
     list_consumer_group_offsets = awaited(AdminCalls.list_consumer_group_offsets)
+    alter_consumer_group_offsets = awaited(AdminCalls.alter_consumer_group_offsets)
     delete_consumer_group = awaited(AdminCalls.delete_consumer_group)
     delete_consumer_group_offsets = awaited(AdminCalls.delete_consumer_group_offsets)
     add_fault = awaited(AdminCalls.add_fault)

@@ -286,6 +286,7 @@ class Admin(AdminClient[Driver]):
     list_consumer_groups = blocking(AdminCalls.list_consumer_groups)
     describe_consumer_group = blocking(AdminCalls.describe_consumer_group)
     list_consumer_group_offsets = blocking(AdminCalls.list_consumer_group_offsets)
+    alter_consumer_group_offsets = blocking(AdminCalls.alter_consumer_group_offsets)
     delete_consumer_group = blocking(AdminCalls.delete_consumer_group)
     delete_consumer_group_offsets = blocking(AdminCalls.delete_consumer_group_offsets)
     add_fault = blocking(AdminCalls.add_fault)

@@ -1,0 +1,215 @@
+"""`fencepost group reset-offsets`: let a group read from other offsets, as kafka-consumer-groups.sh does.
+
+Rule: without --execute nothing is committed. Only a group without members can be reset: members would go on
+from their own positions, and commit over it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Final, NamedTuple
+
+from cyclopts import Parameter, Token
+
+from fencepost.cli.errors import ADVICE, WRONG_USAGE, CommandFailed
+from fencepost.cli.options import (
+    DEFAULT,
+    AsJson,
+    Bootstrap,
+    CommandConfig,
+    InPartitions,
+    Int64,
+    InTopic,
+    connect,
+    partitions_of,
+    seconds_in,
+)
+from fencepost.cli.output import Columns, print_rows
+from fencepost.client.shells.sync import Admin
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import NO_OFFSET, GroupState, TopicPartition
+
+ISO_DURATION: Final = re.compile(r"P(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
+NO_MEMBERS: Final = frozenset({GroupState.EMPTY, GroupState.DEAD})  # Dead: it does not exist yet
+
+
+def _duration_ms(_: type, tokens: Sequence[Token]) -> int:
+    text = tokens[0].value
+    if ISO_DURATION.fullmatch(text):  # Kafka's tool takes PT1H30M
+        text = text[1:].replace("T", "").lower()
+    return round(seconds_in(text) * 1_000)
+
+
+def _moment_ms(_: type, tokens: Sequence[Token]) -> int:
+    text = tokens[0].value
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a date such as 2026-11-23T16:00:00 or 2026-11-23T16:00Z") from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
+
+
+Flag = Annotated[bool, Parameter(negative="")]
+Moment = Annotated[int | None, Parameter(converter=_moment_ms)]
+Duration = Annotated[int | None, Parameter(converter=_duration_ms)]
+
+
+class Goal(NamedTuple):
+    """Where the group shall read from: the option, and its value."""
+
+    option: str
+    value: int
+
+
+class Reset(NamedTuple):
+    """One partition of a group."""
+
+    partition: TopicPartition
+    current: int | None
+    new: int
+    is_committed: bool
+
+
+RESETS: Columns[Reset] = (
+    ("topic", "TOPIC", lambda reset: reset.partition.topic),
+    ("partition", "PARTITION", lambda reset: reset.partition.partition),
+    ("current_offset", "CURRENT-OFFSET", lambda reset: reset.current),
+    ("new_offset", "NEW-OFFSET", lambda reset: reset.new),
+    ("committed", "COMMITTED", lambda reset: reset.is_committed),
+)
+
+
+def reset_offsets(
+    name: str,
+    /,
+    *,
+    topic: InTopic | None = None,
+    partition: InPartitions = (),
+    all_topics: Flag = False,
+    to_earliest: Flag = False,
+    to_latest: Flag = False,
+    to_offset: Int64 | None = None,
+    to_datetime: Moment = None,
+    by_duration: Duration = None,
+    shift_by: Int64 | None = None,
+    execute: Flag = False,
+    dry_run: Flag = False,
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a group without members read from other offsets.
+
+    Parameters
+    ----------
+    name
+        The group. It is created if it does not exist.
+    topic
+        The topic.
+    partition
+        Only this partition of the topic. Repeatable.
+    all_topics
+        All partitions for which the group has committed offsets.
+    to_earliest
+        The start of each log.
+    to_latest
+        The end of each log.
+    to_offset
+        This offset.
+    to_datetime
+        The first record since a date such as 2026-11-23T16:00:00, in UTC unless it has a time zone.
+    by_duration
+        The first record of a time until now, such as 1h30m or Kafka's PT1H30M.
+    shift_by
+        So many offsets after the committed one, or before it if negative.
+    execute
+        Commit the new offsets.
+    dry_run
+        Only print them: the default.
+    """
+    if execute and dry_run:
+        raise CommandFailed("give --execute or --dry-run, not both", code=WRONG_USAGE)
+    goal = _goal(
+        {
+            "--to-earliest": 0 if to_earliest else None,
+            "--to-latest": 0 if to_latest else None,
+            "--to-offset": to_offset,
+            "--to-datetime": to_datetime,
+            "--by-duration": by_duration,
+            "--shift-by": shift_by,
+        }
+    )
+    if (topic is None) != all_topics or (partition and topic is None):
+        raise CommandFailed(
+            "reset-offsets needs --topic or --all-topics, and --partition needs --topic",
+            then="for example: fencepost group reset-offsets billing --topic orders --to-earliest",
+            code=WRONG_USAGE,
+        )
+    with connect(bootstrap, command_config) as admin:
+        _check_members(admin, name)
+        current = admin.list_consumer_group_offsets(name)
+        parts = sorted(current) if topic is None else partitions_of(admin, topic, partition)
+        new = _new_offsets(admin, goal, parts, current)
+        if execute and new:
+            admin.alter_consumer_group_offsets(name, new)
+    resets = [Reset(where, current.get(where), offset, execute) for where, offset in new.items()]
+    print_rows(RESETS, resets, as_json=as_json)
+    if not execute:
+        print("Nothing was changed. --execute commits the new offsets.", file=sys.stderr)
+
+
+def _goal(options: Mapping[str, int | None]) -> Goal:
+    given = [Goal(option, value) for option, value in options.items() if value is not None]
+    if len(given) != 1:
+        what = "no goal" if not given else " and ".join(goal.option for goal in given)
+        raise CommandFailed(
+            f"reset-offsets needs one goal, and got {what}", then=f"give one of {', '.join(options)}",
+            code=WRONG_USAGE,
+        )  # fmt: skip
+    return given[0]
+
+
+def _check_members(admin: Admin, name: str) -> None:
+    state = admin.describe_consumer_group(name).state
+    if state not in NO_MEMBERS:
+        raise CommandFailed(
+            f"group {name!r} is {state.title}: it has members, which would commit over new offsets",
+            then=ADVICE[ErrorCode.NON_EMPTY_GROUP],
+        )
+
+
+def _new_offsets(
+    admin: Admin, goal: Goal, parts: Sequence[TopicPartition], current: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """The offset of each partition: what the goal says, within the log."""
+    starts, ends = admin.beginning_offsets(parts), admin.end_offsets(parts, "read_uncommitted")
+    wanted: Mapping[TopicPartition, int]
+    match goal.option:
+        case "--to-earliest":
+            wanted = starts
+        case "--to-latest":
+            wanted = ends
+        case "--to-offset":
+            wanted = dict.fromkeys(parts, goal.value)
+        case "--shift-by":
+            wanted = {where: _committed(current, where) + goal.value for where in parts}
+        case _:
+            since_ms = goal.value
+            if goal.option == "--by-duration":
+                since_ms = time.time_ns() // 1_000_000 - goal.value
+            found = admin.offsets_for_times(parts, since_ms)
+            wanted = {where: ends[where] if at == NO_OFFSET else at for where, at in found.items()}
+    return {where: min(max(wanted[where], starts[where]), ends[where]) for where in parts}
+
+
+def _committed(current: Mapping[TopicPartition, int], where: TopicPartition) -> int:
+    if where not in current:
+        raise CommandFailed(
+            f"--shift-by: the group has no committed offset for {where}",
+            then="give --to-earliest, --to-latest or --to-offset for it",
+        )
+    return current[where]
