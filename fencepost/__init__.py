@@ -67,6 +67,10 @@ if TYPE_CHECKING:
     from fencepost.testing.broker_process import BrokerProcess as BrokerProcess
     from fencepost.testing.proxy import Proxy as Proxy
     from fencepost.testing.recording import Recording as Recording
+    from fencepost.testing.sweep import SweepFailed as SweepFailed
+    from fencepost.testing.sweep import SweepReport as SweepReport
+    from fencepost.testing.sweep import sweep as sweep
+    from fencepost.testing.sweep import sweep_points as sweep_points
 
 __version__ = VERSION
 
@@ -121,6 +125,10 @@ _HOMES = {
     "simulate": "fencepost.simulator.fuzz.worlds",
     "string_deserializer": "fencepost.client.serializers",
     "string_serializer": "fencepost.client.serializers",
+    "sweep": "fencepost.testing.sweep",
+    "sweep_points": "fencepost.testing.sweep",
+    "SweepFailed": "fencepost.testing.sweep",
+    "SweepReport": "fencepost.testing.sweep",
     "TopicPartition": "fencepost.protocol.terms",
     "TransactionAborted": "fencepost.client.errors",
     "TransactionState": "fencepost.protocol.terms",

@@ -38,6 +38,7 @@ OUTSIDE_CALLS = frozenset({"breakpoint", "eval", "exec", "input", "open", "print
 PLAIN_DECORATORS = frozenset(
     {"asynccontextmanager", "cache", "contextmanager", "lru_cache", "overload", "wraps"}
 )
+HOOK = "pytest_"  # pytest calls functions with such names
 BANNED_PARTS = frozenset({"helper", "helpers", "manager", "maybe", "util", "utils"})
 BANNED_MARKS = re.compile(r"\b(TODO|FIXME|XXX)\b")
 IMPORT_PATH = re.compile(
@@ -206,7 +207,7 @@ def dead_definitions(root: Path) -> list[str]:
         f"{module.place}:{node.lineno} {name} is used nowhere"
         for module in modules
         for name, node in definitions(module.tree)
-        if name not in known and everywhere[name] == Counter(uses(node))[name]
+        if not name.startswith(HOOK) and name not in known and everywhere[name] == Counter(uses(node))[name]
     ]
 
 

@@ -201,14 +201,15 @@ def test_a_forbidden_import_in_any_real_core_is_found(tmp_path: Path) -> None:
 
 
 def test_what_the_rules_leave_alone(tmp_path: Path) -> None:
-    """Registered commands, modules started by name, words of the docs, long docstrings, marks in strings."""
+    """Hooks, registered commands, modules started by name, words of the docs, long docstrings, strings."""
     small_house(tmp_path)
     package = tmp_path / PACKAGE
+    (package / "cli" / "plugin.py").write_text("def pytest_configure(config): ...\n")
     (package / "cli" / "serve.py").write_text("@app.command\ndef serve(): ...\nUSAGE = '# TO' 'DO'\n")
     (package / "cli" / "topic.py").write_text("def create(): ...\nTREE = ('fencepost.cli.topic:create',)\n")
     (package / "cli" / "worker.py").write_text("def work():\n    '''" + "\n" * 60 + "'''\n    return USAGE\n")
     (package / "cli" / "__init__.py").write_text(
-        "from fencepost.cli import serve, topic\nRUN = 'fencepost.cli.worker', topic.TREE\n"
+        "from fencepost.cli import plugin, serve, topic\nRUN = 'fencepost.cli.worker', topic.TREE\n"
     )
     (tmp_path / "README.md").write_text("Call `work(RUN)`.\n")
     assert [line for check in CHECKS for line in check(tmp_path)] == []

@@ -122,6 +122,22 @@ def test_a_bundled_scenario_runs_by_its_name(environment: Path, tmp_path: Path) 
     assert "1 of 1 runs of one scenario met their expectations" in told
 
 
+def test_pytest_finds_the_fixtures_of_the_wheel(environment: Path, crowded: Path) -> None:
+    (crowded / "test_shop.py").write_text(
+        "def test_it(fencepost_broker):\n    assert fencepost_broker.address\n"
+    )
+    command = [
+        str(environment / "bin" / "python"),
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "test_shop.py",
+    ]
+    assert "1 passed" in run(command, cwd=crowded)
+
+
 def test_a_file_of_ours_would_be_shadowed_at_the_top(environment: Path, crowded: Path) -> None:
     """The fault that the crowded folder catches: an absolute import of a part by its bare name."""
     with pytest.raises(AssertionError, match=r"client\.py of the user was imported"):

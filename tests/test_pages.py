@@ -32,7 +32,10 @@ FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 @cache
 def files() -> frozenset[str]:
     """Every file of the repository, relative to its root."""
-    folders = (PACKAGE, *(ROOT / name for name in ("tests", "docs", "scenarios", "benchmarks", "tools")))
+    folders = (
+        PACKAGE,
+        *(ROOT / name for name in ("tests", "docs", "examples", "scenarios", "benchmarks", "tools")),
+    )
     found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     return frozenset(path.relative_to(ROOT).as_posix() for path in [*found, *ROOT.glob("*.*")])
 

@@ -95,7 +95,7 @@ class Site(Protocol):
         """Look at all deadlines again."""
         ...
 
-    def struck(self, label: str) -> None:
+    def struck(self, label: str, to: ReplyTo | None = None) -> None:
         """A fault struck, or ended: a picture shows the label."""
         ...
 
@@ -391,7 +391,7 @@ class FaultInjector:
         do = planned.line.do
         if do.kind in self._ON_MESSAGES:
             assert carried is not None, "`playable` lets these actions strike messages only"
-            self._has_struck(planned, point)
+            self._has_struck(planned, point, carried.message)
             self._ON_MESSAGES[do.kind](self, planned, carried)
             self.refresh()
             return True
@@ -400,12 +400,15 @@ class FaultInjector:
         self.refresh()
         return do.kind in _CRASHES
 
-    def _has_struck(self, planned: PlannedFault, point: Point) -> None:
+    def _has_struck(
+        self, planned: PlannedFault, point: Point, message: Received | Reply | None = None
+    ) -> None:
         planned.struck += 1
         self.report(planned, point)
         if self._site is not None:
             kind = planned.line.do.kind
-            self._site.struck(_LABELS[kind][0] if kind in _LABELS else str(planned.line.do))
+            label = _LABELS[kind][0] if kind in _LABELS else str(planned.line.do)
+            self._site.struck(label, None if message is None else message.to)
 
     def _lasts(
         self,
@@ -438,7 +441,8 @@ class FaultInjector:
             self._forget(lasting)
             if self._site is not None:
                 kind = lasting.planned.line.do.kind
-                self._site.struck(_LABELS[kind][1] if kind in _LABELS else f"over: {lasting.planned.line.do}")
+                label = _LABELS[kind][1] if kind in _LABELS else f"over: {lasting.planned.line.do}"
+                self._site.struck(label)
             lasting.undo()
             self.refresh()
 

@@ -31,8 +31,10 @@ class Observer(Protocol):
         """A batch was written to its log."""
         ...
 
-    def struck(self, label: str) -> None:
-        """A fault struck, or ended: "crash", "drop", "pause", "resume"."""
+    def struck(self, label: str, to: ReplyTo | None) -> None:
+        """A fault struck, or ended: "crash", "drop", "pause", "resume". `to` names the message that it
+        struck, or the request of that reply.
+        """
         ...
 
     def stepped(self, arrived: Input, outcome: Outcome) -> None:

@@ -649,11 +649,11 @@ class Server:
         else:
             self.faults.send(Reply(to, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
 
-    def struck(self, label: str) -> None:
+    def struck(self, label: str, to: ReplyTo | None = None) -> None:
         """A fault struck, or ended."""
         BROKER.info("a fault that was asked for: %s", label)
         if self.observer is not None:
-            self.observer.struck(label)
+            self.observer.struck(label, to)
 
     def wake(self) -> None:
         """Look at all deadlines again: one has come, or the clock has jumped."""

@@ -59,7 +59,7 @@ def assert_exactly_once(
     `inputs`, `outputs`: the name of a topic, a TopicPartition, or an iterable of records, of batches of
     records, or of plain values. `by`: what an input and its output have in common: "key", "value" or a
     function of a record; or two of them, for inputs and for outputs. Two inputs with the same identity need
-    two outputs. `broker`: where topics are read: a broker or `host:port`; not needed for a `fencepost_topic`.
+    two outputs. `broker`: where topics are read: a broker or `host:port`.
     `timeout`: seconds to wait for the end of open transactions. AssertionError says which are lost,
     duplicated or unexpected, and where.
     """
@@ -116,13 +116,6 @@ def assert_no_open_transactions(broker: HasAddress | str, *, timeout: float = 10
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def _address(records: Records, broker: HasAddress | str | None) -> str:
-    known = broker or getattr(records, "broker", None)
-    if known is None:
-        raise TypeError(f"{records!r} is read from a broker: give it as broker=")
-    return known if isinstance(known, str) else known.address
-
-
 def _admin(broker: HasAddress | str) -> Admin:
     return Admin(broker if isinstance(broker, str) else broker.address, client_id=ASSERTING_CLIENT)
 
@@ -130,7 +123,7 @@ def _admin(broker: HasAddress | str) -> Admin:
 def _found(records: Records, broker: HasAddress | str | None, deadline: float) -> list[_Found]:
     """Everything that a committed reader gets of a topic, or the given records."""
     if isinstance(records, str | TopicPartition):
-        return _read(_address(records, broker), records, "read_committed", deadline)
+        return _read(broker, records, "read_committed", deadline)
     found: list[_Found] = []
     for item in records:
         if isinstance(item, ConsumedBatch):
@@ -140,9 +133,14 @@ def _found(records: Records, broker: HasAddress | str | None, deadline: float) -
     return found
 
 
-def _read(address: str, records: str | TopicPartition, isolation_level: str, deadline: float) -> list[_Found]:
+def _read(
+    broker: HasAddress | str | None, records: str | TopicPartition, isolation_level: str, deadline: float
+) -> list[_Found]:
+    if broker is None:
+        raise TypeError(f"{records!r} is read from a broker: give it as broker=")
     found: list[_Found] = []
-    with _admin(address) as admin:
+    address = broker if isinstance(broker, str) else broker.address
+    with _admin(broker) as admin:
         partitions = _partitions(admin, records)
         ends = _stable_ends(admin, partitions, deadline)
     with Consumer(address, isolation_level=isolation_level, client_id=ASSERTING_CLIENT) as consumer:
@@ -161,9 +159,7 @@ def _read(address: str, records: str | TopicPartition, isolation_level: str, dea
 def _partitions(admin: Admin, records: str | TopicPartition) -> list[TopicPartition]:
     if isinstance(records, TopicPartition):
         return [records]
-    return [
-        TopicPartition(str(records), number) for number, _ in enumerate(admin.describe_topic(records).leaders)
-    ]
+    return [TopicPartition(records, number) for number, _ in enumerate(admin.describe_topic(records).leaders)]
 
 
 def _all_partitions(admin: Admin) -> list[TopicPartition]:
@@ -265,7 +261,7 @@ def _uncommitted(
     """What no committed reader sees, by identity; nothing where the records were given."""
     if not isinstance(records, str | TopicPartition):
         return {}
-    found = _read(_address(records, broker), records, "read_uncommitted", deadline)
+    found = _read(broker, records, "read_uncommitted", deadline)
     seen = {_offset(each) for group in committed.values() for each in group}
     return _by_identity((each for each in found if _offset(each) not in seen), by)
 

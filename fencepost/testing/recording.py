@@ -19,8 +19,10 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.contract import Append, Durable, Input, Outcome, Reply, ReplyTo
+from fencepost.broker.contract import Append, Durable, Input, Outcome, Received, Reply, ReplyTo
+from fencepost.broker.fault_injector import UNNAMED
 from fencepost.broker.node import Node
+from fencepost.faults.phrases import BROKER
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.frames import RequestFrame
 from fencepost.protocol.messages import API_BY_REQUEST, Api
@@ -52,9 +54,18 @@ from fencepost.testing.topic import FIXTURE_CLIENT
 
 EVENTS_KEPT: Final = 20_000  # about 10 MB
 LABEL_MAX: Final = 60
-BROKER: Final = "broker"
-NAMELESS: Final = "client"
+DROP: Final = "drop"  # the action of a fault
 _UNSEEN: Final = frozenset({ASSERTING_CLIENT, FIXTURE_CLIENT})
+
+
+@attrs.define(eq=False)
+class _Asked:
+    """A request without a reply: its client, its number, and whether the broker has taken it."""
+
+    client: str
+    number: int
+    api: Api
+    is_taken: bool = False
 
 
 @attrs.define(eq=False)
@@ -65,7 +76,7 @@ class Recording:
     _events: list[Event] = attrs.Factory(list[Event])
     _began_ns: int = attrs.Factory(time.monotonic_ns)
     _numbers: int = 0
-    _asked: dict[ReplyTo, tuple[str, int, Api]] = attrs.Factory(dict[ReplyTo, tuple[str, int, Api]])
+    _asked: dict[ReplyTo, _Asked] = attrs.Factory(dict[ReplyTo, "_Asked"])
     _bounds: dict[TopicPartition, tuple[int, int]] = attrs.Factory(dict[TopicPartition, tuple[int, int]])
     _node: Node | None = None
 
@@ -108,20 +119,25 @@ class Recording:
 
     def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
         """A request has arrived."""
-        client, request = arrived.client_id or NAMELESS, arrived.request
+        client, request = arrived.client_id or UNNAMED, arrived.request
         if client in _UNSEEN or type(request).__name__ in UNTOLD:
             return
         number = self._leaves(client, BROKER, request_label(request))
-        self._asked[to] = (client, number, API_BY_REQUEST[type(request)])
-        self._add(Arrived(self._now(), number=number))
+        self._asked[to] = _Asked(client, number, API_BY_REQUEST[type(request)])
+
+    def _taken(self, asked: _Asked) -> None:
+        if not asked.is_taken:
+            asked.is_taken = True
+            self._add(Arrived(self._now(), number=asked.number))
 
     def answered(self, answer: Reply, lost_because: str | None) -> None:
         """A reply leaves, or is lost."""
         asked = self._asked.pop(answer.to, None)
         if asked is None:
             return
-        client, request, api = asked
-        number = self._leaves(BROKER, client, reply_label(api, answer.error, answer.body), request)
+        self._taken(asked)  # if a fault answered in its place
+        label = reply_label(asked.api, answer.error, answer.body)
+        number = self._leaves(BROKER, asked.client, label, asked.number)
         if lost_because is None:
             self._add(Arrived(self._now(), number=number))
         else:
@@ -147,13 +163,21 @@ class Recording:
                 )
             )
 
-    def struck(self, label: str) -> None:
+    def struck(self, label: str, to: ReplyTo | None) -> None:
         """A fault struck, or ended."""
-        self._add(Struck(self._now(), participant=BROKER, label=label))
+        asked = None if to is None else self._asked.get(to)
+        number = None if asked is None or asked.is_taken else asked.number
+        self._add(Struck(self._now(), participant=BROKER, label=label, number=number))
+        if number is not None and label == DROP:
+            self._add(Lost(self._now(), number=number, because="its connection breaks"))
 
     def stepped(self, arrived: Input, outcome: Outcome) -> None:
-        """What readers of a partition may see has moved, if anything; only durability moves it."""
-        if isinstance(arrived, Durable) and arrived.partition.topic not in INTERNAL_TOPICS:
+        """The node took a request; or what readers of a partition may see has moved, as only durability moves
+        it.
+        """
+        if isinstance(arrived, Received) and arrived.to in self._asked:
+            self._taken(self._asked[arrived.to])
+        elif isinstance(arrived, Durable) and arrived.partition.topic not in INTERNAL_TOPICS:
             self._bound(arrived.partition)
 
     def _bound(self, where: TopicPartition) -> None:

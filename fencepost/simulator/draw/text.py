@@ -104,7 +104,7 @@ def in_ascii(table: str) -> str:
 
 def _joined(events: tuple[Event, ...]) -> Iterator[tuple[Event, bool]]:
     """Each event that has a line, and whether it is a message that the very next event sees arrive."""
-    after: tuple[Event | None, ...] = (*events[1:], None)
+    after: tuple[Event | None, ...] = (*events, None)[1:]
     was_joined = False
     for event, following in zip(events, after, strict=True):
         if was_joined:

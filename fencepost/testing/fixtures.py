@@ -1,0 +1,106 @@
+"""The brokers of one test: made with the options of its marks, recorded, and asked at its end whether each
+fault has struck.
+
+Rule: what a test used is in its stash, so that its report and the sweep find it after the fixtures are gone.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Generator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import pytest
+
+from fencepost.broker.embedded import Broker
+from fencepost.testing.recording import Recording
+from fencepost.testing.sweep import Lesson
+
+if TYPE_CHECKING:
+    from fencepost.broker.fault_handles import Fault
+
+MARK: Final = "fencepost"
+_OF_TOPICS: Final = frozenset({"partitions"})
+
+
+@attrs.define(eq=False)
+class Swept:
+    """The run of a sweep that a test is in: it learns, or it has one fault."""
+
+    lesson: Lesson
+    time_limit: float
+    text: str | None = None
+    fault: Fault | None = None
+    struck: int = 0
+    is_hung: bool = False
+
+
+@attrs.define(eq=False)
+class TestBrokers:
+    """What the fixtures of one test made."""
+
+    __test__ = False  # for pytest: no test
+
+    brokers: list[Broker] = attrs.Factory(list[Broker])
+    recording: Recording | None = None
+    is_over: bool = False
+
+    def require_all_struck(self) -> None:
+        """Raises FaultNeverStruck if a fault has not struck."""
+        for broker in self.brokers:
+            broker.faults.require_all_struck()
+
+
+USED: Final = pytest.StashKey[TestBrokers]()
+SWEPT: Final = pytest.StashKey[Swept]()
+
+
+def options_of(item: pytest.Item) -> dict[str, Any]:
+    """What the marks of a test say; those of the function count before those of its class and module."""
+    marks = list(item.iter_markers(MARK))
+    if any(mark.args for mark in marks):
+        raise pytest.UsageError(f"@pytest.mark.{MARK} takes options by name, such as sync='commit'")
+    return {name: value for mark in reversed(marks) for name, value in mark.kwargs.items()}
+
+
+def _for(item: pytest.Item, made: type[Any]) -> dict[str, Any]:
+    """The options for this kind of broker. An unknown one is an error."""
+    options = {name: value for name, value in options_of(item).items() if name not in _OF_TOPICS}
+    known = [*inspect.signature(made).parameters, *_OF_TOPICS]
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            meant = f"; did you mean {near[0]}?" if near else f": it has {', '.join(known)}"
+            raise pytest.UsageError(f"@pytest.mark.{MARK}: {made.__name__} has no option {name}{meant}")
+    return options
+
+
+@contextmanager
+def _used(item: pytest.Item) -> Generator[TestBrokers]:
+    """What this run of a test uses; a test may run more than once."""
+    used = item.stash.get(USED, None)
+    if used is None or used.is_over:
+        used = item.stash[USED] = TestBrokers()
+    yield used
+    used.is_over = True
+
+
+@contextmanager
+def embedded(item: pytest.Item) -> Generator[Broker]:
+    """A broker for this test, with the fault of the sweep that it is in."""
+    recording = Recording()
+    with _used(item) as used, Broker(observer=recording, **_for(item, Broker)) as broker:
+        used.brokers.append(broker)
+        used.recording = recording
+        swept = item.stash.get(SWEPT, None)
+        if swept is not None and swept.text is None:
+            broker.faults.watch(swept.lesson.hear)
+        elif swept is not None and swept.text is not None:
+            swept.fault = broker.faults.add(swept.text)
+        yield broker
+        if swept is not None and swept.fault is not None:
+            swept.struck = swept.fault.struck
+        broker.faults.clear()  # whether they struck was asked when the test ended

@@ -1,0 +1,376 @@
+"""The sweep: a test runs once to learn its points of the protocol, then once for each fault at each of them.
+
+Rule: the same seed and the same points give the same runs, in the same order. A fault that did not strike has
+tested nothing, and is never counted as passed.
+"""
+
+# Theory of operation
+#
+#     learn      run the test without a fault, and note what its broker reached:
+#                    shop sends InitProducerId, coordinator of app appends EMPTY, shop sends Produce, ...
+#     plan       three faults per request, one per state of a transaction, in the order of their points:
+#                    request lost    when shop sends EndTxn #1 do drop
+#                    reply lost      when broker sends EndTxn reply to shop #1 do drop
+#                    broker killed   when broker sends EndTxn reply to shop #1 do crash broker until ...
+#                    broker killed   when coordinator of app appends PREPARE_COMMIT do crash broker until ...
+#     run        the test, once per fault, each time with a fresh broker to which only this fault was added
+#     report     a row per fault: how often it struck, and whether the test passed nevertheless
+#
+# What only looks (Fetch, Metadata, Heartbeat ...) is left out: it comes as often as time permits, and to lose
+# one of them is no more than a delay. `only` can name them.
+#
+# Requests are counted by client and kind, so a test repeats itself as far as its clients do. Where a client
+# puts the same records into one batch or into two, the second Produce may be missing in a run, and its fault
+# does not strike. Such a run is repeated up to `TRIES` times; after that its verdict is "never struck".
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+
+import attrs
+
+from fencepost.faults.phrases import ANYONE, BROKER, Point, PointKind
+from fencepost.protocol.errors import FencepostError
+from fencepost.testing.assertions import ASSERTING_CLIENT
+from fencepost.testing.recording import Recording
+from fencepost.testing.topic import FIXTURE_CLIENT
+
+if TYPE_CHECKING:
+    from fencepost.broker.embedded import Broker
+
+MARK: Final = "fencepost_sweep"
+TRIES: Final = 3
+DOWN_MS: Final = 50  # clients notice that the broker is gone, and nobody waits long
+TIME_LIMIT_S: Final = 60.0
+RAISE_AGAIN_S: Final = 1.0
+POINTS_MAX: Final = 1_000
+ROWS_MAX: Final = 40  # of a table on a screen
+_OURS: Final = frozenset({ASSERTING_CLIENT, FIXTURE_CLIENT})
+_NAME: Final = re.compile(r"[^ #]+")
+
+LOOKING: Final = frozenset(
+    {"ApiVersions", "ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "DescribeCluster", "DescribeConfigs"}
+    | {"DescribeGroups", "DescribeProducers", "DescribeTopicPartitions", "DescribeTransactions", "Fetch"}
+    | {"FindCoordinator", "Heartbeat", "ListGroups", "ListOffsets", "ListTransactions", "Metadata"}
+    | {"OffsetForLeaderEpoch", "SaslAuthenticate", "SaslHandshake"}
+)
+"""Requests that change nothing, and come as often as time permits."""
+
+TestT = TypeVar("TestT", bound=Callable[..., Any])
+
+
+class SweepFailed(FencepostError, AssertionError):
+    """A swept test failed under a fault; the message is the table, the faults, and the first failure."""
+
+
+class RunHung(BaseException):
+    """A run took too long. Not an Exception: a loop that retries after any failure must not catch it."""
+
+
+class Verdict(Enum):
+    """What became of a run."""
+
+    PASSED = "passed"
+    FAILED = "FAILED"
+    HUNG = "HUNG"
+    NEVER_STRUCK = "never struck"
+
+
+def names(given: Iterable[str]) -> frozenset[str]:
+    """The names that were given; a single text would be taken for its letters."""
+    if isinstance(given, str):
+        raise TypeError(f"{given!r} is one name where several are possible: give [{given!r}]")
+    return frozenset(given)
+
+
+@attrs.frozen(kw_only=True)
+class SweepSettings:
+    """`points`: how many faults are tried, drawn at random with `seed`; None: all. `clients`, `only`: the
+    client ids, and the requests and states, that are swept; empty: all. `down_ms`: how long a killed broker
+    is down. `time_limit`: seconds for a run.
+    """
+
+    seed: int = 0
+    points: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.gt(0))
+    )
+    clients: frozenset[str] = attrs.field(default=frozenset(), converter=names)
+    only: frozenset[str] = attrs.field(default=frozenset(), converter=names)
+    down_ms: int = attrs.field(default=DOWN_MS, validator=attrs.validators.gt(0))
+    time_limit: float = attrs.field(default=TIME_LIMIT_S, validator=attrs.validators.gt(0))
+
+
+@attrs.frozen
+class SweepFault:
+    """One fault at one point. `text` is the fault in one line, as `serve --fault` takes it."""
+
+    point: str
+    what: str
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class Run:
+    """One run of the test: its failure in words, or "" if it passed, and how often its fault struck."""
+
+    failure: str
+    struck: int = 0
+    is_hung: bool = False
+    recording: Recording | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.is_hung:
+            return Verdict.HUNG
+        if self.failure:
+            return Verdict.FAILED
+        return Verdict.PASSED if self.struck else Verdict.NEVER_STRUCK
+
+
+@attrs.frozen(kw_only=True)
+class SweepReport:
+    """What a sweep found: its runs, each with its fault."""
+
+    title: str
+    seed: int
+    learned: int
+    """How many faults there were to choose from."""
+    rows: tuple[tuple[SweepFault, Run], ...]
+
+    @property
+    def failures(self) -> tuple[tuple[SweepFault, Run], ...]:
+        """What did not pass, in the order of the protocol."""
+        return tuple((fault, run) for fault, run in self.rows if run.verdict is not Verdict.PASSED)
+
+    @property
+    def summary(self) -> str:
+        """The sweep in one line."""
+        counts = Counter(run.verdict.value for _, run in self.rows)
+        told = ", ".join(
+            f"{counts[verdict.value]} {verdict.value}" for verdict in Verdict if counts[verdict.value]
+        )
+        chosen = "" if len(self.rows) == self.learned else f" of {self.learned}, chosen with seed {self.seed}"
+        return f"{self.title}: {len(self.rows)} faults{chosen}: {told}"
+
+    def table(self, rows_max: int | None = None) -> str:
+        """A line per fault; if there are more than `rows_max`, those that did not pass come first."""
+        rows = list(enumerate(self.rows, start=1))
+        shown = rows
+        if rows_max is not None and len(rows) > rows_max:
+            ordered = sorted(rows, key=lambda row: row[1][1].verdict is Verdict.PASSED)
+            shown = sorted(ordered[:rows_max], key=lambda row: row[0])
+        cells = [("", "point", "fault", "struck", "verdict")]
+        cells += [
+            (str(number), fault.point, fault.what, str(run.struck), run.verdict.value)
+            for number, (fault, run) in shown
+        ]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+        more = [f"... and {len(rows) - len(shown)} more that passed"] if len(shown) < len(rows) else []
+        return "\n".join([*lines, *more])
+
+    def __str__(self) -> str:
+        """The summary and the table; of a failed sweep also how to repeat its runs, and the first failure."""
+        lines = [self.summary, self.table(ROWS_MAX)]
+        if self.failures:
+            lines += ["", "To repeat a run that did not pass, add its fault with broker.faults.add(...):"]
+            lines += [f"  {fault.text}" for fault, _ in self.failures[:ROWS_MAX]]
+            fault, run = self.failures[0]
+            lines += ["", f"The first of them ({fault.text}):", run.failure or NEVER_STRUCK]
+        return "\n".join(lines)
+
+    def raise_if_failed(self) -> None:
+        """Raises SweepFailed, an AssertionError, if a run did not pass."""
+        if self.failures:
+            raise SweepFailed(str(self))
+
+
+NEVER_STRUCK: Final = (
+    f"The test passed, but the fault did not strike in {TRIES} runs, so it tested nothing. The test does not "
+    "send the same requests each time; let it flush after each record, or leave such faults out by points="
+)
+
+
+# --- learning -----------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Lesson:
+    """The points that a run reached, in their order; hears each from `broker.faults.watch`."""
+
+    settings: SweepSettings
+    reached: list[tuple[Point, int]] = attrs.Factory(list[tuple[Point, int]])
+    _counts: Counter[tuple[str, str]] = attrs.Factory(Counter[tuple[str, str]])
+
+    def hear(self, point: Point) -> None:
+        """Note a point that can be swept, with its number among those of its kind."""
+        if point.is_before or point.kind not in (PointKind.SENDS, PointKind.DECIDES):
+            return
+        # What cannot be written as a name is anyone: then the requests of all clients count.
+        named = point if _NAME.fullmatch(point.who.split(" ")[-1]) else attrs.evolve(point, who=ANYONE)
+        self._counts[named.who, named.what] += 1
+        if self._is_swept(point) and len(self.reached) < POINTS_MAX:
+            self.reached.append((named, self._counts[named.who, named.what]))
+
+    def _is_swept(self, point: Point) -> bool:
+        only, clients = self.settings.only, self.settings.clients
+        if point.kind is PointKind.DECIDES:
+            return not only or point.what in only
+        is_wanted = point.what in only if only else point.what not in LOOKING
+        return is_wanted and point.who not in _OURS and (not clients or point.who in clients)
+
+    def faults(self) -> list[SweepFault]:
+        """What there is to try, in the order of the points."""
+        crash = f"crash {BROKER} until after {self.settings.down_ms} ms"
+        return [fault for point, number in self.reached for fault in _faults_at(point, number, crash)]
+
+
+def _faults_at(point: Point, number: int, crash: str) -> Iterator[SweepFault]:
+    nth = "" if number == 1 else f" #{number}"
+    if point.kind is PointKind.DECIDES:
+        shown = f"{point.who} appends {point.what}{nth}"
+        yield SweepFault(shown, "broker killed", f"when {shown} do {crash}")
+        return
+    shown, reply = (
+        f"{point.who} sends {point.what}{nth}",
+        f"{BROKER} sends {point.what} reply to {point.who}{nth}",
+    )
+    yield SweepFault(shown, "request lost", f"when {shown} do drop")
+    yield SweepFault(shown, "reply lost", f"when {reply} do drop")
+    yield SweepFault(shown, "broker killed", f"when {reply} do {crash}")
+
+
+def chosen(faults: Sequence[SweepFault], settings: SweepSettings) -> list[SweepFault]:
+    """All of them, or as many as the settings want, drawn by their seed, in the order of the protocol."""
+    if settings.points is None or settings.points >= len(faults):
+        return list(faults)
+    # Sorted, since two clients may take turns in another order in each first run.
+    drawn = random.Random(settings.seed).sample(sorted(faults, key=lambda fault: fault.text), settings.points)
+    return [fault for fault in faults if fault in drawn]
+
+
+# --- running ------------------------------------------------------------------------------------------------
+
+
+def run_sweep(
+    title: str, faults: Sequence[SweepFault], settings: SweepSettings, run: Callable[[str], Run]
+) -> SweepReport:
+    """Runs a test once for each chosen fault; `run` does that once."""
+    rows: list[tuple[SweepFault, Run]] = []
+    for fault in chosen(faults, settings):
+        result, tried = run(fault.text), 1
+        while result.verdict is Verdict.NEVER_STRUCK and tried < TRIES:
+            result, tried = run(fault.text), tried + 1
+        rows.append((fault, result))
+    return SweepReport(title=title, seed=settings.seed, learned=len(faults), rows=tuple(rows))
+
+
+@attrs.define
+class TimeLimit:
+    """A limit for a run, and whether the run was stopped because it took too long."""
+
+    seconds: float
+    is_over: bool = False
+
+    @contextmanager
+    def kept(self) -> Generator[None]:
+        """Raises RunHung inside the block when the time is over, and again each second after that, since
+        clients turn what interrupts them into errors of their own. Only in the main thread, and where there
+        are timers.
+        """
+        if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+            yield
+            return
+        before = signal.signal(signal.SIGALRM, self._stop)
+        signal.setitimer(signal.ITIMER_REAL, self.seconds, RAISE_AGAIN_S)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _stop(self, _signal: int, _frame: object) -> None:
+        self.is_over = True
+        raise RunHung(f"the run was not over after {self.seconds:g} s")
+
+
+# --- for users ----------------------------------------------------------------------------------------------
+
+
+@overload
+def sweep(test: TestT, /) -> TestT: ...
+@overload
+def sweep(
+    *,
+    seed: int = 0,
+    points: int | None = None,
+    clients: Iterable[str] = (),
+    only: Iterable[str] = (),
+    down_ms: int = DOWN_MS,
+    time_limit: float = TIME_LIMIT_S,
+) -> Callable[[TestT], TestT]: ...
+def sweep(test: Any = None, /, **settings: Any) -> Any:
+    """Decorates a pytest test that uses `fencepost_broker`: it runs once to learn its points of the protocol,
+    then once per point with the request lost, the reply lost, or the broker killed there.
+
+    `points`: how many faults are tried, drawn with `seed`; by default all. `clients`: only the requests of
+    these client ids. `only`: only these requests and states, such as "EndTxn" and "PREPARE_COMMIT"; by
+    default all that change something. `down_ms`: how long a killed broker is down; longer than the time
+    limits of your clients, their expiry is swept, too. `time_limit`: seconds for a run with a fault, which
+    counts as hung after that.
+    """
+    import pytest
+
+    SweepSettings(**settings)  # what is wrong is said where it is written
+    mark = pytest.mark.fencepost_sweep(**settings)
+    return mark if test is None else mark(test)
+
+
+def sweep_points(
+    test: Callable[[Broker], object],
+    *,
+    seed: int = 0,
+    points: int | None = None,
+    clients: Iterable[str] = (),
+    only: Iterable[str] = (),
+    down_ms: int = DOWN_MS,
+    time_limit: float = TIME_LIMIT_S,
+) -> SweepReport:
+    """Sweeps a function that takes a broker, without pytest. Parameters as for `sweep`.
+
+    `test`: called with a fresh broker each time; it fails by an exception. Raises what it raises without a
+    fault. Call `raise_if_failed()` on the report.
+    """
+    from fencepost.broker.embedded import Broker
+
+    settings = SweepSettings(
+        seed=seed, points=points, clients=clients, only=only, down_ms=down_ms, time_limit=time_limit
+    )
+    lesson = Lesson(settings)
+    with Broker() as broker:
+        broker.faults.watch(lesson.hear)
+        test(broker)
+
+    def run(text: str) -> Run:
+        recording, limit, failure = Recording(), TimeLimit(settings.time_limit), ""
+        with Broker(observer=recording) as broker:
+            fault = broker.faults.add(text)
+            try:
+                with limit.kept():
+                    test(broker)
+            except (Exception, RunHung) as problem:  # noqa: BLE001 - whatever it is, it is the verdict
+                failure = "".join(traceback.format_exception(problem))
+            struck = fault.struck
+            fault.remove()
+        return Run(failure=failure, struck=struck, is_hung=limit.is_over, recording=recording)
+
+    return run_sweep(getattr(test, "__name__", "the test"), lesson.faults(), settings, run)

@@ -1,0 +1,192 @@
+"""The pytest plugin, as a user's tests meet it: fixtures, marks, what a failure shows and saves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+
+def test_the_broker_is_fresh_and_the_topic_is_named_after_the_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        import fencepost
+
+        @pytest.mark.parametrize("case", ["a b", "c"])
+        def test_one(fencepost_broker, fencepost_topic, case):
+            with fencepost.Producer(fencepost_broker.address) as producer:
+                producer.send(fencepost_topic, b"x").result()
+            fencepost.assert_committed(fencepost_topic, [b"x"], broker=fencepost_broker)
+            with fencepost.Admin(fencepost_broker.address) as admin:
+                assert [topic.topic for topic in admin.list_topics()] == [fencepost_topic]
+            assert fencepost_topic == {"a b": "test_one-a-b", "c": "test_one-c"}[case]
+        """
+    )
+    pytester.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_marks_set_options_and_partitions(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        import fencepost
+
+        pytestmark = pytest.mark.fencepost(sync="all", partitions=2)
+
+        def partitions(broker, topic):
+            with fencepost.Admin(broker.address) as admin:
+                return len(admin.describe_topic(topic).leaders)
+
+        def test_of_the_module(fencepost_broker, fencepost_topic):
+            assert fencepost_broker.settings.sync.value == "all"
+            assert partitions(fencepost_broker, fencepost_topic) == 2
+
+        @pytest.mark.fencepost(partitions=3)
+        def test_of_the_function(fencepost_broker, fencepost_topic, fencepost_topic_factory):
+            assert fencepost_broker.settings.sync.value == "all"
+            assert partitions(fencepost_broker, fencepost_topic) == 3
+            assert partitions(fencepost_broker, fencepost_topic_factory("another", 4)) == 4
+        """
+    )
+    pytester.runpytest("--strict-markers").assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("mark", "says"),
+    [
+        ("synk='all'", "Broker has no option synk; did you mean sync?"),
+        ("nothing=1", "Broker has no option nothing: it has directory, port, sync"),
+        ("'all'", "takes options by name, such as sync='commit'"),
+    ],
+)
+def test_a_wrong_option_says_what_is_possible(pytester: pytest.Pytester, mark: str, says: str) -> None:
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.fencepost({mark})
+        def test_it(fencepost_broker):
+            pass
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*{says}*"])
+
+
+FAILING = """
+    import fencepost
+
+    def test_it(fencepost_broker, fencepost_topic):
+        with fencepost.Producer(fencepost_broker.address, client_id="shop") as producer:
+            producer.send(fencepost_topic, b"apple").result()
+        assert False, "as planned"
+    """
+
+
+def test_a_failure_shows_what_happened_and_saves_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_shop=FAILING)
+    result = pytester.runpytest("--fencepost-output", "artefacts")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*as planned*",
+            "*fencepost: what happened*",
+            "*test_shop.py::test_it*",
+            "*ms shop*broker*",
+            "*Produce test_it-0 apple 0/0*",
+            "*saved in artefacts/test_shop.py-test_it: table.txt, drawing.svg*",
+        ]
+    )
+    saved = pytester.path / "artefacts" / "test_shop.py-test_it"
+    assert "Produce test_it-0 apple 0/0" in (saved / "table.txt").read_text()
+    assert (saved / "drawing.svg").read_text().startswith("<svg")
+
+
+def test_without_a_directory_it_is_saved_in_pytests_cache(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_shop=FAILING)
+    pytester.runpytest().stdout.fnmatch_lines(["saved in *.pytest_cache*fencepost*test_shop.py-test_it: *"])
+    assert list(pytester.path.rglob("drawing.svg"))
+
+
+def test_a_success_saves_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(FAILING.replace("assert False", "assert True"))
+    pytester.runpytest("--fencepost-output", "artefacts").assert_outcomes(passed=1)
+    assert not (pytester.path / "artefacts").exists()
+
+
+def test_a_fault_that_never_struck_fails_the_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_it(fencepost_broker):
+            fencepost_broker.faults.add("when nobody sends EndTxn do drop")
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(['*the fault "when nobody sends EndTxn do drop" never struck*'])
+
+
+def test_a_fault_that_struck_is_drawn(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import fencepost
+
+        def test_it(fencepost_broker, fencepost_topic):
+            fault = fencepost_broker.faults.when("broker sends Produce reply to shop").do("drop")
+            with fencepost.Producer(fencepost_broker.address, client_id="shop") as producer:
+                producer.send(fencepost_topic, b"apple").result()
+            assert fault.struck == 1
+            fencepost.assert_committed(fencepost_topic, [b"apple"], broker=fencepost_broker)
+            assert False
+        """
+    )
+    result = pytester.runpytest("--fencepost-output", "artefacts")
+    result.stdout.fnmatch_lines(["*⚡*drop*", "*LOST*Produce NONE @0*", "*Produce NONE @0 AGAIN*"])
+
+
+def test_async_tests_use_the_same_fixtures(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        import fencepost
+
+        async def sell(broker, topic):
+            async with fencepost.AsyncProducer(broker.address) as producer:
+                await (await producer.send(topic, b"apple"))
+            fencepost.assert_committed(topic, [b"apple"], broker=broker)
+
+        @pytest.mark.trio
+        async def test_on_trio(fencepost_broker, fencepost_topic):
+            await sell(fencepost_broker, fencepost_topic)
+
+        @pytest.mark.anyio
+        @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+        async def test_on_asyncio(fencepost_broker, fencepost_topic, anyio_backend):
+            await sell(fencepost_broker, fencepost_topic)
+        """
+    )
+    pytester.runpytest().assert_outcomes(passed=2)
+
+
+def test_the_fixtures_are_listed_with_their_help(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest("--fixtures")
+    result.stdout.fnmatch_lines(["fencepost_broker *", "*A fresh broker in memory*"])
+    pytester.runpytest("--markers").stdout.fnmatch_lines(["@pytest.mark.fencepost(*"])
+
+
+def test_the_plugin_imports_next_to_nothing(tmp_path: Path) -> None:
+    program = "import sys, pytest; before = {*sys.modules}; import fencepost.testing.pytest_plugin; "
+    program += "print(*({*sys.modules} - before))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    loaded = {*done.stdout.split()}
+    assert {name.split(".")[0] for name in loaded} == {"fencepost"}
+    assert {name.split(".")[1] for name in loaded if "." in name} <= {"testing", "protocol"}
+    assert len(loaded) < 8

@@ -1,0 +1,290 @@
+"""The sweep finds a planted bug, passes what is right, and never counts a fault that did not strike."""
+
+from __future__ import annotations
+
+from threading import Event
+
+import pytest
+
+from fencepost import Broker, Producer, assert_exactly_once, sweep_points
+from fencepost.testing.sweep import (
+    Run,
+    RunHung,
+    SweepFailed,
+    SweepFault,
+    SweepReport,
+    SweepSettings,
+    TimeLimit,
+    Verdict,
+    chosen,
+    run_sweep,
+)
+from fencepost.testing.topic import create_topic
+
+pytest_plugins = ["pytester"]
+
+
+def sell(broker: Broker) -> None:
+    """An application without a bug: the client repeats what was lost, and the broker knows it again."""
+    topic = create_topic(broker, "sales")
+    with Producer(broker.address, transactional_id="shop", client_id="shop") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send(topic, b"apple").result()
+    assert_exactly_once([b"apple"], topic, broker=broker)
+
+
+def sell_in_haste(broker: Broker) -> None:
+    """With a bug: when the broker is away, the same record is sent by another producer, too."""
+    topic = create_topic(broker, "sales")
+    with Producer(broker.address, client_id="shop") as producer:
+        sold = producer.send(topic, b"apple")
+        sold.result()
+        if any(fault.struck for fault in broker.faults.list()):
+            producer.send(topic, b"apple").result()
+    assert_exactly_once([b"apple"], topic, broker=broker)
+
+
+# --- the function -------------------------------------------------------------------------------------------
+
+
+def test_a_correct_application_passes_at_every_point() -> None:
+    report = sweep_points(sell)
+    report.raise_if_failed()
+    assert all(run.struck >= 1 for _, run in report.rows)
+    points = list(dict.fromkeys(fault.point for fault, _ in report.rows))
+    assert points == [
+        "shop sends InitProducerId",
+        "coordinator of shop appends EMPTY",
+        "shop sends Produce",
+        "coordinator of shop appends ONGOING",
+        "shop sends EndTxn",
+        "coordinator of shop appends PREPARE_COMMIT",
+        "coordinator of shop appends COMPLETE_COMMIT",
+    ]
+    assert len(report.rows) == 3 * 3 + 4
+    assert report.summary == "sell: 13 faults: 13 passed"
+
+
+def test_a_planted_bug_is_found_and_can_be_repeated() -> None:
+    report = sweep_points(sell_in_haste)
+    with pytest.raises(SweepFailed) as raised:
+        report.raise_if_failed()
+    assert isinstance(raised.value, AssertionError)
+    told = str(raised.value)
+    assert "  when broker sends Produce reply to shop do drop\n" in told
+    assert "duplicated   apple: sales-0 offset 0 (producer 0 epoch 0); sales-0 offset 1" in told
+    fault, _ = report.failures[0]
+    with Broker() as broker:
+        broker.faults.add(fault.text)
+        with pytest.raises(AssertionError, match="duplicated"):
+            sell_in_haste(broker)
+
+
+def test_what_fails_without_a_fault_is_raised_as_it_is() -> None:
+    def fail(_: Broker) -> None:
+        raise KeyError("no fault needed")
+
+    with pytest.raises(KeyError):
+        sweep_points(fail)
+
+
+# --- the choice ---------------------------------------------------------------------------------------------
+
+MANY = [SweepFault(f"point {number}", "reply lost", f"fault {number}") for number in range(30)]
+
+
+def test_a_seed_chooses_the_same_faults_in_their_order() -> None:
+    first = chosen(MANY, SweepSettings(seed=7, points=10))
+    assert first == chosen(MANY, SweepSettings(seed=7, points=10))
+    assert [fault for fault in MANY if fault in first] == first
+    assert len(first) == 10
+    assert first != chosen(MANY, SweepSettings(seed=8, points=10))
+    assert chosen(MANY, SweepSettings()) == chosen(MANY, SweepSettings(points=99)) == MANY
+
+
+@pytest.mark.parametrize("wrong", [{"points": 0}, {"time_limit": 0}, {"down_ms": -1}])
+def test_a_wrong_setting_is_refused_where_it_is_written(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        SweepSettings(**wrong)  # type: ignore[arg-type] - the point of the test
+
+
+# --- verdicts -----------------------------------------------------------------------------------------------
+
+
+def test_a_fault_that_never_struck_is_tried_again_and_fails_the_sweep() -> None:
+    tried: list[str] = []
+
+    def run(text: str) -> Run:
+        tried.append(text)
+        return Run(failure="")
+
+    report = run_sweep("a test", MANY[:1], SweepSettings(), run)
+    assert tried == ["fault 0"] * 3
+    assert report.rows[0][1].verdict is Verdict.NEVER_STRUCK
+    with pytest.raises(SweepFailed, match="1 never struck"):
+        report.raise_if_failed()
+
+
+def test_the_table_of_a_long_sweep_shows_what_did_not_pass() -> None:
+    passed, failed = Run(failure="", struck=1), Run(failure="broken", struck=1)
+    rows = tuple((fault, failed if place == 25 else passed) for place, fault in enumerate(MANY))
+    report = SweepReport(title="a test", seed=0, learned=30, rows=rows)
+    lines = report.table(10).splitlines()
+    assert [line for line in lines if "FAILED" in line] == ["26  point 25  reply lost  1       FAILED"]
+    assert lines[-1] == "... and 20 more that passed"
+    assert len(report.table().splitlines()) == 31
+
+
+def test_a_run_that_hangs_is_stopped_however_it_catches_errors() -> None:
+    def hang() -> None:
+        while True:
+            try:
+                Event().wait()
+            except Exception:  # noqa: BLE001, S112 - what the limit must get through
+                continue
+
+    limit = TimeLimit(0.05)
+    with pytest.raises(RunHung), limit.kept():
+        hang()
+    assert limit.is_over
+
+
+# --- in pytest ----------------------------------------------------------------------------------------------
+
+SWEPT = """
+    import pytest
+    import fencepost
+
+    runs = []
+
+    @pytest.fixture(scope="module")
+    def made_once():
+        runs.append("module")
+
+    @fencepost.sweep{settings}
+    def test_sales(fencepost_broker, fencepost_topic, made_once):
+        runs.append("run")
+        with fencepost.Producer(fencepost_broker.address, client_id="shop") as producer:
+            producer.send(fencepost_topic, b"apple").result()
+            if {bug} and fencepost_broker.faults.list()[0].struck:
+                producer.send(fencepost_topic, b"apple").result()
+        fencepost.assert_committed(fencepost_topic, [b"apple"], broker=fencepost_broker)
+
+    def test_after_it():
+        assert runs == ["module", *["run"] * {runs}]
+    """
+
+
+def test_a_swept_test_is_one_test_with_fresh_brokers(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(SWEPT.format(settings="", bug=False, runs=7))
+    result = pytester.runpytest("-rP", "--strict-markers")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*test_sales: 6 faults: 6 passed", "* point * fault * struck * verdict"])
+
+
+def test_a_failure_shows_table_faults_and_drawing_of_the_first(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_shop=SWEPT.format(settings="", bug="len(runs) > 2", runs=7))
+    result = pytester.runpytest("--fencepost-output", "artefacts")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "test_shop.py::test_sales: 6 faults: 6 FAILED",
+            "1 *shop sends InitProducerId *request lost *1 *FAILED",
+            "To repeat a run that did not pass*",
+            "  when shop sends InitProducerId do drop",
+            "The first of them (when shop sends InitProducerId do drop):",
+            "*duplicated   apple*",
+            "*fencepost: what happened*",
+            "*⚡*",
+            "saved in artefacts/test_shop.py-test_sales: sweep.txt, table.txt, drawing.svg",
+        ]
+    )
+    saved = pytester.path / "artefacts" / "test_shop.py-test_sales"
+    assert sorted(path.name for path in saved.iterdir()) == ["drawing.svg", "sweep.txt", "table.txt"]
+    assert "broker killed" in (saved / "sweep.txt").read_text()
+
+
+def test_a_seed_chooses_points(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(SWEPT.format(settings="(seed=7, points=2)", bug=False, runs=3))
+    result = pytester.runpytest("-rP")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*test_sales: 2 faults of 6, chosen with seed 7: 2 passed"])
+
+
+def test_async_tests_are_swept_too(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        import fencepost
+
+        async def sell(broker, topic):
+            async with fencepost.AsyncProducer(broker.address, client_id="shop") as producer:
+                await (await producer.send(topic, b"apple"))
+            fencepost.assert_committed(topic, [b"apple"], broker=broker)
+
+        @fencepost.sweep
+        @pytest.mark.trio
+        async def test_on_trio(fencepost_broker, fencepost_topic):
+            await sell(fencepost_broker, fencepost_topic)
+
+        @fencepost.sweep(points=3)
+        @pytest.mark.anyio
+        @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+        async def test_on_asyncio(fencepost_broker, fencepost_topic, anyio_backend):
+            await sell(fencepost_broker, fencepost_topic)
+        """
+    )
+    result = pytester.runpytest("-rP")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*6 faults: 6 passed", "*3 faults of 6, chosen with seed 0: 3 passed"])
+
+
+def test_a_run_that_hangs_is_told_from_one_that_fails(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from threading import Event
+        import fencepost
+
+        @fencepost.sweep(points=1, time_limit=0.5)
+        def test_it(fencepost_broker, fencepost_topic):
+            if fencepost_broker.faults.list():
+                Event().wait()
+            with fencepost.Producer(fencepost_broker.address, client_id="shop") as producer:
+                producer.send(fencepost_topic, b"apple").result()
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*1 faults of 6, *: 1 HUNG", "*the run was not over after 0.5 s*"])
+
+
+def test_a_test_that_fails_without_a_fault_fails_as_any_other(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import fencepost
+
+        @fencepost.sweep
+        def test_it(fencepost_broker):
+            assert 1 == 2
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*assert 1 == 2*", "*fencepost: what happened*"])
+    assert "faults" not in result.stdout.str()
+
+
+def test_a_test_that_asks_nothing_cannot_be_swept(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import fencepost
+
+        @fencepost.sweep
+        def test_it():
+            pass
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*There is nothing to sweep*"])
