@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from fencepost.protocol.terms import IsolationLevel as IsolationLevel
     from fencepost.protocol.terms import TopicPartition as TopicPartition
     from fencepost.protocol.terms import TransactionState as TransactionState
+    from fencepost.simulation import run_scenario as run_scenario
+    from fencepost.simulator.failure import SimulationFailed as SimulationFailed
     from fencepost.simulator.fuzz.worlds import simulate as simulate
     from fencepost.simulator.run import RunResult as RunResult
     from fencepost.testing.assertions import assert_committed as assert_committed
@@ -122,7 +124,9 @@ _HOMES = {
     "Remedy": "fencepost.protocol.errors",
     "RequestFailed": "fencepost.client.errors",
     "RequestTimeout": "fencepost.client.errors",
+    "run_scenario": "fencepost.simulation",
     "simulate": "fencepost.simulator.fuzz.worlds",
+    "SimulationFailed": "fencepost.simulator.failure",
     "string_deserializer": "fencepost.client.serializers",
     "string_serializer": "fencepost.client.serializers",
     "sweep": "fencepost.testing.sweep",

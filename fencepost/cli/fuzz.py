@@ -18,7 +18,7 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
-from fencepost.cli.options import AsJson, TimeBudget, WithoutFixes, without_fix_options
+from fencepost.cli.options import AsJson, TimeBudget, WithoutFixes
 from fencepost.cli.output import Json, print_json, text_beside
 from fencepost.cli.table import counted, print_table
 
@@ -109,16 +109,14 @@ class WorldOptions:
         return verifies(self.version, self.partition_verification)
 
     def __str__(self) -> str:
-        said = [f"--workload {self.workload}"] if self.workload != "transactions" else []
-        if self.version != 2:
-            said.append(f"--transaction-version {self.version}")
-        if self.partition_verification is not None:
-            said.append(f"--{'' if self.partition_verification else 'no-'}partition-verification")
-        broken = [f"--break {protection}" for protection in self.broken]
-        return (
-            "".join(f" {each}" for each in said)
-            + without_fix_options(self.without_fixes)
-            + "".join(f" {b}" for b in broken)
+        from fencepost.simulator.fuzz.worlds import options_of
+
+        return options_of(
+            workload=self.workload,
+            transaction_version=self.version,
+            partition_verification=self.partition_verification,
+            without_fixes=self.without_fixes,
+            broken=self.broken,
         )
 
 

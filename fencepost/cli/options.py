@@ -208,8 +208,3 @@ def _check_fix_names(_: type, names: tuple[str, ...]) -> None:
 
 WithoutFixes = Annotated[tuple[str, ...], Parameter("--without-fix", negative="", validator=_check_fix_names)]
 """Turns off one of Kafka's later fixes in the brokers that a command starts."""
-
-
-def without_fix_options(names: tuple[str, ...]) -> str:
-    """The options as a user types them, each with a leading space."""
-    return "".join(f" --without-fix {name}" for name in names)

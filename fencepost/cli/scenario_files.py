@@ -92,29 +92,20 @@ class Chosen:
 
 def chosen(paths: Iterable[Path], variant: str | None) -> list[list[Chosen]]:
     """For each file its runs, or those that `variant` selects: a number from 1, or part of the title."""
-    from fencepost.simulator.scenarios.model import cases
+    from fencepost.simulator.scenarios.model import variants
 
     found: list[list[Chosen]] = []
     for path in paths:
-        runs = list(cases(read(path)))
-        every = [
-            Chosen(path=path, number=number, of=len(runs), case=case)
-            for number, case in enumerate(runs, start=1)
-        ]
-        found.append(every if variant is None else [each for each in every if _is_meant(each, variant)])
-        if not found[-1]:
+        scenario = read(path)
+        every, wanted = variants(scenario), variants(scenario, variant)
+        if not wanted:
             raise _no_variant(path, every, str(variant))
+        found.append([Chosen(path=path, number=number, of=len(every), case=case) for number, case in wanted])
     return found
 
 
-def _is_meant(each: Chosen, variant: str) -> bool:
-    if variant.isdecimal():
-        return each.number == int(variant)
-    return variant.casefold() in each.case.name.casefold()
-
-
-def _no_variant(path: Path, every: Sequence[Chosen], variant: str) -> CommandFailed:
-    shown = [f"{each.number} {each.case.title or '(plain)'}" for each in every[:SHOWN_MAX]]
+def _no_variant(path: Path, every: Sequence[tuple[int, Case]], variant: str) -> CommandFailed:
+    shown = [f"{number} {case.title or '(plain)'}" for number, case in every[:SHOWN_MAX]]
     more = f", and {len(every) - SHOWN_MAX} more" if len(every) > SHOWN_MAX else ""
     return CommandFailed(
         f"{path.stem} has no variant {variant!r}",

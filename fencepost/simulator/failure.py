@@ -19,5 +19,5 @@ class SimulationFailed(FencepostError):
 
 def failure_of(problems: Iterable[str], history: History | None, commands: Iterable[str]) -> SimulationFailed:
     """The exception for a run; `commands` are (name, command) lines such as `replay: fencepost fuzz ...`."""
-    rows = [] if history is None else ["", *ending(history, width=WIDTH, rows=ROWS), ""]
+    rows = [] if history is None else ["", *ending(history, width=WIDTH, rows=ROWS, folds=False), ""]
     return SimulationFailed("\n".join((*problems, *rows, *commands)))

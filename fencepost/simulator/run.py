@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from enum import Enum
 from typing import Any, Final
 
@@ -48,6 +48,8 @@ from fencepost.protocol.messages import TopicConfig
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.clients import Actor
 from fencepost.simulator.actors.workloads import transform, without_mark
+from fencepost.simulator.draw.svg import draw
+from fencepost.simulator.failure import failure_of
 from fencepost.simulator.faults.injector import FaultInjector
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
 from fencepost.simulator.faults.random_faults import DAMAGES, RandomFaultPlan, RandomFaults
@@ -61,6 +63,7 @@ from fencepost.simulator.judges.rules import Anomaly, Violation
 from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import CallBegan
+from fencepost.simulator.world.history import History
 from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess, Script
 from fencepost.simulator.world.world import Disordered, World, WorldSettings
@@ -587,6 +590,11 @@ class Run:
         )
 
 
+def counted(what: str) -> Callable[[Sized], str]:
+    """Shows how many values a field has, for a repr that fits a screen."""
+    return lambda values: f"<{len(values)} {what}>"
+
+
 def _words(breaches: tuple[Violation, ...]) -> tuple[str, ...]:
     """What makes breaches equal: two exceptions never are."""
     return tuple(map(str, breaches))
@@ -600,27 +608,47 @@ class RunResult:
 
     `known_anomaly` is what brokers of an old generation do by design: where a fuzzed world met it, it ended.
     `name`, `problems`, `expected`, `reached` and `struck` belong to scenarios; `problems` is empty for one
-    that passed.
+    that passed. `commands` show the run again; a `history` is made by playing it again.
     """
 
-    choices: tuple[int, ...]
+    choices: tuple[int, ...] = attrs.field(repr=counted("choices"))
     breaches: tuple[Violation, ...] = attrs.field(eq=_words)
     known_anomaly: KnownAnomaly | None = attrs.field(eq=str)
     digest: str
-    marks: Mapping[str, int]
+    marks: Mapping[str, int] = attrs.field(repr=counted("marks"))
     transactions: int
     events: int
     elapsed: int
-    coverage: Coverage
+    coverage: Coverage = attrs.field(repr=False)
     name: str = ""
     problems: tuple[str, ...] = ()
-    expected: tuple[str, ...] = ()
-    reached: tuple[str, ...] = ()
-    struck: tuple[str, ...] = ()
+    expected: tuple[str, ...] = attrs.field(default=(), repr=counted("expectations"))
+    reached: tuple[str, ...] = attrs.field(default=(), repr=counted("points"))
+    struck: tuple[str, ...] = attrs.field(default=(), repr=counted("faults"))
+    commands: tuple[str, ...] = attrs.field(default=(), eq=False, repr=False)
+    record: Callable[[], History] = attrs.field(eq=False, repr=False)
 
     @property
     def passed(self) -> bool:
-        return not self.problems
+        """Whether a scenario met its expectations, or a random run violated no rule."""
+        return not (self.problems or (self.violation is not None and not self.name))
+
+    @property
+    def history(self) -> History:
+        """Everything that happened, for tables and drawings."""
+        return self.record()
+
+    def raise_if_failed(self) -> None:
+        """Raises SimulationFailed, which shows the end of the run and how to repeat it, unless it passed."""
+        if not self.passed:
+            history = self.history
+            problems = self.problems or (str(self.violation),)
+            lines = [f"{history.title}: {problems[0]}", *problems[1:]]
+            raise failure_of(lines, history, self.commands)
+
+    def _repr_svg_(self) -> str:
+        """The drawing of the run, for notebooks."""
+        return draw(self.history)
 
     @property
     def violation(self) -> Violation | None:

@@ -88,9 +88,9 @@ def space_time(
     return "".join(f"{_fitted(line, width) if folds else line.rstrip()}\n" for line in lines)
 
 
-def ending(history: History, *, width: int, rows: int) -> list[str]:
+def ending(history: History, *, width: int, rows: int, folds: bool = True) -> list[str]:
     """The names of the lanes and the last rows of the table, without its legend."""
-    lines = [line for line in space_time(history, width=width).splitlines() if line.strip()]
+    lines = [line for line in space_time(history, width=width, folds=folds).splitlines() if line.strip()]
     end = next((at for at, line in enumerate(lines) if line.lstrip().startswith(LEGEND[0])), len(lines))
     first = 1 + len(wrap(history.lesson, width))
     head, body = lines[first : first + 1], lines[first + 1 : end]

@@ -6,7 +6,7 @@ line and in any process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -45,6 +45,7 @@ from fencepost.simulator.faults.random_faults import (
     RandomFaultPlan,
 )
 from fencepost.simulator.fuzz.plan import PLANNERS, Planner, draw, verifies
+from fencepost.simulator.recorded import Watcher
 from fencepost.simulator.run import Role, Run, RunResult, RunSpec, Task, run_of
 from fencepost.simulator.scenarios.model import (
     LONG_MS,
@@ -55,6 +56,7 @@ from fencepost.simulator.scenarios.model import (
     TxnWriterPlan,
 )
 from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.history import History
 from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess, Script
 
@@ -95,7 +97,9 @@ def simulate(
     broken: Iterable[str] = (),
     without_fixes: Iterable[str] = (),
 ) -> RunResult:
-    """Run one world at random: brokers and clients under virtual time, with faults, before every judge.
+    """Run one world at random: Fencepost's brokers and clients under virtual time, with faults and judges.
+
+    It tests Fencepost, not an application: docs/testing.md says how to test your own.
 
     The result's `violation` is None, or says which rule was broken and by what; `known_anomaly` says it of a
     behaviour that older versions of Kafka have by design; `digest` is equal for equal histories. `workload`
@@ -109,6 +113,7 @@ def simulate(
     # Python's generator takes more than whole numbers, and -1 and True would name the world of seed 1.
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         raise ValueError(f"seed must be a whole number from 0, not {seed!r}")
+    broken, without_fixes = _kept(broken), _kept(without_fixes)
     planner = planner_of(
         transaction_version,
         broken,
@@ -116,13 +121,47 @@ def simulate(
         partition_verification=partition_verification,
         workload=workload,
     )
-    return try_seed(seed, planner)
+    options = options_of(
+        workload=workload,
+        transaction_version=transaction_version,
+        partition_verification=partition_verification,
+        without_fixes=without_fixes,
+        broken=broken,
+    )
+    commands = (
+        f"replay: fencepost fuzz --first-seed {seed} --seeds 1{options}",
+        f"shrink: fencepost shrink --seed {seed}{options}",
+    )
+    return attrs.evolve(try_seed(seed, planner), commands=commands)
+
+
+def _kept(names: Iterable[str]) -> Iterable[str]:
+    """The names as a tuple, which can be read twice; one that is not a list of names is refused later."""
+    return names if isinstance(names, str) else tuple(names)
+
+
+def options_of(
+    *,
+    workload: str,
+    transaction_version: int,
+    partition_verification: bool | None,
+    without_fixes: Iterable[str],
+    broken: Iterable[str],
+) -> str:
+    """The options of `fencepost fuzz` that describe such worlds, each with a leading space."""
+    said = [f" --workload {workload}"] if workload != "transactions" else []
+    if transaction_version != 2:
+        said.append(f" --transaction-version {transaction_version}")
+    if partition_verification is not None:
+        said.append(f" --{'' if partition_verification else 'no-'}partition-verification")
+    said += [f" --without-fix {name}" for name in without_fixes]
+    return "".join((*said, *(f" --break {protection}" for protection in broken)))
 
 
 def planner_of(
-    transaction_version: int,
-    broken: Iterable[str],
-    without_fixes: Iterable[str],
+    transaction_version: int = 2,
+    broken: Iterable[str] = (),
+    without_fixes: Iterable[str] = (),
     *,
     partition_verification: bool | None = None,
     workload: str = "transactions",
@@ -151,7 +190,12 @@ def planner_of(
 
 def try_seed(seed: int, planner: Planner = draw) -> RunResult:
     """Run the world of a seed."""
-    return try_choices(Choices(seed), planner)
+    return attrs.evolve(try_choices(Choices(seed), planner), record=lambda: _record_seed(seed, planner))
+
+
+def _record_seed(seed: int, planner: Planner) -> History:
+    watcher = Watcher()
+    return watcher.history(f"seed {seed}", try_choices(Choices(seed), planner, watcher.watch))
 
 
 def try_choices(choices: Choices, planner: Planner, watch: Callable[[Run], None] | None = None) -> RunResult:
@@ -161,9 +205,15 @@ def try_choices(choices: Choices, planner: Planner, watch: Callable[[Run], None]
 
 def try_spec(spec: RunSpec, choices: Choices, watch: Callable[[Run], None] | None = None) -> RunResult:
     """Run a spec to its end, or to its first breach."""
+    drawn = len(choices.taken)  # those that drew the spec
     run = run_of(spec, choices, watch)
     run.end_at_first_breach()
-    return run.result()
+    return run.result(record=lambda: _record_spec(spec, choices.taken[drawn:]))
+
+
+def _record_spec(spec: RunSpec, choices: Sequence[int]) -> History:
+    watcher = Watcher()
+    return watcher.history("a run", try_spec(spec, Choices(recorded=choices), watcher.watch))
 
 
 # --- the cast -----------------------------------------------------------------------------------------------

@@ -47,8 +47,8 @@ class When:
 class Builder:
     """A scenario in the making. Keywords of a method are the keys of its table, as in scenarios/README.md."""
 
-    values: dict[str, Any]
-    unfinished: list[When] = attrs.Factory(list[When])
+    values: dict[str, Any] = attrs.field(repr=lambda values: f"<{', '.join(values)}>")
+    unfinished: list[When] = attrs.field(factory=list[When], repr=False)
 
     def add(self, table: str, **keys: object) -> Self:
         """Add a table that a file may hold several times."""

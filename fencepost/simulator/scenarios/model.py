@@ -26,7 +26,7 @@ from fencepost.simulator.actors.workloads import Membership
 from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
 from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
-from fencepost.simulator.run import CORE_FAILED, NOT_LIVE
+from fencepost.simulator.run import CORE_FAILED, NOT_LIVE, counted
 from fencepost.simulator.scenarios.codec import Between, Key, Lists, OneOf, Prose, Spelled
 from fencepost.simulator.world.world import WorldSettings
 
@@ -320,13 +320,15 @@ class Scenario:
 
     name: str
     lesson: Annotated[str, Prose()] = ""
-    choices: tuple[Annotated[int, Between(0, NUMBER_MAX)], ...] = ()
-    cluster: ClusterShape = ClusterShape()
-    parts: Annotated[tuple[Part, ...], PARTS] = ()
-    faults: Annotated[tuple[Fault, ...], Lists(fault=Fault)] = ()
-    seeded: FuzzPlan | None = None
-    expect: ScenarioExpectation = ScenarioExpectation()
-    also_with: Annotated[tuple[Variant, ...], Key("")] = ()
+    choices: tuple[Annotated[int, Between(0, NUMBER_MAX)], ...] = attrs.field(
+        default=(), repr=counted("choices")
+    )
+    cluster: ClusterShape = attrs.field(default=ClusterShape(), repr=False)
+    parts: Annotated[tuple[Part, ...], PARTS] = attrs.field(default=(), repr=counted("parts"))
+    faults: Annotated[tuple[Fault, ...], Lists(fault=Fault)] = attrs.field(default=(), repr=counted("faults"))
+    seeded: FuzzPlan | None = attrs.field(default=None, repr=lambda plan: "<a plan>" if plan else "None")
+    expect: ScenarioExpectation = attrs.field(default=ScenarioExpectation(), repr=False)
+    also_with: Annotated[tuple[Variant, ...], Key("")] = attrs.field(default=(), repr=counted("variants"))
 
     @property
     def transactional_ids(self) -> tuple[str, ...]:
@@ -354,6 +356,19 @@ def cases(scenario: Scenario) -> Iterator[Case]:
     """Every run of a scenario: each variant with each choice of points. TypeError at once for a builder."""
     _refuse_builders(scenario)
     return _cases(scenario)
+
+
+def variants(scenario: Scenario, wanted: int | str | None = None) -> list[tuple[int, Case]]:
+    """The runs of a scenario with their numbers from 1: all, that of a number, or those whose names contain a
+    text.
+    """
+    every = list(enumerate(cases(scenario), start=1))
+    if wanted is None:
+        return every
+    text = str(wanted).casefold()
+    if text.isdecimal():
+        return [(number, case) for number, case in every if number == int(text)]
+    return [(number, case) for number, case in every if text in case.name.casefold()]
 
 
 def _refuse_builders(found: object) -> None:

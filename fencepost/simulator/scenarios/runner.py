@@ -15,6 +15,7 @@ from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer
 from fencepost.simulator.actors.workloads import Membership, Runner, group_processor, processor
 from fencepost.simulator.fuzz import worlds
 from fencepost.simulator.judges.rules import Violation
+from fencepost.simulator.recorded import Watcher
 from fencepost.simulator.run import (
     CORE_FAILED,
     JUDGE_FAILED,
@@ -44,7 +45,6 @@ from fencepost.simulator.scenarios.verdicts import hints, judge, problems, probl
 from fencepost.simulator.world.choices import Choices, NotedChoices
 from fencepost.simulator.world.history import History
 from fencepost.simulator.world.processes import ClientProcess, Script
-from fencepost.simulator.world.recording import Recorder
 from fencepost.simulator.world.world import Disordered
 
 Watch = Callable[[Run], None]
@@ -74,24 +74,18 @@ class RecordedRun:
 
 def record_case(case: Case) -> RecordedRun:
     """Run one case, and record it."""
-    recorders: list[Recorder] = []
-    choices = NotedChoices(case.scenario.choices)
+    watcher, choices = Watcher(), NotedChoices(case.scenario.choices)
 
     def watch(run: Run) -> None:
         choices.clock = run.world
-        recorders.append(Recorder(run.world, unseen=("admin", run.spec.final.name)))
-        recorders[0].attach()
+        watcher.watch(run)
 
     run = stage(case, watch, choices)
     result = finish(case, run)
-    if result.breach is not None and not run.spec.keeps_going:
-        recorders[0].stopped()
-    history = recorders[0].history(case.name, run.participants())
     lesson = case.scenario.lesson
     # A found run has its violation as its lesson, which would be printed twice.
-    history = attrs.evolve(
-        history, lesson="" if lesson in result.evidence else lesson, broken=result.evidence
-    )
+    lesson = "" if lesson in result.evidence else lesson
+    history = attrs.evolve(watcher.history(case.name, result), lesson=lesson)
     return RecordedRun(run=run, result=result, history=history, choices=choices)
 
 
@@ -113,6 +107,7 @@ def finish(case: Case, run: Run) -> RunResult:
         strikes = [strike for strike in run.injector.strikes if strike.struck]
         struck = tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes)
     return run.result(
+        record=lambda: record_case(case).history,
         name=case.name,
         problems=tuple(wrong),
         expected=tuple(_in_words(case.expect)),

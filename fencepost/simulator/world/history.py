@@ -125,7 +125,7 @@ class History:
 
     title: str
     participants: tuple[str, ...]
-    events: tuple[Event, ...]
+    events: tuple[Event, ...] = attrs.field(repr=lambda events: f"<{len(events)} events>")
     end: int
     lesson: str = ""
     broken: tuple[str, ...] = ()

@@ -1,0 +1,255 @@
+"""Simulations from Python: random worlds, scenarios, and every state of a small cluster.
+
+They run Fencepost's own brokers and clients under virtual time, before every judge, so they test Fencepost
+and the protocol. To test an application of your own, run it against a broker with faults: docs/testing.md.
+
+    simulate(seed)           one random world, as `fencepost fuzz` runs it
+    fuzz(seeds=100)          many of them, up to the first that breaks a rule
+    run_scenario("late_end_txn")   a bundled scenario, a file, or one that scenario(...) builds
+    explore(transaction_version=0) every reachable state of a small cluster
+
+Every result has `raise_if_failed()`, whose message shows the end of the run and the command that repeats it,
+a repr that fits a screen, and a drawing that notebooks show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypedDict, Unpack, overload
+
+import attrs
+
+from fencepost.broker.kafka_fixes import KafkaFixes
+from fencepost.bundled import bundled_scenarios
+from fencepost.simulator.draw.svg import draw
+from fencepost.simulator.explore import ExploreConfig, Explored
+from fencepost.simulator.explore import explore as explore_config
+from fencepost.simulator.failure import SimulationFailed
+from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally, try_one
+from fencepost.simulator.fuzz.worlds import planner_of, simulate
+from fencepost.simulator.run import RunResult, counted
+from fencepost.simulator.scenarios.builder import Builder, scenario
+from fencepost.simulator.scenarios.files import scenario_of
+from fencepost.simulator.scenarios.model import Scenario, variants
+from fencepost.simulator.scenarios.runner import run_case
+from fencepost.simulator.world.history import History
+
+__all__ = (
+    "Builder",
+    "Explored",
+    "FuzzResult",
+    "History",
+    "RunResult",
+    "Scenario",
+    "ScenarioResult",
+    "SeedFinding",
+    "SimulationFailed",
+    "bundled_scenarios",
+    "explore",
+    "fuzz",
+    "read_scenario",
+    "run_scenario",
+    "scenario",
+    "simulate",
+)
+
+Source = str | Path | Scenario | Builder
+"""A bundled scenario by name, a file, or a scenario."""
+
+
+# --- scenarios ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class ScenarioResult(Sequence[RunResult]):
+    """The runs of a scenario, one for each variant that was asked for."""
+
+    name: str
+    runs: tuple[RunResult, ...] = attrs.field(repr=counted("runs"))
+    failed: tuple[RunResult, ...] = attrs.field(
+        repr=counted("failed"),
+        init=False,
+        default=attrs.Factory(lambda self: tuple(r for r in self.runs if not r.passed), takes_self=True),
+    )
+
+    @property
+    def passed(self) -> bool:
+        """Whether every run met its expectations."""
+        return not self.failed
+
+    def raise_if_failed(self) -> None:
+        """Raises SimulationFailed for the first run that did not meet its expectations."""
+        for run in self.failed:
+            run.raise_if_failed()
+
+    @overload
+    def __getitem__(self, index: int) -> RunResult: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[RunResult]: ...
+
+    def __getitem__(self, index: int | slice) -> RunResult | Sequence[RunResult]:
+        return self.runs[index]
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def _repr_svg_(self) -> str:
+        """The first run that failed, or else the first."""
+        return draw((*self.failed, *self.runs)[0].history)
+
+
+def read_scenario(source: Source) -> Scenario:
+    """The scenario of this name, in this file, or of this builder. FileNotFoundError if there is none,
+    `BadScenario` (a ValueError) if its text is wrong.
+    """
+    if isinstance(source, Builder):
+        return source.scenario()
+    if isinstance(source, Scenario):
+        return source
+    path = _path_of(source)
+    return scenario_of(path.read_text(encoding="utf-8"), str(path))
+
+
+def _path_of(source: str | Path) -> Path:
+    path = Path(source)
+    if not path.exists() and str(path) == path.name:
+        path = bundled_scenarios().get(path.name.removesuffix(".toml"), path)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no scenario {str(source)!r}; the bundled ones are {', '.join(bundled_scenarios())}"
+        )
+    return path
+
+
+def run_scenario(source: Source, *, variant: int | str | None = None) -> ScenarioResult:
+    """Run a scenario: all its variants, or only one by its number (from 1) or a part of its title.
+
+    ValueError if the scenario has no such variant.
+    """
+    story = read_scenario(source)
+    chosen = variants(story, variant)
+    if not chosen:
+        raise ValueError(f"{story.name} has no variant {variant!r}")
+    known = isinstance(source, str | Path)
+    runs: list[RunResult] = []
+    for number, case in chosen:
+        commands = (f"show: fencepost run {source} --variant {number} --text",) if known else ()
+        runs.append(attrs.evolve(run_case(case), commands=commands))
+    return ScenarioResult(name=story.name, runs=tuple(runs))
+
+
+# --- random worlds ------------------------------------------------------------------------------------------
+
+
+class WorldArguments(TypedDict, total=False):
+    """What describes random worlds, as `simulate` explains it."""
+
+    workload: str
+    transaction_version: int
+    partition_verification: bool | None
+    broken: Sequence[str]
+    without_fixes: Sequence[str]
+
+
+@attrs.frozen(kw_only=True)
+class FuzzResult:
+    """What many seeds added up to. `found` are those that broke a rule; `known` and `met` count anomalies
+    that Apache Kafka has as well.
+    """
+
+    first_seed: int
+    seeds: int
+    found: tuple[SeedFinding, ...] = attrs.field(repr=lambda found: repr(found[:1]))
+    known: Mapping[str, int]
+    met: Mapping[str, int]
+    transactions: int
+    digest: str
+    world: WorldArguments
+
+    @property
+    def passed(self) -> bool:
+        """Whether no seed broke a rule."""
+        return not self.found
+
+    def first_failure(self) -> RunResult | None:
+        """The run of the first seed that broke a rule, run again; None if none did."""
+        return simulate(self.found[0].seed, **self.world) if self.found else None
+
+    def raise_if_failed(self) -> None:
+        """Raises SimulationFailed for the first seed that broke a rule."""
+        failure = self.first_failure()
+        if failure is not None:
+            failure.raise_if_failed()
+
+    def _repr_svg_(self) -> str | None:
+        """The first seed that broke a rule."""
+        failure = self.first_failure()
+        return None if failure is None else draw(failure.history)
+
+
+SEEDS: Final = 100
+
+
+def fuzz(
+    *, seeds: int = SEEDS, first_seed: int = 0, keep_going: bool = False, **world: Unpack[WorldArguments]
+) -> FuzzResult:
+    """Run random worlds in this process; stop at the first seed that breaks a rule unless `keep_going`.
+
+    A seed takes about 20 ms; `fencepost fuzz` uses several processes. `world` are arguments of `simulate`.
+    """
+    if seeds < 1:
+        raise ValueError(f"seeds must be a whole number from 1, not {seeds!r}")
+    planner = planner_of(**world)
+    tally = SeedTally(first_seed, keep_going=keep_going)
+    for seed in range(first_seed, first_seed + seeds):
+        tally.add(try_one(seed, planner))
+        if tally.is_over:
+            break
+    return FuzzResult(
+        first_seed=first_seed,
+        seeds=tally.seeds,
+        found=tuple(tally.found),
+        known=tally.known,
+        met={name: len(found) for name, found in tally.behaviours.items()},
+        transactions=tally.transactions,
+        digest=tally.digest,
+        world=world,
+    )
+
+
+# --- every state --------------------------------------------------------------------------------------------
+
+
+def explore(
+    *,
+    producers: int = 1,
+    transactions: int = 2,
+    retries: int = 1,
+    partitions: int = 1,
+    transaction_version: int = 2,
+    partition_verification: bool | None = None,
+    crashes: int = 0,
+    broken: Iterable[str] = (),
+    without_fixes: Iterable[str] = (),
+    max_states: int = 1_000_000,
+) -> Explored:
+    """Check every reachable state of a small cluster; stop at the first that is wrong.
+
+    The arguments are the options of `fencepost explore`.
+    """
+    return explore_config(
+        ExploreConfig(
+            producers=producers,
+            transactions=transactions,
+            retries=retries,
+            partitions=partitions,
+            transaction_version=transaction_version,
+            partition_verification=partition_verification,
+            crashes=crashes,
+            broken=frozenset(broken),
+            fixes=KafkaFixes.without(without_fixes),
+            max_states=max_states,
+        )
+    )
