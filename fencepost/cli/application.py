@@ -164,18 +164,20 @@ COMMANDS = (
     (
         "produce",
         "fencepost.cli.produce:produce",
-        """Write lines of text as records.
+        """Write lines of text, JSON, CSV or files as records.
 
-        Each line is a value, or a key and a value separated by a tab.
+        Each line is a value, or a key and a value separated by a tab. With --format it reads what `fencepost
+        consume` writes in that format. The command reports what it has written also when it fails, and after
+        Ctrl-C; an open transaction is then aborted.
         """,
     ),
     (
         "consume",
         "fencepost.cli.consume:consume",
-        """Print records as lines of text.
+        """Print records as lines of text, JSON, CSV, or in a format of your own.
 
         Each line is a value, or a key and a value separated by a tab. The command stops at the current end of
-        the topic, unless --follow is given.
+        the topic, unless --follow is given; a read_committed reader stops before the first open transaction.
         """,
     ),
     ("transactions", None, "List and describe transactions; find and abort hanging ones."),

@@ -1,14 +1,16 @@
-"""`fencepost consume`: prints records as lines, up to the current end of the topic or for ever.
+"""`fencepost consume`: prints records, up to the current end of the topic or for ever.
 
-Rule: its default output is the input format of `fencepost produce`. A partition that cannot be read is
-reported on stderr and retried, without --follow only until no record has arrived for `ANSWER_MS`.
+Rule: it prints the records that were asked for, and never others in their place. What it prints as JSON or
+CSV, `fencepost produce` writes again. A partition that cannot be read is reported on stderr and retried,
+without --follow only until no record has arrived for `ANSWER_MS`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
-from typing import Annotated, Literal
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Annotated, Any, Final, Literal
 
 import attrs
 from cyclopts import Parameter, validators
@@ -21,30 +23,152 @@ from fencepost.cli.options import (
     Bootstrap,
     CommandConfig,
     InPartitions,
+    InTopic,
     connect,
-    is_offset,
     partitions_of,
     security_of,
 )
-from fencepost.cli.output import Json, print_json, text_of
+from fencepost.cli.output import print_json
+from fencepost.cli.positions import (
+    Kind,
+    Offsets,
+    Position,
+    ends_at,
+    parse_position,
+    range_of,
+    starts_at,
+    starts_of_last,
+    waiting,
+)
+from fencepost.cli.record_formats import (
+    FIELDS,
+    NULL,
+    BadRecord,
+    Dialect,
+    as_csv,
+    as_line,
+    compiled,
+    csv_row,
+    facts,
+)
+from fencepost.cli.table import is_terminal
 from fencepost.client.consumer_records import ConsumedBatch, Record
-from fencepost.client.shells.sync import Consumer
+from fencepost.client.shells.sync import Admin, Consumer
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.terms import TopicPartition, escaped
+from fencepost.protocol.terms import TopicPartition
 
-POLL_MS = 500
+POLL_MS: Final = 500
+POLLS_MAX: Final = ANSWER_MS // POLL_MS
+Write = Callable[[Record], None]
+TAKES: Final = {"text": ("separator", "null", "places"), "csv": ("separator", "null"), "jsonl": ()}
+"""The options that each format takes; a format string takes --null, and all formats take --base64."""
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class OutputOptions:
+    """How records are printed."""
+
+    format: Annotated[
+        str,
+        Parameter(
+            ("--format", "-f"),
+            help="text: each line is a value, or a key and a value separated by a tab. jsonl: a JSON object "
+            "per line, as --json. csv: a row of column names, then a record per row. Or a format string: "
+            r"%t topic, %p partition, %o offset, %k key, %s value, %h headers, %T timestamp in ms, %d date, "
+            r"\n, \t.",
+        ),
+    ] = "text"
+    separator: Annotated[
+        str | None,
+        Parameter(
+            ("--separator", "-K"),
+            help="Separator of key and value, or of the cells of CSV. [default: a tab; in CSV a comma]",
+        ),
+    ] = None
+    null: Annotated[
+        str | None, Parameter(help=f"The text that stands for null in text and CSV. [default: {NULL}]")
+    ] = None
+    base64: Annotated[bool, Parameter(negative="", help="Print keys and values in base64.")] = False
+    places: Annotated[
+        bool, Parameter(negative="", help="Print partition and offset before each line of text.")
+    ] = False
+
+    def as_json(self) -> OutputOptions:
+        """These options with --json."""
+        if self.format not in ("text", "jsonl"):
+            what = f"--json and --format {self.format} are two formats"
+            raise CommandFailed(what, then="leave out one", code=WRONG_USAGE)
+        return attrs.evolve(self, format="jsonl")
+
+    def check(self) -> None:
+        """CommandFailed if an option would do nothing in this format."""
+        takes = TAKES.get(self.format, ("null",))
+        for name in ("separator", "null", "places"):
+            if getattr(self, name) not in (None, False) and name not in takes:
+                what = f"--{name} does not apply to --format {self.format}"
+                raise CommandFailed(what, then="leave out one of them", code=WRONG_USAGE)
+
+    def writer(self) -> Write:
+        """Prints one record; CommandFailed if the format string is wrong or the format cannot hold it."""
+        if self.format == "jsonl":
+            return lambda record: print_json(facts(record, base64=self.base64))
+        dialect = Dialect(
+            separator=self.separator or ("," if self.format == "csv" else "\t"),
+            null=NULL if self.null is None else self.null,
+            base64=self.base64,
+            escapes_controls=is_terminal(),
+        )
+        to_bytes = self._to_bytes(dialect)
+
+        def write(record: Record) -> None:
+            try:
+                data = to_bytes(record)
+            except BadRecord as problem:
+                where = f"{record.topic}-{record.partition} offset {record.offset}"
+                raise CommandFailed(f"{where}: {problem}", then="--format jsonl can hold it") from problem
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+
+        return write
+
+    def _to_bytes(self, dialect: Dialect) -> Callable[[Record], bytes]:
+        if self.format == "text":
+            return lambda record: (
+                (f"{record.partition}:{record.offset}\t".encode() if self.places else b"")
+                + as_line(record, dialect)
+                + b"\n"
+            )
+        if self.format == "csv":
+            print(as_csv(FIELDS, dialect))
+            return lambda record: as_csv(csv_row(record, dialect), dialect).encode() + b"\n"
+        if "%" not in self.format:
+            raise CommandFailed(
+                f"--format {self.format} is neither text, jsonl or csv, nor a format string",
+                then=r"a format string has places, for example '%k %s\n'",
+                code=WRONG_USAGE,
+            )
+        try:
+            fill = compiled(self.format)
+        except BadRecord as problem:
+            raise CommandFailed(f"--format: {problem}", code=WRONG_USAGE) from problem
+        return lambda record: fill(record, dialect)
+
+
+TEXT: Final = OutputOptions()
 
 
 def consume(
-    topic: str,
-    /,
+    topic: InTopic,
     *,
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
-    from_: Annotated[str, Parameter("--from")] = "earliest",
+    from_: Annotated[str | None, Parameter(("--from", "-o"), allow_leading_hyphen=True)] = None,
+    until: str | None = None,
     partition: InPartitions = (),
+    group: Annotated[str | None, Parameter(alias="-g")] = None,
     max_: Annotated[int | None, Parameter(("--max", "-n"), validator=validators.Number(gte=1))] = None,
-    follow: Annotated[bool, Parameter(negative="")] = False,
-    places: Annotated[bool, Parameter(negative="")] = False,
+    follow: Annotated[bool, Parameter(alias="-F", negative="")] = False,
+    printing: OutputOptions = TEXT,
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
@@ -59,59 +183,171 @@ def consume(
         read_committed skips aborted records and stops before the first undecided one; read_uncommitted shows
         all records.
     from_
-        Where to start: earliest, latest, or an offset.
+        Where to start: earliest, latest, an offset, -10 for the last ten records of each partition, a time
+        such as 2026-11-22T13:00 (UTC) or @1795352400000, or -15m for 15 minutes ago. [default: earliest, or
+        where the group has stopped]
+    until
+        Where to stop: before this offset, or before the first record of this time.
     partition
         Only this partition. Repeatable.
+    group
+        Read as a member of this consumer group, and commit the offsets of what was printed.
     max_
         Stop after this number of records.
     follow
         Wait for new records at the end.
-    places
-        Print partition and offset before each record.
     """
-    left = max_
-    with (
-        connect(bootstrap, command_config) as admin,
-        Consumer(
-            bootstrap,
-            isolation_level=isolation,
-            default_api_timeout_ms=ANSWER_MS,
-            **security_of(command_config),
-        ) as consumer,
-    ):
-        partitions = partitions_of(admin, topic, partition)
-        ends = admin.end_offsets(partitions, isolation_level=isolation)
-        consumer.assign(partitions)
-        go_to_start(consumer, partitions, ends, from_)
-        retries = Retries(polls_max=None if follow else ANSWER_MS // POLL_MS)
-        while left != 0 and (follow or any(consumer.position(p) < end for p, end in ends.items())):
-            batches = consumer.poll(POLL_MS)
-            retries.note(batches, consumer.fetch_errors())
-            for batch in batches:
-                for record in batch:
-                    if left == 0 or not (follow or record.offset < ends[batch.partition]):
-                        break
-                    show(record, as_json=as_json, places=places)
-                    left = None if left is None else left - 1
+    plan = _Plan(
+        topic=topic,
+        isolation=isolation,
+        start=parse_position("--from", from_ or "earliest"),
+        until=parse_position("--until", until or "end"),
+        partitions=partition,
+        group=group,
+        records_max=max_,
+        follow=follow,
+    )
+    plan.check(is_from_given=from_ is not None, is_until_given=until is not None)
+    printing = printing.as_json() if as_json else printing
+    printing.check()
+    with ExitStack() as stack:
+        admin = stack.enter_context(connect(bootstrap, command_config))
+        parts = partitions_of(admin, topic, partition)
+        write = printing.writer()
+        settings: dict[str, Any] = {**security_of(command_config), **plan.settings}
+        consumer = stack.enter_context(Consumer(bootstrap, default_api_timeout_ms=ANSWER_MS, **settings))
+        plan.run(admin, consumer, parts, write)
+
+
+@attrs.frozen(kw_only=True)
+class _Plan:
+    """Which records to print."""
+
+    topic: str
+    isolation: str
+    start: Position
+    until: Position
+    partitions: tuple[int, ...]
+    group: str | None
+    records_max: int | None
+    follow: bool
+
+    def check(self, *, is_from_given: bool, is_until_given: bool) -> None:
+        """CommandFailed if options contradict each other."""
+        if self.follow and is_until_given:
+            raise CommandFailed(
+                "--follow never stops, so --until has no meaning", then="leave out one", code=WRONG_USAGE
+            )
+        if self.group is None:
+            return
+        if self.partitions:
+            raise CommandFailed(
+                "--group decides which partitions this member reads, so --partition has no meaning",
+                then="leave out one of them",
+                code=WRONG_USAGE,
+            )
+        if is_from_given and self.start.kind not in (Kind.EARLIEST, Kind.LATEST):
+            raise CommandFailed(
+                f"--from {self.start.text} has no meaning with --group: the offsets of the group decide",
+                then="give earliest or latest, for partitions where the group has no offset",
+                code=WRONG_USAGE,
+            )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the consumer. Without a group, no offset is ever replaced by another one."""
+        reset = "error" if self.group is None else self.start.kind.name.lower()
+        return {"isolation_level": self.isolation, "group_id": self.group, "auto_offset_reset": reset}
+
+    def run(self, admin: Admin, consumer: Consumer, parts: list[TopicPartition], write: Write) -> None:
+        """Prints the records."""
+        has = range_of(admin, parts, self.isolation)
+        ends = None if self.follow else ends_at(admin, self.until, has)
+        if self.group is None:
+            starts = starts_at(admin, self.start, has)
+            if self.start.kind is Kind.LAST:
+                reader = _Reader(consumer, POLLS_MAX)
+                starts = starts_of_last(self.start.number, has, ends or has.stable_ends, reader.read)
+            reader = _Reader(consumer, None if self.follow else POLLS_MAX)
+            is_whole = reader.show(reader.assigned(starts, ends), write, self.records_max)
+        else:
+            consumer.subscribe([self.topic])
+            reader = _Reader(consumer, None if self.follow else POLLS_MAX, commits=True)
+            is_whole = reader.show(reader.of_group(self.group, ends), write, self.records_max)
+        if is_whole and (behind := waiting(has, parts)) and self.until.kind is Kind.LATEST:
+            complain(
+                f"offsets behind an open transaction: {behind}",
+                then="--isolation read_uncommitted shows them; `fencepost transactions describe-producers` "
+                "shows the transaction",
+            )
+
+
+@attrs.define
+class _Reader:
+    """Polls a consumer up to given ends."""
+
+    consumer: Consumer
+    polls_max: int | None
+    commits: bool = False
+
+    def read(self, starts: Offsets, ends: Offsets) -> Iterator[Record]:
+        """The records between these offsets."""
+        for batches in self.assigned(starts, ends):
+            yield from batches
+
+    def assigned(self, starts: Offsets, ends: Offsets | None) -> Iterator[list[Record]]:
+        """The records of each poll, from these offsets on."""
+        self.consumer.assign(starts)
+        for part, offset in starts.items():
+            self.consumer.seek(part, offset)
+        retries = Retries(self.polls_max)
+        while ends is None or any(self.consumer.position(part) < ends[part] for part in starts):
+            yield self._poll(retries, ends)
+
+    def of_group(self, group: str, ends: Offsets | None) -> Iterator[list[Record]]:
+        """The same for the partitions that a group assigns."""
+        retries, polls = Retries(self.polls_max), 0
+        while True:
+            yield self._poll(retries, ends)
+            parts = self.consumer.assignment()
+            if ends is not None and parts and all(self.consumer.position(p) >= ends[p] for p in parts):
+                self.consumer.commit({part: ends[part] for part in parts})  # behind the markers at the end
+                return
+            polls = 0 if parts else polls + 1
+            if polls == self.polls_max:
+                raise CommandFailed(
+                    f"the group {group} assigned no partition to this member within {ANSWER_MS // 1000} s",
+                    then="`fencepost group describe` shows its members",
+                )
+
+    def _poll(self, retries: Retries, ends: Offsets | None) -> list[Record]:
+        batches = self.consumer.poll(POLL_MS)
+        retries.note(batches, self.consumer.fetch_errors())
+        records = (record for batch in batches for record in batch)
+        if ends is None:
+            return list(records)
+        return [
+            record
+            for record in records
+            if record.offset < ends[TopicPartition(record.topic, record.partition)]
+        ]
+
+    def show(self, polls: Iterator[list[Record]], write: Write, most: int | None) -> bool:
+        """Prints up to `most` records; returns False if there are more. Commits what it has printed."""
+        for records in polls:
+            shown = records if most is None else records[:most]
+            for record in shown:
+                write(record)
             sys.stdout.flush()
-
-
-def go_to_start(
-    consumer: Consumer, partitions: list[TopicPartition], ends: dict[TopicPartition, int], start: str
-) -> None:
-    """Positions the consumer."""
-    if start == "earliest":
-        consumer.seek_to_beginning()
-    elif start == "latest":
-        for partition in partitions:
-            consumer.seek(partition, ends[partition])
-    elif is_offset(start):
-        for partition in partitions:
-            consumer.seek(partition, int(start))
-    else:
-        raise CommandFailed(
-            f"--from {start} is not a position", then="give earliest, latest or an offset", code=WRONG_USAGE
-        )
+            if self.commits and shown:
+                self.consumer.commit(
+                    {TopicPartition(each.topic, each.partition): each.offset + 1 for each in shown}
+                )
+            if most is not None:
+                most -= len(shown)
+                if most == 0:
+                    return False
+        return True
 
 
 @attrs.define
@@ -136,31 +372,3 @@ class Retries:
         if self._reported and not errors:
             complain("all partitions can be read again")
             self._reported.clear()
-
-
-def show(record: Record, *, as_json: bool, places: bool) -> None:
-    """One record on one line."""
-    if as_json:
-        print_json(facts(record))
-        return
-    place = f"{record.partition}:{record.offset}\t" if places else ""
-    parts = [part for part in (record.key, record.value or b"") if part is not None]
-    if sys.stdout.isatty():
-        # A record must not change the title, clear the screen, or print what looks like other lines.
-        print(place + "\t".join(escaped(part.decode(errors="replace")) for part in parts))
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(place.encode() + b"\t".join(parts) + b"\n")
-
-
-def facts(record: Record) -> dict[str, Json]:
-    """One record as JSON."""
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp,
-        "key": text_of(record.key),
-        "value": text_of(record.value),
-        "headers": {name: text_of(content) for name, content in record.headers or ()},
-    }

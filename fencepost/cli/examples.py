@@ -37,9 +37,16 @@ EXAMPLES: Final = {
     "group delete-offsets": ("fencepost group delete-offsets billing -t orders",),
     "produce": (
         "fencepost produce orders orders.tsv",
+        "fencepost produce orders orders.csv -f csv --key-column id",
         "fencepost produce orders --transactional-id till-1 < orders.tsv",
+        "fencepost consume orders --json | fencepost produce copy -f jsonl --repartition",
     ),
-    "consume": ("fencepost consume orders -n 10", "fencepost consume orders --follow --json"),
+    "consume": (
+        "fencepost consume orders --from -10",
+        "fencepost consume orders --from 2026-11-22T13:00 --until 2026-11-22T14:00 -f csv",
+        "fencepost consume orders -F -f '%d %p:%o %k=%s\\n'",
+        "fencepost consume orders -g billing -n 100 --json",
+    ),
     "transactions list": ("fencepost transactions list --state Ongoing",),
     "transactions describe": ("fencepost transactions describe till-1",),
     "transactions describe-producers": ("fencepost transactions describe-producers -t orders -p 0",),

@@ -26,10 +26,15 @@ Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 
 def print_json(value: Json) -> None:
     """One JSON value on one line."""
+    sys.stdout.write(as_json_line(value) + "\n")
+
+
+def as_json_line(value: Json) -> str:
+    """JSON without line breaks and without characters that a terminal would obey."""
     text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
     if not text.isprintable():  # JSON escapes some control characters itself, but not all
         text = json.dumps(value, separators=(", ", ": "))
-    sys.stdout.write(text + "\n")
+    return text
 
 
 def print_progress(text: str = "") -> None:

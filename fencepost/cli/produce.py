@@ -1,20 +1,24 @@
-"""`fencepost produce`: writes lines as records, optionally in transactions.
+"""`fencepost produce`: writes lines, JSON, CSV or files as records, optionally in transactions.
 
-Rule: records that it reports as written are acknowledged, and committed if they are in a transaction.
+Rule: records that it reports as written are acknowledged, and committed if they are in a transaction. It
+reports them however it ends: at the end of its input, at an error in line 1,000, or by Ctrl-C.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Iterator
-from itertools import islice
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from itertools import count, islice
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
+import attrs
 from cyclopts import Parameter, validators
 
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed, Ended, code_of
 from fencepost.cli.options import (
     ANSWER_MS,
     DEFAULT,
@@ -22,28 +26,157 @@ from fencepost.cli.options import (
     Bootstrap,
     CommandConfig,
     InPartition,
+    InTopic,
     connect,
     partitions_of,
     security_of,
 )
-from fencepost.cli.output import print_json
+from fencepost.cli.output import Json, print_json
+from fencepost.cli.record_formats import (
+    NULL,
+    BadRecord,
+    Dialect,
+    InputFormat,
+    Outgoing,
+    read_csv,
+    read_jsonl,
+    read_lines,
+)
 from fencepost.cli.table import counted
+from fencepost.client.errors import ClientError, CommitOutcomeUnknown
 from fencepost.client.settings import newest_dialect
 from fencepost.client.shells.sync import Producer, SendFuture
 from fencepost.protocol.terms import INTERNAL_TOPICS
 
-Pair = tuple[bytes | None, bytes]  # key and value
+PENDING_MAX: Final = 10_000  # sends in flight before it waits for the oldest
+READERS: Final[dict[str, Callable[[Iterable[bytes], Dialect], Iterator[Outgoing]]]] = {
+    "text": read_lines,
+    "jsonl": read_jsonl,
+    "csv": read_csv,
+}
+TAKES: Final = {
+    "text": ("separator", "null", "base64"),
+    "jsonl": ("key-column", "value-column"),
+    "csv": ("separator", "null", "base64", "key-column", "value-column"),
+    "raw": (),
+}
+"""The options of the format that each format takes; the others would do nothing."""
 
-PENDING_MAX = 10_000  # sends in flight before it waits for the oldest
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class InputOptions:
+    """How the input becomes records."""
+
+    format: Annotated[
+        InputFormat,
+        Parameter(
+            ("--format", "-f"),
+            help="text: each line is a value, or a key and a value separated by a tab. jsonl: each line is a "
+            "JSON object, as consume --json prints it. csv: a row of column names, then a record per row. "
+            "raw: each file is one value.",
+        ),
+    ] = "text"
+    separator: Annotated[
+        str | None,
+        Parameter(
+            ("--separator", "-K"),
+            help="Separator of key and value, or of the cells of CSV. Empty if lines have no keys. "
+            "[default: a tab; in CSV a comma]",
+        ),
+    ] = None
+    key_column: Annotated[
+        str | None,
+        Parameter(
+            help="The column of CSV, or the field of JSON, that is the key. The whole row is the value."
+        ),
+    ] = None
+    value_column: Annotated[
+        str | None, Parameter(help="The column or field that is the value, instead of the whole row.")
+    ] = None
+    null: Annotated[
+        str | None,
+        Parameter(help=rf"The text that stands for null. A null value is a tombstone. [default: {NULL}]"),
+    ] = None
+    base64: Annotated[
+        bool | None, Parameter(negative="", help="Keys and values of lines and CSV are written in base64.")
+    ] = None
+
+    def dialect(self) -> Dialect:
+        """The options for the readers; CommandFailed if the format does not take one of them."""
+        given = attrs.asdict(self, filter=lambda field, value: field.name != "format" and value is not None)
+        for name in given:
+            if (option := name.replace("_", "-")) not in TAKES[self.format]:
+                takes = ", ".join(f"--{each}" for each in TAKES[self.format]) or "none of these options"
+                what = f"--{option} does not apply to --format {self.format}"
+                raise CommandFailed(what, then=f"it takes {takes}", code=WRONG_USAGE)
+        separator = "," if self.format == "csv" else "\t"
+        if self.format == "csv" and len(given.get("separator", separator)) != 1:
+            raise CommandFailed("--separator of CSV must be one character", code=WRONG_USAGE)
+        chosen: dict[str, Any] = {"separator": separator, **given}
+        return Dialect(**chosen)
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class RecordOptions:
+    """What is the same for all records."""
+
+    partition: Annotated[
+        InPartition | None,
+        Parameter(help="Write to this partition. By default the record says it, or the key decides."),
+    ] = None
+    repartition: Annotated[
+        bool, Parameter(negative="", help="Ignore the partitions in JSON and CSV, so that the keys decide.")
+    ] = False
+    key: Annotated[str | None, Parameter(("--key", "-k"), help="The key of each record without a key.")] = (
+        None
+    )
+    header: Annotated[
+        tuple[str, ...],
+        Parameter(
+            ("--header", "-H"), help="A header of each record as name=value, after its own. Repeatable."
+        ),
+    ] = ()
+
+    def applied(self, records: Iterator[Outgoing]) -> Iterator[Outgoing]:
+        """The records with what is the same for all."""
+        if self == RecordOptions():
+            return records
+        headers = [self._header(text) for text in self.header]
+        return (self._applied(record, headers) for record in records)
+
+    def _header(self, text: str) -> tuple[str, bytes]:
+        name, sign, value = text.partition("=")
+        if not (name and sign):
+            raise CommandFailed(f"--header {text} is not name=value", code=WRONG_USAGE)
+        return name, value.encode()
+
+    def _applied(self, record: Outgoing, headers: list[tuple[str, bytes]]) -> Outgoing:
+        partition = None if self.repartition else record.partition
+        return record._replace(
+            key=self.key.encode() if record.key is None and self.key is not None else record.key,
+            partition=partition if self.partition is None else self.partition,
+            headers=[*(record.headers or ()), *headers] or None,
+        )
+
+
+LINES: Final = InputOptions()
+AS_THEY_ARE: Final = RecordOptions()
 
 
 class Written:
-    """Counts the acknowledged records of each partition."""
+    """Counts the acknowledged records of each partition; those of a transaction once it has committed."""
 
     def __init__(self) -> None:
+        self.last_transaction: Literal["aborted", "unknown", "committed"] | None = None
+        """The outcome if the command ended now: unknown while a commit waits for its answer."""
         self.transactions = 0
-        self.spans: dict[int, list[int]] = {}
         self.records = 0
+        self.spans: dict[int, tuple[int, int]] = {}
+        """The first and the last offset in each partition."""
+        self._undecided: Counter[int] = Counter()
+        self._undecided_spans: dict[int, tuple[int, int]] = {}
         self._pending: deque[SendFuture] = deque()
 
     def add(self, outcome: SendFuture) -> None:
@@ -58,59 +191,58 @@ class Written:
             self._settle()
 
     def _settle(self) -> None:
-        delivered = self._pending.popleft().result()
-        self.records += 1
-        span = self.spans.setdefault(delivered.partition, [delivered.offset, delivered.offset])
-        span[1] = delivered.offset
+        _, partition, offset = self._pending[0].result()
+        self._pending.popleft()  # not before: Ctrl-C may interrupt the wait
+        self._undecided[partition] += 1
+        first, _ = self._undecided_spans.get(partition, (offset, offset))
+        self._undecided_spans[partition] = (first, offset)
+
+    def count(self) -> None:
+        """The acknowledged records are written for good."""
+        self.records += self._undecided.total()
+        for partition, (first, last) in self._undecided_spans.items():
+            self.spans[partition] = (self.spans.get(partition, (first, last))[0], last)
+        self._undecided.clear()
+        self._undecided_spans.clear()
+
+    def count_done(self) -> None:
+        """After an interruption: the records that were acknowledged nevertheless are written for good."""
+        while self._pending and self._pending[0].done() and self._pending[0].batch.base_offset >= 0:
+            self._settle()
+        self.count()
 
 
 def produce(
-    topic: str,
-    file: Path | None = None,
-    /,
-    *,
-    separator: str = "\t",
-    partition: InPartition | None = None,
+    topic: InTopic,
+    *files: Path,
+    reading: InputOptions = LINES,
+    every: RecordOptions = AS_THEY_ARE,
     transactional_id: str | None = None,
     records_per_transaction: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
-    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none",
+    compression: Annotated[
+        Literal["none", "gzip", "snappy", "lz4", "zstd"], Parameter(("--compression", "-z"))
+    ] = "none",
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
-) -> None:
+) -> int | None:
     """Write lines of text as records.
 
     Parameters
     ----------
     topic
         The topic to write to.
-    file
-        File to read. [default: standard input]
-    separator
-        Separator of key and value; empty if lines have no keys.
-    partition
-        Write to this partition. By default the key decides.
+    files
+        Files to read, one after the other. [default: standard input]
     transactional_id
         Write in transactions under this id. A running producer with the same id is fenced.
     records_per_transaction
-        Commit after this number of lines. By default all lines are one transaction.
+        Commit after this number of records. By default all records are one transaction.
     compression
         Compression of the batches.
     """
-    if transactional_id == "":
-        raise CommandFailed(
-            "--transactional-id must not be empty",
-            then="give this producer a name, or leave the option out to write without transactions",
-            code=WRONG_USAGE,
-        )
-    if records_per_transaction is not None and transactional_id is None:
-        raise CommandFailed(
-            "--records-per-transaction needs --transactional-id",
-            then="choose an id for this producer: --transactional-id NAME",
-            code=WRONG_USAGE,
-        )
-    written = Written()
-    records = split_lines(read_lines(file), separator=separator)
+    _check_transactions(transactional_id, records_per_transaction)
+    records = every.applied(read(files, reading))
     with connect(bootstrap, command_config) as admin:
         if topic in INTERNAL_TOPICS:
             raise CommandFailed(
@@ -118,85 +250,139 @@ def produce(
                 then="`fencepost topic list` shows the topics",
                 code=WRONG_USAGE,
             )
-        partitions_of(admin, topic, [] if partition is None else [partition])
+        partitions_of(admin, topic, [] if every.partition is None else [every.partition])
         spoken = newest_dialect(admin.transaction_version())
-    with Producer(
+    written = Written()
+    producer = Producer(
         bootstrap,
         transactional_id=transactional_id,
         compression_type=compression,
         max_block_ms=ANSWER_MS,
         transaction_version=spoken,
         **security_of(command_config),
-    ) as producer:
-        if transactional_id is None:
-            send(producer, topic, records, partition=partition, written=written)
-        else:
-            producer.init_transactions()
-            send_in_transactions(
-                producer, topic, records, partition=partition, written=written, count=records_per_transaction
+    )
+    try:
+        with producer:
+            write(
+                producer,
+                topic,
+                records,
+                written,
+                per_transaction=records_per_transaction,
+                id_=transactional_id,
             )
+    except BaseException as problem:
+        if transactional_id is None:
+            written.count_done()
+        report(topic, written, as_json=as_json, because=problem)
+        if not isinstance(problem, Ended):
+            raise
+        return code_of(problem)
     report(topic, written, as_json=as_json)
+    return None
 
 
-def read_lines(file: Path | None) -> Iterator[bytes]:
-    """The lines of the file or of standard input, without line endings."""
-    if file is None:
-        yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+def _check_transactions(transactional_id: str | None, count: int | None) -> None:
+    if transactional_id == "":
+        raise CommandFailed(
+            "--transactional-id must not be empty",
+            then="give this producer a name, or leave the option out to write without transactions",
+            code=WRONG_USAGE,
+        )
+    if count is not None and transactional_id is None:
+        raise CommandFailed(
+            "--records-per-transaction needs --transactional-id",
+            then="choose an id for this producer: --transactional-id NAME",
+            code=WRONG_USAGE,
+        )
+
+
+def read(files: tuple[Path, ...], options: InputOptions) -> Iterator[Outgoing]:
+    """The records of the files or of standard input; a mistake names its file and line."""
+    dialect = options.dialect()
+    for file in files:
+        file.open("rb").close()  # a name that does not exist is an error before anything is written
+    return _read(files, options, dialect)
+
+
+def _read(files: tuple[Path, ...], options: InputOptions, dialect: Dialect) -> Iterator[Outgoing]:
+    if options.format == "raw":
+        yield from (Outgoing(None, file.read_bytes()) for file in files)
+        if not files:
+            yield Outgoing(None, sys.stdin.buffer.read())
         return
-    with file.open("rb") as lines:
-        yield from (line.rstrip(b"\r\n") for line in lines)
+    for file in files or (None,):
+        with nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as source:
+            numbers = count(1)
+            lines = map(itemgetter(1), zip(numbers, source, strict=False))
+            try:
+                yield from READERS[options.format](lines, dialect)
+            except BadRecord as problem:
+                where = f"{file or 'standard input'} line {next(numbers) - 1}"
+                then = f"`fencepost produce --help` describes --format {options.format}"
+                raise CommandFailed(f"{where}: {problem}", then=then) from problem
 
 
-def split_lines(lines: Iterator[bytes], *, separator: str) -> Iterator[Pair]:
-    """(key, value) of each line; the key is None if the line has no separator."""
-    between = separator.encode()
-    for line in lines:
-        if between and between in line:
-            key, _, value = line.partition(between)
-            yield key, value
-        else:
-            yield None, line
-
-
-def send(
-    producer: Producer, topic: str, records: Iterator[Pair], *, partition: int | None, written: Written
+def write(
+    producer: Producer,
+    topic: str,
+    records: Iterator[Outgoing],
+    written: Written,
+    *,
+    per_transaction: int | None,
+    id_: str | None,
 ) -> None:
-    """Sends all records and waits for their acknowledgements."""
-    for key, value in records:
-        written.add(producer.send(topic, value, key, partition=partition))
+    """Sends all records, `per_transaction` in each transaction if there is a transactional id."""
+    if id_ is None:
+        _send(producer, topic, records, written)
+        written.count()
+        return
+    producer.init_transactions()
+    while first := list(islice(records, 1)):
+        rest = records if per_transaction is None else islice(records, per_transaction - 1)
+        written.last_transaction = "aborted"
+        with producer.transaction():
+            _send(producer, topic, iter(first), written)
+            _send(producer, topic, rest, written)
+            written.last_transaction = "unknown"
+        written.last_transaction = "committed"
+        written.transactions += 1
+        written.count()
+
+
+def _send(producer: Producer, topic: str, records: Iterator[Outgoing], written: Written) -> None:
+    """Sends records and waits for their acknowledgements."""
+    for key, value, headers, timestamp_ms, partition in records:
+        outcome = producer.send(
+            topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+        written.add(outcome)
     producer.flush()
     written.finish()
 
 
-def send_in_transactions(
-    producer: Producer,
-    topic: str,
-    records: Iterator[Pair],
-    *,
-    partition: int | None,
-    written: Written,
-    count: int | None,
-) -> None:
-    """Sends all records, `count` in each transaction; an error aborts the open transaction."""
-    while first := list(islice(records, 1)):
-        rest = records if count is None else islice(records, count - 1)
-        with producer.transaction():
-            send(producer, topic, iter(first), partition=partition, written=written)
-            send(producer, topic, rest, partition=partition, written=written)
-        written.transactions += 1
-
-
-def report(topic: str, written: Written, *, as_json: bool) -> None:
-    """Prints how many records were written, and their offsets."""
+def report(topic: str, written: Written, *, as_json: bool, because: BaseException | None = None) -> None:
+    """Prints how many records were written, and their offsets; also why it ended early."""
+    ended = "complete" if because is None else "interrupted" if isinstance(because, Ended) else "failed"
+    last = _outcome(written, because)
     if as_json:
-        spans = {
-            str(partition): {"first_offset": first, "last_offset": last}
-            for partition, (first, last) in sorted(written.spans.items())
+        spans: dict[str, Json] = {
+            str(partition): {"first_offset": first, "last_offset": last_offset}
+            for partition, (first, last_offset) in sorted(written.spans.items())
         }
         counts = {"records": written.records, "transactions": written.transactions}
-        print_json({"topic": topic, **counts, "partitions": spans})
+        print_json({"topic": topic, **counts, "last_transaction": last, "ended": ended, "partitions": spans})
         return
     how = f" in {counted(written.transactions, 'transaction')}" if written.transactions else ""
-    print(f"{counted(written.records, 'record')} written to {topic}{how}")
-    for partition, (first, last) in sorted(written.spans.items()):
-        print(f"  partition {partition}: offsets {first} to {last}")
+    early = "" if because is None else f"{ended.capitalize()}: "
+    outcome = "" if last in (None, "committed") else f"; outcome of the open transaction: {last}"
+    print(f"{early}{counted(written.records, 'record')} written to {topic}{how}{outcome}")
+    for partition, (first, last_offset) in sorted(written.spans.items()):
+        print(f"  partition {partition}: offsets {first} to {last_offset}")
+
+
+def _outcome(written: Written, because: BaseException | None) -> str | None:
+    """How the last transaction ended, as far as the client knows."""
+    if written.last_transaction == "unknown" and isinstance(because, ClientError):
+        return "unknown" if isinstance(because, CommitOutcomeUnknown) else "aborted"
+    return written.last_transaction

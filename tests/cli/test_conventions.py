@@ -27,10 +27,18 @@ WITHOUT_JSON: Final = {"serve": "its last ready line is always JSON"}
 MEANS: Final = {
     "-b": {"--bootstrap-server"},
     "-c": {"--config"},
+    "-f": {"--format"},
+    "-F": {"--follow"},
+    "-g": {"--group"},
+    "-H": {"--header"},
     "-J": {"--json"},
+    "-k": {"--key"},
+    "-K": {"--separator"},
     "-n": {"--max"},
+    "-o": {"--from"},
     "-p": {"--partition", "--partitions"},
     "-t": {"--topic"},
+    "-z": {"--compression"},
 }
 
 
@@ -51,9 +59,10 @@ def options_of(words: str) -> list[tuple[str, ...]]:
 def test_every_command_has_examples_that_it_understands(words: str) -> None:
     assert EXAMPLES.get(words), "add an example to fencepost/cli/examples.py"
     for example in EXAMPLES[words]:
-        called = shlex.split(re.split(r" [<>|] ", example)[0])
-        assert called[: len(words.split()) + 1] == ["fencepost", *words.split()]
-        application().parse_args(called[1:], exit_on_error=False, print_error=False)
+        commands = [shlex.split(called.partition(" < ")[0]) for called in example.split(" | ")]
+        assert ["fencepost", *words.split()] in [called[: len(words.split()) + 1] for called in commands]
+        for called in commands:
+            application().parse_args(called[1:], exit_on_error=False, print_error=False)
 
 
 def test_examples_are_those_of_commands() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from fencepost import Record
 from fencepost.broker.notices import Notices
-from fencepost.cli.consume import show
+from fencepost.cli import consume
+from fencepost.cli.consume import OutputOptions
 from fencepost.cli.output import print_json
 from fencepost.cli.table import print_table
 from fencepost.protocol.terms import escaped
@@ -48,11 +49,11 @@ def test_lines_of_the_broker_are_safe(text: str, caplog: pytest.LogCaptureFixtur
 def test_records_are_escaped_on_a_terminal_and_untouched_in_a_pipe(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], *, is_terminal: bool
 ) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(consume, "is_terminal", lambda: is_terminal)
     record = Record(
         topic="t", partition=0, offset=5, timestamp=0, key=b"k", value=TITLE.encode() + b"\xff", headers=None
     )
-    show(record, as_json=False, places=True)
+    OutputOptions(places=True).writer()(record)
     sys.stdout.flush()
     out = capfdbinary.readouterr().out
     assert out == (

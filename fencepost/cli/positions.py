@@ -1,0 +1,174 @@
+"""Where `fencepost consume` starts and stops: offsets, times, the last N records, the ends.
+
+Rule: an offset that no partition has is an error, and one that some partitions do not have is a notice.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed, complain
+from fencepost.cli.options import is_offset
+from fencepost.client.consumer_records import Record
+from fencepost.client.shells.sync import Admin
+from fencepost.protocol.terms import NO_OFFSET, TopicPartition
+
+Offsets = dict[TopicPartition, int]
+UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+ENDS: Final = {"earliest": "EARLIEST", "beginning": "EARLIEST", "latest": "LATEST", "end": "LATEST"}
+
+
+class Kind(Enum):
+    """What a position names."""
+
+    EARLIEST = auto()
+    LATEST = auto()
+    OFFSET = auto()
+    LAST = auto()
+    TIME = auto()
+
+
+class Position(NamedTuple):
+    """A position as the user gave it; `number` is an offset, a count, or milliseconds since 1970."""
+
+    text: str
+    kind: Kind
+    number: int = 0
+
+
+class Range(NamedTuple):
+    """The offsets that a topic has, by partition."""
+
+    starts: Offsets
+    stable_ends: Offsets
+    """Where this reader stops: the last stable offset for read_committed."""
+    ends: Offsets
+
+
+def parse_position(option: str, text: str, *, now_ms: Callable[[], int] | None = None) -> Position:
+    """A position; CommandFailed if the text is none."""
+    if text in ENDS:
+        return Position(text, Kind[ENDS[text]])
+    if is_offset(text):
+        return Position(text, Kind.OFFSET, int(text))
+    if text.startswith("-") and is_offset(text[1:]):
+        return Position(text, Kind.LAST, int(text[1:]))
+    if ago := re.fullmatch(r"-(\d{1,9})([smhd])", text):
+        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms()
+        return Position(text, Kind.TIME, now - int(ago[1]) * UNITS_MS[ago[2]])
+    if text.startswith("@") and is_offset(text[1:]):
+        return Position(text, Kind.TIME, int(text[1:]))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise CommandFailed(
+            f"{option} {text} is not a position",
+            then="give earliest, latest, an offset, -10 for the last ten records, a time such as "
+            "2026-11-22T13:00 (UTC) or @1795352400000, or -15m for 15 minutes ago",
+            code=WRONG_USAGE,
+        ) from None
+    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return Position(text, Kind.TIME, int(zoned.timestamp() * 1_000))
+
+
+def range_of(admin: Admin, partitions: list[TopicPartition], isolation: str) -> Range:
+    """The offsets of the partitions now."""
+    return Range(
+        admin.beginning_offsets(partitions),
+        admin.end_offsets(partitions, isolation_level=isolation),
+        admin.end_offsets(partitions, isolation_level="read_uncommitted"),
+    )
+
+
+def starts_at(admin: Admin, where: Position, has: Range) -> Offsets:
+    """The offset to start from in each partition; those that do not have the offset are left out."""
+    match where.kind:
+        case Kind.EARLIEST | Kind.LAST:
+            return dict(has.starts)
+        case Kind.LATEST:
+            return dict(has.stable_ends)
+        case Kind.TIME:
+            return _from_time(admin, where.number, has)
+        case Kind.OFFSET:
+            return _starts_at_offset(where.number, has)
+
+
+def _from_time(admin: Admin, timestamp_ms: int, has: Range) -> Offsets:
+    """The first offset of this time or later in each partition, or its end."""
+    found = admin.offsets_for_times(has.starts, timestamp_ms)
+    return {part: has.ends[part] if offset == NO_OFFSET else offset for part, offset in found.items()}
+
+
+def _starts_at_offset(offset: int, has: Range) -> Offsets:
+    outside = {part: end for part, end in has.ends.items() if offset > end}
+    if len(outside) == len(has.ends):
+        raise CommandFailed(
+            f"no partition has offset {offset}: {_listed(outside, 'ends at')}",
+            then="`fencepost topic describe` shows where the logs start and end",
+        )
+    if outside:
+        complain(f"nothing from offset {offset} on in some partitions: {_listed(outside, 'ends at')}")
+    later = {part: start for part, start in has.starts.items() if offset < start}
+    if later and offset > 0:
+        complain(f"the records from offset {offset} on were deleted: {_listed(later, 'starts at')}")
+    return {part: max(offset, start) for part, start in has.starts.items() if part not in outside}
+
+
+def _listed(offsets: Mapping[TopicPartition, int], verb: str, most: int = 3) -> str:
+    told = [f"{part} {verb} {offset}" for part, offset in list(offsets.items())[:most]]
+    more = f" and {len(offsets) - most} more" if len(offsets) > most else ""
+    return ", ".join(told) + more
+
+
+def ends_at(admin: Admin, where: Position, has: Range) -> Offsets:
+    """The offset to stop before in each partition; never after its end."""
+    match where.kind:
+        case Kind.LATEST:
+            return dict(has.stable_ends)
+        case Kind.OFFSET:
+            if all(where.number > end for end in has.ends.values()):
+                complain(f"no partition has offset {where.number} yet; stopping at the end")
+            return {part: min(where.number, end) for part, end in has.stable_ends.items()}
+        case Kind.TIME:
+            found = _from_time(admin, where.number, has)
+            return {part: min(offset, has.stable_ends[part]) for part, offset in found.items()}
+        case Kind.EARLIEST | Kind.LAST:
+            raise CommandFailed(
+                f"--until {where.text} is not an end", then="give an offset, a time or end", code=WRONG_USAGE
+            )
+
+
+Read = Callable[[Offsets, Offsets], Iterator[Record]]
+"""Reads records from and up to these offsets."""
+
+
+def starts_of_last(count: int, has: Range, ends: Offsets, read: Read) -> Offsets:
+    """The offset of the last record but `count` in each partition.
+
+    Markers and aborted records have offsets, too, so it reads twice as far back until there are enough.
+    """
+    starts: Offsets = {}
+    for part, end in ends.items():
+        distance, found = count, deque[int](maxlen=count)
+        while True:
+            start = max(has.starts[part], end - distance)
+            found.clear()
+            found.extend(record.offset for record in read({part: start}, {part: end}))
+            if len(found) == count or start == has.starts[part]:
+                break
+            distance *= 2
+        starts[part] = found[0] if found else end
+    return starts
+
+
+def waiting(has: Range, parts: Iterable[TopicPartition]) -> str:
+    """The offsets behind open transactions in words; empty if there are none."""
+    behind = {part: has.ends[part] - has.stable_ends[part] for part in parts}
+    told = [f"{count} of {part}" for part, count in behind.items() if count]
+    return ", ".join(told)

@@ -1,0 +1,335 @@
+"""Records as text: lines, JSON, CSV, and the user's own format string.
+
+Rule: what `fencepost consume` writes as JSON or CSV, `fencepost produce` reads as the same records. What a
+format cannot hold is an error, never another record. Lines are for values without line breaks.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Literal, NamedTuple, cast
+
+import attrs
+
+from fencepost.cli.output import Json, as_json_line, text_of
+from fencepost.cli.table import moment
+from fencepost.client.consumer_records import Record
+from fencepost.protocol.terms import INT32_MAX, INT64_MAX, NO_TIMESTAMP, escaped
+
+FIELDS: Final = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
+"""The names in JSON and CSV. produce takes no topic and no offset from its input."""
+NULL: Final = r"\N"  # as in PostgreSQL's COPY
+Headers = list[tuple[str, bytes | None]]
+InputFormat = Literal["text", "jsonl", "csv", "raw"]
+
+
+class BadRecord(ValueError):
+    """Text that is not a record, or a record that the format cannot hold."""
+
+
+class Outgoing(NamedTuple):
+    """A record to be produced."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers | None = None
+    timestamp_ms: int | None = None
+    partition: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Dialect:
+    """How lines and CSV are written."""
+
+    separator: str
+    null: str = NULL
+    base64: bool = False
+    key_column: str | None = None
+    value_column: str | None = None
+    escapes_controls: bool = False
+    """On a terminal a record must not change the title, clear the screen, or print more lines than one."""
+
+    def encoded(self, data: bytes | None) -> bytes:
+        """Bytes or null as they stand in a line."""
+        if data is None:
+            return self.null.encode()
+        if self.base64:
+            return b64encode(data)
+        return escaped(data.decode(errors="replace")).encode() if self.escapes_controls else data
+
+    def decoded(self, cell: bytes) -> bytes | None:
+        """The bytes or the null of a line."""
+        if cell == self.null.encode():
+            return None
+        return _from_base64(cell) if self.base64 else cell
+
+    def cell(self, data: bytes | None, name: str) -> str:
+        """The same for a cell of CSV, which is text."""
+        try:
+            text = self.encoded(data).decode()
+        except UnicodeDecodeError as problem:
+            raise BadRecord(f"the {name} is not UTF-8: --base64 shows its bytes") from problem
+        if data is not None and text == self.null:
+            raise BadRecord(f"the {name} is {text}, which stands for null: give another text with --null")
+        return text
+
+
+def _from_base64(text: bytes | str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError as problem:
+        raise BadRecord(f"not base64: {problem}") from problem
+
+
+# --- out ----------------------------------------------------------------------------------------------------
+
+
+def facts(record: Record, *, base64: bool) -> dict[str, Json]:
+    """One record as JSON. Names of headers can repeat, so they are a list of pairs."""
+
+    def shown(data: bytes | None) -> Json:
+        return {"base64": b64encode(data).decode()} if base64 and data is not None else text_of(data)
+
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": None if record.timestamp == NO_TIMESTAMP else record.timestamp,
+        "key": shown(record.key),
+        "value": shown(record.value),
+        "headers": [[name, shown(value)] for name, value in record.headers or ()],
+    }
+
+
+def as_line(record: Record, dialect: Dialect) -> bytes:
+    """`value` or `key<separator>value`. A value that contains the separator gets its null key."""
+    separator, value = dialect.separator.encode(), dialect.encoded(record.value)
+    if record.key is None and not (separator and separator in value):
+        return value
+    return dialect.encoded(record.key) + separator + value
+
+
+def as_csv(row: Iterable[object], dialect: Dialect) -> str:
+    """One row of CSV without its line break."""
+    line = io.StringIO()
+    csv.writer(line, delimiter=dialect.separator, lineterminator="\r\n").writerow(row)
+    return line.getvalue().removesuffix("\r\n")  # cells are quoted if they hold a character of the terminator
+
+
+def csv_row(record: Record, dialect: Dialect) -> list[object]:
+    """The cells of a record, in the order of FIELDS."""
+    fields = facts(record, base64=False)
+    return [
+        *(dialect.null if fields[name] is None else fields[name] for name in FIELDS[:4]),
+        dialect.cell(record.key, "key"),
+        dialect.cell(record.value, "value"),
+        as_json_line(fields["headers"]) if record.headers else "",
+    ]
+
+
+PLACES: Final[dict[str, Callable[[Record, Dialect], bytes]]] = {
+    "t": lambda record, _: record.topic.encode(),
+    "p": lambda record, _: str(record.partition).encode(),
+    "o": lambda record, _: str(record.offset).encode(),
+    "k": lambda record, dialect: dialect.encoded(record.key),
+    "s": lambda record, dialect: dialect.encoded(record.value),
+    "v": lambda record, dialect: dialect.encoded(record.value),
+    "h": lambda record, _: as_json_line(facts(record, base64=False)["headers"]).encode(),
+    "T": lambda record, _: str(record.timestamp).encode(),
+    "d": lambda record, _: moment(record.timestamp).encode(),
+    "%": lambda _record, _dialect: b"%",
+}
+"""What stands for a percent sign and a letter in a format string, as in kcat and rpk."""
+ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+TOKEN: Final = re.compile(r"%(?P<place>.?)|\\(?P<escape>.?)|(?P<text>[^%\\]+)", re.DOTALL)
+
+
+def compiled(format_: str) -> Callable[[Record, Dialect], bytes]:
+    """The writer of a format string; BadRecord if it has an unknown place or escape."""
+    parts: list[Callable[[Record, Dialect], bytes] | bytes] = []
+    for token in TOKEN.finditer(format_):
+        if (text := token["text"]) is not None:
+            parts.append(text.encode())
+        elif (letter := token["place"]) is not None:
+            if letter not in PLACES:
+                raise BadRecord(f"%{letter} is not one of {', '.join(f'%{place}' for place in PLACES)}")
+            parts.append(PLACES[letter])
+        elif token["escape"] not in ESCAPES:
+            possible = ", ".join(f"\\{letter}" for letter in ESCAPES)
+            raise BadRecord(f"\\{token['escape']} is not one of {possible}")
+        else:
+            parts.append(ESCAPES[token["escape"]].encode())
+    return lambda record, dialect: b"".join(
+        part if isinstance(part, bytes) else part(record, dialect) for part in parts
+    )
+
+
+# --- in -----------------------------------------------------------------------------------------------------
+
+
+def read_lines(lines: Iterable[bytes], dialect: Dialect) -> Iterator[Outgoing]:
+    """`value` or `key<separator>value` of each line."""
+    separator = dialect.separator.encode()
+    for line in lines:
+        key, found, value = line.rstrip(b"\r\n").partition(separator) if separator else (b"", b"", line)
+        if found:
+            yield Outgoing(dialect.decoded(key), dialect.decoded(value))
+        else:
+            yield Outgoing(None, dialect.decoded(line.rstrip(b"\r\n")))
+
+
+def read_jsonl(lines: Iterable[bytes], dialect: Dialect) -> Iterator[Outgoing]:
+    """One JSON object per line: a record, or with --key-column or --value-column a document."""
+    is_document = dialect.key_column is not None or dialect.value_column is not None
+    for line in lines:
+        try:
+            found = json.loads(line)
+        except ValueError as problem:
+            raise BadRecord(f"not JSON: {problem}") from problem
+        if not isinstance(found, dict):
+            raise BadRecord("not a JSON object")
+        fields = cast("dict[str, Any]", found)
+        yield _document(fields, dialect, line.strip()) if is_document else _record(fields)
+
+
+def read_csv(lines: Iterable[bytes], dialect: Dialect) -> Iterator[Outgoing]:
+    """Rows of CSV under a row of column names: records, or with --key-column or --value-column documents."""
+    csv.field_size_limit(sys.maxsize)
+    rows = csv.reader(_decoded(lines), delimiter=dialect.separator, strict=True)
+    try:
+        names = [name.removeprefix("\ufeff") for name in next(rows, list[str]())]  # as Excel begins a file
+        is_document = _check_columns(names, dialect)
+        for row in rows:
+            if len(row) != len(names):
+                raise BadRecord(f"a row of {len(row)} cells under {len(names)} column names")
+            cells = dict(zip(names, row, strict=True))
+            yield _csv_document(cells, dialect) if is_document else _csv_record(cells, dialect)
+    except csv.Error as problem:
+        raise BadRecord(f"not CSV: {problem}") from problem
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
+    for line in lines:
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as problem:
+            raise BadRecord(f"not UTF-8: {problem.reason}") from problem
+
+
+def _check_columns(names: list[str], dialect: Dialect) -> bool:
+    """Whether the rows are documents; BadRecord if columns are missing or unknown."""
+    given = [name for name in (dialect.key_column, dialect.value_column) if name is not None]
+    for name in given:
+        if name not in names:
+            raise BadRecord(f"there is no column {name}; the columns are {', '.join(names)}")
+    if not given and "value" not in names:
+        what = f"there is no column value; the columns are {', '.join(names)}"
+        raise BadRecord(f"{what}. Say which column is the key: --key-column NAME")
+    if not given:
+        _check_fields(names)
+    return bool(given)
+
+
+def _csv_document(cells: dict[str, str], dialect: Dialect) -> Outgoing:
+    fields = {name: None if cell == dialect.null else cell for name, cell in cells.items()}
+    return _document(fields, dialect, json.dumps(fields, ensure_ascii=False).encode())
+
+
+def _csv_record(cells: dict[str, str], dialect: Dialect) -> Outgoing:
+    def number(name: str) -> Json:
+        cell = cells.get(name, dialect.null)
+        if cell in ("", dialect.null):
+            return None
+        return int(cell) if re.fullmatch(r"-?\d+", cell) else cell  # refused below, with its name
+
+    try:
+        headers = json.loads(cells.get("headers") or "[]")
+    except ValueError as problem:
+        raise BadRecord(f"headers are not JSON: {problem}") from problem
+    return Outgoing(
+        dialect.decoded(cells.get("key", dialect.null).encode()),
+        dialect.decoded(cells["value"].encode()),
+        _headers(headers),
+        _number("timestamp_ms", number("timestamp_ms"), INT64_MAX),
+        _number("partition", number("partition"), INT32_MAX),
+    )
+
+
+def _document(fields: dict[str, Any], dialect: Dialect, whole: bytes) -> Outgoing:
+    """The key is one field; the value is another one, or the whole document."""
+
+    def field(name: str) -> bytes | None:
+        if name not in fields:
+            raise BadRecord(f"there is no field {name}; the fields are {', '.join(fields)}")
+        content = fields[name]
+        if content is None or isinstance(content, str):
+            return None if content is None else _encoded(name, content)
+        return as_json_line(content).encode()
+
+    key = None if dialect.key_column is None else field(dialect.key_column)
+    return Outgoing(key, whole if dialect.value_column is None else field(dialect.value_column))
+
+
+def _record(fields: dict[str, Any]) -> Outgoing:
+    _check_fields(fields)
+    if "value" not in fields:
+        raise BadRecord("there is no value; null writes a tombstone")
+    return Outgoing(
+        _bytes("key", fields.get("key")),
+        _bytes("value", fields["value"]),
+        _headers(fields.get("headers")),
+        _number("timestamp_ms", fields.get("timestamp_ms"), INT64_MAX),
+        _number("partition", fields.get("partition"), INT32_MAX),
+    )
+
+
+def _check_fields(names: Iterable[str]) -> None:
+    if unknown := [name for name in names if name not in FIELDS]:
+        raise BadRecord(
+            f"unknown field {unknown[0]}: a record has {', '.join(FIELDS)}. "
+            "If this is a document, say which field is the key: --key-column NAME"
+        )
+
+
+def _bytes(name: str, content: Any) -> bytes | None:
+    match content:
+        case None:
+            return None
+        case str():
+            return _encoded(name, content)
+        case {"base64": str(text)} if len(content) == 1:
+            return _from_base64(text)
+        case _:
+            raise BadRecord(f'the {name} must be a string, null, or {{"base64": "..."}}')
+
+
+def _encoded(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as problem:  # JSON can hold half of a surrogate pair
+        raise BadRecord(f"the {name} is not text: {problem.reason}") from problem
+
+
+def _headers(content: Any) -> Headers | None:
+    found: Headers = []
+    for pair in (
+        cast("list[Any]", content) if isinstance(content, list) else [] if content is None else [None]
+    ):
+        match pair:
+            case [str(name), value]:
+                found.append((name, _bytes(f"header {name}", value)))
+            case _:
+                raise BadRecord("headers must be a list of [name, value] pairs")
+    return found or None
+
+
+def _number(name: str, content: Any, most: int) -> int | None:
+    if content is not None and (type(content) is not int or not 0 <= content <= most):
+        raise BadRecord(f"the {name} must be a number from 0 to {most}, or null")
+    return content
