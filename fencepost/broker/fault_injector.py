@@ -174,11 +174,16 @@ class FaultInjector:
     def add(self, text: str) -> PlannedFault:
         """Let this fault wait for its point. Raises BadPhrase if this broker cannot play it."""
         planned = self.plan.add(playable(text, self.abilities))
+        if self._site is not None:
+            self._set_timer(planned)
+        self.refresh()
+        return planned
+
+    def _set_timer(self, planned: PlannedFault) -> None:
+        """A time counts from the moment when a running broker was asked for the fault, or from its start."""
         when = planned.line.when
         if when.kind is PointKind.AT:
             self.timers.append((self.clock() + when.time_ms, planned))
-        self.refresh()
-        return planned
 
     def remove(self, number: int) -> None:
         """End this fault and forget it. NoSuchFault if there is none."""
@@ -239,15 +244,23 @@ class FaultInjector:
     # --- the server -----------------------------------------------------------------------------------------
 
     def attach(self, site: Site) -> None:
-        """This server is the broker from now on. What waited inside the one before it is lost."""
+        """This server is the broker from now on."""
+        self._site = site
+        timed = [planned for _, planned in self.timers]
+        for planned in self.plan.faults.values():
+            if planned.may_strike and planned not in timed:
+                self._set_timer(planned)
+        self.refresh()
+        if self.is_active:
+            self._find_owners()
+
+    def detach(self) -> None:
+        """The server has ended, and what waited inside it is lost."""
         for lasting in [each for each in self.lasting if not each.survives]:
             self._forget(lasting)
         self.lines.clear()
         self.passing.clear()
-        self._told_before, self._site = None, site
-        self.refresh()
-        if self.is_active:
-            self._find_owners()
+        self._told_before = self._site = None
 
     @property
     def next_due_ms(self) -> int | None:

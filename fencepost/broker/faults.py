@@ -63,7 +63,7 @@ class NoSuchFault(FencepostError):
 ARRIVES: Final = frozenset({PointKind.SENDS, PointKind.RECEIVES})
 LEAVES: Final = frozenset({PointKind.SENDS_REPLY, PointKind.ANSWERS})
 APPENDS: Final = frozenset({PointKind.DECIDES, PointKind.MARKS, PointKind.STORES})
-TIMES: Final = frozenset({PointKind.AT, PointKind.LATER})
+LOGIN: Final = frozenset({"SaslHandshake", "SaslAuthenticate"})
 
 NEEDS: Final = {
     ActionKind.HOLD: ("a message", ARRIVES | LEAVES),
@@ -146,6 +146,8 @@ def playable(text: str, abilities: Abilities) -> FaultLine:
 
 
 def _check_point(point: Point, abilities: Abilities) -> None:
+    if point.what in LOGIN:
+        raise BadPhrase(f"{quoted(str(point))}: a login is over before faults may strike")
     if (because := NOT_SEEN.get(point.kind)) is not None:
         raise BadPhrase(f"a broker cannot see {quoted(str(point))}: {because}", possible=_instead(point))
     if point.kind in LEAVES or point.kind is PointKind.RECEIVES:

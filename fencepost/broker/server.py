@@ -752,6 +752,7 @@ def _opened(settings: BrokerSettings, machine: Machine, faults: FaultInjector) -
             try:
                 yield server
             finally:
+                faults.detach()
                 if server.killed is None:
                     BROKER.info("stopping")
                     host.stop()

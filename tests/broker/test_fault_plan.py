@@ -28,6 +28,7 @@ REFUSED = [
     ("when p sends Produce reply do drop", '"p" is not this broker'),
     ("when p sends Produce to q do drop", '"q" is not this broker'),
     ("when broker sends WriteTxnMarkers do drop", "a broker sends requests only to itself"),
+    ("when p sends SaslHandshake do drop", "a login is over before faults may strike"),
     ("when nowhere appends data do pause broker", '"nowhere" is not a partition'),
     ("when after 3 s do pause broker", "cannot begin a fault"),
     ("when at 3 s do drop", '"drop" needs a message'),
@@ -211,6 +212,35 @@ def test_a_power_cut_loses_what_was_not_synced() -> None:
         broker.restart()
         with fencepost.Admin(broker.address) as admin:
             assert admin.list_topics() == [], "nothing was synced"
+
+
+def test_a_crash_loses_what_was_held_and_keeps_the_disk_broken() -> None:
+    with served("when app sends Produce do hold", "when at 0 ms do fail appends of t-0") as broker:
+        held, broken = broker.faults.list()
+        with producer(broker) as app:
+            sent = app.send("t", b"a")
+            held.wait_until_struck(PATIENCE_S)
+            broker.kill()
+            for fault in (held, broken):
+                fault.end()  # of a broker that is down: there is nothing to release
+            broker.faults.add("when at 0 ms do fail appends of t-0").end()
+            broker.restart()
+            broker.faults.list()[-1].wait_until_struck(PATIENCE_S)
+            broker.faults.clear()
+            sent.result(PATIENCE_S * 1000)
+        assert stored(broker) == [b"a"]
+
+
+def test_a_stopped_broker_can_be_asked_for_faults() -> None:
+    with served("when t-0 appends data do pause broker") as broker:
+        with Producer(broker.address) as app:
+            sent = app.send("t", b"a")
+            only(broker).wait_until_struck(PATIENCE_S)
+            broker.restart()  # the pause ends with the process
+            sent.result(PATIENCE_S * 1000)
+    only(broker).end()
+    broker.faults.clear()
+    assert broker.faults.list() == []
 
 
 def test_counts_go_on_after_a_restart() -> None:

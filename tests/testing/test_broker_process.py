@@ -133,6 +133,7 @@ def test_a_fault_that_never_struck_fails_the_test(tmp_path: Path) -> None:
         Admin(broker.address, client_id="shop") as admin,
     ):
         admin.create_topic(EVENTS.topic)
+    assert f'the fault "{fault}" never struck' in broker.output, "the process says so, too"
 
 
 def test_what_goes_wrong_is_told_in_its_own_words(tmp_path: Path) -> None:
