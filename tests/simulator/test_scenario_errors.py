@@ -115,6 +115,11 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("[expect]", '[expect]\nholds = ["exactly-twice"]', ('did you mean "exactly-once"?', "G1a")),
     ("[expect]", '[expect]\nholds = "exactly-once"\nviolates = "lost-write"', ('"lost-write" is also',)),
     ("[expect]", '[expect]\nvisible = { "t-9" = [] }', ('[expect] visible: there is no "t-9"',)),
+    (
+        '[expect]\nreaches = ["q ends"]',
+        "[expect]",
+        ("expect: expects nothing", "possible: holds, violates, reaches, visible, logs"),
+    ),
     ("[expect]", "[expect]\nalso_with = [3]", ("also_with: contains 3, but must contain tables",)),
     ("[expect]", "[expect]\nalso_with = [{ node = 2 }]", ("30: [expect] also_with 1 node: is not a key",)),
 ]

@@ -278,6 +278,32 @@ def test_a_fault_that_does_nothing_never_struck(builder: Builder) -> None:
     assert len(report.struck) == len(faults) - 1
 
 
+@pytest.mark.parametrize(
+    ("builder", "why"),
+    [
+        (
+            lost_ack().when("p starts").do("slow disk of node 1 9 times"),
+            'slow disk of node 1 9 times: its point was reached, but it needs a sync, and sync = "none"',
+        ),
+        (
+            lost_ack().when("p receives EndTxn reply").do("drop"),
+            "drop: its point was never reached: p receives EndTxn reply",
+        ),
+        (
+            lost_ack().when("p sends Produce #9").do("drop"),
+            "drop: its point was reached 2 of 9 times: p sends Produce #9",
+        ),
+        (
+            lost_ack().when("p ends").do("kill p"),
+            "kill p: its point was reached, but it needs a process that runs",
+        ),
+    ],
+)
+def test_a_fault_that_never_struck_says_why(builder: Builder, why: str) -> None:
+    problems = only(builder).problems
+    assert any(problem.startswith(why) for problem in problems), problems
+
+
 def test_a_disk_that_fails_struck() -> None:
     report = only(
         scenario("s").producer("p", "send t-0 a", "flush").when("p starts").do("fail appends of t-0")

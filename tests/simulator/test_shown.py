@@ -106,6 +106,14 @@ def test_the_readme_shows_a_story(capsys: Output, monkeypatch: pytest.MonkeyPatc
     assert printed(capsys, command)[: len(lines)] == lines
 
 
+def test_the_page_has_a_complete_scenario() -> None:
+    page = (ROOT / "scenarios" / "README.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    report = run_case(*cases(scenario_of(text, "scenarios/README.md")))
+    assert report.problems == ()
+    assert report.struck == ("drop (node 1 sends Produce reply to shop)",)
+
+
 def test_the_page_shows_how_a_story_is_built(capsys: Output) -> None:
     page = (ROOT / "scenarios" / "README.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

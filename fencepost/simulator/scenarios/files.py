@@ -47,6 +47,9 @@ def scenario_in(values: dict[str, Any], source: str, lines: Sequence[str] = ()) 
     """The same, from the tables of a file or a builder; `lines` are those of the text."""
     top = Table(TOP, values, SourceText(source, lines))
     expect = top.inner("expect")
+    if "expect" in values and not expect.values:
+        possible = [field.alias for field in attrs.fields(ScenarioExpectation)]
+        raise top.wrong("expect", "expects nothing: say what must hold, or leave the table out", possible)
     if "seeded" in values:  # such a file has no other cluster, no parts and no faults
         top.refuse_others(("name", "lesson", "seeded", "expect"))
         expect.refuse_others(("holds", "violates"))

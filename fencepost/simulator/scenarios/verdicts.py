@@ -6,6 +6,7 @@ and a rule that is expected to hold must have been exercised.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from fencepost.broker.host import SyncPolicy
@@ -29,6 +30,25 @@ from fencepost.simulator.scenarios.model import (
 # Without these, the run did not exercise exactly-once; the other rules depend on what went wrong.
 _TWICE_OR_NEVER: Final = ("duplicate", "unseen")
 _OF_COPIES: Final = ("missing-output", "doubled-output")
+_A_SYNC: Final = 'a sync, and sync = "none" (the default) never syncs: set sync = "commit" or "all"'
+# What a fault needs at its point, or while it lasts, to have an effect.
+_NEEDS: Final = {
+    ActionKind.SLOW_DISK: _A_SYNC,
+    ActionKind.FAIL_SYNCS: _A_SYNC,
+    ActionKind.FAIL_APPENDS: "an append to this partition while it lasts",
+    ActionKind.MOVE: "a partition that another node leads",
+    ActionKind.PARTITION: "a message between the two while it lasts",
+    ActionKind.BLOCK: "a message in this direction while it lasts",
+    ActionKind.ISOLATE: "a message to or from it while it lasts",
+    ActionKind.HOLD: "a connection that is not held or lost already",
+    ActionKind.DROP: "a connection that is not lost already",
+    ActionKind.CRASH: "a node that runs",
+    ActionKind.CUT_POWER: "a node that runs",
+    ActionKind.KILL: "a process that runs",
+    ActionKind.PAUSE: "somebody who is not paused, stopped or finished already",
+    ActionKind.SLOW: "a message from it while it lasts, and no other slowness of it",
+    ActionKind.CLOCK: "a jump other than 0",
+}
 _NO_SYNC: Final = (
     'the power of a node was cut, and sync = "none" (the default) may lose unsynced writes: '
     'in [cluster], sync = "commit" protects transactions, and sync = "all" every acknowledged record'
@@ -136,7 +156,27 @@ def hints(case: Case, run: Run) -> list[str]:
     power_was_cut = any(
         strike.struck and strike.fault.do.kind is ActionKind.CUT_POWER for strike in run.injector.strikes
     )
-    return [_NO_SYNC] if power_was_cut and case.cluster.sync is SyncPolicy.NONE else []
+    is_without_sync = power_was_cut and case.cluster.sync is SyncPolicy.NONE
+    return [*([_NO_SYNC] if is_without_sync else []), *_why_faults_did_not_strike(run)]
+
+
+def _why_faults_did_not_strike(run: Run) -> Iterator[str]:
+    """For each fault that did not strike as often as it should: how often its point was reached, or what it
+    needs to have an effect.
+    """
+    seen = {listener.point: listener.seen for listener in run.injector.waiting}
+    for strike in run.injector.strikes:
+        (when,), fault = strike.fault.when, strike.fault
+        if strike.struck >= fault.times:
+            continue
+        if strike.fired == fault.times:
+            why = _NEEDS.get(fault.do.kind, "something to change: it changed nothing")
+            yield f"{fault.do}: its point was reached, but it needs {why}"
+        elif not seen.get(when):
+            yield f"{fault.do}: its point was never reached: {when}"
+        else:
+            wanted = when.number + fault.times - 1
+            yield f"{fault.do}: its point was reached {seen[when]} of {wanted} times: {when}"
 
 
 def _unexpected(expect: ScenarioExpectation, run: Run) -> list[str]:
