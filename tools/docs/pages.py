@@ -51,7 +51,7 @@ from fencepost.protocol.terms import GroupState, TransactionState
 from fencepost.simulator.judges.coverage import UNREACHABLE
 from fencepost.simulator.judges.known_anomalies import KNOWN, OLD_BEHAVIOURS
 from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
-from tools.docs import tables
+from tools.docs import commands, tables
 from tools.docs.fidelity import DIFFERENCES, VALUES
 from tools.docs.tables import Table
 
@@ -382,6 +382,9 @@ def _faults_not_played() -> str:
 
 
 SECTIONS: Final[dict[str, Callable[[], str]]] = {
+    "exit-codes": commands.exit_codes,
+    "short-options": commands.short_options,
+    "commands": commands.commands,
     "end-table": lambda: tables.markdown(END_VERSION_2),
     "old-end-table": lambda: tables.markdown(END_VERSION_0),
     "moves-table": lambda: tables.markdown(MOVES),

@@ -1,0 +1,77 @@
+"""The generated sections of docs/cli.md: exit codes, short options, and every command.
+
+Rule: the words are those of the help, and the fields of JSON are those of the snapshots of the tests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Final
+
+from fencepost.cli.application import COMMANDS, application
+from fencepost.cli.errors import EXIT_CODES
+from fencepost.cli.examples import EXAMPLES
+from tools.docs import tables
+
+SNAPSHOTS: Final = Path(__file__).resolve().parent.parent.parent / "tests" / "cli" / "snapshots"
+JSON_BEGINS: Final = "[pipe, --json]\n"
+
+
+def exit_codes() -> str:
+    """The table of exit codes."""
+    return tables.markdown_table(
+        ("code", "what it means"), [(str(code), text) for code, text in EXIT_CODES.items()]
+    )
+
+
+def short_options() -> str:
+    """Each short option, what it stands for, and where."""
+    found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for words in _commands():
+        app = application()
+        for word in words.split():
+            app = app[word]
+        for argument in app.assemble_argument_collection():
+            long, *others = argument.names
+            for short in (name for name in others if len(name) == len("-x")):
+                found[short, long].append(words)
+    everywhere = len(_commands()) // 2
+    rows = [
+        (f"`{short}`", f"`{long}`", "most commands" if len(where) > everywhere else ", ".join(where))
+        for (short, long), where in sorted(found.items(), key=lambda item: (item[0][0].lower(), item[0]))
+    ]
+    return tables.markdown_table(("short", "long", "in"), rows)
+
+
+def commands() -> str:
+    """A section for each command: what it does, examples, and its JSON."""
+    return "\n\n".join(_command(words, text) for words, place, text in COMMANDS if place is not None)
+
+
+def _commands() -> list[str]:
+    return [words for words, place, _ in COMMANDS if place is not None]
+
+
+def _command(words: str, text: str) -> str:
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n")]
+    examples = "\n".join(EXAMPLES[words])
+    parts = [f"### fencepost {words}", *paragraphs, f"```console\n{examples}\n```"]
+    if fields := _json_fields(words):
+        parts.append(f"JSON: {fields}.")
+    return "\n\n".join(parts)
+
+
+def _json_fields(words: str) -> str:
+    """The fields of each kind of object that a command prints with --json."""
+    file = SNAPSHOTS / f"{words.strip('-').replace(' ', '-')}.txt"
+    if not file.exists():
+        return ""
+    shown = file.read_text(encoding="utf-8").partition(JSON_BEGINS)[2]
+    kinds: dict[tuple[str, ...], None] = {}
+    for line in shown.splitlines():
+        if line.startswith("{"):
+            found: dict[str, Any] = json.loads(line)
+            kinds[tuple(found)] = None
+    return "; or ".join(", ".join(f"`{name}`" for name in names) for names in kinds)
