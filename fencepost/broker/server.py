@@ -72,7 +72,7 @@ from fencepost.broker.counters import Counters
 from fencepost.broker.fault_injector import FaultInjector
 from fencepost.broker.fault_requests import FAULT_REQUESTS, is_of_this_machine
 from fencepost.broker.faults import Abilities
-from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy, Trouble, TroubleKind
+from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, MetadataLost, SyncPolicy, Trouble, TroubleKind
 from fencepost.broker.memory import MemoryBound
 from fencepost.broker.node import Node
 from fencepost.broker.notices import BROKER, FENCED, Notices
@@ -189,6 +189,7 @@ class Server:
         self.is_ready = False
         self.is_held = False
         self.killed: Killed | None = None
+        self.failure: MetadataLost | None = None
         self.scope = trio.CancelScope()  # around the tasks
         self.admission = admission
         self.counters = Counters(now_ms())
@@ -267,12 +268,22 @@ class Server:
             None if metrics is None else metrics.getsockname()[1],
         )
 
+    def fail(self, problem: MetadataLost) -> None:
+        """End the server because of this error, without a clean stop: its state is ahead of its log."""
+        self.failure = problem
+        self.kill()
+
     # --- the loop
 
     def turn(self) -> None:
         """Let the host do everything that it can do now, and send its answers."""
-        if self.is_held or self.killed is not None:
-            return
+        if not self.is_held and self.killed is None:
+            try:
+                self._turn()
+            except MetadataLost as problem:
+                self.fail(problem)
+
+    def _turn(self) -> None:
         host, now = self.host, self.now()
         host.tick(now)
         if self.faults.is_active or self.observer is not None:
@@ -751,6 +762,9 @@ def _opened(settings: BrokerSettings, machine: Machine, faults: FaultInjector) -
             server = Server(settings, host, listener, admission, faults, metrics_listener)
             try:
                 yield server
+            except Exception:
+                server.kill()  # a clean stop would hide the cause behind its own failure
+                raise
             finally:
                 faults.detach()
                 if server.killed is None:
@@ -780,8 +794,13 @@ async def _serve_once(
                 ready = server.ready()
                 _log_start(server, ready, monotonic_ms() - began_ms)
                 on_ready(ready)
-            async with trio.open_nursery() as nursery:
-                server.start(nursery)
+            try:
+                async with trio.open_nursery() as nursery:
+                    server.start(nursery)
+            except* MetadataLost as group:
+                server.fail(_first_of(group))
+    if server.failure is not None:
+        raise server.failure
     if server.killed is not None and server.killed.loses_power:
         BROKER.info("the power was cut: lost %d bytes that were not synced", machine.lose_power())
     return server.killed
@@ -799,6 +818,11 @@ async def _monitored(server: Server) -> AsyncGenerator[None]:
         nursery.start_soon(MetricsPort(server, server.metrics_listener).serve)
         yield
         nursery.cancel_scope.cancel()
+
+
+def _first_of(group: BaseExceptionGroup[MetadataLost]) -> MetadataLost:
+    problem = group.exceptions[0]
+    return _first_of(problem) if isinstance(problem, BaseExceptionGroup) else problem
 
 
 async def serve(

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal
 import attrs
 from cyclopts import Parameter, validators
 
+from fencepost.cli.delays import told_of_delays
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed, Ended, code_of
 from fencepost.cli.options import (
     ANSWER_MS,
@@ -262,7 +263,7 @@ def produce(
         **security_of(command_config),
     )
     try:
-        with producer:
+        with producer, told_of_delays(producer):
             write(
                 producer,
                 topic,

@@ -40,6 +40,8 @@ batch.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from itertools import takewhile
 
 import attrs
 
@@ -237,17 +239,15 @@ class Accumulator:
             for queue in self.queues.values()
         )
 
+    def overdue(self, opened_before: int) -> Iterator[ProducerBatch]:
+        """The batches that were opened before this time, oldest first."""
+        return takewhile(lambda batch: batch.opened_at < opened_before, self.batches.values())
+
     def expired(self, now: int) -> list[ProducerBatch]:
         """The batches past their delivery timeout; in order of age, so the search ends at the first young
         one.
         """
-        oldest_allowed = now - self.settings.delivery_timeout_ms
-        late: list[ProducerBatch] = []
-        for batch in self.batches.values():
-            if batch.opened_at > oldest_allowed:
-                break
-            late.append(batch)
-        return late
+        return list(self.overdue(now - self.settings.delivery_timeout_ms + 1))
 
     def wake_at(self, now: int) -> int | None:
         """When the next batch has lingered long enough, may be retried, or expires."""

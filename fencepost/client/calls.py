@@ -235,6 +235,15 @@ class ProducerCalls:
         self._driver.perform(self._machine.flush(self._driver.now))
         yield from self.wait_for(list(self._machine.accumulator.batches.values()), timeout_ms)
 
+    def overdue(self, after_ms: Milliseconds) -> dict[TopicPartition, ErrorCode]:
+        """The partitions with a record that has waited longer than `after_ms` for its acknowledgement. The
+        error says why the oldest one is sent again; NO_ERROR: no broker has answered. Sending goes on.
+        """
+        overdue: dict[TopicPartition, ErrorCode] = {}
+        for batch in self._machine.accumulator.overdue(int(self._driver.now - after_ms)):
+            overdue.setdefault(batch.where, batch.last_error)
+        return overdue
+
     def wait_for(self, batches: Sequence[ProducerBatch], timeout_ms: float | None = None) -> CallScript[None]:
         """Waits until `batches` are done; RequestTimeout when `timeout_ms` passes first."""
         deadline = inf if timeout_ms is None else self._driver.now + timeout_ms

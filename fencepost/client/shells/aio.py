@@ -105,6 +105,7 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
     make_driver = AsyncDriver
     make_future = AsyncSendFuture
 
+    overdue = at_once(ProducerCalls.overdue)
     flush = awaited(ProducerCalls.flush)
     init_transactions = awaited(ProducerCalls.init_transactions)
     begin_transaction = at_once(ProducerCalls.begin_transaction)

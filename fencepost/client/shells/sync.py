@@ -102,6 +102,7 @@ class Producer(ProducerClient[SendFuture, Driver]):
     make_driver = Driver
     make_future = SendFuture
 
+    overdue = at_once(ProducerCalls.overdue)
     flush = blocking(ProducerCalls.flush)
     init_transactions = blocking(ProducerCalls.init_transactions)
     begin_transaction = at_once(ProducerCalls.begin_transaction)
