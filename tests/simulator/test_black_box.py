@@ -68,10 +68,10 @@ def test_a_record_that_may_not_be_read_is_told_with_its_writer() -> None:
         ]
     )
     assert list(map(str, verdict.anomalies)) == [
-        "duplicate: b'b' is at a-0 offsets 2 and 3",
-        "G1a: c#0 read b'a' of p#0 at a-0 offset 0, whose write had failed",
-        "phantom: c#0 read b'?' at a-0 offset 1, which no client wrote there",
-        "precommitted-read: q#0 read its own b'b' at a-0 offset 2",
+        'duplicate: "b" is at a-0 offsets 2 and 3',
+        'G1a: c#0 read "a" of p#0 at a-0 offset 0, whose write had failed',
+        'phantom: c#0 read "?" at a-0 offset 1, which no client wrote there',
+        'precommitted-read: q#0 read its own "b" at a-0 offset 2',
     ]
     assert [len(anomaly.operations) for anomaly in verdict.anomalies] == [1, 2, 1, 1]
 
@@ -94,7 +94,7 @@ def test_order_is_told_with_both_ends() -> None:
         ),
         ("nonmonotonic-poll: c#0 went back from a-0 offset 3 to 1", ((3, b"d"), (1, b"b"))),
         (
-            "int-nonmonotonic-send: p#0 wrote b'a' at a-0 offset 0, after b'c' of p#0 at 2",
+            'int-nonmonotonic-send: p#0 wrote "a" at a-0 offset 0, after "c" of p#0 at 2',
             ((2, b"c"), (0, b"a")),
         ),
     ]
@@ -110,15 +110,15 @@ def test_a_missing_record_is_told_with_where_it_should_be() -> None:
         finally_read=(B,),
     )
     assert [(str(anomaly), anomaly.records) for anomaly in torn.anomalies] == [
-        ("torn-transaction: 1 of 3 writes of p#0 were read, but not b'b' of b-0, b'c' of b-0", ((0, b"b"),))
+        ('torn-transaction: 1 of 3 writes of p#0 were read, but not "b" of b-0, "c" of b-0', ((0, b"b"),))
     ]
     lost = check([ABC, plain("c", poll((1, "b"), (2, "c")))])
     assert list(map(str, lost.anomalies)) == [
-        "lost-write: b'a' of p#0 at a-0 offset 0 was never read, though readers passed it"
+        'lost-write: "a" of p#0 at a-0 offset 0 was never read, though readers passed it'
     ]
     unseen = check([plain("p", write("a"))], finally_read=(A,))
     assert list(map(str, unseen.anomalies)) == [
-        "unseen: b'a' of p#0 at a-0 was never read, though the partition was read to its end"
+        'unseen: "a" of p#0 at a-0 was never read, though the partition was read to its end'
     ]
 
 
@@ -136,7 +136,7 @@ def test_a_cycle_is_told_step_by_step_and_a_long_one_in_part() -> None:
         ]
     )
     assert [str(anomaly) for anomaly in short.anomalies] == [
-        "G1c: q#0 -> (b'b' of b-0) -> p#0 -> (b'a' of a-0) -> q#0"
+        'G1c: q#0 -> ("b" of b-0) -> p#0 -> ("a" of a-0) -> q#0'
     ]
     (long,) = check(ring).anomalies
     assert re.search(r" -> 2 more -> p\d#0$", long.text)

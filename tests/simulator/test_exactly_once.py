@@ -22,16 +22,16 @@ CASES: list[tuple[list[bytes], dict[TopicPartition, list[bytes]], list[str]]] = 
     ([b"a", b"b"], {OUT: [b"B", b"A"]}, []),
     ([b"a", b"a"], {OUT: [b"A", b"A"]}, []),
     ([b"silence", b"echo"], {OUT: [b"ECHO", b"ECHO"]}, []),
-    ([b"a", b"b"], {OUT: [b"A"]}, ["missing-output: b'B' is 0 times in out-0, not 1"]),
-    ([b"a", b"a"], {OUT: [b"A"]}, ["missing-output: b'A' is 1 times in out-0, not 2"]),
-    ([b"a"], {OUT: [b"A", b"A"]}, ["doubled-output: b'A' is 2 times in out-0, not 1"]),
-    ([], {OUT: [b"A"]}, ["foreign-output: b'A' is in out-0, and no input produces it"]),
+    ([b"a", b"b"], {OUT: [b"A"]}, ['missing-output: "B" is 0 times in out-0, not 1']),
+    ([b"a", b"a"], {OUT: [b"A"]}, ['missing-output: "A" is 1 times in out-0, not 2']),
+    ([b"a"], {OUT: [b"A", b"A"]}, ['doubled-output: "A" is 2 times in out-0, not 1']),
+    ([], {OUT: [b"A"]}, ['foreign-output: "A" is in out-0, and no input produces it']),
     (
         [b"a"],
         {ASIDE: [b"A"]},
         [
-            "missing-output: b'A' is 0 times in out-0, not 1",
-            "foreign-output: b'A' is in out-1, and no input produces it",
+            'missing-output: "A" is 0 times in out-0, not 1',
+            'foreign-output: "A" is in out-1, and no input produces it',
         ],
     ),
 ]

@@ -28,7 +28,7 @@ from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.judges import rules
 from fencepost.simulator.judges.observations import Observations, ObservedLog, Readings, observe
 from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome, Poll, Record, Write
-from fencepost.simulator.judges.rules import Anomaly, HistoryVerdict, Rule
+from fencepost.simulator.judges.rules import Anomaly, HistoryVerdict, Rule, shown
 
 
 def check(
@@ -71,7 +71,7 @@ def judge_places(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
         if there != value:
             yield Anomaly(
                 rules.INCONSISTENT_OFFSETS,
-                text=f"{log.partition} offset {offset} holds {there!r} and {value!r}",
+                text=f"{log.partition} offset {offset} holds {shown(there)} and {shown(value)}",
                 partition=log.partition,
                 records=((offset, there), (offset, value)),
             )
@@ -79,7 +79,7 @@ def judge_places(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
             write = log.writes.get(value)
             yield Anomaly(
                 rules.DUPLICATE,
-                text=f"{value!r} is at {log.partition} offsets {elsewhere} and {offset}",
+                text=f"{shown(value)} is at {log.partition} offsets {elsewhere} and {offset}",
                 partition=log.partition,
                 operations=() if write is None else (seen.operations[write[0]],),
                 records=((elsewhere, value), (offset, value)),
@@ -131,7 +131,7 @@ def _read(
     by = "" if writer is None else f" of {writer}"
     return Anomaly(
         rule,
-        text=f"{reader} read {value!r}{by} at {log.partition} offset {offset}, {_OF_THE_WRITER[rule]}",
+        text=f"{reader} read {shown(value)}{by} at {log.partition} offset {offset}, {_OF_THE_WRITER[rule]}",
         partition=log.partition,
         operations=(reader,) if writer is None else (reader, writer),
         records=(record,),
@@ -256,7 +256,7 @@ def _missing(seen: Observations, position: int, missed: Missed) -> Anomaly:
     fate = "readers passed it" if missed.because is rules.LOST_WRITE else "the partition was read to its end"
     return Anomaly(
         missed.because,
-        text=f"{missed.value!r} of {writer} at {where} was never read, though {fate}",
+        text=f"{shown(missed.value)} of {writer} at {where} was never read, though {fate}",
         partition=missed.partition,
         operations=(writer,),
         records=_records([missed]),
@@ -265,7 +265,7 @@ def _missing(seen: Observations, position: int, missed: Missed) -> Anomaly:
 
 def _torn(seen: Observations, position: int, count: _Count) -> Anomaly:
     writer = seen.operations[position]
-    lacking = ", ".join(f"{missed.value!r} of {missed.partition}" for missed in count.missed)
+    lacking = ", ".join(f"{shown(missed.value)} of {missed.partition}" for missed in count.missed)
     return Anomaly(
         rules.TORN_TRANSACTION,
         text=f"{count.read} of {count.written} writes of {writer} were read, but not {lacking}",
@@ -362,8 +362,8 @@ def judge_sends(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
             since = seen.operations[before[0]]
             yield Anomaly(
                 rules.INTERNAL_NONMONOTONIC_SEND if is_internal else rules.NONMONOTONIC_SEND,
-                text=f"{operation} wrote {value!r} at {log.partition} offset {offset},"
-                f" after {before[2]!r} of {since} at {before[1]}",
+                text=f"{operation} wrote {shown(value)} at {log.partition} offset {offset},"
+                f" after {shown(before[2])} of {since} at {before[1]}",
                 partition=log.partition,
                 operations=(operation,) if is_internal else (since, operation),
                 records=((before[1], before[2]), (offset, value)),
@@ -400,7 +400,8 @@ def judge_mixed(seen: Observations) -> Iterator[Anomaly]:
                 elif record[1] in log.writes:
                     yield Anomaly(
                         rules.PRECOMMITTED_READ,
-                        text=f"{operation} read its own {record[1]!r} at {log.partition} offset {record[0]}",
+                        text=f"{operation} read its own {shown(record[1])} at {log.partition} offset"
+                        f" {record[0]}",
                         partition=log.partition,
                         operations=(operation,),
                         records=(record,),
@@ -419,14 +420,14 @@ def _cycle(seen: Observations, edges: Edges) -> Iterator[Anomaly]:
     except CycleError as error:
         cycle: list[int] = error.args[1]  # the first one again at its end
         steps = [(position, *edges[position][after]) for position, after in pairwise(cycle)]
-        shown = [
-            f"{seen.operations[position]} -> ({record[1]!r} of {log.partition})"
+        told = [
+            f"{seen.operations[position]} -> ({shown(record[1])} of {log.partition})"
             for position, log, record in steps[:SHOWN_MAX]
         ]
         left_out = f" -> {len(steps) - SHOWN_MAX} more" if len(steps) > SHOWN_MAX else ""
         yield Anomaly(
             rules.CIRCULAR_READS,
-            text=f"{' -> '.join(shown)}{left_out} -> {seen.operations[cycle[0]]}",
+            text=f"{' -> '.join(told)}{left_out} -> {seen.operations[cycle[0]]}",
             operations=tuple(seen.operations[position] for position, _, _ in steps),
             records=tuple(record for _, _, record in steps),
         )
@@ -466,9 +467,9 @@ def _differences(
         there = found[partition, value]
         if there != count:
             rule: Rule = rules.MISSING_OUTPUT if there < count else rules.DOUBLED_OUTPUT
-            text = f"{value!r} is {there} times in {partition}, not {count}"
+            text = f"{shown(value)} is {there} times in {partition}, not {count}"
             yield Anomaly(rule, text=text, partition=partition)
     for partition, value in found:
         if (partition, value) not in due:
-            text = f"{value!r} is in {partition}, and no input produces it"
+            text = f"{shown(value)} is in {partition}, and no input produces it"
             yield Anomaly(rules.FOREIGN_OUTPUT, text=text, partition=partition)

@@ -182,7 +182,7 @@ class _Passages:
             yield Anomaly(
                 rule,
                 text=f"{reader} passed {self.log.partition} offset {offset} at {at // NS_PER_MS} ms and did "
-                f"not get {value!r}, which nothing had replaced",
+                f"not get {rules.shown(value)}, which nothing had replaced",
                 partition=self.log.partition,
                 records=((offset, value),),
             )

@@ -32,6 +32,11 @@ class Violation(Exception):
         self.evidence = evidence
 
 
+def shown(value: bytes) -> str:
+    """A value in evidence, as people read it; bytes that are no text are escaped."""
+    return f'"{value.decode(errors="backslashreplace")}"'
+
+
 @attrs.frozen
 class Rule:
     """One thing that must not be seen; `exercised_by` is what is counted to show that the judge was not

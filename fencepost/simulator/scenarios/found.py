@@ -77,9 +77,8 @@ def seeded_text(
     choice decided, and how the run ends.
     """
     head, *tables = blocks(attrs.evolve(scenario, choices=()))
-    if not any(table[0] == "[expect]" for table in tables):
-        tables.append(["[expect]"])
-    *seeded, expect = tables
+    expect = [table for table in tables if table[0] == "[expect]"]
+    seeded = [table for table in tables if table[0] != "[expect]"]
     choices = ["# Every choice that is not listed is 0: no disturbance.", "[seeded.choices]"]
     for place, chosen in enumerate(scenario.choices):
         if chosen:
@@ -90,7 +89,7 @@ def seeded_text(
         *seeded,
         _comments(f"{_ms(each.at)}: {each}" for each in struck),
         choices,
-        expect,
+        *expect,
         _comments(["How it ends:", "", *last_rows]) if last_rows else [],
     ]
     return joined([part for part in parts if part])
