@@ -7,15 +7,18 @@ Rule: it only reads, and locks the directory against brokers meanwhile. The exit
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Finding, Findings, Severity
 from fencepost.cli.errors import FAILED, OK, CommandFailed
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json
-from fencepost.cli.table import counted
+from fencepost.cli.table import RED, YELLOW, counted, styled
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.storage import DirectoryInUse
+
+STYLES: Final = {Severity.PROBLEM: RED, Severity.NOTE: YELLOW}
 
 
 def check(directory: Path, /, *, as_json: AsJson = False) -> int:
@@ -63,7 +66,8 @@ def facts(finding: Finding) -> dict[str, str | int | None]:
 def in_words(finding: Finding) -> str:
     """A finding on two lines: the place and what is there, then what it means."""
     place = finding.file if finding.offset is None else f"{finding.file} at offset {finding.offset}"
-    return f"{finding.severity.value:<8} {place}: {finding.what}\n{'':<8} {finding.means}"
+    severity = styled(f"{finding.severity.value:<8}", STYLES[finding.severity])
+    return f"{severity} {place}: {finding.what}\n{'':<8} {finding.means}"
 
 
 def counts(findings: Findings) -> dict[str, int]:

@@ -217,7 +217,7 @@ def facts_of_batch(batch: StoredBatch) -> Fact:
     if header.is_control and batch.is_intact:
         marker = read_marker(batch.data)
         result: Fact = {"result": marker.result.name, "coordinator_epoch": marker.coordinator_epoch}
-        return {"kind": "marker", **place, **producer, **result, "timestamp": header.max_timestamp}
+        return {"kind": "marker", **place, **producer, **result, "timestamp_ms": header.max_timestamp}
     fact: Fact = {"kind": "batch", **place, "last_offset": header.last_offset, "records": header.record_count}
     if header.producer_id != NO_PRODUCER_ID:
         fact |= producer
@@ -228,7 +228,7 @@ def facts_of_batch(batch: StoredBatch) -> Fact:
         "layout": "columns" if header.magic == MAGIC_COLUMNS else "kafka",
         "compression": compression_name(header.compression),
         "leader_epoch": header.leader_epoch,
-        "timestamp": header.max_timestamp,
+        "timestamp_ms": header.max_timestamp,
         "intact": batch.is_intact,
     }
 
@@ -248,7 +248,7 @@ def facts_of_records(batch: StoredBatch) -> Iterator[Fact]:
         yield {
             "kind": "record",
             "offset": header.base_offset + offset,
-            "timestamp": header.base_timestamp + later,
+            "timestamp_ms": header.base_timestamp + later,
             "key": text_of(None if columns.keys is None else columns.keys[index]),
             "value": text_of(value),
             "headers": [[name, text_of(content)] for name, content in headers],
@@ -270,8 +270,8 @@ def facts_of_state(record: TransactionRecord) -> Fact:
         "producer_epoch": record.producer_epoch,
         "partitions": [str(partition) for partition in record.partitions],
         "timeout_ms": record.timeout_ms,
-        "started": record.start_ms,
-        "updated": record.update_ms,
+        "start_ms": record.start_ms,
+        "update_ms": record.update_ms,
     }
 
 
@@ -350,7 +350,7 @@ def facts_of_time_index(path: Path, base_offset: int) -> Iterator[Fact]:
     """Entries of a `.timeindex` file."""
     index = TimeIndex(path.read_bytes())
     for timestamp, offset in zip(index.timestamps, index.offsets, strict=True):
-        yield {"kind": "timeindex", "timestamp": timestamp, "offset": base_offset + offset}
+        yield {"kind": "timeindex", "timestamp_ms": timestamp, "offset": base_offset + offset}
 
 
 def facts_of_aborted(path: Path, _base_offset: int) -> Iterator[Fact]:
@@ -420,7 +420,7 @@ def batch(fact: AnyFact) -> str:
         parts.append("in a transaction")
     if fact["compression"] != "none":
         parts.append(fact["compression"])
-    parts += [f"{fact['size']:,} bytes", moment(fact["timestamp"])]
+    parts += [f"{fact['size']:,} bytes", moment(fact["timestamp_ms"])]
     if not fact["intact"]:
         parts.append("DAMAGED: the checksum does not match")
     return f"{offsets}  " + ", ".join(parts)
@@ -429,7 +429,7 @@ def batch(fact: AnyFact) -> str:
 def marker(fact: AnyFact) -> str:
     return (
         f"{fact['offset']:>15}  {fact['result']} marker: {producer(fact)}, "
-        f"coordinator epoch {fact['coordinator_epoch']}, {moment(fact['timestamp'])}"
+        f"coordinator epoch {fact['coordinator_epoch']}, {moment(fact['timestamp_ms'])}"
     )
 
 
@@ -481,7 +481,7 @@ def index(fact: AnyFact) -> str:
 
 
 def timeindex(fact: AnyFact) -> str:
-    return f"{fact['offset']:>15}  largest timestamp up to here: {moment(fact['timestamp'])}"
+    return f"{fact['offset']:>15}  largest timestamp up to here: {moment(fact['timestamp_ms'])}"
 
 
 def aborted(fact: AnyFact) -> str:

@@ -96,7 +96,7 @@ def test_what_stands_beside_a_segment(tmp_path: Path, capsys: Output) -> None:
     facts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     by_kind = {fact["kind"]: fact for fact in facts}
     assert by_kind["index"]["position"] == 86
-    assert by_kind["timeindex"]["timestamp"] == NOW
+    assert by_kind["timeindex"]["timestamp_ms"] == NOW
     assert by_kind["aborted"]["last_stable_offset"] == 3
     assert by_kind["producer"]["at"] == 3
     assert by_kind["manifest"]["content"] == {"format": 1}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from tests.cli.take_snapshots import EXCEPTIONS, SESSION, SNAPSHOTS, WORDS, Mode, Shown, Step, as_text, take
 
+A_TIME = 1_700_000_000_000  # what a snapshot has in place of every time
 AGAIN = "run `python -m tests.cli.take_snapshots` and review the difference"
 
 
@@ -28,9 +30,15 @@ def test_a_command_prints_its_snapshot(step: Step, taken: dict[Step, dict[Mode, 
 
 
 @pytest.mark.parametrize("step", SESSION, ids=name_of)
-def test_json_is_one_object_per_line(step: Step, taken: dict[Step, dict[Mode, Shown]]) -> None:
+def test_json_is_one_object_per_line_with_names_of_one_style(
+    step: Step, taken: dict[Step, dict[Mode, Shown]]
+) -> None:
     for line in taken[step][Mode.JSON].stdout.splitlines():
-        assert isinstance(json.loads(line), dict)
+        found = json.loads(line)
+        assert isinstance(found, dict)
+        for name, value in found.items():
+            assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
+            assert value != A_TIME or name.endswith("_ms")
 
 
 def test_every_command_has_a_snapshot() -> None:
