@@ -95,12 +95,15 @@ class FaultPoint:
 
     _when: Point
     _every: int
+    _times: int
     _faults: Faults
 
     def do(self, action: str, until: str | None = None) -> Fault:
         """Add the fault. `action` and `until` are phrases of scenarios, such as "hold" and "after 300 ms"."""
         end = None if until is None else POINTS.read(until)
-        line = FaultLine(when=self._when, do=ACTIONS.read(action), until=end, every=self._every)
+        line = FaultLine(
+            when=self._when, do=ACTIONS.read(action), until=end, every=self._every, times=self._times
+        )
         return self._faults.add(str(line))
 
 
@@ -110,9 +113,9 @@ class Faults:
 
     _desk: FaultDesk
 
-    def when(self, point: str, *, nth: int | None = None, every: int = 0) -> FaultPoint:
+    def when(self, point: str, *, nth: int | None = None, every: int = 0, times: int = 0) -> FaultPoint:
         """The point at which a fault strikes: once, at the `nth` time that it is reached, or at `every` so
-        many times. `point` may end in `#3` instead of `nth`.
+        many times, and no more than `times` often. `point` may end in `#3` instead of `nth`.
         """
         when = POINTS.read(point)
         if nth is not None:
@@ -125,7 +128,9 @@ class Faults:
             raise ValueError(
                 f"every={every} for {point!r}: a fault strikes every so often, or at one occurrence"
             )
-        return FaultPoint(when, every, self)
+        if times < 0 or (times and not every):
+            raise ValueError(f"times={times} for {point!r}: it limits how often `every` strikes")
+        return FaultPoint(when, every, times, self)
 
     def add(self, text: str) -> Fault:
         """Add a fault in one line, as `fencepost serve --fault` takes it: "when POINT do ACTION"."""

@@ -20,8 +20,8 @@ server that crashes, so that counts go on after a restart.
 # (`lines`). A request that is held when its client leaves is carried out nevertheless, as if it had been on
 # its way: that is how late requests of zombies come about. A reply to a client that has left is discarded.
 #
-# Crashes are the owner's: `crash` ends the server as a kill would. What waited inside it is lost with it; a
-# broken disk and a clock that has jumped stay as they are, as on a real machine.
+# A crash ends the server (`Site.kill`), and its owner starts the next one. What waited inside it is lost with
+# it; a broken disk and a clock that has jumped stay as they are, as on a real machine.
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ import attrs
 from fencepost.broker.access.authorize import refusal
 from fencepost.broker.contract import NOBODY, Append, Received, Reply, ReplyTo
 from fencepost.broker.faults import (
-    APPENDS,
     Abilities,
     FaultPlan,
     PlannedFault,
@@ -123,8 +122,8 @@ class Lasting:
 
 _CRASHES: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER})
 _LABELS: Final = {
-    ActionKind.CRASH: ("crash", "restart"),
-    ActionKind.CUT_POWER: ("crash: power is cut", "restart"),
+    ActionKind.CRASH: ("crash", ""),
+    ActionKind.CUT_POWER: ("crash: power is cut", ""),
     ActionKind.PAUSE: ("pause", "resume"),
     ActionKind.HOLD: ("hold", "release"),
     ActionKind.DELAY: ("delay", "release"),
@@ -287,22 +286,19 @@ class FaultInjector:
         what, client = API_BY_REQUEST[type(arrived.request)].name, arrived.client_id or UNNAMED
         carried = Carried(connection, arrived)
         sent = Point(kind=PointKind.SENDS, who=client, what=what, whom=BROKER)
-        return self._stops(sent, carried) or self._queues(carried) or self._is_kept_on_receipt(carried)
+        return self._stops(carried, sent) or self._queues(carried) or self._is_kept_on_receipt(carried)
 
     def _is_kept_on_receipt(self, carried: Carried) -> bool:
         arrived = carried.message
         assert isinstance(arrived, Received), "a broker receives requests"
         what, client = API_BY_REQUEST[type(arrived.request)].name, arrived.client_id or UNNAMED
         received = Point(kind=PointKind.RECEIVES, who=BROKER, what=what, whom=client)
-        return self._stops(received, carried._replace(is_received=True))
+        return self._stops(carried._replace(is_received=True), received)
 
     def keeps_reply(self, connection: Link, answer: Reply) -> bool:
         """A reply is about to leave. Whether it must not be sent now."""
         asked = connection.in_progress.get(answer.to.correlation_id)
-        if asked is None:
-            return False
-        if answer.to in self.passing:
-            self.passing.discard(answer.to)
+        if asked is None or answer.to in self.passing:
             return False
         client, carried = asked.client_id or UNNAMED, Carried(connection, answer)
         points = [
@@ -312,8 +308,7 @@ class FaultInjector:
             Point(kind=PointKind.ANSWERS, who=BROKER, what=error.name, whom=client)
             for error in every_error(answer.error, answer.body)
         ]
-        stopped = [self._stops(point, carried) for point in points]  # all of them: every point counts
-        return any(stopped) or self._queues(carried)
+        return self._stops(carried, *points) or self._queues(carried)
 
     def _queues(self, carried: Carried) -> bool:
         """Put a message at the end of its line, if its connection is held."""
@@ -322,11 +317,13 @@ class FaultInjector:
             line.append(carried)
         return line is not None
 
-    def _stops(self, point: Point, carried: Carried) -> bool:
+    def _stops(self, carried: Carried, *points: Point) -> bool:
+        """Tell of points of a message. Whether a fault decides its fate; of several faults the first does."""
         is_stopped = False
-        for planned in self.plan.reach(point):
-            if not is_stopped:
-                is_stopped = self._strike(planned, point, carried)
+        for point in points:
+            for planned in self.plan.reach(point):
+                if not (is_stopped and planned.line.do.kind in self._ON_MESSAGES):
+                    is_stopped = self._strike(planned, point, carried) or is_stopped
         return is_stopped
 
     def send(self, answer: Reply) -> None:
@@ -335,6 +332,7 @@ class FaultInjector:
         self.passing.add(answer.to)
         self._site.host.answers.append(answer)
         self._site.send_answers()
+        self.passing.discard(answer.to)
 
     def _release(self, key: Line) -> None:
         """The line of a connection goes on, in its order."""
@@ -376,12 +374,9 @@ class FaultInjector:
 
     def _tell_append(self, append: Append, *, is_before: bool) -> None:
         for kind, who, what, whom in append_points(append, self.owners):
-            self._stops_nothing(Point(kind=kind, who=who, what=what, whom=whom, is_before=is_before))
-
-    def _stops_nothing(self, point: Point) -> None:
-        assert point.kind in APPENDS, "a message has a fate"
-        for planned in self.plan.reach(point):
-            self._strike(planned, point, None)
+            point = Point(kind=kind, who=who, what=what, whom=whom, is_before=is_before)
+            for planned in self.plan.reach(point):
+                self._strike(planned, point, None)
 
     def check_sync(self, partition: TopicPartition) -> None:
         """Raise StorageError if a fault fails the sync of this log."""
@@ -419,8 +414,8 @@ class FaultInjector:
         planned.struck += 1
         self.report(planned, point)
         if self._site is not None:
-            kind = planned.line.do.kind
-            label = _LABELS[kind][0] if kind in _LABELS else str(planned.line.do)
+            do = planned.line.do
+            label, _ = _LABELS.get(do.kind, (str(do), ""))
             self._site.struck(label, None if message is None else message.to)
 
     def _lasts(
@@ -453,8 +448,8 @@ class FaultInjector:
         if lasting in self.lasting:
             self._forget(lasting)
             if self._site is not None:
-                kind = lasting.planned.line.do.kind
-                label = _LABELS[kind][1] if kind in _LABELS else f"over: {lasting.planned.line.do}"
+                do = lasting.planned.line.do
+                _, label = _LABELS.get(do.kind, ("", f"over: {do}"))
                 self._site.struck(label)
             lasting.undo()
             self.refresh()

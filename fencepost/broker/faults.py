@@ -18,6 +18,7 @@ faults that strike there; `fault_injector.py` performs them. Without faults none
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from difflib import SequenceMatcher
@@ -62,7 +63,6 @@ class NoSuchFault(FencepostError):
 
 ARRIVES: Final = frozenset({PointKind.SENDS, PointKind.RECEIVES})
 LEAVES: Final = frozenset({PointKind.SENDS_REPLY, PointKind.ANSWERS})
-APPENDS: Final = frozenset({PointKind.DECIDES, PointKind.MARKS, PointKind.STORES})
 LOGIN: Final = frozenset({"SaslHandshake", "SaslAuthenticate"})
 
 NEEDS: Final = {
@@ -128,6 +128,10 @@ def playable(text: str, abilities: Abilities) -> FaultLine:
         raise BadPhrase(f"{quoted(str(when))} cannot begin a fault", possible=["at TIME"])
     if when.kind is PointKind.AT and fault.every:
         raise BadPhrase(f"{quoted(str(when))} comes once; leave out `every {fault.every} times`")
+    if fault.times and not fault.every:
+        raise BadPhrase(
+            f"{quoted(text)}: `at most` limits `every`", possible=["every N times at most N times"]
+        )
     needed, points = NEEDS.get(do.kind, ("", frozenset({when.kind})))
     if when.kind not in points:
         shown = [kind.value.shown for kind in PointKind if kind in points]
@@ -281,7 +285,9 @@ class PlannedFault:
     @property
     def may_strike(self) -> bool:
         """Whether it can still strike."""
-        return not self.is_removed and (bool(self.line.every) or self.reached < self.line.when.number)
+        line = self.line
+        last = (line.every * line.times or math.inf) if line.every else line.when.number
+        return not self.is_removed and self.reached < last
 
     @property
     def is_over(self) -> bool:

@@ -351,27 +351,32 @@ class FaultPhrase(Enum):
     """A fault as one text, for the command line."""
 
     FAULT = Phrase(
-        "when {when:POINT} do {do:ACTION} [until {until:POINT}] [every {every:N} times]",
-        "one fault; `every 3 times` strikes at every third such moment, without end",
+        "when {when:POINT} do {do:ACTION} [until {until:POINT}] [every {every:N} times] [at most {times:N} times]",
+        "one fault; `every 3 times` strikes at every third such moment, `at most` so often",
     )
 
 
 @attrs.frozen(kw_only=True)
 class FaultLine:
-    """A fault that was written in one line. `every` 0 strikes once, at the `when.number`-th such moment."""
+    """A fault that was written in one line. `every` 0 strikes once, at the `when.number`-th such moment.
+    `times` limits how often `every` strikes; 0: without end.
+    """
 
     phrase: FaultPhrase = FaultPhrase.FAULT
     when: Point
     do: Action
     until: Point | None = None
     every: int = 0
+    times: int = 0
 
     def __str__(self) -> str:
         return FAULTS.write(self)
 
     def strikes_at(self, count: int) -> bool:
         """Whether it strikes at the `count`-th moment of its point."""
-        return count % self.every == 0 if self.every else count == self.when.number
+        if not self.every:
+            return count == self.when.number
+        return count % self.every == 0 and (not self.times or count <= self.every * self.times)
 
 
 FAULTS: Final = Grammar(

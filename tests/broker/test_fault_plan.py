@@ -31,6 +31,7 @@ REFUSED = [
     ("when p sends SaslHandshake do drop", "a login is over before faults may strike"),
     ("when nowhere appends data do pause broker", '"nowhere" is not a partition'),
     ("when after 3 s do pause broker", "cannot begin a fault"),
+    ("when p sends EndTxn do drop at most 2 times", "`at most` limits `every`"),
     ("when at 3 s do drop", '"drop" needs a message'),
     ("when at 3 s do pause broker every 2 times", "comes once"),
     ("when t-0 appends data do hold", '"hold" needs a message'),
@@ -68,6 +69,8 @@ def test_an_impossible_count_is_refused(settings: dict[str, int], because: str) 
         Broker().faults.when("p sends EndTxn", **settings)
     with pytest.raises(ValueError, match="which occurrence"):
         Broker().faults.when("p sends EndTxn #2", nth=3)
+    with pytest.raises(ValueError, match="limits how often"):
+        Broker().faults.when("p sends EndTxn", times=3)
     with pytest.raises(ValueError, match="or at one occurrence"):
         Broker().faults.when("p sends EndTxn #2", every=3)
 

@@ -203,6 +203,29 @@ def test_a_fault_strikes_at_one_occurrence_or_every_so_often() -> None:
         assert stored(broker) == [b"%d" % number for number in range(6)]
 
 
+def test_a_fault_strikes_no_more_often_than_it_should() -> None:
+    with served(
+        "when app sends Produce do answer NOT_LEADER_OR_FOLLOWER every 1 times at most 2 times"
+    ) as broker:
+        write(broker, b"a", b"b")
+        assert only(broker).struck == 2
+        assert stored(broker) == [b"a", b"b"]
+    with served() as broker:
+        fault = broker.faults.when("broker sends Produce reply", every=2, times=1).do("drop")
+        assert fault.text.endswith("do drop every 2 times at most 1 times")
+        write(broker, b"a", b"b", b"c", b"d")
+        assert fault.struck == 1
+
+
+def test_of_several_faults_the_first_decides_the_fate_of_a_message() -> None:
+    point = "when broker sends Produce reply"
+    with served(f"{point} do drop", f"{point} do hold", f"{point} do clock of broker +1 s") as broker:
+        write(broker, b"a")
+        assert [fault.struck for fault in broker.faults.list()] == [1, 0, 1]
+        broker.faults.list()[1].remove()
+        assert stored(broker) == [b"a"]
+
+
 def test_a_client_without_a_name_is_unnamed() -> None:
     with served("when unnamed sends Produce do drop", "when * sends Produce #2 do drop") as broker:
         write(broker, b"a", b"b", client_id="")
