@@ -204,6 +204,27 @@ def test_a_power_cut_before_the_first_sync_loses_the_topics_too(directory: Path 
         assert topics(broker) == []
 
 
+def test_a_fault_cuts_the_power_before_a_decision_is_synced(directory: Path | None) -> None:
+    with Broker(directory, sync="commit") as broker:
+        make_topic(broker)
+        decision = broker.faults.when("coordinator of writer appends PREPARE_COMMIT", nth=2)
+        fault = decision.do("cut power of broker", until="after 20 ms")
+        write(broker, b"1", b"2", b"3")
+        assert fault.struck == 1
+        assert committed(broker) == [b"1", b"2", b"3"]
+
+
+def test_a_broker_that_waits_for_the_end_of_a_crash_can_be_killed_and_stopped() -> None:
+    for end in (Broker.kill, Broker.stop, Broker.power_cut):
+        with Broker() as broker:
+            fault = broker.faults.add("when at 0 ms do crash broker until after 2 min")
+            fault.wait_until_struck()
+            assert broker.is_running
+            end(broker)
+            assert not broker.is_running
+            broker.start()
+
+
 # The tests above must notice what they are there for.
 
 
