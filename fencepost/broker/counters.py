@@ -7,7 +7,7 @@ node: counters only leave it (broker/metrics.py, broker/status.py).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from functools import cache
 from itertools import repeat
 from typing import Any, Final, get_args, get_origin, get_type_hints
@@ -75,9 +75,7 @@ class Counters:
     syncs: Durations = attrs.Factory(Durations)
     refused_connections: int = 0
     disk_problems: int = 0
-    last_disk_problems: deque[tuple[int, str]] = attrs.Factory(
-        lambda: deque[tuple[int, str]](maxlen=DISK_PROBLEMS_KEPT)
-    )  # when, and which
+    last_disk_problems: dict[str, int] = attrs.Factory(dict[str, int])  # and when it was seen last, in order
 
     def answered(self, kind: type[Request], answer: Reply, took_ns: int) -> list[ErrorCode]:
         """A request was answered. Returns the errors of the answer."""
@@ -102,7 +100,10 @@ class Counters:
     def disk_failed(self, at_ms: int, problem: str) -> None:
         """A file could not be read or written."""
         self.disk_problems += 1
-        self.last_disk_problems.append((at_ms, problem))
+        self.last_disk_problems.pop(problem, None)
+        self.last_disk_problems[problem] = at_ms
+        if len(self.last_disk_problems) > DISK_PROBLEMS_KEPT:
+            del self.last_disk_problems[next(iter(self.last_disk_problems))]
 
     def appended(self, outcome: Outcome) -> None:
         """The node appended batches."""

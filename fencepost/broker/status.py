@@ -185,7 +185,9 @@ def with_counts(
         topics=tuple(topics),
         requests=tuple(_request_status(kind, counts) for kind, counts in counters.requests.items()),
         connections=connections,
-        disk_problems=tuple(m.DiskProblem(at_ms=at, text=text) for at, text in counters.last_disk_problems),
+        disk_problems=tuple(
+            m.DiskProblem(at_ms=at_ms, text=text) for text, at_ms in counters.last_disk_problems.items()
+        ),
     )
 
 

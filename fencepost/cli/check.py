@@ -19,6 +19,10 @@ from fencepost.journal.disk import DiskStorage
 from fencepost.journal.storage import DirectoryInUse
 
 STYLES: Final = {Severity.PROBLEM: RED, Severity.NOTE: YELLOW}
+WHILE_IT_RUNS: Final = (
+    "while it runs, `fencepost status` shows its health, `fencepost transactions find-hanging` what hangs, "
+    "and `fencepost dump` what is in its files"
+)
 
 
 def check(directory: Path, /, *, as_json: AsJson = False) -> int:
@@ -34,7 +38,7 @@ def check(directory: Path, /, *, as_json: AsJson = False) -> int:
         storage.keep_out()
         findings = check_directory(storage)
     except DirectoryInUse as problem:
-        raise CommandFailed(f"{problem}; nothing was checked") from problem
+        raise CommandFailed(f"{problem}; nothing was checked", then=WHILE_IT_RUNS) from problem
     finally:
         storage.unlock()
     for finding in findings.found:

@@ -85,11 +85,6 @@ STATUS: Columns[BrokerStatusReply] = (
     ("oldest_open_ms", "OLDEST-OPEN", _oldest_open),
     ("stable_lag", "LSO-LAG", lambda status: max((topic.stable_lag for topic in status.topics), default=0)),
     ("stable_lag_partition", "LSO-LAG-IN", _lags_most),
-    (
-        "disk_problems",
-        "DISK-PROBLEMS",
-        lambda status: [f"{moment(each.at_ms)} {each.text}" for each in status.disk_problems],
-    ),
 )
 
 
@@ -101,9 +96,12 @@ def status(
         found = admin.broker_status()
     wrong = problems(found)
     if as_json:
-        print_json({**row_of(STATUS, found), "problems": wrong})
+        disks = [{"at_ms": each.at_ms, "text": each.text} for each in found.disk_problems]
+        print_json({**row_of(STATUS, found), "disk_problems": disks, "problems": wrong})
     else:
         print_entry(STATUS, found, as_json=False)
+        for each in found.disk_problems:
+            print(f"\nDisk, {moment(each.at_ms)}: {each.text}")
         for problem in wrong:
             print(f"\nProblem: {problem}")
     return FAILED if wrong else OK

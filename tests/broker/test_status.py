@@ -100,13 +100,14 @@ async def test_a_late_transaction_is_seen() -> None:
 async def test_the_last_disk_problems_are_kept() -> None:
     async with serving() as (server, wires):
         count = DISK_PROBLEMS_KEPT + 3
-        for number in range(count):
-            trouble = Trouble.of(f"orders-0: No space left on device {number}", TroubleKind.DISK)
-            server.host.troubles.append(trouble)
-        server.host.troubles.append(Trouble.of("a note", TroubleKind.NOTE))
+        troubles = [
+            Trouble.of(f"orders-0: No space left on device {number}", TroubleKind.DISK)
+            for number in range(count)
+        ]
+        server.host.troubles += [*troubles, Trouble.of("a note", TroubleKind.NOTE), troubles[-1]]
         server.turn()
         found = await status_of(await wires.open())
         assert [each.text for each in found.disk_problems] == [
             f"orders-0: No space left on device {number}" for number in range(3, count)
         ]
-        assert value(await samples(server), "fencepost_disk_problems_total") == count
+        assert value(await samples(server), "fencepost_disk_problems_total") == count + 1

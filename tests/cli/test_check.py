@@ -99,5 +99,6 @@ def test_a_directory_in_use_is_left_alone(data: Path, capsys: Output) -> None:
         assert run(["check", str(data)]) == 1, "as `serve` on such a directory"
         said = capsys.readouterr().err
         assert "in use by another broker" in said
+        assert "while it runs, `fencepost status` shows its health" in said
         assert "stop it first; nothing was checked\n" in said
     assert run(["check", str(data)]) == 0
