@@ -62,7 +62,7 @@ def run(
         Stop after this time, such as 10m. The exit code is 1 if runs were left out.
     verbose
         Print the expectations, the points reached and the faults of every run. This is the default for one or
-        two scenarios, and for runs that fail.
+        two scenarios without --until, and for runs that fail.
     """
     from fencepost.cli import artefacts
 
@@ -74,7 +74,8 @@ def run(
         return OK
     artefacts.prove(output)
     report = artefacts.junit_target(junit)
-    is_full = verbose or draw.text or (bool(scenarios) and len(stories) <= FEW)
+    is_few = draw.text or (bool(scenarios) and len(stories) <= FEW)
+    is_full = verbose or (is_few and not draw.until)  # a picture that stops early does not tell the end
     told = _Told(is_full=is_full, is_json=as_json, pictures=pictures, output=output, seconds_max=for_)
     for story in stories:
         told.story(story)
