@@ -49,6 +49,9 @@ from fencepost.protocol.transaction_log import read_transactions
 
 POINTS_MAX: Final = 1_000  # different ones that are remembered; beyond it, only the known ones are counted
 RESEMBLING_MAX: Final = 5
+# Each point is compared with every fault, and each text with every phrase: requests must not make that slow.
+FAULTS_MAX: Final = 1_000
+FAULT_LENGTH_MAX: Final = 2_000  # a fault has at most six names, of 249 characters
 
 
 class FaultNeverStruck(FencepostError):
@@ -119,6 +122,8 @@ class Abilities:
 
 def playable(text: str, abilities: Abilities) -> FaultLine:
     """The fault of this text. Raises BadPhrase if it is not one, or if this broker cannot play it."""
+    if len(text) > FAULT_LENGTH_MAX:
+        raise BadPhrase(f"a fault of {len(text)} characters; the limit is {FAULT_LENGTH_MAX}")
     fault = FAULTS.read(text)
     when, do, until = fault.when, fault.do, fault.until
     if (because := NOT_PLAYED.get(do.kind)) is not None:
@@ -315,7 +320,9 @@ class FaultPlan:
     added: int = 0
 
     def add(self, line: FaultLine) -> PlannedFault:
-        """Let a fault wait for its point from now on."""
+        """Let a fault wait for its point from now on. Raises BadPhrase if there are too many."""
+        if len(self.faults) >= FAULTS_MAX:
+            raise BadPhrase(f"a broker has at most {FAULTS_MAX} faults; remove some")
         self.added += 1
         planned = self.faults[self.added] = PlannedFault(self.added, line)
         return planned

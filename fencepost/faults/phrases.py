@@ -351,7 +351,8 @@ class FaultPhrase(Enum):
     """A fault as one text, for the command line."""
 
     FAULT = Phrase(
-        "when {when:POINT} do {do:ACTION} [until {until:POINT}] [every {every:N} times] [at most {times:N} times]",
+        "when {when:POINT} do {do:ACTION} [until {until:POINT}] "
+        "[every {every:N} times] [at most {times:N} times]",
         "one fault; `every 3 times` strikes at every third such moment, `at most` so often",
     )
 

@@ -10,7 +10,7 @@ import pytest
 import fencepost
 from fencepost import Broker, FaultNeverStruck, Producer
 from fencepost.broker.fault_handles import Fault
-from fencepost.broker.faults import NoSuchFault
+from fencepost.broker.faults import FAULTS_MAX, NoSuchFault
 from fencepost.client.errors import CommitOutcomeUnknown
 from fencepost.faults.grammar import BadPhrase
 from fencepost.faults.phrases import FaultLine
@@ -73,6 +73,14 @@ def test_an_impossible_count_is_refused(settings: dict[str, int], because: str) 
         Broker().faults.when("p sends EndTxn", times=3)
     with pytest.raises(ValueError, match="or at one occurrence"):
         Broker().faults.when("p sends EndTxn #2", every=3)
+
+
+def test_faults_are_limited() -> None:
+    with pytest.raises(BadPhrase, match="a fault of 30016 characters"):
+        Broker(faults=["when p sends EndTxn do drop".ljust(30_016)])
+    broker = Broker(faults=["when p sends EndTxn do drop"] * FAULTS_MAX)
+    with pytest.raises(BadPhrase, match="remove some"):
+        broker.faults.add("when p sends EndTxn do drop")
 
 
 # --- a fault that never struck ------------------------------------------------------------------------------
