@@ -31,7 +31,7 @@ OUTSIDE_WORLD = frozenset(
 VALUES = frozenset({"random.Random"})  # with a seed it is a value like any other
 # Makes a function for each class from its annotations, as attrs and namedtuple do; its source comes from
 # nowhere else.
-COMPILERS = frozenset({"protocol/fork.py"})
+COMPILERS = frozenset({"protocol/fork.py", "protocol/codec.py"})
 OUTSIDE_CALLS = frozenset({"breakpoint", "eval", "exec", "input", "open", "print", "__import__"})
 
 # Decorators that leave a function to be called by name; any other is taken to hand it to somebody.

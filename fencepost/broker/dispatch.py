@@ -65,18 +65,10 @@ def step(node: Node, arrived: Input, now: int) -> Outcome:
     node.outcome = outcome = Outcome([], [])
     # A barrier around each part: a request that meets a bug must not end the broker for every other client,
     # nor one deadline keep the others from being handled. `node.contain` raises, except in a server.
-    if type(arrived) is Tick:
-        node.wakes_at_ms = None
-        for handle_due in TICKS:
-            try:
-                handle_due(node, now)
-            except Exception as problem:  # noqa: BLE001 - see above
-                node.contain(problem, None)
-    else:
-        try:
-            INPUTS[type(arrived)](node, arrived, now)
-        except Exception as problem:  # noqa: BLE001 - see above
-            node.contain(problem, arrived)
+    try:
+        INPUTS[type(arrived)](node, arrived, now)
+    except Exception as problem:  # noqa: BLE001 - see above
+        node.contain(problem, arrived)
     try:
         # Order matters: leading or dropping a partition may make markers due, and both may wake readers.
         if node.news:
@@ -262,6 +254,15 @@ def _schedule_rest(node: Node, now: int) -> None:
             node.wake_at(due_ms)
 
 
+def _tick(node: Node, arrived: Tick, now: int) -> None:
+    node.wakes_at_ms = None
+    for handle_due in TICKS:
+        try:
+            handle_due(node, now)
+        except Exception as problem:  # noqa: BLE001 - see `step`
+            node.contain(problem, None)
+
+
 INPUTS: Final[dict[type[Any], Callable[[Node, Any, int], None]]] = {
     Received: _received,
     Answered: _answered,
@@ -270,6 +271,7 @@ INPUTS: Final[dict[type[Any], Callable[[Node, Any, int], None]]] = {
     LogStartMoved: delete_records.moved,
     StorageFailed: _storage_failed,
     Durable: Node.durable,
+    Tick: _tick,
     Disconnected: _disconnected,
     Started: _started,
     Reassign: cluster_handlers.move,

@@ -107,13 +107,42 @@ class BatchHeader:
     is_transactional: bool = attrs.field(init=False, eq=False, repr=False)
     is_control: bool = attrs.field(init=False, eq=False, repr=False)
 
-    def __attrs_post_init__(self) -> None:
+    # By hand, for the values that follow: attrs would call a second method for them.
+    def __init__(
+        self,
+        base_offset: int,
+        batch_length: int,
+        leader_epoch: int,
+        magic: int,
+        crc: int,
+        attributes: int,
+        last_offset_delta: int,
+        base_timestamp: int,
+        max_timestamp: int,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        record_count: int,
+    ) -> None:
         made: Any = self  # not finished yet; no one changes it after this
-        made.size = LENGTH_PREFIX_SIZE + self.batch_length
-        made.last_offset = last_offset = self.base_offset + self.last_offset_delta
+        made.base_offset = base_offset
+        made.batch_length = batch_length
+        made.leader_epoch = leader_epoch
+        made.magic = magic
+        made.crc = crc
+        made.attributes = attributes
+        made.last_offset_delta = last_offset_delta
+        made.base_timestamp = base_timestamp
+        made.max_timestamp = max_timestamp
+        made.producer_id = producer_id
+        made.producer_epoch = producer_epoch
+        made.base_sequence = base_sequence
+        made.record_count = record_count
+        made.size = LENGTH_PREFIX_SIZE + batch_length
+        made.last_offset = last_offset = base_offset + last_offset_delta
         made.next_offset = last_offset + 1
-        made.is_transactional = self.attributes & TRANSACTIONAL_BIT != 0
-        made.is_control = self.attributes & CONTROL_BIT != 0
+        made.is_transactional = attributes & TRANSACTIONAL_BIT != 0
+        made.is_control = attributes & CONTROL_BIT != 0
 
     @property
     def last_sequence(self) -> int:

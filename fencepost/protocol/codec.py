@@ -10,6 +10,21 @@ frame.
 # becomes a loop over the pair for Int32. A field's width is part of its annotation (`Int16`), since msgpack
 # integers have none, and Kafka's protocol does: an epoch that does not fit 16 bits must fail here and not in
 # a struct.pack inside the broker.
+#
+# The pair of a class is written out as Python source, as attrs writes its methods. In a loop over the fields
+# half of the time goes by between them. For `class Heartbeat: group_id: str; generation_id: Int32` that is
+#
+#     def encode(value, payload):
+#         return [value.group_id, value.generation_id]
+#
+#     def decode(items, payload):
+#         if type(items) is not list or len(items) != 2: refuse(items)
+#         group_id, generation_id, = items
+#         if type(group_id) is not str or len(group_id) > 8191: decode_group_id(group_id, payload)
+#         if type(generation_id) is not int or not -2147483648 <= generation_id <= 2147483647: ...
+#         return make(group_id=group_id, generation_id=generation_id)
+#
+# A condition is true for every value that `decode_<field>` would refuse. That function says what is wrong.
 
 from __future__ import annotations
 
@@ -17,7 +32,7 @@ import types
 from collections.abc import Callable
 from enum import Enum, IntEnum
 from functools import cache
-from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
 
@@ -25,6 +40,7 @@ from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ProtocolViolation
 
 STRING_LENGTH_MAX: Final = 32_767  # Kafka's STRING type has an int16 length
+_CERTAINLY_SHORT: Final = STRING_LENGTH_MAX // 4  # characters: UTF-8 has at most four bytes for each
 # Subscriptions and assignments of groups; records have no such limit, they are not in msgpack.
 BYTES_LENGTH_MAX: Final = 1 << 20
 ARRAY_LENGTH_MAX: Final = 1_000_000
@@ -213,23 +229,45 @@ def _array(inner: Any) -> tuple[Encode, Decode]:
 
 def _structure(kind: Any) -> tuple[Encode, Decode]:
     hints = get_type_hints(kind, include_extras=True)
-    encoders = [(name, _codec(hint)[0]) for name, hint in hints.items()]
-    decoders = [(name, _codec(hint)[1]) for name, hint in hints.items()]
 
-    def encode_structure(value: Any, payload: list[Buffer]) -> Any:
-        return [encode_field(getattr(value, name), payload) for name, encode_field in encoders]
-
-    def decode_structure(value: Any, payload: Payload) -> Any:
+    def refuse(items: Any) -> NoReturn:
         # Fields have no names on the wire. Another count is another version, whose fields cannot be told
         # apart.
-        if type(value) is not list or len(cast("list[Any]", value)) != len(decoders):
-            raise ProtocolViolation(f"{kind.__name__} has {len(decoders)} fields, got {_short(value)}")
-        fields: dict[str, Any] = {}
-        for (name, read), item in zip(decoders, cast("list[Any]", value), strict=True):
-            fields[name] = read(item, payload)
-        return kind(**fields)
+        raise ProtocolViolation(f"{kind.__name__} has {len(hints)} fields, got {_short(items)}")
 
-    return encode_structure, decode_structure
+    known: dict[str, Any] = {"make": kind, "refuse": refuse}
+    assert not {*known, "payload"} & hints.keys(), f"{kind.__name__} has a field of a name that is used here"
+    encoded, decoding = list[str](), list[str]()
+    for name, hint in hints.items():
+        known[f"encode_{name}"], known[f"decode_{name}"] = encode_field, _ = _codec(hint)
+        is_plain = encode_field is _same
+        encoded.append(f"value.{name}" if is_plain else f"encode_{name}(value.{name}, payload)")
+        doubt, decoded = _doubt(hint, name), f"decode_{name}({name}, payload)"
+        decoding.append(f"if {doubt}: {decoded}" if doubt else f"{name} = {decoded}")
+    names = "".join(f"{name}, " for name in hints)
+    lines = [
+        "def encode(value, payload):",
+        f"    return [{', '.join(encoded)}]",
+        "def decode(items, payload):",
+        f"    if type(items) is not list or len(items) != {len(hints)}: refuse(items)",
+        *([f"    {names}= items"] if names else []),
+        *(f"    {line}" for line in decoding),
+        f"    return make({', '.join(f'{name}={name}' for name in hints)})",
+    ]
+    exec("\n".join(lines), known)  # names and numbers of our own classes, nothing from outside
+    return known["encode"], known["decode"]
+
+
+def _doubt(hint: Any, name: str) -> str | None:
+    """A condition that is true if the decoder might refuse the value `name`; None if it must always look."""
+    if hint is str:
+        return f"type({name}) is not str or len({name}) > {_CERTAINLY_SHORT}"
+    if hint is bool:
+        return f"type({name}) is not bool"
+    if get_origin(hint) is Annotated and type(bits := get_args(hint)[1]) is int:
+        high = (1 << (bits - 1)) - 1
+        return f"type({name}) is not int or not {-high - 1} <= {name} <= {high}"
+    return None
 
 
 def _short(value: Any) -> str:

@@ -197,9 +197,10 @@ def check_records(batch: Buffer, header: BatchHeader) -> None:
     records are not looked at: a small batch may unfold to a large one. Readers check the rest. Of Kafka's
     records each is checked, as in Kafka.
     """
-    if header.compression:
-        if header.compression not in _COMPRESSIONS:
-            raise ProtocolViolation(f"compression {header.compression} is not supported")
+    compression = header.attributes & COMPRESSION_MASK
+    if compression:
+        if compression not in _COMPRESSIONS:
+            raise ProtocolViolation(f"compression {compression} is not supported")
     elif header.magic == MAGIC_COLUMNS and header.size > _DECODED_SIZE_MAX:
         _check_shape(payload_of(batch, header), header.record_count)
     elif not _are_plain_kafka_records(batch, header):
@@ -226,9 +227,9 @@ def _check_shape(payload: Buffer, record_count: int) -> None:
         if unpacker.read_array_header() != _COLUMN_COUNT:
             raise ProtocolViolation(f"the records are not {_COLUMN_COUNT} columns")
         for column in range(_COLUMN_COUNT):
-            length = _array_length(payload, unpacker.tell())
-            is_usual = length is None and column != _VALUES
-            if not is_usual and (length != record_count or column == _OFFSET_DELTAS):
+            at = unpacker.tell()
+            is_usual = payload[at] == _NIL and column != _VALUES
+            if not is_usual and (column == _OFFSET_DELTAS or _array_length(payload, at) != record_count):
                 raise ProtocolViolation(f"column {column} of a batch is not as {record_count} new records")
             unpacker.skip()
     except (ValueError, IndexError, msgpack.UnpackException) as problem:
@@ -237,11 +238,9 @@ def _check_shape(payload: Buffer, record_count: int) -> None:
         raise ProtocolViolation(f"{len(payload) - unpacker.tell()} bytes follow the last column")
 
 
-def _array_length(payload: Buffer, at: int) -> int | None:
-    """The length of the msgpack array that begins at byte `at`; None for nil, -1 for anything else."""
+def _array_length(payload: Buffer, at: int) -> int:
+    """The length of the msgpack array that begins at byte `at`; -1 for anything else."""
     first = payload[at]
-    if first == _NIL:
-        return None
     if first & 0xF0 == _SHORT_ARRAY:
         return first & 0x0F
     size = _LENGTH_SIZES.get(first, 0)

@@ -38,6 +38,7 @@ from fencepost.broker.checks import Check, first_refusal
 from fencepost.broker.contract import Refused
 from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER, CachedBatch, Partition, ProducerEntry
 from fencepost.protocol.batches import (
+    DELETE_HORIZON_BIT,
     HEADER_SIZE,
     MAGIC_AT,
     MAGIC_KAFKA,
@@ -241,7 +242,7 @@ def refused_form(
         not checksum_matches(records, 0, header),
         not 0 < header.record_count == header.last_offset_delta + 1,
         header.is_control,
-        header.delete_horizon_ms is not None,
+        header.attributes & DELETE_HORIZON_BIT != 0,
         header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0,
         header.max_timestamp > rules.latest
         or header.base_timestamp > rules.latest

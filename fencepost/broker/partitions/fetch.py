@@ -85,9 +85,12 @@ def _answer(node: Node, request: m.Fetch, to: ReplyTo, plans: tuple[FetchPlan, .
 
 
 def _plans(node: Node, request: m.Fetch) -> tuple[FetchPlan, ...]:
-    # The last entry of a partition counts, as where Kafka collects them in a map (FetchRequest.fetchData).
-    parts = {(part.topic, part.partition): part for part in request.partitions}
-    return tuple([_plan_fetch(node, part, request.isolation_level) for part in parts.values()])
+    parts = request.partitions
+    if len(parts) > 1:
+        # The last entry of a partition counts, as where Kafka collects them in a map
+        # (FetchRequest.fetchData).
+        parts = {(part.topic, part.partition): part for part in parts}.values()
+    return tuple([_plan_fetch(node, part, request.isolation_level) for part in parts])
 
 
 def _has_news(plans: tuple[FetchPlan, ...]) -> bool:

@@ -88,9 +88,9 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
     ticket = node.gather(to if request.acks != 0 else NOBODY, ProduceReply, len(request.partitions))
     keys = [TopicPartition(part.topic, part.partition) for part in request.partitions]
     parsed = [checks.header_of(part.records) for part in request.partitions]
-    placed = [
-        header for key, header in zip(keys, parsed, strict=True) if node.cluster.leader(key) is not None
-    ]
+    placed = parsed
+    if len(keys) > 1:  # only several batches can have several producers
+        placed = [header for key, header in zip(keys, parsed, strict=True) if node.cluster.leader(key)]
     refused = first_refusal(checks.REQUEST_CHECKS, request, parsed, placed)
     to_add: list[tuple[Incoming, int]] = []
     asks = client_version.transaction_version.adds_implicitly or node.settings.partition_verification
