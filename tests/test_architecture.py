@@ -50,6 +50,7 @@ SHELLS = frozenset(
         "broker/metrics_port.py",
         "broker/notices.py",
         "broker/server.py",
+        "broker/sync_threads.py",
         "client/shells/aio.py",
         "client/shells/aio_driver.py",
         "client/shells/clients.py",

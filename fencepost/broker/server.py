@@ -14,7 +14,7 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 #     Connection._send_rest   a writable socket      sends what the kernel did not take at once
 #     keep_time               the next deadline      host.tick, manifests, turn()
 #     keep_room               idle or pressed        closes connections that hold what others need
-#     sync                    a log in host.unsynced one fsync per log, each in a worker thread, then turn()
+#     sync                    a log in host.unsynced one fsync per log, each in a thread; as each ends, turn()
 #     keep_clean              host.upkeep            compaction in a worker thread; files change between syncs
 #     keep_faults             a fault's deadline     strikes, or undoes what it did (fault_injector.py)
 #
@@ -27,11 +27,11 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 # request that is large, or whose predecessor was slow, waits in a line of its own (`_costly`), and a round
 # has at most one of them. memory.py says how much all connections may hold, and who waits for whom.
 #
-# Syncs run in rounds. All logs that wait are synced in parallel threads, one fsync each, and every
-# transaction whose record was written before the round shares its cost (group commit). While they run, the
-# node takes further requests; their records wait for the next round. Results return to the trio thread, so
-# the host never sees another thread. A log may be deleted or given up during its sync; `directory.holds` then
-# discards the result, since it is not about the log that has this name now.
+# Logs are synced in threads (sync_threads.py), each for itself. Every transaction whose record was written
+# before a sync of its log begins shares its cost (group commit). Meanwhile the node takes further requests;
+# their records wait for the next sync. Results return to the trio thread, so the host never sees another
+# thread. A log may be deleted or given up during its sync; `directory.holds` then discards the result, since
+# it is not about the log that has this name now.
 #
 # A stop closes host, directory and listener, in this order (`_opened`). A kill skips it and is equally legal:
 # recovery must cope anyway, a clean stop only makes the next start faster. `Server.kill` may be called in
@@ -48,6 +48,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -79,10 +80,11 @@ from fencepost.broker.notices import BROKER, FENCED, Notices
 from fencepost.broker.observer import Observer
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
 from fencepost.broker.status import with_counts
+from fencepost.broker.sync_threads import SyncEnded, SyncThreads
 from fencepost.broker.wire_protocols import ProtocolSwitchedOff, ServedProtocol
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
-from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.power import Machine
 from fencepost.journal.storage import StorageError
@@ -211,7 +213,7 @@ class Server:
         self._received = memoryview(bytearray(RECEIVE_SIZE))
         self._unsynced = trio.lowlevel.ParkingLot()
         self._uncleaned = trio.lowlevel.ParkingLot()
-        self._files = trio.Lock()  # held while files of full segments are synced, or replaced
+        self._syncs = SyncThreads()
         self._alarm = trio.lowlevel.ParkingLot()
         self._alarm_at_ms = 0
         self._manifest_due_ms: int | None = None
@@ -295,7 +297,7 @@ class Server:
                 host.work_until_idle(now, pauses=True)
                 self.send_answers()
         self._log_troubles()
-        if host.unsynced:
+        if not host.unsynced <= self._syncs.syncing:
             self._unsynced.unpark_all()
         if host.upkeep.is_needed:
             self._uncleaned.unpark_all()
@@ -602,31 +604,49 @@ class Server:
                 await self._sweep.park()
 
     async def sync(self) -> None:
-        """Sync all waiting logs, round after round, each log in a worker thread."""
-        while True:
-            if not self.host.unsynced:
-                await self._unsynced.park()
-            async with self._files, trio.open_nursery() as nursery:
-                for key in sorted(self.host.unsynced):
-                    nursery.start_soon(self._sync_one, self.host.directory.journal(key))
-            self.turn()
+        """Sync the logs that wait, and let the host go on as each sync ends."""
+        token = trio.lowlevel.current_trio_token()
+        with self._syncs as syncs:
+            syncs.wake_by(partial(token.run_sync_soon, self._unsynced.unpark_all, idempotent=True))
+            while True:
+                ended = syncs.take()
+                for sync in ended:
+                    self._synced(sync)
+                if ended:
+                    self.turn()
+                if not syncs.is_paused and self._begin_syncs():
+                    self.turn()
+                else:
+                    await self._unsynced.park()
 
-    async def _sync_one(self, journal: Journal) -> None:
-        """Sync one log and report the result, unless the log was deleted or given up in the meantime."""
-        began_ns = time.monotonic_ns()
-        try:
-            if self.faults.is_active:
-                self.faults.check_sync(journal.partition)
-            offset = await trio.to_thread.run_sync(journal.sync)
-            if self.faults.is_active:
-                await trio.sleep(self.faults.sync_takes((time.monotonic_ns() - began_ns) / 1e9))
-        except StorageError as problem:
-            if self.host.directory.holds(journal):
-                self.host.sync_failed(journal.partition, problem)
-        else:
-            self.counters.syncs.add((time.monotonic_ns() - began_ns) / 1e6)
-            if self.host.directory.holds(journal):
-                self.host.synced(journal.partition, offset)
+    def _begin_syncs(self) -> bool:
+        """Sync the logs that wait and are not being synced. Whether a fault has failed one instead."""
+        host, faults, has_failed = self.host, self.faults, False
+        for key in sorted(host.unsynced - self._syncs.syncing):
+            try:
+                if faults.is_active:
+                    faults.check_sync(key)
+            except StorageError as problem:
+                host.sync_failed(key, problem)
+                has_failed = True
+            else:
+                slower = faults.sync_takes(1) if faults.is_active else 0
+                self._syncs.sync(host.directory.journal(key), slower=slower)
+        return has_failed
+
+    def _synced(self, sync: SyncEnded) -> None:
+        """Report the result of a sync, unless the log was deleted or given up in the meantime."""
+        journal, result, took_ms = sync
+        match result:
+            case int():
+                self.counters.syncs.add(took_ms)
+                if self.host.directory.holds(journal):
+                    self.host.synced(journal.partition, result)
+            case StorageError():
+                if self.host.directory.holds(journal):
+                    self.host.sync_failed(journal.partition, result)
+            case _:
+                raise result
 
     async def keep_clean(self) -> None:
         """Compact logs and delete old segments, one after the other, while everything else goes on."""
@@ -645,7 +665,7 @@ class Server:
                 except trio.Cancelled:
                     cleaning.is_cancelled = True
                     raise
-            async with self._files:
+            async with self._syncs.paused():
                 upkeep.finish(cleaning, has_more=has_more)
             self.turn()
 

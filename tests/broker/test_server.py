@@ -284,8 +284,9 @@ async def test_a_late_sync_of_a_deleted_topic_says_nothing_of_the_next_one() -> 
         await one.prepare()
         await one.ask(plain("old"))
         storage.held = "orders-0"
-        await one.send(plain("last"), m.DeleteTopics(topics=("orders",)))
+        await one.send(plain("last"))
         await _until(storage.is_held.is_set)
+        await one.send(m.DeleteTopics(topics=("orders",)))
         await _until(lambda: not server.host.directory.has(ORDERS))
         storage.go_on.set()
         await two.ask(m.CreateTopics(topics=(m.CreateTopic(topic="orders", partition_count=2),)))
