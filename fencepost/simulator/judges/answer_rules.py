@@ -47,6 +47,11 @@ REFUSALS: Final = frozenset(
 WATCHED: Final = frozenset({EndTxn, InitProducerId, WriteTxnMarkers})
 """The requests without which their replies cannot be judged."""
 
+JUDGED: Final = frozenset(
+    {ProduceReply, WriteTxnMarkersReply, EndTxnReply, InitProducerIdReply, AllocateProducerIdsReply}
+)
+"""The replies that are judged for what they say."""
+
 
 class Renewal(NamedTuple):
     """An InitProducerId for the identity after the one that the owner had, and the coordinator's leader
@@ -94,6 +99,8 @@ class AnswerRules:
     def replied(self, node: SimulatedNode, reply: Reply) -> None:
         """A node sends a reply."""
         asked = self.asked.pop((node.settings.node_id, reply.to), None)
+        if asked is None and type(reply.body) not in JUDGED:
+            return
         request = None if asked is None else asked.request
         match reply.body:
             case ProduceReply():
