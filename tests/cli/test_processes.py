@@ -15,7 +15,7 @@ from tests.cli.processes import COMMAND, PATIENCE_S, broker, fencepost, read_rea
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_broker_says_where_it_is_and_stops_in_good_order(tmp_path: Path, how: signal.Signals) -> None:
-    with started("serve", str(tmp_path), "--port", "0") as process:
+    with started("serve", str(tmp_path), "--port", "0", "--log-level", "warning") as process:
         ready = read_ready(process)
         assert ready["pid"] == process.pid
         assert ready["directory"] == str(tmp_path)
@@ -25,7 +25,7 @@ def test_a_broker_says_where_it_is_and_stops_in_good_order(tmp_path: Path, how: 
 
 
 def test_a_broker_ends_with_the_parent_that_it_was_told_to_stay_with(tmp_path: Path) -> None:
-    done = fencepost("serve", "--memory", "--port", "0", "--with-parent")
+    done = fencepost("serve", "--memory", "--port", "0", "--with-parent", "--log-level", "warning")
     assert (done.returncode, done.stderr) == (0, "")
 
 
