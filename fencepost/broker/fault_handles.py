@@ -189,7 +189,8 @@ class ThreadDesk:
     def _in_loop(self, do: Callable[[], ResultT]) -> ResultT:
         """Call a function in the thread of the broker; in this one if the broker does not run."""
         token, result = self.token(), Result[ResultT]()
-        if token is None:
+        is_here = trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token
+        if token is None or is_here:  # here: the call comes from something that watches
             return do()
 
         def call() -> None:

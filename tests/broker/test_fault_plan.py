@@ -13,7 +13,7 @@ from fencepost.broker.fault_handles import Fault
 from fencepost.broker.faults import FAULTS_MAX, NoSuchFault
 from fencepost.client.errors import CommitOutcomeUnknown
 from fencepost.faults.grammar import BadPhrase
-from fencepost.faults.phrases import FaultLine
+from fencepost.faults.phrases import FaultLine, Point
 from tests.broker.test_faults import PATIENCE_S, commit, only, producer, served, stored, write
 
 REFUSED = [
@@ -173,6 +173,20 @@ def test_faults_can_be_asked_for_before_the_start_and_from_any_thread() -> None:
         assert len(broker.faults.list()) == 22
         assert {fault.reached for fault in faults} == {1}
         broker.faults.clear()  # of several at one point the first one decided the fate of the message
+
+
+def test_what_watches_a_broker_may_ask_for_faults() -> None:
+    with served() as broker:
+
+        def hear(point: Point) -> None:
+            if str(point) == "t-0 appends data" and not broker.faults.list():
+                broker.faults.when("broker sends Produce reply").do("drop")
+
+        stop = broker.faults.watch(hear)
+        write(broker, b"a")
+        stop()
+        assert only(broker).struck == 1
+        assert stored(broker) == [b"a"]
 
 
 # --- crashes ------------------------------------------------------------------------------------------------
