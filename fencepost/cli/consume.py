@@ -163,7 +163,7 @@ def consume(
     *,
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     from_: Annotated[str | None, Parameter(("--from", "-o"), allow_leading_hyphen=True)] = None,
-    until: str | None = None,
+    until: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     partition: InPartitions = (),
     group: Annotated[str | None, Parameter(alias="-g")] = None,
     max_: Annotated[int | None, Parameter(("--max", "-n"), validator=validators.Number(gte=1))] = None,

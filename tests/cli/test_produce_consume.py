@@ -263,6 +263,7 @@ def test_records_of_a_time(tool: DataTool, topic: str, address: str) -> None:
     assert tool.values(topic, "--until", f"@{LONG_AGO + 2_000}") == ["0", "1"]
     assert tool.values(topic, "--from", "1", "--until", "3") == ["1", "2"]
     assert tool.values(topic, "--from", "-1h") == []
+    assert tool.values(topic, "--from", "-2", "--until", "-1h") == ["3", "4"]
     out, err = tool.both("consume", topic, "--until", "99")
     assert out.split() == list("01234")
     assert "no partition has offset 99 yet" in err
