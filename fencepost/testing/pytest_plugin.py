@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from fencepost.broker.embedded import Broker
+    from pathlib import Path
 
-FIXTURES = frozenset({"fencepost_broker"})
+    from fencepost.broker.embedded import Broker
+    from fencepost.testing.broker_process import BrokerProcess
+
+FIXTURES = frozenset({"fencepost_broker", "fencepost_broker_process"})
 SWEEP_MARK = "fencepost_sweep"
 
 MARKS = (
@@ -46,6 +49,15 @@ def fencepost_broker(request: pytest.FixtureRequest) -> Generator[Broker]:
     from fencepost.testing import fixtures
 
     with fixtures.embedded(request.node) as broker:
+        yield broker
+
+
+@pytest.fixture
+def fencepost_broker_process(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[BrokerProcess]:
+    """A fresh broker in a process of its own, on a directory of the test."""
+    from fencepost.testing import fixtures
+
+    with fixtures.process(request.node, tmp_path / "broker") as broker:
         yield broker
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -17,7 +19,16 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from fencepost.testing.fixtures import SWEPT, USED, Swept
-from fencepost.testing.sweep import MARK, Lesson, Run, SweepReport, SweepSettings, TimeLimit, run_sweep
+from fencepost.testing.sweep import (
+    MARK,
+    Lesson,
+    Run,
+    SweepReport,
+    SweepSettings,
+    TimeLimit,
+    end_process,
+    run_sweep,
+)
 
 if TYPE_CHECKING:
     from fencepost.testing.recording import Recording
@@ -26,6 +37,8 @@ EVENTS_SHOWN: Final = 60  # the last; the drawing has them all
 WIDTH_MIN, WIDTH_MAX = 100, 160
 NAME_MAX: Final = 150
 SECTION: Final = "fencepost: what happened"
+OUTPUT: Final = "fencepost: output of the broker process"
+LINES_SHOWN: Final = 30
 TABLE: Final = "fencepost: sweep"
 NOTHING: Final = (
     "There is nothing to sweep: the test sent no request to `fencepost_broker` that changes anything. "
@@ -41,12 +54,23 @@ def called(item: pytest.Item) -> Generator[None]:
         yield
         item.stash[USED].require_all_struck()
         return
+    if swept.text is None:
+        yield
+        return
     limit = TimeLimit(swept.time_limit)
     try:
-        with limit.kept():
+        with limit.kept(partial(_give_up, item, swept.text)):
             yield
     finally:
         swept.is_hung = limit.is_over
+
+
+def _give_up(item: pytest.Item, fault: str) -> None:
+    capture: Any = item.config.pluginmanager.getplugin("capturemanager")
+    if capture is not None:
+        capture.suspend_global_capture()  # or nobody would read it
+    print(f"\n{item.nodeid}", file=sys.stderr)
+    end_process(fault)
 
 
 # --- reports ------------------------------------------------------------------------------------------------
@@ -55,8 +79,13 @@ def called(item: pytest.Item) -> Generator[None]:
 def show(item: pytest.Item, report: pytest.TestReport) -> None:
     """Adds what happened to the report of a failed test, and saves it; a sweep does so for all its runs."""
     used = item.stash.get(USED, None)
-    if used is not None and used.recording is not None and SWEPT not in item.stash:
+    if used is None or SWEPT in item.stash:
+        return
+    if used.recording is not None:
         _add(item, report, used.recording, item.nodeid, {})
+    for broker in used.brokers:
+        if (output := getattr(broker, "output", None)) is not None:
+            report.sections.append((OUTPUT, "\n".join(output.splitlines()[-LINES_SHOWN:])))
 
 
 def _add(

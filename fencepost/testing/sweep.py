@@ -25,19 +25,24 @@ tested nothing, and is never counted as passed.
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import random
 import re
 import signal
+import sys
 import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import attrs
 
+from fencepost.faults.grammar import quoted
 from fencepost.faults.phrases import ANYONE, BROKER, Point, PointKind
 from fencepost.protocol.errors import FencepostError
 from fencepost.testing.assertions import ASSERTING_CLIENT
@@ -52,6 +57,8 @@ TRIES: Final = 3
 DOWN_MS: Final = 50  # clients notice that the broker is gone, and nobody waits long
 TIME_LIMIT_S: Final = 60.0
 RAISE_AGAIN_S: Final = 1.0
+HUNG_EXIT: Final = 1
+GIVE_UP_AFTER_S: Final = 5.0  # after a run should have ended
 POINTS_MAX: Final = 1_000
 ROWS_MAX: Final = 40  # of a table on a screen
 _OURS: Final = frozenset({ASSERTING_CLIENT, FIXTURE_CLIENT})
@@ -282,25 +289,44 @@ class TimeLimit:
     is_over: bool = False
 
     @contextmanager
-    def kept(self) -> Generator[None]:
+    def kept(self, give_up: Callable[[], object]) -> Generator[None]:
         """Raises RunHung inside the block when the time is over, and again each second after that, since
         clients turn what interrupts them into errors of their own. Only in the main thread, and where there
         are timers.
+
+        No exception reaches a call that never returns from C. For that, `give_up` is called after a while, in
+        another thread: nothing but the end of the process ends such a run.
         """
         if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
             yield
             return
         before = signal.signal(signal.SIGALRM, self._stop)
         signal.setitimer(signal.ITIMER_REAL, self.seconds, RAISE_AGAIN_S)
+        watchdog = threading.Timer(self.seconds + GIVE_UP_AFTER_S, give_up)
+        watchdog.daemon = True
+        watchdog.start()
         try:
             yield
         finally:
+            watchdog.cancel()
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 
     def _stop(self, _signal: int, _frame: object) -> None:
         self.is_over = True
         raise RunHung(f"the run was not over after {self.seconds:g} s")
+
+
+def end_process(fault: str) -> None:
+    """Says where a run hangs, and ends the process: nothing else would."""
+    print(
+        f"\nHUNG: the run under the fault {quoted(fault)} cannot be stopped: a call of a C library does not "
+        "return, whatever its own timeout is. The process ends here; this is where it hangs:",
+        file=sys.stderr,
+        flush=True,
+    )
+    faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+    os._exit(HUNG_EXIT)
 
 
 # --- for users ----------------------------------------------------------------------------------------------
@@ -365,7 +391,7 @@ def sweep_points(
         with Broker(observer=recording) as broker:
             fault = broker.faults.add(text)
             try:
-                with limit.kept():
+                with limit.kept(partial(end_process, text)):
                     test(broker)
             except (Exception, RunHung) as problem:  # noqa: BLE001 - whatever it is, it is the verdict
                 failure = "".join(traceback.format_exception(problem))

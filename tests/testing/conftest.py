@@ -1,5 +1,11 @@
-"""Imports what the plugin imports, so that a session of pytest within a test need not do that again."""
+"""Imports all that a session of pytest within a test may import: such a session forgets what it imported, and
+another import of the same module would make other classes.
+"""
 
 from importlib import import_module
 
+import fencepost
+
 import_module("fencepost.testing.pytest_runs")
+for name in dir(fencepost):
+    getattr(fencepost, name)

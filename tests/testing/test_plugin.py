@@ -132,6 +132,34 @@ def test_a_fault_that_never_struck_fails_the_test(pytester: pytest.Pytester) -> 
     result.stdout.fnmatch_lines(['*the fault "when nobody sends EndTxn do drop" never struck*'])
 
 
+def test_a_broker_process_is_used_in_the_same_way(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import os
+        import pytest
+        import fencepost
+
+        @pytest.mark.fencepost(sync="commit", partitions=2)
+        def test_it(fencepost_broker_process, fencepost_topic):
+            assert fencepost_broker_process.pid != os.getpid()
+            with fencepost.Producer(fencepost_broker_process.address) as producer:
+                producer.send(fencepost_topic, b"apple", partition=1).result()
+                fencepost_broker_process.kill()
+                fencepost_broker_process.restart()
+            fencepost.assert_committed(fencepost_topic, [b"apple"], broker=fencepost_broker_process)
+
+        def test_a_fault_never_struck(fencepost_broker_process):
+            fencepost_broker_process.faults.add("when nobody sends EndTxn do drop")
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(passed=1, failed=1)
+    never_struck = '*the fault "when nobody sends EndTxn do drop" never struck*'
+    result.stdout.fnmatch_lines(
+        [never_struck, "*fencepost: output of the broker process*", '{"ready": true*']
+    )
+
+
 def test_a_fault_that_struck_is_drawn(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

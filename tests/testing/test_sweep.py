@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
 from threading import Event
 
 import pytest
@@ -145,9 +149,28 @@ def test_a_run_that_hangs_is_stopped_however_it_catches_errors() -> None:
                 continue
 
     limit = TimeLimit(0.05)
-    with pytest.raises(RunHung), limit.kept():
+    with pytest.raises(RunHung), limit.kept(Event().set):
         hang()
     assert limit.is_over
+
+
+def test_a_call_that_never_returns_ends_the_process(tmp_path: Path) -> None:
+    program = """
+        import signal
+        from functools import partial
+        from fencepost.testing import sweep
+
+        sweep.GIVE_UP_AFTER_S = 0.05
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])  # as deaf as a call in C
+        with sweep.TimeLimit(0.05).kept(partial(sweep.end_process, "when shop sends Produce do drop")):
+            signal.sigwait([signal.SIGUSR1])
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(program)], capture_output=True, text=True, cwd=tmp_path, timeout=300
+    )
+    assert done.returncode == 1
+    assert 'HUNG: the run under the fault "when shop sends Produce do drop" cannot be stopped' in done.stderr
+    assert 'File "<string>", line 9 in <module>' in done.stderr
 
 
 # --- in pytest ----------------------------------------------------------------------------------------------
