@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fencepost.broker.embedded import BrokerFailed as BrokerFailed
     from fencepost.broker.faults import FaultNeverStruck as FaultNeverStruck
     from fencepost.client.admin import AbortSpec as AbortSpec
+    from fencepost.client.batch import RecordMetadata as RecordMetadata
     from fencepost.client.consumer_records import ConsumedBatch as ConsumedBatch
     from fencepost.client.consumer_records import Record as Record
     from fencepost.client.errors import AuthenticationFailed as AuthenticationFailed
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from fencepost.client.group_member import RebalanceListener as RebalanceListener
     from fencepost.client.group_offsets import ConsumerGroupMetadata as ConsumerGroupMetadata
     from fencepost.client.group_offsets import OffsetAndMetadata as OffsetAndMetadata
-    from fencepost.client.send_future import RecordMetadata as RecordMetadata
     from fencepost.client.serializers import json_deserializer as json_deserializer
     from fencepost.client.serializers import json_serializer as json_serializer
     from fencepost.client.serializers import string_deserializer as string_deserializer
@@ -119,7 +119,7 @@ _HOMES = {
     "RebalanceListener": "fencepost.client.group_member",
     "Proxy": "fencepost.testing.proxy",
     "Record": "fencepost.client.consumer_records",
-    "RecordMetadata": "fencepost.client.send_future",
+    "RecordMetadata": "fencepost.client.batch",
     "Recording": "fencepost.testing.recording",
     "Remedy": "fencepost.protocol.errors",
     "RequestFailed": "fencepost.client.errors",

@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.client.arguments import Count, NodeId, OffsetOrEnd, Timestamp
+from fencepost.client.arguments import Count, FaultId, NodeId, OffsetOrEnd, Timestamp
 from fencepost.client.calls import CallScript, RequestCalls
 from fencepost.client.errors import RequestFailed
 from fencepost.client.group_offsets import ConsumerGroupMetadata, offsets_to_commit
@@ -185,7 +185,7 @@ class AdminCalls(RequestCalls):
         reply: m.MetadataReply = yield from self.ask(m.Metadata(topics=()), ANY_NODE)
         return [node.node_id for node in reply.nodes]
 
-    def broker_status(self, broker_id: int | None = None) -> CallScript[m.BrokerStatusReply]:
+    def broker_status(self, broker_id: NodeId | None = None) -> CallScript[m.BrokerStatusReply]:
         """How a broker is, and what it has done since it started: any broker, or this one."""
         target = ANY_NODE if broker_id is None else BrokerAt(broker_id)
         return (yield from self.ask(m.BrokerStatus(), target))
@@ -470,13 +470,13 @@ class AdminCalls(RequestCalls):
         """The faults that the broker was asked for and not told to forget, oldest first."""
         return list((yield from self.ask(m.ListFaults(), ANY_NODE)).faults)
 
-    def end_fault(self, fault_id: int) -> CallScript[None]:
+    def end_fault(self, fault_id: FaultId) -> CallScript[None]:
         """Undoes now what a fault did: releases what it holds, resumes what it paused. RequestFailed with
         INVALID_REQUEST if there is no such fault.
         """
         yield from self.ask(m.RemoveFaults(fault_ids=(fault_id,), keeps=True), ANY_NODE)
 
-    def remove_fault(self, fault_id: int) -> CallScript[None]:
+    def remove_fault(self, fault_id: FaultId) -> CallScript[None]:
         """Ends a fault and forgets it; it strikes no more. RequestFailed with INVALID_REQUEST if there is no
         such fault.
         """

@@ -104,6 +104,7 @@ BootstrapServers = Annotated[
 ]
 NodeId = Annotated[int, Range(0, INT32_MAX)]
 PartitionNumber = Annotated[int, Range(0, INT32_MAX)]
+FaultId = Annotated[int, Range(0, INT32_MAX)]
 LeaderEpoch = Annotated[int, Range(0, INT32_MAX)]
 
 _repr: Final = Repr()

@@ -20,12 +20,12 @@ broker has certainly rejected may get another one. Otherwise its records could b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, cast
 
 import attrs
 
-from fencepost.client.errors import Failure
+from fencepost.client.errors import ClientError, Failure
 from fencepost.protocol.batches import renumber
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -50,6 +50,18 @@ RECORD_OVERHEAD: Final = 6
 NO_ROOM: Final = -1
 
 
+class RecordMetadata(NamedTuple):
+    """Where a record is stored; `offset` is -1 for a duplicate whose offset the broker has forgotten."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+OnDelivery = Callable[[ClientError | None, RecordMetadata], object]
+"""Called once when a record is stored or has failed, with its error or None, and its place."""
+
+
 class ProducerRecord(NamedTuple):
     """A record as a program sends it, on every way but the hot path."""
 
@@ -59,6 +71,7 @@ class ProducerRecord(NamedTuple):
     partition: int | None = None
     timestamp_ms: int | None = None
     headers: Headers | None = None
+    on_delivery: OnDelivery | None = None
 
 
 @attrs.define(eq=False)
@@ -80,6 +93,8 @@ class ProducerBatch:
     keys: list[bytes | None] | None = None
     timestamps: list[int] | None = None
     headers: list[Headers | None] | None = None
+    callbacks: Ignored[list[tuple[int, OnDelivery]] | None] = None
+    """By the index of the record. Those of a late record, which is not part of the batch, are not called."""
     is_closed: bool = False
     record_count: int = 0
     data: bytearray | None = None
@@ -108,8 +123,10 @@ class ProducerBatch:
 
     def add(self, record: ProducerRecord) -> int:
         """Appends any record and creates columns that are needed from now on; returns its index."""
-        _, value, key, _, timestamp_ms, headers = record
+        _, value, key, _, timestamp_ms, headers, on_delivery = record
         index = len(self.values)
+        if on_delivery is not None:
+            self.call_back(index, on_delivery)
         size = self.size + record_size(record)
         if self.keys is not None or key is not None:
             keys: list[bytes | None] = self.keys or [None] * index
@@ -128,6 +145,18 @@ class ProducerBatch:
             self.room, self._rich_size = NO_ROOM, size
         self.values.append(value)
         return index
+
+    def call_back(self, index: int, on_delivery: OnDelivery) -> None:
+        """Calls a function when the record at `index` is done; before that record is appended."""
+        if self.callbacks is None:
+            self.callbacks = []
+        self.callbacks.append((index, on_delivery))
+
+    def outcome_of(self, index: int) -> tuple[ClientError | None, RecordMetadata]:
+        """The error of a record or None, and its place; only when the batch is done."""
+        offset = self.base_offset + index if self.base_offset >= 0 else NO_OFFSET
+        error = None if self.failure is None else self.failure.exception()
+        return error, RecordMetadata(self.topic, self.partition, offset)
 
     def close(self) -> None:
         """Accepts no more records. The mark is set before the count: see above."""
@@ -170,7 +199,7 @@ HEADER_TYPES: Final = frozenset({(str, bytes), (str, type(None))})
 
 def check_record(record: ProducerRecord) -> None:
     """Rejects a record that no batch can hold: TypeError or ValueError."""
-    topic, value, key, partition, timestamp_ms, headers = cast("tuple[object, ...]", record)
+    topic, value, key, partition, timestamp_ms, headers, on_delivery = cast("tuple[object, ...]", record)
     if type(topic) is not str:
         raise TypeError(f"topic must be a string, not {topic!r}")
     for name, content in (("value", value), ("key", key)):
@@ -183,6 +212,8 @@ def check_record(record: ProducerRecord) -> None:
             raise TypeError(f"{name} must be a whole number or None, not {number!r}")
         if number is not None and not 0 <= number <= high:
             raise ValueError(f"{name} must be a whole number from 0 to {high}, not {number!r}")
+    if on_delivery is not None and not callable(on_delivery):
+        raise TypeError(f"on_delivery must be a function of an error and a place, not {on_delivery!r}")
     if headers is not None and not isinstance(headers, (list, tuple)):
         raise TypeError(f"headers must be a list of pairs (string, bytes or None), not {headers!r}")
     for header in cast("list[object]", headers or ()):

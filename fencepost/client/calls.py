@@ -43,6 +43,7 @@ Rule: a script never blocks. It touches the machine, passes effects to its drive
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -140,29 +141,38 @@ class CallDriver(Protocol):
 class ProducerCalls:
     """The calls of a producer. Every script may raise ClientError."""
 
-    __slots__ = ("_driver", "_machine", "_max_block_ms", "_unfinished")
+    __slots__ = ("_driver", "_is_waiting", "_machine", "_max_block_ms", "_turns", "_unfinished")
 
-    def __init__(self, machine: ProducerMachine, driver: CallDriver) -> None:
+    def __init__(
+        self,
+        machine: ProducerMachine,
+        driver: CallDriver,
+        turns: AbstractContextManager[object] | None = None,
+    ) -> None:
         self._machine = machine
+        # The hot path of `send` appends without the lock of the driver.
+        self._turns: AbstractContextManager[object] = turns or nullcontext()
         self._driver = driver
         self._max_block_ms = machine.settings.max_block_ms
         self._unfinished: TransactionCall | None = None  # its caller stopped waiting, the request goes on
+        self._is_waiting = False  # a caller waits for the coordinator
 
     # --- records --------------------------------------------------------------------------------------------
 
     def append(self, record: ProducerRecord, timeout_ms: float | None = None) -> CallScript[Place]:
         """Appends one record; waits while its topic is unknown or the buffer is full."""
 
-        def attempt(now: int) -> Place | None:
-            return self._machine.append(record, now=now, wall_ms=self._driver.wall_ms)
+        return self._until_ready(record.topic, lambda now: self._append(record, now), timeout_ms)
 
-        return self._until_ready(record.topic, attempt, timeout_ms)
+    def _append(self, record: ProducerRecord, now: int) -> Place | None:
+        with self._turns:
+            return self._machine.append(record, now=now, wall_ms=self._driver.wall_ms)
 
     def append_nowait(self, record: ProducerRecord) -> Place:
         """Appends one record without waiting: BufferFull, or TopicNotLoaded before its metadata arrives."""
         now = self._driver.now
         try:
-            place = self._machine.append(record, now=now, wall_ms=self._driver.wall_ms)
+            place = self._append(record, now)
         finally:
             self._driver.perform(self._machine.wake(now))
         if place is None:
@@ -327,12 +337,21 @@ class ProducerCalls:
     ) -> CallScript[None]:
         driver = self._driver
         resolved = driver.resolved
+        if self._is_waiting:
+            raise WrongState(
+                f"{operation.value}() is not allowed while another thread or task waits for "
+                "init_transactions(), commit_transaction() or abort_transaction(): let one of them call these"
+            )
         if self._unfinished is not operation:  # after a timeout the same call waits for the same request
             resolved.pop(operation, None)
             driver.perform(start(driver.now))
         self._unfinished = operation
         timeout_ms = self._max_block_ms if timeout_ms is None else timeout_ms
-        yield Wait(lambda: operation in resolved, operation, driver.now + timeout_ms)
+        self._is_waiting = True
+        try:
+            yield Wait(lambda: operation in resolved, operation, driver.now + timeout_ms)
+        finally:
+            self._is_waiting = False
         if operation not in resolved:
             if operation is not TransactionCall.COMMIT:
                 why = self._machine.calls.why_pending()

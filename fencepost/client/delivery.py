@@ -42,7 +42,7 @@ import attrs
 
 from fencepost.client.accumulator import Accumulator
 from fencepost.client.batch import PartitionQueue, ProducerBatch
-from fencepost.client.effects import BatchDone
+from fencepost.client.effects import BatchDone, CallBack
 from fencepost.client.errors import Failure
 from fencepost.client.reply_errors import remedy_of
 from fencepost.client.retries import CallNumber, OnceAnswered, PendingCalls
@@ -78,7 +78,7 @@ class Delivery:
     calls: PendingCalls
     _requests: dict[CallNumber, tuple[int, tuple[int, ...]]] = attrs.field(factory=dict)
     """The node and the numbers of the batches, by token."""
-    done: list[BatchDone] = attrs.field(factory=list)
+    done: list[BatchDone | CallBack] = attrs.field(factory=list)
 
     # --- out ------------------------------------------------------------------------------------------------
 
@@ -210,6 +210,8 @@ class Delivery:
                 failure=failure,
             )
         )
+        if batch.callbacks is not None:
+            self.done.append(CallBack(batch))
 
     def fail(self, failure: Failure, *, also_in_flight: bool) -> None:
         """Fails the batches that are not in flight, or all."""

@@ -10,6 +10,7 @@ from enum import Enum
 
 import attrs
 
+from fencepost.client.batch import ProducerBatch
 from fencepost.client.errors import Failure
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import NEWEST_VERSION
@@ -68,6 +69,13 @@ class BatchDone:
 
 
 @value
+class CallBack:
+    """Call the functions that the program gave for the records of a batch, now that it is done."""
+
+    batch: ProducerBatch
+
+
+@value
 class CallAnswered:
     """A request of a consumer or admin has ended, with a reply or a failure. `number` is from `ask`."""
 
@@ -76,4 +84,4 @@ class CallAnswered:
     failure: Failure | None = attrs.field(default=None, kw_only=True)
 
 
-Effect = SendRequest | WakeAt | Resolve | BatchDone | CallAnswered
+Effect = SendRequest | WakeAt | Resolve | BatchDone | CallBack | CallAnswered

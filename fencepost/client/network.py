@@ -25,9 +25,11 @@ from typing import Final, NamedTuple
 
 import attrs
 
+from fencepost.client.batch import ProducerBatch
 from fencepost.client.effects import (
     BatchDone,
     CallAnswered,
+    CallBack,
     Effect,
     Resolve,
     SendRequest,
@@ -172,6 +174,8 @@ class NetworkClient:
     """Nodes that the driver must connect to; it removes each."""
     resolved: dict[TransactionCall, Failure | None] = attrs.field(factory=dict)
     answers: dict[int, CallAnswered] = attrs.field(factory=dict)
+    callbacks: deque[ProducerBatch] = attrs.field(factory=deque)
+    """Batches that are done, whose callbacks the driver must call when no script is running."""
     _machine_wake: int | None = None
 
     def open(self, node_id: int) -> Address | None:
@@ -191,6 +195,8 @@ class NetworkClient:
             elif isinstance(effect, BatchDone):
                 self.notify(("batch", effect.number))
                 self.notify(ROOM)
+            elif isinstance(effect, CallBack):
+                self.callbacks.append(effect.batch)
             elif isinstance(effect, Resolve):
                 self.resolved[effect.operation] = effect.failure
                 self.notify(effect.operation)

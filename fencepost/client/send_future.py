@@ -10,18 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from fencepost.client.batch import ProducerBatch
-from fencepost.protocol.terms import NO_OFFSET, TopicPartition
+from fencepost.client.batch import ProducerBatch, RecordMetadata
+from fencepost.protocol.terms import TopicPartition
 
 OwnerT = TypeVar("OwnerT")
-
-
-class RecordMetadata(NamedTuple):
-    """Where a record is stored; `offset` is -1 for a duplicate whose offset the broker has forgotten."""
-
-    topic: str
-    partition: int
-    offset: int
 
 
 # One per record: this costs half of calling the class, whose __new__ is written in Python.
@@ -57,12 +49,13 @@ class PendingRecord(tuple[OwnerT, ProducerBatch, int], Generic[OwnerT]):
 def delivered(batch: ProducerBatch, index: int) -> RecordMetadata:
     """The place of a record of a batch that is done, or raises its error."""
     base_offset = batch.base_offset
-    if base_offset >= 0:
+    if base_offset >= 0:  # the usual case, without another call
         return make_record_metadata((batch.topic, batch.partition, base_offset + index))
-    if batch.failure is not None:
-        raise batch.failure.exception()
     assert batch.is_done, "the outcome of a batch that is still on its way"
-    return RecordMetadata(batch.topic, batch.partition, NO_OFFSET)
+    error, place = batch.outcome_of(index)
+    if error is not None:
+        raise error
+    return place
 
 
 class BatchRun(NamedTuple):

@@ -1,7 +1,7 @@
 """The hot path of `send`, shared by both shells: it puts a record into its batch and returns a future.
 
-Rule: no lock, no call and no object per record except its future. One thread sends; the IO thread may close
-a batch during an append, and the append notices it afterwards.
+Rule: no lock, no call and no object per record except its future. One thread at a time appends (`turns`); the
+IO thread may close a batch during an append, and the append notices it afterwards.
 """
 
 # Why it looks like this. A record costs less than a microsecond here, so a method call, a keyword argument or
@@ -15,16 +15,26 @@ a batch during an append, and the append notices it afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from threading import get_ident
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from fencepost.client.accumulator import Accumulator, Route
-from fencepost.client.batch import CONTENTS, RECORD_OVERHEAD, Headers, ProducerBatch, ProducerRecord
+from fencepost.client.batch import (
+    CONTENTS,
+    RECORD_OVERHEAD,
+    Headers,
+    OnDelivery,
+    ProducerBatch,
+    ProducerRecord,
+)
 from fencepost.client.send_future import BatchRun
 from fencepost.client.serializers import Serializer
+from fencepost.client.turns import Turns
 
 OutcomeT = TypeVar("OutcomeT")
 
 _BYTES = frozenset({bytes})
+NO_INDEX: Final = -1
 
 
 class Share(NamedTuple):
@@ -44,15 +54,17 @@ class SendPath(Generic[OutcomeT]):
         accumulator: Accumulator,
         outcome: type[OutcomeT],
         *,
+        turns: Turns,
         key_serializer: Serializer | None,
         value_serializer: Serializer | None,
     ) -> None:
         self._hot = accumulator.hot
+        self._turns = turns
         self._outcome: Any = outcome  # called with one tuple, as tuples are
         self._key_serializer, self._value_serializer = key_serializer, value_serializer
         self._serializes = key_serializer is not None or value_serializer is not None
 
-    # Use the last three as keywords only; with a bare * CPython 3.11 would not inline the call (7 %).
+    # Use the last four as keywords only; with a bare * CPython 3.11 would not inline the call (7 %).
     def put(
         self,
         topic: str,
@@ -61,12 +73,15 @@ class SendPath(Generic[OutcomeT]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> OutcomeT:
         """Appends one record to the batch of its partition and returns its future.
 
         `partition`: by default that of the key, or without a key one per batch in turn (KIP-480).
         `timestamp_ms`: since 1970, by default the time at which its batch was opened. `headers`: pairs of a
-        name and bytes or None. BufferFull, RecordTooLarge or UnknownTopic when the record is not accepted.
+        name and bytes or None. `on_delivery`: called once with the record's error or None, and its place, at
+        the latest before flush() returns; it should be quick. BufferFull, RecordTooLarge or UnknownTopic when
+        the record is not accepted.
         """
         if self._serializes:
             key, value = self._serialize(key, value)
@@ -78,34 +93,34 @@ class SendPath(Generic[OutcomeT]):
             route is None
             or type(value) is not bytes
             or (key is not None and type(key) is not bytes)
-            or timestamp_ms is not None
-            or headers is not None
+            or not (timestamp_ms is headers is on_delivery is None)
         ):
-            return self._put_slowly(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
-        open_batches = route.open
+            return self._put_slowly(
+                ProducerRecord(topic, value, key, partition, timestamp_ms, headers, on_delivery)
+            )
         where = partition
         if where is None:
             where = route.sticky if key is None else route.partition_of[key]
-        elif type(where) is not int or not 0 <= where < len(open_batches):
-            return self._put_slowly(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
-        batch = open_batches[where]
-        keys = batch.keys
-        if key is None:
-            room = batch.room - len(value) - RECORD_OVERHEAD
-            if room < 0:
-                return self._put_slowly(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
-            if keys is not None:
-                keys.append(None)
-        else:
-            room = batch.room - len(value) - len(key) - RECORD_OVERHEAD
-            if room < 0 or keys is None:
-                return self._put_slowly(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
-            keys.append(key)
-        batch.room = room
-        values = batch.values
-        index = len(values)
-        values.append(value)
-        if batch.is_closed:
+        elif type(where) is not int or not 0 <= where < len(route.open):
+            return self._put_slowly(ProducerRecord(topic, value, key, partition))
+        turns = self._turns
+        turn = turns.current
+        if turn.thread != get_ident():
+            turn = turns.take()
+        turn.is_appending = True
+        try:
+            batch, index = route.open[where], NO_INDEX
+            keys = batch.keys
+            room = batch.room - len(value) - RECORD_OVERHEAD - (0 if key is None else len(key))
+            if room >= 0 and (keys is not None or key is None) and turns.current is turn:
+                batch.room = room
+                if keys is not None:
+                    keys.append(key)
+                index = len(batch.values)
+                batch.values.append(value)
+        finally:
+            turn.is_appending = False
+        if index == NO_INDEX or batch.is_closed:
             return self._put_again(batch, index, ProducerRecord(topic, value, key, partition))
         return self._outcome((self, batch, index))
 
@@ -115,7 +130,8 @@ class SendPath(Generic[OutcomeT]):
         where = share.partition
         if route is not None and (where is None or (type(where) is int and 0 <= where < len(route.open))):
             batch = route.open[route.sticky if where is None else where]
-            run = fill(batch, share, start)
+            with self._turns:
+                run = fill(batch, share, start)
             if run is not None:
                 if batch.is_closed:  # by the IO thread: records before its mark count
                     run = run._replace(length=max(0, min(run.length, self._count_of(batch) - run.first)))
@@ -148,8 +164,8 @@ class SendPath(Generic[OutcomeT]):
         return values, keys
 
     def _put_again(self, batch: ProducerBatch, index: int, record: ProducerRecord) -> OutcomeT:
-        """The IO thread closed the batch during an append: was the record in time?"""
-        if index < self._count_of(batch):
+        """The record was not appended; or the IO thread closed the batch meanwhile: was it in time?"""
+        if index != NO_INDEX and index < self._count_of(batch):
             return self._outcome((self, batch, index))
         return self._put_slowly(record)
 

@@ -274,6 +274,27 @@ async def flush_waits_for_every_record(clients: Clients) -> None:
 
 
 @story
+async def a_callback_is_told_what_became_of_its_record(clients: Clients) -> None:
+    told: list[tuple[ClientError | None, RecordMetadata]] = []
+    async with clients.producer(transactional_id="pay", linger_ms=60_000) as producer:
+        await producer.init_transactions()
+        async with producer.transaction():
+            for value in (b"a", b"b"):
+                await producer.send(
+                    "t", value, partition=0, on_delivery=lambda error, place: told.append((error, place))
+                )
+        assert told == [(None, RecordMetadata("t", 0, 0)), (None, RecordMetadata("t", 0, 1))]
+        producer.begin_transaction()
+        await producer.send(
+            "t", b"c", partition=0, on_delivery=lambda error, place: told.append((error, place))
+        )
+        await producer.abort_transaction()
+    error, place = told[2]
+    assert "was aborted before this record was stored" in str(error)
+    assert place == RecordMetadata("t", 0, -1)
+
+
+@story
 async def an_unknown_topic_is_named(clients: Clients) -> None:
     async with clients.producer() as producer:
         with pytest.raises(UnknownTopic, match="topic 'nowhere' does not exist"):

@@ -33,6 +33,8 @@ RIGHT: dict[str, Any] = {
     "bootstrap_servers": NOWHERE,
     "broker_id": 1,
     "configs": {"retention.ms": "1"},
+    "fault": "broker sends EndTxn reply to * do drop",
+    "fault_id": 1,
     "group_id": "g",
     "group_metadata": "g",
     "name": "t",

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fencepost.client.admin import AdminCalls
 from fencepost.client.arguments import Milliseconds, PartitionNumber, checks_arguments
-from fencepost.client.batch import Headers, ProducerBatch, ProducerRecord
+from fencepost.client.batch import Headers, OnDelivery, ProducerBatch, ProducerRecord
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls, TopicNotLoaded
 from fencepost.client.consumer_records import Record
 from fencepost.client.errors import BufferFull
@@ -124,17 +124,18 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
         partition: PartitionNumber | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> AsyncSendFuture:
         """Sends one record; parameters as for `put`. Waits only while the buffer is full or the topic is
         unknown, up to `max_block_ms`; otherwise it is not a checkpoint.
         """
         try:
-            future = self.put(topic, value, key, partition, timestamp_ms, headers)
+            future = self.put(topic, value, key, partition, timestamp_ms, headers, on_delivery)
         except (BufferFull, TopicNotLoaded):
             future = None  # an error of the wait does not show this one as its context
         if future is None:
             key, value = self._serialize(key, value)
-            record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+            record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers, on_delivery)
             future = AsyncSendFuture((self, *await self._driver.run(self._calls.append(record))))
         return future
 

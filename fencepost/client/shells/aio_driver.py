@@ -107,6 +107,7 @@ class AsyncDriver(NetworkDriver):
             try:
                 step = next(script) if interruption is None else script.throw(interruption)
                 interruption = None
+                self.call_back()
                 if isinstance(step, Callback):
                     result = step.function(step.partitions)
                     if isawaitable(result):
@@ -187,6 +188,7 @@ class AsyncDriver(NetworkDriver):
             for key in list(self._waiters):
                 self._wake(key)
         self.push()
+        self.call_back()
 
     def _drop(self, link: socket.socket) -> None:
         """Closes a socket, if it is open, and wakes the tasks that wait for it."""
@@ -228,6 +230,7 @@ class AsyncDriver(NetworkDriver):
         if not count or self.network.received(node, self._view[:count], self._clock()) is not None:
             return False
         self.push()
+        self.call_back()
         self._wake(ANYTHING)
         return True
 
@@ -264,6 +267,7 @@ class AsyncDriver(NetworkDriver):
                 if node in self._links:
                     self._drop(self._links.pop(node))
             self.push()
+            self.call_back()
             self._wake(ANYTHING)
             for event, deadline in self._deadlines.items():
                 if deadline <= now:

@@ -35,6 +35,7 @@ from fencepost.client.send_path import SendPath
 from fencepost.client.serializers import Deserializer, Serializer
 from fencepost.client.settings import ConsumerSettings, ProducerSettings, compression_named, isolation_named
 from fencepost.client.shells.sockets import Clock, handshakes, monotonic_ms
+from fencepost.client.turns import Turns
 from fencepost.protocol.terms import IsolationLevel
 
 WAIT_FOR_RECORDS_MS: Final = 60_000
@@ -135,10 +136,12 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         )
         machine = ProducerMachine(bootstrap_servers, self.settings)
         self._driver = self.make_driver(machine, client_id, request_timeout_ms, clock, handshakes(security))
-        self._calls = ProducerCalls(machine, self._driver)
+        turns = Turns()
+        self._calls = ProducerCalls(machine, self._driver, turns)
         super().__init__(
             machine.accumulator,
             self.make_future,
+            turns=turns,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
         )

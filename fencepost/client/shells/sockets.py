@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import time
@@ -15,6 +16,8 @@ from fencepost.client.security import Handshake, Security, SecuritySettings, Sta
 from fencepost.protocol.tls import TlsChannel, client_context
 
 Clock = Callable[[], int]
+
+_log = logging.getLogger("fencepost.client")
 
 READ_SIZE = 262_144
 PIECES_PER_WRITE = 64  # far below IOV_MAX
@@ -46,6 +49,19 @@ class NetworkDriver:
         )
         self.resolved, self.answers = self.network.resolved, self.network.answers
         self._clock = clock
+
+    def call_back(self) -> None:
+        """Calls the callbacks of batches that are done, in their order. The caller holds no lock, and no
+        script is in the middle of a step, so a callback may use the client.
+        """
+        while self.network.callbacks:
+            batch = self.network.callbacks.popleft()
+            for index, on_delivery in batch.callbacks or ():
+                if index < batch.record_count:
+                    try:
+                        on_delivery(*batch.outcome_of(index))
+                    except Exception:  # noqa: BLE001 - the program's own; Kafka's producers log it, too
+                        _log.exception("on_delivery failed for a record of partition %s", batch.where)
 
     def check_admitted(self) -> None:
         """Raises AuthenticationFailed when the broker has refused this client."""

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fencepost.client.admin import AdminCalls
 from fencepost.client.arguments import Milliseconds, PartitionNumber, checks_arguments
-from fencepost.client.batch import Headers, ProducerBatch, ProducerRecord
+from fencepost.client.batch import Headers, OnDelivery, ProducerBatch, ProducerRecord
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls, TopicNotLoaded
 from fencepost.client.consumer_records import Record
 from fencepost.client.errors import BufferFull
@@ -95,8 +95,8 @@ class SendFutures(PendingColumn["Producer"]):
 class Producer(ProducerClient[SendFuture, Driver]):
     """A producer: idempotent, or transactional if it has a `transactional_id` (KIP-98).
 
-    One thread at a time sends and controls transactions. The end of a `with` block flushes and closes the
-    producer.
+    Threads may share it: any of them may send and flush, and one at a time controls transactions, which hold
+    the records of all. The end of a `with` block flushes and closes the producer.
     """
 
     make_driver = Driver
@@ -121,10 +121,11 @@ class Producer(ProducerClient[SendFuture, Driver]):
         partition: PartitionNumber | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> SendFuture:
         """Like `send`, but never waits: BufferFull without room, UnknownTopic before the metadata arrives."""
         key, value = self._serialize(key, value)
-        record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+        record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers, on_delivery)
         with self._driver.lock:
             place = self._calls.append_nowait(record)
         return SendFuture((self, *place))

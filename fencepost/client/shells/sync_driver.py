@@ -17,7 +17,8 @@ thread at a time waits for the sockets.
 # heartbeats; the IO thread does. It polls every few milliseconds instead of being notified per record, since
 # an Event.set per record would cost more than the record. Two locks: `lock` for the machine, held for
 # microseconds, and `_pumping`, held by the thread that is inside select(). They are never waited for in the
-# opposite order.
+# opposite order. A producer has a third, for appending a record (`send_path`), which is taken last and held
+# for less than a microsecond. Callbacks of the program run outside all of these, one at a time.
 
 from __future__ import annotations
 
@@ -44,9 +45,19 @@ ROUND_MS: Final = 100
 
 
 class Sockets:
-    """The sockets of one client. `round` waits for them without the lock of the network."""
+    """The sockets of one client. `round` waits for them without the lock of the network, and then calls
+    `afterwards`.
+    """
 
-    def __init__(self, network: NetworkClient, *, lock: threading.Lock, clock: Clock) -> None:
+    def __init__(
+        self,
+        network: NetworkClient,
+        *,
+        lock: threading.Lock,
+        clock: Clock,
+        afterwards: Callable[[], object] = object,
+    ) -> None:
+        self._afterwards = afterwards
         self.network = network
         self.lock = lock
         self.clock = clock
@@ -108,6 +119,7 @@ class Sockets:
                 self.push()
         finally:
             self._pumping.release()
+        self._afterwards()
 
     def _serve(self, node: int, events: int) -> None:
         link = self._sockets.get(node)
@@ -186,7 +198,7 @@ class IOThread:
         ):  # under the lock the thread decides to sleep, which it must not do after this
             self._stopped.set()
             self._wanted.set()
-        if self._thread is not None:
+        if self._thread not in (None, threading.current_thread()):  # a callback may close the client
             self._thread.join()
 
     def _run(self) -> None:
@@ -204,7 +216,7 @@ class IOThread:
 
 
 class Driver(NetworkDriver):
-    """Runs the scripts of one client, for one thread at a time besides its own IO thread."""
+    """Runs the scripts of one client, for any number of threads besides its own IO thread."""
 
     cancelled: tuple[type[BaseException], ...] = ()
     """Empty: threads are not cancelled, and KeyboardInterrupt stays as it is."""
@@ -219,7 +231,10 @@ class Driver(NetworkDriver):
     ) -> None:
         super().__init__(machine, client_id, request_timeout_ms, clock, start_handshake)
         self.lock = threading.Lock()
-        self._sockets = Sockets(self.network, lock=self.lock, clock=clock)
+        self._calling_back = threading.RLock()
+        self._sockets = Sockets(
+            self.network, lock=self.lock, clock=clock, afterwards=self._call_back_unless_busy
+        )
         self._io_thread: IOThread | None = None
         self._is_stopped = False
         if machine.io_tick_ms is not None:
@@ -247,6 +262,7 @@ class Driver(NetworkDriver):
                 with self.lock:
                     step = next(script) if interruption is None else script.throw(interruption)
                 interruption = None
+                self._call_back_unless_busy()
                 if isinstance(step, Callback):
                     step.function(step.partitions)
                 else:
@@ -257,9 +273,24 @@ class Driver(NetworkDriver):
                         problem  # Ctrl-C, or an error of the callback: the script decides the result
                     )
                 elif isinstance(problem, StopIteration):
+                    self.call_back()
                     return problem.value
                 else:
                     raise
+
+    def call_back(self) -> None:
+        """Calls the callbacks that are due, and waits for those that another thread is calling. So what
+        flush() has waited for was reported when it returns.
+        """
+        with self._calling_back:
+            super().call_back()
+
+    def _call_back_unless_busy(self) -> None:
+        if self.network.callbacks and self._calling_back.acquire(blocking=False):
+            try:
+                super().call_back()
+            finally:
+                self._calling_back.release()
 
     def _wait(self, wait: Wait) -> None:
         self.check_running()

@@ -16,6 +16,7 @@ from fencepost.client.calls import Callback, Wait
 from fencepost.client.effects import (
     BatchDone,
     CallAnswered,
+    CallBack,
     Effect,
     Resolve,
     SendRequest,
@@ -89,8 +90,8 @@ class Port:
                 case Resolve():
                     self.resolved[effect.operation] = effect.failure
                     self.process.world.events.publish(CallEnded(self.process, effect))
-                case BatchDone():
-                    pass  # those who wait look at the batch itself
+                case BatchDone() | CallBack():
+                    pass  # those who wait look at the batch itself, and none of them has callbacks
                 case CallAnswered():
                     self.answers[effect.number] = effect
 

@@ -1,0 +1,278 @@
+"""Threads that share a blocking producer: every record is stored once, with its own key, at its own place."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+
+from fencepost import (
+    Admin,
+    Broker,
+    ClientError,
+    Consumer,
+    Producer,
+    RecordMetadata,
+    TopicPartition,
+    WrongState,
+)
+from fencepost.client.shells.sync import SendFuture
+from fencepost.client.turns import Turn, Turns
+from fencepost.protocol import messages as m
+from tests.client.proxy import Fault, Proxy
+
+PARTITIONS = [TopicPartition("t", number) for number in range(2)]
+THREADS = 4
+PATIENCE_S = 60.0  # longer than anything takes on a busy machine; only a failing test waits so long
+
+Place = tuple[int, int]
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        with Admin(running.address) as admin:
+            admin.create_topic("t", len(PARTITIONS))
+        yield running
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """The interpreter changes threads as often as it can."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def together(*works: Callable[[], object]) -> None:
+    """Runs each work in a thread of its own, all from the same moment on; raises what one of them raised."""
+    start = threading.Barrier(len(works))
+    problems: list[BaseException] = []
+
+    def run(work: Callable[[], object]) -> None:
+        start.wait()
+        try:
+            work()
+        except BaseException as problem:  # noqa: BLE001 - raised below, in the thread of the test
+            problems.append(problem)
+
+    threads = [threading.Thread(target=run, args=[work]) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for problem in problems:
+        raise problem
+
+
+def stored(broker: Broker) -> dict[Place, tuple[bytes, bytes]]:
+    """Key and value of every record, by place."""
+    found: dict[Place, tuple[bytes, bytes]] = {}
+    with Admin(broker.address) as admin, Consumer(broker.address) as consumer:
+        ends = admin.end_offsets(PARTITIONS)
+        consumer.assign(PARTITIONS)
+        while any(consumer.position(where) < end for where, end in ends.items()):
+            for record in [record for batch in consumer.poll() for record in batch]:
+                found[record.partition, record.offset] = (record.key, record.value)
+    return found
+
+
+def records_of_threads_that_collide(broker: Broker, producer: Producer, count: int) -> None:
+    """Threads send by every way there is, while another one flushes; then each record is where it should."""
+    sent: list[dict[bytes, SendFuture]] = [{} for _ in range(THREADS)]
+    columns: list[dict[bytes, RecordMetadata]] = [{} for _ in range(THREADS)]
+
+    def send(number: int) -> None:
+        for i in range(count):
+            content = b"%d-%d" % (number, i)
+            headers = [("h", content)] if i % 50 == 0 else None
+            sent[number][content] = producer.send("t", content, content, partition=i % 2, headers=headers)
+        contents = [b"%d-column-%d" % (number, i) for i in range(count)]
+        placed = producer.send_many("t", contents, contents).result()
+        columns[number].update(zip(contents, placed, strict=True))
+
+    def flush() -> None:
+        for _ in range(20):
+            producer.flush()
+
+    together(*[lambda number=number: send(number) for number in range(THREADS)], flush)
+    producer.flush()
+    found = stored(broker)
+    assert len(found) == 2 * count * THREADS
+    for number in range(THREADS):
+        places = {content: future.result() for content, future in sent[number].items()} | columns[number]
+        assert len(places) == 2 * count
+        for content, place in places.items():
+            assert found[place.partition, place.offset] == (content, content)
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_records_of_threads_that_collide_stay_whole(broker: Broker) -> None:
+    with Producer(broker.address, linger_ms=0, batch_size=2_000, buffer_memory=20_000) as producer:
+        records_of_threads_that_collide(broker, producer, 1_500)
+
+
+class Interrupted(list[bytes | None]):
+    """A column of keys that lets another thread send while a record is half appended."""
+
+    def __init__(self, keys: Iterable[bytes | None], intruder: threading.Thread, patience_s: float) -> None:
+        super().__init__(keys)
+        self._intruder, self._patience_s = intruder, patience_s
+
+    def append(self, key: bytes | None, /) -> None:
+        super().append(key)
+        if key == b"a":
+            self._intruder.start()
+            self._intruder.join(self._patience_s)
+
+
+def send_while_a_record_is_half_appended(producer: Producer, patience_s: float) -> None:
+    """Sends `a`, and `b` from another thread in the middle of that."""
+    producer.send("t", b"first", b"first", partition=0)
+    batch = producer._hot["t"].open[0]  # pyright: ignore[reportPrivateUsage] - the middle of an append
+    assert batch.keys is not None
+    intruder = threading.Thread(target=producer.send, args=["t", b"b", b"b", 0])
+    batch.keys = Interrupted(batch.keys, intruder, patience_s)
+    producer.send("t", b"a", b"a", partition=0)
+    intruder.join(PATIENCE_S)
+    producer.flush()
+
+
+def test_a_record_is_appended_whole(broker: Broker) -> None:
+    with Producer(broker.address, linger_ms=60_000) as producer:
+        send_while_a_record_is_half_appended(producer, patience_s=0.05)  # the other thread waits for longer
+    assert [*stored(broker).values()] == [(name, name) for name in (b"first", b"a", b"b")]
+
+
+class NoTurns(Turns):
+    """The planted fault: it is everybody's turn."""
+
+    def __enter__(self) -> Turn:
+        self.current.thread = threading.get_ident()
+        return self.current
+
+    def __exit__(self, *_problem: object) -> None:
+        pass
+
+
+def test_without_turns_it_would_be_mixed_up_with_another(broker: Broker) -> None:
+    with Producer(broker.address, linger_ms=60_000) as producer:
+        producer._turns = producer._calls._turns = NoTurns()  # pyright: ignore[reportPrivateUsage] - the fault
+        send_while_a_record_is_half_appended(producer, PATIENCE_S)
+    assert [*stored(broker).values()] == [(b"first", b"first"), (b"a", b"b"), (b"b", b"a")]
+
+
+def test_a_thread_that_lost_its_turn_appends_under_the_lock(broker: Broker) -> None:
+    class LosingTurn(Turn):
+        """Another thread takes its turn as soon as this one begins to append."""
+
+        __slots__ = ()
+
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "is_appending" and value is True:
+                turns.current = Turn(-1)
+
+    with Producer(broker.address, linger_ms=60_000) as producer:
+        turns = producer._turns  # pyright: ignore[reportPrivateUsage] - the moment between two instructions
+        for name in (b"a", b"b", b"c"):
+            turns.current = LosingTurn(threading.get_ident())
+            producer.send("t", name, name, partition=0)
+        producer.flush()
+    assert [*stored(broker).values()] == [(name, name) for name in (b"a", b"b", b"c")]
+
+
+def test_one_thread_at_a_time_controls_transactions(broker: Broker) -> None:
+    with Proxy(broker.address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
+        with Producer(proxy.address, transactional_id="pay") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("t", b"x").result()
+            commit = threading.Thread(target=producer.commit_transaction)
+            commit.start()
+            assert proxy.withheld.wait(PATIENCE_S)
+            with pytest.raises(WrongState, match="another thread or task waits"):
+                producer.commit_transaction()
+            proxy.cut()  # the request is sent again, and answered
+            commit.join(PATIENCE_S)
+            assert not commit.is_alive()
+            with producer.transaction():
+                producer.send("t", b"y")
+    assert [value for _, value in stored(broker).values()].count(b"x") == 1
+
+
+# --- callbacks ----------------------------------------------------------------------------------------------
+
+
+class Reports:
+    """Collects what callbacks are told."""
+
+    def __init__(self) -> None:
+        self.places: list[RecordMetadata] = []
+        self.errors: list[ClientError] = []
+
+    def __call__(self, error: ClientError | None, place: RecordMetadata) -> None:
+        self.places.append(place)
+        if error is not None:
+            self.errors.append(error)
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_every_callback_is_called_once_before_flush_returns(broker: Broker) -> None:
+    with Producer(broker.address, linger_ms=0, batch_size=1_000) as producer:
+        for _ in range(20):
+            reports = [Reports() for _ in range(200)]
+            sent = [producer.send("t", b"x", b"k", on_delivery=report) for report in reports]
+            producer.flush()
+            assert [report.places for report in reports] == [[future.result()] for future in sent]
+            assert not any(report.errors for report in reports)
+
+
+def test_a_callback_is_called_while_its_sender_is_away(broker: Broker) -> None:
+    told = threading.Event()
+    with Producer(broker.address, linger_ms=1) as producer:
+        producer.send("t", b"x", on_delivery=lambda error, place: told.set())
+        assert told.wait(PATIENCE_S)
+
+
+def test_a_callback_may_use_the_producer_and_close_it(broker: Broker) -> None:
+    closed = threading.Event()
+    producer = Producer(broker.address, linger_ms=1)
+
+    def send_the_next(_error: ClientError | None, place: RecordMetadata) -> None:
+        if place.offset < 5:
+            producer.send("t", b"x", partition=0, on_delivery=send_the_next)
+        else:
+            producer.close()
+            closed.set()
+
+    producer.send("t", b"x", partition=0, on_delivery=send_the_next)
+    assert closed.wait(PATIENCE_S)
+    assert len(stored(broker)) == 6
+
+
+def test_a_callback_that_fails_is_logged_and_the_next_one_is_called(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports = Reports()
+    with Producer(broker.address) as producer:
+        producer.send("t", b"x", partition=0, on_delivery=lambda error, place: 1 / 0)
+        producer.send("t", b"x", partition=0, on_delivery=reports)
+    assert reports.places == [RecordMetadata("t", 0, 1)]
+    assert "on_delivery failed for a record of partition t-0" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_callback_gets_the_error_of_its_record(broker: Broker) -> None:
+    reports = Reports()
+    with Producer(broker.address, transactional_id="pay", linger_ms=60_000) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"x", partition=0, on_delivery=reports)
+        producer.abort_transaction()
+        assert reports.places == [RecordMetadata("t", 0, -1)]
+        assert [str(error) for error in reports.errors] == [str(reports.errors[0])]
+        assert "was aborted before this record was stored" in str(reports.errors[0])
