@@ -11,6 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from fencepost.bundled import bundled_scenarios
+from fencepost.cli import table
 from fencepost.cli.application import run
 
 Output = pytest.CaptureFixture[str]
@@ -75,6 +76,22 @@ def test_a_story_that_breaks_a_rule_shows_how(capsys: Output) -> None:
     first, second, _ = json_lines(capsys.readouterr().out)
     assert (first["broken"], first["evidence"]) == (["G1a"], [evidence])
     assert (second["broken"], second["evidence"]) == ([], [])
+
+
+def test_verdicts_are_coloured_on_a_terminal(
+    capsys: Output, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "is_terminal", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    story.write_text(STORY.replace('sync = "all"', 'sync = "all", visible = { "t-0" = ["b"] }'))
+    assert run(["run", str(story)]) == 1
+    out = capsys.readouterr().out
+    assert "\x1b[32mpass\x1b[0m  lost acknowledgement\n" in out
+    assert "\x1b[31mFAIL\x1b[0m  lost acknowledgement (sync all)\n" in out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(["run", str(story)]) == 1
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_many_stories_are_a_line_each(capsys: Output, story: Path) -> None:
@@ -233,7 +250,7 @@ def test_a_table_in_ascii(capsys: Output, story: Path) -> None:
 
 
 def test_what_to_show_is_checked_before_anything_runs(capsys: Output, story: Path, tmp_path: Path) -> None:
-    table = [
+    refused = [
         (["--text", "--json"], "both write to standard output"),
         (["--slide"], "--slide is about pictures"),
         (["--from", "3"], "are about tables and pictures"),
@@ -242,7 +259,7 @@ def test_what_to_show_is_checked_before_anything_runs(capsys: Output, story: Pat
         (["--text", "--from", "9 s", "--until", "3"], "has nothing between 9 s and 3"),
         (["--text", "--only", "p,q"], "no lane 'q'; its lanes are p, node 1, log t-0"),
     ]
-    for options, words in table:
+    for options, words in refused:
         assert run(["run", str(story), *options]) == 2, options
         told = capsys.readouterr()
         assert words in told.err

@@ -78,6 +78,19 @@ def test_no_text_is_cut_off(name: str) -> None:
     assert all(left[1] < right[0] for left, right in pairwise(names))
 
 
+@pytest.mark.parametrize("name", ["late_end_txn", "hanging_transaction", "late_record"])
+def test_what_is_written_about_a_late_message_ends_before_the_coordinators(name: str) -> None:
+    root = fromstring(draw(history_of(name)))
+    bars = min(
+        float(text.get("x", 0))
+        for text in root.iter(f"{SVG}text")
+        if is_name(text) and (text.text or "").startswith("txn ")
+    )
+    late = [text for text in root.iter(f"{SVG}text") if ", after " in (text.text or "")]
+    assert late
+    assert all(extent(text)[1] <= bars for text in late)
+
+
 @pytest.mark.parametrize("name", ["zombie_fencing", "late_end_txn", "processor_dies"])
 def test_slides_fit_a_screen_and_leave_nothing_out(name: str) -> None:
     history, shown = history_of(name), set[str]()

@@ -59,6 +59,7 @@ LOG_WORDS_MAX = 40  # characters
 _LOST_AT = 0.6  # of a message's way: where the cross stands
 _UNDER_WAY_AT = 0.45
 LOOP = 34  # how far a node's message to itself swings out
+_BADGE_WIDTH = 42  # "LATE" in its box
 _NEAR = 3  # rows: a message that takes no longer needs no label where it comes
 _LINE_LENGTH = 120  # characters of running text
 
@@ -169,7 +170,8 @@ class Scene:
             if source == target == len(lanes) - 1:
                 yield 1, width_of(note(message.event, self.messages)) + 28
             if self.is_drawn(message.arrived) and is_outer and source != target:
-                yield side, width_of(arrival_words(message, self.messages, is_far=self.is_far(message))) + 28
+                text = arrival_words(message, self.messages, is_far=self.is_far(message))
+                yield side, width_of(text) + (_BADGE_WIDTH if message.is_late else 0) + 28
             if self.is_drawn(message.lost) and is_outer:
                 yield side, width_of(loss_words(message)) + 28 - (1 - _LOST_AT) * gap
 

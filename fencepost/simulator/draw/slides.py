@@ -35,7 +35,7 @@ def slides(history: History, *, first: int = 0, scale: float = 1.0) -> list[str]
     found: list[str] = []
     for number, (head, top, low) in enumerate(pages, start=1):
         scene.window = (top, low)
-        place = f"  {number} / {len(pages)}" if len(pages) > 1 else ""
+        place = f" · {number} / {len(pages)}" if len(pages) > 1 else ""
         lesson = scene.lesson if number == 1 else []
         inside = [
             label(12, 22, history.title + place, kind="title"),
