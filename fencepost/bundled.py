@@ -1,4 +1,4 @@
-"""The bundled scenarios by name: inside the package in a wheel, beside the package in a checkout."""
+"""The bundled scenarios and pages by name: inside the package in a wheel, beside it in a checkout."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from pathlib import Path
 
 def bundled_scenarios() -> dict[str, Path]:
     """Their files by name, such as `zombie_fencing`: the stories first, then what searches found."""
-    package = Path(__file__).parent
-    folders = [package / "scenarios", package.parent / "scenarios"]
-    found = [path for pattern in ("*.toml", "found/*.toml") for path in _in(folders, pattern)]
+    found = [path for pattern in ("*.toml", "found/*.toml") for path in _in("scenarios", pattern)]
     return {path.stem: path for path in found}
 
 
-def _in(folders: list[Path], pattern: str) -> list[Path]:
-    return sorted(path for folder in folders for path in folder.glob(pattern))
+def bundled_pages() -> dict[str, Path]:
+    """The pages of the documentation by name, such as `access`; `scenarios` describes the format of them."""
+    pages = {path.stem: path for path in _in("docs", "*.md")}
+    return dict(sorted({**pages, "scenarios": _in("scenarios", "README.md")[0]}.items()))
+
+
+def _in(folder: str, pattern: str) -> list[Path]:
+    package = Path(__file__).parent
+    return sorted(path for place in (package, package.parent) for path in (place / folder).glob(pattern))

@@ -30,7 +30,8 @@ ROOT = "Kafka-style exactly-once messaging: a broker, a client, and tools that l
 EPILOGUE = """
 Exit codes: 0 success, 1 failure or something found, 2 wrong usage, 3 no broker, 130 Ctrl-C, 143 SIGTERM.
 
-FENCEPOST_BOOTSTRAP_SERVER and ~/.config/fencepost/config.toml save typing; docs/cli.md describes both.
+FENCEPOST_BOOTSTRAP_SERVER and ~/.config/fencepost/config.toml save typing; `fencepost help cli` describes
+both.
 """
 
 # Each command: its words, where its function is (None for a group of commands), and its help: one sentence
@@ -81,8 +82,9 @@ COMMANDS = (
         "fencepost.cli.fault:add_faults",
         """Add faults to a running broker.
 
-        A fault is "when POINT do ACTION [until POINT] [every N times]"; docs/faults.md shows what a broker
-        can play. A client is named by its client id, * is any client, and `broker` is the broker.
+        A fault is "when POINT do ACTION [until POINT] [every N times]"; `fencepost help faults` shows
+        what a broker can play. A client is named by its client id, * is any client, and `broker` is the
+        broker.
         """,
     ),
     (
@@ -288,6 +290,14 @@ COMMANDS = (
         after the other: it writes one record to every partition, and then commits or aborts; both are
         explored. The exit code is 1 if a violation is found or if the search ends before it has checked all
         states.
+        """,
+    ),
+    (
+        "help",
+        "fencepost.cli.help:print_page",
+        """Print a page of the documentation, or list the pages.
+
+        The pages are part of the package, so they fit this version.
         """,
     ),
     (

@@ -19,7 +19,7 @@ from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 
 SHARED: Final = ("bootstrap-server", "command-config")
 """The keys outside tables: options of every command that has them."""
-THEN: Final = "docs/cli.md shows a configuration file; FENCEPOST_CONFIG names the file to read"
+THEN: Final = "`fencepost help cli` shows a configuration file; FENCEPOST_CONFIG names the file to read"
 
 
 @attrs.frozen

@@ -51,8 +51,8 @@ ADVICE: Final = {
     ErrorCode.NON_EMPTY_GROUP: "stop its members first; `fencepost group describe` shows them",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop its members first; `fencepost group describe` shows them",
     ErrorCode.OFFSET_OUT_OF_RANGE: "`fencepost topic describe` shows where the logs start and end",
-    ErrorCode.INVALID_RECORD: "a record of a compacted topic needs a key: KEY<tab>VALUE (docs/compaction.md)",
-    ErrorCode.INVALID_CONFIG: "docs/compaction.md lists the settings of a topic",
+    ErrorCode.INVALID_RECORD: "a record of a compacted topic needs a key (`fencepost help compaction`)",
+    ErrorCode.INVALID_CONFIG: "`fencepost help compaction` lists the settings of a topic",
     ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction of this id is still ending; try again",
     ErrorCode.KAFKA_STORAGE_ERROR: "look at the broker's messages; `fencepost check DIR` finds damaged files",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a topic name has up to 249 ASCII letters, digits, '.', '_' and '-'",
@@ -109,11 +109,12 @@ def report(problem: Exception) -> int:
         case AuthenticationFailed():
             what, code = problem.because, NO_BROKER
             then = (
-                "check the security settings in --command-config FILE and in the environment (docs/access.md)"
+                "check the security settings in --command-config FILE and in the environment "
+                "(`fencepost help access`)"
             )
         case AuthorizationFailed():
             what = REQUEST_NAME.sub("", problem.because)
-            then = "an administrator can allow it in the broker's ACL file (docs/access.md)"
+            then = "an administrator can allow it in the broker's ACL file (`fencepost help access`)"
         case ClientError():
             what, then = REQUEST_NAME.sub("", problem.because), ADVICE.get(problem.error, "")
         case ConnectionError():

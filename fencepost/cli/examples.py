@@ -75,5 +75,6 @@ EXAMPLES: Final = {
         "fencepost explore --transaction-version 0 --output found",
     ),
     "--install-completion": ("fencepost --install-completion",),
+    "help": ("fencepost help", "fencepost help operations"),
     "demo": ("fencepost demo --flights 20000", "fencepost demo --break fencing"),
 }

@@ -65,7 +65,7 @@ def explore(
         Whether partition leaders verify transactions of older clients with the coordinator.
         [default: no in version 0, as it shipped; yes in versions 1 and 2]
     without_fixes
-        Switch off one of Kafka's later fixes, by its name in docs/fidelity.md. Repeatable.
+        Switch off one of Kafka's later fixes, by its name in `fencepost help fidelity`. Repeatable.
     max_states
         Stop the search after this number of states.
     for_

@@ -52,7 +52,7 @@ def add_faults(
         try:
             added = faults.add(text)
         except BadPhrase as problem:
-            then = "scenarios/README.md lists the phrases, docs/faults.md what a broker can play"
+            then = "`fencepost help scenarios` lists the phrases, `... help faults` what a broker can play"
             raise CommandFailed(str(problem), then=then, code=WRONG_USAGE) from problem
         facts = {"fault_id": added.fault_id, "fault": text}
         print_done(f"Added fault {added.fault_id}: {text}", facts, as_json=as_json)

@@ -74,7 +74,7 @@ class WorldOptions:
         WithoutFixes,
         Parameter(
             show_default=False,
-            help="Switch off one of Kafka's later fixes, by its name in docs/fidelity.md. Repeatable.",
+            help="Switch off one of Kafka's later fixes, by its name: `fencepost help fidelity`. Repeatable.",
         ),
     ] = ()
     broken: Annotated[

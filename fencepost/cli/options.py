@@ -36,7 +36,7 @@ CommandConfig = Annotated[
     Parameter(
         "--command-config",
         env_var="FENCEPOST_COMMAND_CONFIG",
-        help="TOML file with the security settings of the client (docs/access.md).",
+        help="TOML file with the security settings of the client (`fencepost help access`).",
     ),
 ]
 Int64 = Annotated[int, Parameter(validator=validators.Number(gte=-INT64_MAX - 1, lte=INT64_MAX))]
@@ -135,7 +135,7 @@ def security_of(config: Path | None) -> SecuritySettings:
     try:
         Security(**settings)
     except (TypeError, ValueError) as problem:
-        then = f"correct {config or 'the environment'}; docs/access.md shows the settings"
+        then = f"correct {config or 'the environment'}; `fencepost help access` shows the settings"
         raise CommandFailed(str(problem), then=then, code=WRONG_USAGE) from problem
     return settings
 
@@ -153,7 +153,7 @@ def text_of(option: str, file: Path, *, then: str) -> str:
 
 
 def _settings_in(config: Path) -> dict[str, Any]:
-    then = "docs/access.md shows such a file, and the environment variables that can replace it"
+    then = "`fencepost help access` shows such a file, and the environment variables that can replace it"
     try:
         return tomllib.loads(text_of("--command-config", config, then=then))
     except tomllib.TOMLDecodeError as problem:
@@ -202,7 +202,9 @@ def _check_fix_names(_: type, names: tuple[str, ...]) -> None:
         KafkaFixes.without(names)
     except ValueError as problem:
         raise CommandFailed(
-            f"--without-fix: {problem}", then="docs/fidelity.md describes each of them", code=WRONG_USAGE
+            f"--without-fix: {problem}",
+            then="`fencepost help fidelity` describes each of them",
+            code=WRONG_USAGE,
         ) from problem
 
 

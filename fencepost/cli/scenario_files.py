@@ -58,7 +58,7 @@ def read(path: Path, *, advice: str | None = None) -> Scenario:
     except UnicodeDecodeError as undecodable:
         problem, then = f"{path} is not UTF-8: {undecodable}", "give a scenario, which is a TOML file"
     except BadScenario as bad:
-        problem, then = str(bad), "scenarios/README.md describes the format of scenarios"
+        problem, then = str(bad), "`fencepost help scenarios` describes the format of scenarios"
     raise CommandFailed(problem, then=then, code=WRONG_USAGE)
 
 

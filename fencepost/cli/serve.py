@@ -105,11 +105,11 @@ def serve(
     users
         User file, written by `fencepost user add`: clients must log in (SASL PLAIN or SCRAM-SHA-256).
     acls
-        TOML file with the rights of users (docs/access.md). Without it, everyone who may connect may do
-        everything.
+        TOML file with the rights of users (`fencepost help access`). Without it, everyone who may connect
+        may do everything.
     override
         A setting of the broker as NAME=VALUE, under its name in Kafka, such as
-        group.initial.rebalance.delay.ms=0. docs/clients.md lists them. Repeatable.
+        group.initial.rebalance.delay.ms=0. `fencepost help clients` lists them. Repeatable.
     sync
         When to force the log to disk: none = never (survives kills, not power loss), commit = before a commit
         is acknowledged, all = before every acknowledgement.
@@ -119,9 +119,10 @@ def serve(
     partition_verification
         Whether partition leaders verify transactions of older clients with the coordinator (KIP-890).
     without_fixes
-        Switch off one of Kafka's later fixes, by its name in docs/fidelity.md. Repeatable.
+        Switch off one of Kafka's later fixes, by its name in `fencepost help fidelity`. Repeatable.
     fault
-        Inject a fault for your own tests, in the phrases of scenarios (scenarios/README.md). Repeatable.
+        Inject a fault for your own tests, in the phrases of scenarios (`fencepost help scenarios`).
+        Repeatable.
         For example "when node 1 sends Produce reply #3 do drop", or
         "when coordinator of app appends PREPARE_COMMIT do pause node 1".
     metrics_port
@@ -209,7 +210,8 @@ def _parsed_setting(config: BrokerConfig, text: str) -> Any:
         return config.parse(text)
     except ValueError as problem:
         what = f"--override {config.name}={text}: {problem}"
-        raise CommandFailed(what, then="docs/clients.md lists the settings", code=WRONG_USAGE) from problem
+        then = "`fencepost help clients` lists the settings"
+        raise CommandFailed(what, then=then, code=WRONG_USAGE) from problem
 
 
 def _together(node: NodeSettings) -> NodeSettings:
@@ -219,7 +221,7 @@ def _together(node: NodeSettings) -> NodeSettings:
     try:
         check_together(node)
     except ValueError as problem:
-        then = "set both with --override; docs/clients.md lists the settings"
+        then = "set both with --override; `fencepost help clients` lists the settings"
         raise CommandFailed(f"--override: {problem}", then=then, code=WRONG_USAGE) from problem
     return node
 
@@ -229,7 +231,8 @@ def _no_setting(name: str, possible: Sequence[str]) -> CommandFailed:
 
     return CommandFailed(
         f"--override: a broker has no setting {name}{suggestion(name, possible)}",
-        then="docs/clients.md lists the settings; `fencepost topic create --config` sets those of a topic",
+        then="`fencepost help clients` lists the settings; those of a topic are set by "
+        "`fencepost topic create --config`",
         code=WRONG_USAGE,
     )
 
@@ -290,7 +293,7 @@ def _parsed(option: str, file: Path, parse: Callable[[str, str], Parsed]) -> Par
 
     then = {
         "--users": "`fencepost user add FILE NAME` writes a user file",
-        "--acls": "docs/access.md shows an ACL file",
+        "--acls": "`fencepost help access` shows an ACL file",
     }
     text = text_of(option, file, then=then[option])
     try:
@@ -304,8 +307,8 @@ def _check_host(host: str, access: AccessSettings, *, insecure: bool) -> None:
     if missing and not insecure and not _is_loopback(host):
         raise CommandFailed(
             f"--host {host} opens the broker to other machines, which needs {', and '.join(missing)}",
-            then="docs/access.md shows how to set them up; --insecure starts the broker without them, open "
-            "to everyone who can reach the port",
+            then="`fencepost help access` shows how to set them up; --insecure starts the broker without "
+            "them, open to everyone who can reach the port",
             code=WRONG_USAGE,
         )
 
@@ -349,7 +352,7 @@ def _faults(settings: BrokerSettings) -> FaultInjector:
     try:
         injector = injector_of(settings)
     except BadPhrase as problem:
-        possible = "; ".join(problem.possible) or "scenarios/README.md lists the phrases"
+        possible = "; ".join(problem.possible) or "`fencepost help scenarios` lists the phrases"
         raise CommandFailed(f"--fault: {problem}", then=possible, code=WRONG_USAGE) from problem
     injector.report = _tell_strike
     return injector

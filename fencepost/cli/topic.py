@@ -83,7 +83,7 @@ def create_topic(
         Number of partitions; it can grow later, but never shrink.
     config
         A setting of the topic as name=value, under its name in Kafka, such as cleanup.policy=compact,
-        retention.ms or max.message.bytes; docs/compaction.md lists them. Repeatable.
+        retention.ms or max.message.bytes; `fencepost help compaction` lists them. Repeatable.
     """
     _refuse_internal(name, "created")
     configs = settings_in("--config", config, example=EXAMPLE)
@@ -183,7 +183,7 @@ def alter_topic(
     name
         The topic.
     config
-        A setting as name=value; docs/compaction.md lists them. Repeatable.
+        A setting as name=value; `fencepost help compaction` lists them. Repeatable.
     delete_config
         A setting to remove from the topic, so that the broker's value applies again. Repeatable.
     partitions

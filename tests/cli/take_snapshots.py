@@ -169,6 +169,7 @@ SESSION: Final = (
 )
 
 EXCEPTIONS: Final = {
+    "help": "it prints the pages of docs/; test_help.py compares them",
     "top": "its rates are never the same; test_status.py checks them",
     "serve": "it runs until a signal; test_serve.py and test_processes.py check what it prints",
     "demo": "it takes half a minute with Spark; tests/demo checks what it prints",

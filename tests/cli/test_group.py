@@ -118,7 +118,7 @@ def test_a_topic_takes_settings(tool: GroupTool) -> None:
         outcome = producer.send("small", b"x" * 100)
         with pytest.raises(Exception, match="MESSAGE_TOO_LARGE"):
             outcome.result()
-    assert "docs/compaction.md" in tool("topic", "create", "u", "--config", "flush.ms=1", code=1)
+    assert "`fencepost help compaction`" in tool("topic", "create", "u", "--config", "flush.ms=1", code=1)
     assert "is not name=value" in tool("topic", "create", "u", "--config", "small", code=2)
     twice = ("--config", "max.message.bytes=1000", "--config", "max.message.bytes=2000")
     assert "--config sets max.message.bytes twice" in tool("topic", "create", "u", *twice, code=2)

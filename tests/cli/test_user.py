@@ -69,9 +69,9 @@ def test_a_bad_name_or_password_writes_nothing(
         ("--users", b"[[acl]]", "{file}: this is an ACL file, not a user file", "give it as --acls"),
         ("--users", b"iterations = 4096", "{file}: not a complete user file", "`fencepost user add`"),
         ("--users", b"-----BEGIN", "{file}: not TOML", "`fencepost user add`"),
-        ("--acls", None, "cannot read --acls {file}: No such file", "docs/access.md"),
+        ("--acls", None, "cannot read --acls {file}: No such file", "`fencepost help access`"),
         ("--acls", b"[users]", "{file}: this is a user file, not an ACL file", "give it as --users"),
-        ("--acls", b"x = ", "{file}: not TOML", "docs/access.md"),
+        ("--acls", b"x = ", "{file}: not TOML", "`fencepost help access`"),
     ],
 )
 def test_a_broker_says_what_is_wrong_with_its_files(
@@ -99,7 +99,7 @@ def test_a_file_of_settings_that_is_missing_is_named_before_a_broker_is_looked_f
     assert run(command) == WRONG_USAGE
     said = capsys.readouterr().err
     assert f"cannot read --command-config {file}: No such file" in said
-    assert "docs/access.md" in said
+    assert "`fencepost help access`" in said
 
 
 def test_the_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ _HEADER = re.compile(r"\s*\[\[\s*acl\s*\]\]")
 
 def parse_acls(text: str, file: str) -> Acls:
     """The rules in the text of an ACL file; AccessFileError if one is not valid."""
-    given = _parsed(text, file, "docs/access.md shows an ACL file")
+    given = _parsed(text, file, "`fencepost help access` shows an ACL file")
     if "users" in given:
         raise AccessFileError(f"{file}: this is a user file, not an ACL file: give it as --users")
     lines = [number for number, line in enumerate(text.splitlines(), 1) if _HEADER.match(line)]
