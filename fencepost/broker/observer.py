@@ -19,6 +19,10 @@ class Observer(Protocol):
         """A broker accepts connections: for the first time, or again after it ended."""
         ...
 
+    def killed(self) -> None:
+        """The broker is killed, by a fault or otherwise; `started` follows if it starts again."""
+        ...
+
     def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
         """A request has arrived, and is not taken up yet."""
         ...

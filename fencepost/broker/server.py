@@ -241,6 +241,8 @@ class Server:
         if self.killed is None:
             self.killed = Killed(loses_power=loses_power, restarts_after_ms=restarts_after_ms)
             self.is_held = True
+            if self.observer is not None:
+                self.observer.killed()
             self.scope.cancel()
             for connection in list(self.connections.opened.values()):
                 connection.reset()

@@ -79,6 +79,7 @@ class Recording:
     _asked: dict[ReplyTo, _Asked] = attrs.Factory(dict[ReplyTo, "_Asked"])
     _bounds: dict[TopicPartition, tuple[int, int]] = attrs.Factory(dict[TopicPartition, tuple[int, int]])
     _node: Node | None = None
+    _is_down: bool = False
 
     # --- reading it
 
@@ -115,7 +116,13 @@ class Recording:
         if self._node is not None:
             self._add(Struck(self._now(), participant=BROKER, label="restart"))
         self._node = node
+        self._is_down = False
         self._asked.clear()  # connections are counted anew
+
+    def killed(self) -> None:
+        """The broker is killed; a fault that does so has struck before."""
+        if not self._is_down:
+            self.struck("crash", None)
 
     def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
         """A request has arrived."""
@@ -167,6 +174,7 @@ class Recording:
         """A fault struck, or ended."""
         asked = None if to is None else self._asked.get(to)
         number = None if asked is None or asked.is_taken else asked.number
+        self._is_down = self._is_down or label.startswith("crash")
         self._add(Struck(self._now(), participant=BROKER, label=label, number=number))
         if number is not None and label == DROP:
             self._add(Lost(self._now(), number=number, because="its connection breaks"))

@@ -9,7 +9,7 @@ import pytest
 
 from fencepost import Broker, Consumer, Producer
 from fencepost.simulator.draw.fates import follow
-from fencepost.simulator.world.history import Appended, Bounded, Coordinated, Sent
+from fencepost.simulator.world.history import Appended, Bounded, Coordinated, Sent, Struck
 from fencepost.testing import recording
 from fencepost.testing.recording import Recording
 from fencepost.testing.topic import create_topic
@@ -71,6 +71,31 @@ def test_kafkas_clients_have_lanes_of_their_own() -> None:
         pay(broker, b"B")
     assert seen.history().participants == ("the C client", "shop", "broker")
     assert "Produce orders-0 A" in seen.table()
+
+
+def test_faults_kills_and_starts_are_drawn_where_they_happen() -> None:
+    seen = Recording()
+    with Broker(observer=seen) as broker:
+        create_topic(broker, "orders", 1)
+        broker.faults.add("when shop sends Produce do drop")
+        broker.faults.add("when shop sends Produce #2 do hold until after 1 ms")
+        broker.faults.add("when broker sends EndTxn reply to shop do crash broker until after 1 ms")
+        pay(broker, b"A")
+        broker.kill()
+        broker.restart()
+        broker.power_cut()
+        broker.restart()
+    events = seen.history().events
+    struck = [event for event in events if isinstance(event, Struck)]
+    assert [event.label for event in struck] == (
+        ["drop", "hold", "release", "crash", "restart", "crash", "restart", "crash", "restart"]
+    )
+    messages = follow(events)
+    dropped, held = messages[struck[0].number or 0], messages[struck[1].number or 0]
+    assert dropped.because == "its connection breaks"
+    assert held.event.label == dropped.event.label
+    assert held.arrived is not None
+    assert held.arrived > events.index(struck[2])
 
 
 def test_readers_and_fixtures_are_not_drawn() -> None:
