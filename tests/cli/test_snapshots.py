@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -34,8 +35,8 @@ def test_json_is_one_object_per_line_with_names_of_one_style(
     step: Step, taken: dict[Step, dict[Mode, Shown]]
 ) -> None:
     for line in taken[step][Mode.JSON].stdout.splitlines():
-        found = json.loads(line)
-        assert isinstance(found, dict)
+        found: dict[str, Any] = json.loads(line)
+        assert type(found) is dict
         for name, value in found.items():
             assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
             assert value != A_TIME or name.endswith("_ms")
