@@ -29,6 +29,7 @@ from benchmarks.brokers_report import (
     brokers_grid,
     brokers_results,
 )
+from benchmarks.growth import growth_as_json, growth_conditions, growth_grids, measured_growth
 from benchmarks.load_rounds import Round, Tell, measure
 from benchmarks.loads import Load, Scale
 from benchmarks.report import (
@@ -36,6 +37,7 @@ from benchmarks.report import (
     Report,
     as_json,
     conditions,
+    figures_as_json,
     grids,
     import_trio,
     load_results,
@@ -58,7 +60,12 @@ FULL, QUICK = Scale(), Scale(records=100_000, transactions=200)
 FULL_SIMULATOR, QUICK_SIMULATOR = SimulatorScale(), SimulatorScale(calm_worlds=1, seeds=10)
 FULL_ROUNDS, QUICK_ROUNDS = 5, 2
 SIMULATOR_ROUNDS = 3
-CHOICES = {"produce": [Load.PRODUCE], "fetch": [Load.FETCH, Load.FETCH_VALUES], "commits": [Load.COMMITS]}
+CHOICES = {
+    "produce": [Load.PRODUCE, Load.SEND_MANY],
+    "fetch": [Load.FETCH, Load.FETCH_VALUES],
+    "commits": [Load.COMMITS, Load.COMMITS_OF_TEN, Load.COMMITS_OF_TEN_SYNCED],
+    "latency": [Load.LATENCY],
+}
 CLIENT_LOADS = [load for loads in CHOICES.values() for load in loads]
 
 app = App(name="benchmarks", help_format="plaintext")
@@ -69,7 +76,7 @@ def run(
     *,
     quick: Annotated[bool, Parameter(negative="")] = False,
     rounds: int | None = None,
-    only: Literal["produce", "fetch", "commits", "brokers", "simulator"] | None = None,
+    only: Literal["produce", "fetch", "commits", "latency", "brokers", "simulator", "growth"] | None = None,
     records: int | None = None,
     transactions: int | None = None,
     as_json_line: Annotated[bool, Parameter("--json", negative="")] = False,
@@ -86,7 +93,7 @@ def run(
     rounds
         Number of rounds.
     only
-        Measure only this.
+        Measure only this. Growth is measured only if it is named: with what a broker becomes slower.
     records
         Number of records to produce and fetch.
     transactions
@@ -103,6 +110,7 @@ def run(
     if only is None or only in CHOICES:
         report = measured_report(CHOICES.get(only or "", CLIENT_LOADS), scale, rounds=rounds_of_loads)
         _hand_out(grids(report), conditions(report), section="measured" if write else None)
+        found["figures"] = figures_as_json(report.loads, report.standing)
         found |= as_json(report.loads, report.standing, report.import_trio)
     if only in (None, "brokers") and OURS.is_installed:
         results = brokers_results(
@@ -116,6 +124,10 @@ def run(
         tables, where = simulator_grids(simulator), simulator_conditions(simulator)
         _hand_out(tables, where, section="simulated" if write else None)
         found["simulator"] = simulator_as_json(simulator)
+    if only == "growth":
+        grown = measured_growth(quick=quick)
+        _hand_out(growth_grids(grown), growth_conditions(grown), section="growth" if write else None)
+        found["growth"] = growth_as_json(grown)
     if as_json_line:
         print(json.dumps(found))
 

@@ -62,14 +62,15 @@ class RunningBroker:
     address: str
     process_id: int
     start_seconds: float
+    ready_seconds: float | None
     idle_bytes: int | None
 
 
-def running(system: System, data: Path) -> AbstractContextManager[RunningBroker]:
-    """Runs a fresh broker for the block; those that have files keep them under `data`."""
+def running(system: System, data: Path, *, sync: str = "none") -> AbstractContextManager[RunningBroker]:
+    """Runs a fresh broker for the block; those that have files keep them under `data`. `sync` is ours."""
     match system:
         case System.OURS | System.CONFLUENT_ON_FENCEPOST:
-            return _fencepost(data)
+            return _fencepost(data, sync)
         case System.CONFLUENT:
             return _mock_cluster(data)
         case System.CONFLUENT_ON_KAFKA:
@@ -84,14 +85,15 @@ def seconds_to_import_trio(data: Path) -> float:
 
 
 @contextmanager
-def _fencepost(data: Path) -> Generator[RunningBroker]:
+def _fencepost(data: Path, sync: str) -> Generator[RunningBroker]:
     with TemporaryDirectory(dir=data) as directory:
         begun = time.perf_counter()
-        partitions = ("--override", f"num.partitions={PARTITIONS}")
-        command = ("fencepost", "serve", directory, "--port", "0", "--with-parent", *partitions)
+        settings = ("--sync", sync, "--override", f"num.partitions={PARTITIONS}")
+        command = ("fencepost", "serve", directory, "--port", "0", "--with-parent", *settings)
         with _speaking(*command, data=data) as (process, ready):
+            ready_seconds = time.perf_counter() - begun
             _ask_for_metadata(ready["host"], ready["port"])
-            yield _started(f"{ready['host']}:{ready['port']}", process, begun)
+            yield _started(f"{ready['host']}:{ready['port']}", process, begun, ready_seconds)
 
 
 @contextmanager
@@ -110,8 +112,11 @@ def _apache_kafka(data: Path) -> Generator[RunningBroker]:
             yield _started(address, process, begun)
 
 
-def _started(address: str, process: subprocess.Popen[bytes], begun: float) -> RunningBroker:
+def _started(
+    address: str, process: subprocess.Popen[bytes], begun: float, ready_seconds: float | None = None
+) -> RunningBroker:
     return RunningBroker(
+        ready_seconds=ready_seconds,
         address=address,
         process_id=process.pid,
         start_seconds=time.perf_counter() - begun,

@@ -6,6 +6,7 @@ Rule: differences in favour of the peer are kept.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -77,6 +78,26 @@ def _producing(address: str, scale: Scale) -> Generator[Work]:
 
 
 @contextmanager
+def _one_by_one(address: str, scale: Scale) -> Generator[Work]:
+    """Each record is acknowledged before the next one is sent."""
+    topic = f"bench-{uuid4().hex}"
+    producer = Producer({**PRODUCER, "bootstrap.servers": address, "linger.ms": 0})
+    producer.produce(topic, b"first")
+    producer.flush()
+
+    def work() -> list[float]:
+        took: list[float] = []
+        for _ in range(scale.operations(Load.LATENCY)):
+            began = time.perf_counter()
+            producer.produce(topic, VALUES[0], KEYS[0])
+            producer.flush()
+            took.append(time.perf_counter() - began)
+        return took
+
+    yield work
+
+
+@contextmanager
 def _committing(address: str, scale: Scale, *, producers: int) -> Generator[Work]:
     """Each producer commits transactions to one partition of its own, one at a time, in its own thread."""
     commits = [_committer(address) for _ in range(producers)]
@@ -138,11 +159,13 @@ def _fetching(address: str, scale: Scale) -> Generator[Work]:
 
 
 def prepared(load: Load, address: str, scale: Scale) -> AbstractContextManager[Work]:
-    """Prepares the work of a load. The peer can only fetch records, not columns."""
+    """Prepares the work of a load. The peer can only send and fetch records, not columns."""
     match load:
-        case Load.PRODUCE:
+        case Load.PRODUCE | Load.SEND_MANY:
             return _producing(address, scale)
-        case Load.COMMITS | Load.COMMITS_OF_TEN:
+        case Load.LATENCY:
+            return _one_by_one(address, scale)
+        case Load.COMMITS | Load.COMMITS_OF_TEN | Load.COMMITS_OF_TEN_SYNCED:
             return _committing(address, scale, producers=COMMIT_LOADS[load])
         case Load.FETCH | Load.FETCH_VALUES:
             return _fetching(address, scale)

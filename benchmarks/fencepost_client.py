@@ -5,14 +5,27 @@ Rule: connections, topics and first responses are not timed.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import islice
 from uuid import uuid4
 
-from benchmarks.loads import KEYS, PARTITIONS, RECORDS_PER_TRANSACTION, VALUES, Load, Scale, Work
-from fencepost import Admin, Consumer, Producer, TopicPartition
+import trio
+from anyio.from_thread import start_blocking_portal
+
+from benchmarks.loads import (
+    COMMIT_LOADS,
+    KEYS,
+    PARTITIONS,
+    RECORDS_PER_TRANSACTION,
+    VALUES,
+    Load,
+    Scale,
+    Work,
+)
+from fencepost import Admin, AsyncProducer, Consumer, Producer, TopicPartition
 from fencepost.client.consumer_records import ConsumedBatch
 from fencepost.client.shells.sync import SendFuture
 
@@ -53,6 +66,76 @@ def _producing(address: str, scale: Scale) -> Generator[Work]:
             return stored + sum(map(_stored, waiting))
 
         yield work
+
+
+@contextmanager
+def _sending_columns(address: str, scale: Scale) -> Generator[Work]:
+    """Each call sends a thousand values with their keys."""
+    topic = _fresh_topic(address)
+    with Producer(address) as producer:
+        producer.send(topic, b"first").result()
+
+        def work() -> int:
+            sent = [
+                producer.send_many(topic, VALUES[:count], KEYS[:count]) for count in _counts(scale.records)
+            ]
+            producer.flush()
+            return sum(len(futures.result()) for futures in sent)
+
+        yield work
+
+
+def _counts(records: int) -> list[int]:
+    whole, rest = divmod(records, len(VALUES))
+    return [len(VALUES)] * whole + [rest] * bool(rest)
+
+
+@contextmanager
+def _one_by_one(address: str, scale: Scale) -> Generator[Work]:
+    """Each record is acknowledged before the next one is sent."""
+    topic = _fresh_topic(address)
+    with Producer(address, linger_ms=0) as producer:
+        producer.send(topic, b"first").result()
+
+        def work() -> list[float]:
+            took: list[float] = []
+            for _ in range(scale.operations(Load.LATENCY)):
+                began = time.perf_counter()
+                producer.send(topic, VALUES[0], KEYS[0]).result()
+                took.append(time.perf_counter() - began)
+            return took
+
+        yield work
+
+
+@contextmanager
+def _committing_at_once(address: str, scale: Scale, *, producers: int) -> Generator[Work]:
+    """Each producer commits transactions to one partition of its own, one at a time, in its own task."""
+    with start_blocking_portal("trio") as portal, ExitStack() as stack:
+        commits: list[tuple[AsyncProducer, str]] = []
+        for _ in range(producers):
+            made = AsyncProducer(address, transactional_id=f"bench-{uuid4().hex}")
+            producer = stack.enter_context(portal.wrap_async_context_manager(made))
+            portal.call(producer.init_transactions)
+            commits.append((producer, _fresh_topic(address)))
+        shares = [len(range(number, scale.transactions, producers)) for number in range(producers)]
+
+        async def commit(producer: AsyncProducer, topic: str, count: int) -> None:
+            for _ in range(count):
+                producer.begin_transaction()
+                for value in VALUES[:RECORDS_PER_TRANSACTION]:
+                    await producer.send(topic, value, KEYS[0])
+                await producer.commit_transaction()
+
+        async def commit_all() -> int:
+            async with trio.open_nursery() as nursery:
+                for (producer, topic), count in zip(commits, shares, strict=True):
+                    nursery.start_soon(commit, producer, topic, count)
+            return sum(shares)
+
+        for producer, topic in commits:
+            portal.call(commit, producer, topic, 1)
+        yield lambda: portal.call(commit_all)
 
 
 @contextmanager
@@ -118,8 +201,12 @@ def prepared(load: Load, address: str, scale: Scale) -> AbstractContextManager[W
             return _fetching(address, scale, _bytes_of_records)
         case Load.FETCH_VALUES:
             return _fetching(address, scale, _bytes_of_values)
-        case Load.COMMITS_OF_TEN:
-            raise ValueError("only one client is measured on several brokers, and it is not ours")
+        case Load.SEND_MANY:
+            return _sending_columns(address, scale)
+        case Load.LATENCY:
+            return _one_by_one(address, scale)
+        case Load.COMMITS_OF_TEN | Load.COMMITS_OF_TEN_SYNCED:
+            return _committing_at_once(address, scale, producers=COMMIT_LOADS[load])
 
 
 def fill(address: str, scale: Scale) -> None:

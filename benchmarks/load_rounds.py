@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 
 import attrs
 
@@ -75,13 +76,16 @@ def _measure_once(
         tell("brokers")
         import_trio_seconds = seconds_to_import_trio(data)
         brokers = {system: stack.enter_context(running(system, data)) for system in systems}
+        synced = dict(brokers)
+        if Load.COMMITS_OF_TEN_SYNCED in loads and System.OURS in systems:
+            synced[System.OURS] = stack.enter_context(running(System.OURS, data, sync="commit"))
         samples: dict[Load, dict[System, Sample]] = {}
         if FETCHES.intersection(loads):
             for system, broker in brokers.items():
                 tell(f"records to fetch, {system.value}")
                 _run(system, FILL, broker, scale, data)
         for load in loads:
-            for system, broker in brokers.items():
+            for system, broker in (synced if load is Load.COMMITS_OF_TEN_SYNCED else brokers).items():
                 tell(f"{load.value}, {system.value}")
                 sample = Sample(**json.loads(_run(system, load.value, broker, scale, data)))
                 samples.setdefault(load, {})[system] = sample
@@ -107,6 +111,7 @@ def _run(system: System, load: str, broker: RunningBroker, scale: Scale, data: P
 def _standing(broker: RunningBroker) -> Standing:
     return Standing(
         start_seconds=broker.start_seconds,
+        ready_seconds=broker.ready_seconds,
         idle_bytes=broker.idle_bytes,
         peak_bytes=resident_bytes(broker.process_id, peak=True),
     )
@@ -138,7 +143,9 @@ def timed(work: Work, operations: int, *, broker_process_id: int) -> Sample:
     seconds = time.perf_counter() - begun
     client_cpu = time.process_time() - client_before
     broker_after = cpu_seconds(broker_process_id)
-    assert done == operations, f"{done} of {operations} operations were done"
+    each = done if isinstance(done, list) else []
+    count = len(each) if isinstance(done, list) else done
+    assert count == operations, f"{count} of {operations} operations were done"
     return Sample(
         operations=operations,
         seconds=seconds,
@@ -147,6 +154,7 @@ def timed(work: Work, operations: int, *, broker_process_id: int) -> Sample:
         if broker_before is None or broker_after is None
         else broker_after - broker_before,
         client_bytes=resident_bytes(os.getpid(), peak=True),
+        median_seconds=median(each) if each else None,
     )
 
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import attrs
 
-Work = Callable[[], int]
-"""The timed part: does one load and returns the number of operations."""
+Work = Callable[[], int | list[float]]
+"""The timed part: does one load and returns the number of operations, or the seconds that each took."""
 
 PARTITIONS: Final = 4  # of each topic; librdkafka's mock cluster creates topics with this many
 # The mock cluster drops the oldest records of a partition beyond 5 MB, so fetches read many partitions.
@@ -30,13 +30,16 @@ class Load(Enum):
     """A kind of work. The value is its name on the command line and in the table."""
 
     PRODUCE = "produce"
+    SEND_MANY = "send_many"  # of Fencepost; the peer has no such call, and does the same as for produce
     FETCH = "fetch"
     FETCH_VALUES = "fetch values"
     COMMITS = "commits"
     COMMITS_OF_TEN = "commits of 10 producers"
+    COMMITS_OF_TEN_SYNCED = "commits of 10 producers, synced"  # by our broker; the peer's has no disk
+    LATENCY = "latency of one record"  # with linger 0, each acknowledged before the next is sent
 
 
-COMMIT_LOADS: Final = {Load.COMMITS: 1, Load.COMMITS_OF_TEN: 10}
+COMMIT_LOADS: Final = {Load.COMMITS: 1, Load.COMMITS_OF_TEN: 10, Load.COMMITS_OF_TEN_SYNCED: 10}
 """The loads of transactions, and how many producers commit them."""
 
 
@@ -49,7 +52,7 @@ class Scale:
 
     def operations(self, load: Load) -> int:
         """The number of records or commits of a load."""
-        return self.transactions if load in COMMIT_LOADS else self.records
+        return self.transactions if load in COMMIT_LOADS or load is Load.LATENCY else self.records
 
     def keyed_records(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields key and value of each record of a load."""
@@ -64,13 +67,16 @@ class Scale:
 
 @attrs.frozen(kw_only=True)
 class Sample:
-    """The figures of one run. CPU covers the timed part; memory is the peak of the client."""
+    """The figures of one run. CPU covers the timed part; memory is the peak of the client. `median_seconds`
+    is that of one operation, where each was timed.
+    """
 
     operations: int
     seconds: float
     client_cpu_seconds: float
     broker_cpu_seconds: float | None
     client_bytes: int | None
+    median_seconds: float | None = None
 
     @property
     def rate(self) -> float:
@@ -80,8 +86,11 @@ class Sample:
 
 @attrs.frozen(kw_only=True)
 class Standing:
-    """The cost of a broker without load: seconds from spawn to first response, and memory in bytes."""
+    """The cost of a broker without load: seconds from spawn to its ready line and to its first response, and
+    memory in bytes.
+    """
 
     start_seconds: float
     idle_bytes: int | None
     peak_bytes: int | None
+    ready_seconds: float | None = None

@@ -23,10 +23,22 @@ from rich.table import Table
 
 from benchmarks.brokers import System
 from benchmarks.load_rounds import Round
-from benchmarks.loads import Load, Sample, Scale, Standing
+from benchmarks.loads import COMMIT_LOADS, Load, Sample, Scale, Standing
 
-GOALS: Final = {Load.PRODUCE: 1.5, Load.COMMITS: 3.0}
-"""The lowest ratio of rates, Fencepost to confluent-kafka."""
+GOALS: Final = {
+    Load.PRODUCE: 1.5,
+    Load.SEND_MANY: 6.0,
+    Load.FETCH: 3.0,
+    Load.FETCH_VALUES: 8.0,
+    Load.COMMITS: 3.0,
+    Load.COMMITS_OF_TEN: 1.2,
+    Load.COMMITS_OF_TEN_SYNCED: 0.3,
+    Load.LATENCY: 1.8,
+}
+"""The lowest ratio of rates, Fencepost to confluent-kafka; of latencies the highest."""
+READY_GOAL_MS: Final = 250
+UNITS: Final = {Load.LATENCY: "µs", **dict.fromkeys(COMMIT_LOADS, "commits/s")}
+"""The unit of a load's figure, unless it is records/s."""
 
 
 @attrs.frozen
@@ -62,7 +74,8 @@ class LoadResult:
         """Whether the median ratio reaches the goal; None without a ratio or a goal."""
         if self.ratio is None or self.goal is None:
             return None
-        return self.ratio.middle >= self.goal
+        ratio = self.ratio.middle
+        return ratio <= self.goal if self.load is Load.LATENCY else ratio >= self.goal
 
 
 @attrs.frozen(kw_only=True)
@@ -71,6 +84,7 @@ class StandingResult:
 
     system: System
     start_seconds: Spread
+    ready_seconds: float | None
     idle_bytes: float | None
     peak_bytes: float | None
 
@@ -88,14 +102,19 @@ def _load_result(load: Load, samples: Sequence[Mapping[System, Sample]]) -> Load
 
     return LoadResult(
         load=load,
-        rates={system: Spread.of([sample[system].rate for sample in samples]) for system in systems},
-        ratio=Spread.of([s[System.OURS].rate / s[System.CONFLUENT].rate for s in samples])
+        rates={system: Spread.of([_figure(sample[system]) for sample in samples]) for system in systems},
+        ratio=Spread.of([_figure(s[System.OURS]) / _figure(s[System.CONFLUENT]) for s in samples])
         if len(systems) > 1
         else None,
         client_cpu_us={s: figure(s, lambda run: _us(run, run.client_cpu_seconds)) for s in systems},
         broker_cpu_us={s: figure(s, lambda run: _us(run, run.broker_cpu_seconds)) for s in systems},
         client_bytes={s: figure(s, lambda run: run.client_bytes) for s in systems},
     )
+
+
+def _figure(sample: Sample) -> float:
+    """Operations per second, or the median µs of one where each was timed."""
+    return sample.rate if sample.median_seconds is None else sample.median_seconds * 1_000_000
 
 
 def standing_results(rounds: Sequence[Round]) -> list[StandingResult]:
@@ -111,6 +130,7 @@ def _standing_result(system: System, standing: Sequence[Standing]) -> StandingRe
     return StandingResult(
         system=system,
         start_seconds=Spread.of([each.start_seconds for each in standing]),
+        ready_seconds=_median_of([each.ready_seconds for each in standing]),
         idle_bytes=_median_of([each.idle_bytes for each in standing]),
         peak_bytes=_median_of([each.peak_bytes for each in standing]),
     )
@@ -137,6 +157,36 @@ def as_json(loads: Sequence[LoadResult], standing: Sequence[StandingResult], tri
         "loads": [{**_plain(each), "goal": each.goal, "is_reached": each.is_reached} for each in loads],
         "brokers": [_plain(each) for each in standing],
     }
+
+
+def figures_as_json(
+    loads: Sequence[LoadResult], standing: Sequence[StandingResult]
+) -> dict[str, dict[str, float | bool | None]]:
+    """Each figure that has a goal: ours, the peer's, their ratio, the goal, and whether it is met. Rates per
+    second; latencies in µs, and the time to the ready line in ms, are better if they are lower.
+    """
+    found: dict[str, dict[str, float | bool | None]] = {}
+    for each in loads:
+        peer = each.rates.get(System.CONFLUENT)
+        found[each.load.value] = {
+            "ours": each.rates[System.OURS].middle,
+            "peer": None if peer is None else peer.middle,
+            "ratio": None if each.ratio is None else each.ratio.middle,
+            "goal": each.goal,
+            "met": each.is_reached,
+        }
+    for broker in standing:
+        if broker.ready_seconds is not None:
+            ready_ms = broker.ready_seconds * 1000
+            met = ready_ms <= READY_GOAL_MS
+            found["ready"] = {
+                "ours": ready_ms,
+                "peer": None,
+                "ratio": None,
+                "goal": READY_GOAL_MS,
+                "met": met,
+            }
+    return found
 
 
 def _plain(result: LoadResult | StandingResult) -> dict[str, Any]:
@@ -167,7 +217,7 @@ def goal(words: str | None, *, is_reached: bool | None) -> str:
     """A goal and whether it was reached; a dash without a goal."""
     if words is None:
         return "-"
-    return words + {None: "", True: " reached", False: " missed"}[is_reached]
+    return words + {None: "", True: " met", False: " missed"}[is_reached]
 
 
 def show(grids: Sequence[Grid], conditions: str, console: Console) -> None:
@@ -234,20 +284,20 @@ def grids(report: Report) -> list[Grid]:
         ),
         Grid(
             "Brokers",
-            columns=("broker", "first answer after", "idle MiB", "peak MiB"),
+            columns=("broker", "ready line after", "goal", "first answer after", "idle MiB", "peak MiB"),
             rows=[
                 *(_standing_row(result) for result in report.standing),
-                ["a Python that only imports trio", _milliseconds(report.import_trio), "-", "-"],
+                ["a Python that only imports trio", "-", "-", _milliseconds(report.import_trio), "-", "-"],
             ],
         ),
     ]
 
 
 def _load_row(result: LoadResult) -> list[str]:
-    unit = "commits/s" if result.load.name == "COMMITS" else "records/s"
-    ratio_wanted = None if result.goal is None else f"≥ {result.goal:g}×"
+    sign = "≤" if result.load is Load.LATENCY else "≥"
+    ratio_wanted = None if result.goal is None else f"{sign} {result.goal:g}×"
     return [
-        f"{result.load.value}, {unit}",
+        f"{result.load.value}, {UNITS.get(result.load, 'records/s')}",
         _rate(result.rates.get(OURS)),
         _rate(result.rates.get(PEER)),
         "-" if result.ratio is None else spread(result.ratio, "{:.2f}×"),
@@ -260,8 +310,12 @@ def _load_row(result: LoadResult) -> list[str]:
 
 def _standing_row(result: StandingResult) -> list[str]:
     name = "mock cluster of librdkafka" if result.system is PEER else result.system.value
+    ready_ms = None if result.ready_seconds is None else result.ready_seconds * 1000
+    wanted = None if ready_ms is None else f"≤ {READY_GOAL_MS} ms"
     return [
         name,
+        _number(ready_ms, "{:.0f} ms"),
+        goal(wanted, is_reached=None if ready_ms is None else ready_ms <= READY_GOAL_MS),
         _milliseconds(result.start_seconds),
         _number(result.idle_bytes, "{:.0f}", unit=MEBIBYTE),
         _number(result.peak_bytes, "{:.0f}", unit=MEBIBYTE),

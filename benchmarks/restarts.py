@@ -87,11 +87,11 @@ def prepare(broker: Broker) -> None:
         broker.ask(m.FindCoordinator(kind=kind, key="anybody"))
 
 
-def identity(broker: Broker, name: str) -> tuple[int, int]:
-    """A producer id and epoch for a transactional id; the first ids need a second attempt."""
+def identity(broker: Broker, name: str, *, timeout_ms: int = 60_000) -> tuple[int, int]:
+    """A producer id and epoch for a transactional id."""
     request = m.InitProducerId(
         transactional_id=name,
-        transaction_timeout_ms=60_000,
+        transaction_timeout_ms=timeout_ms,
         producer_id=NO_PRODUCER_ID,
         producer_epoch=NO_PRODUCER_EPOCH,
     )

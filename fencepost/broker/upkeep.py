@@ -1,6 +1,6 @@
 """The upkeep of a host's logs: compaction and the deletion of old segments, beside everything else.
 
-Rule: files change only in `finish`, which the shell calls between two rounds of syncs. What takes long is in
+Rule: files change only in `finish`, which the shell calls while no sync is under way. What takes long is in
 `Cleaning.work`, for a thread of the shell.
 """
 
