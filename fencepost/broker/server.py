@@ -57,6 +57,7 @@ import trio
 
 from fencepost.broker.access.session import AccessSettings, NotAdmitted, Session
 from fencepost.broker.admission import Admission, admission_to
+from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.connections import (
     PRESSED_SWEEP_MS,
     SWEEP_MS,
@@ -87,7 +88,7 @@ from fencepost.journal.disk import DiskStorage
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.power import Machine
-from fencepost.journal.storage import StorageError
+from fencepost.journal.storage import StorageError, directory_name
 from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.frames import FrameTooLarge, PeerSpeaksTls, ReplyFrame, RequestFrame, encode_reply
 from fencepost.protocol.messages import BrokerStatusReply, Produce, Request
@@ -800,8 +801,12 @@ def _opened(settings: BrokerSettings, machine: Machine, faults: FaultInjector) -
 
 def machine_of(settings: BrokerSettings) -> Machine:
     """The machine on which a broker with these settings runs, and runs again after a crash."""
-    directory = settings.directory
-    return Machine(MemoryStorage() if directory is None else DiskStorage(Path(directory)))
+    if settings.directory is None:
+        return Machine(MemoryStorage())
+    # Each election writes to the log of the metadata, also one because another log found no room. The broker
+    # would end if that failed.
+    reserved_for = directory_name(METADATA_PARTITION)
+    return Machine(DiskStorage(Path(settings.directory), reserved_for=reserved_for))
 
 
 async def _serve_once(

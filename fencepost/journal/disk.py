@@ -5,6 +5,7 @@ Rule: no other file of journal/ touches the operating system, and every OSError 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -12,13 +13,16 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from fencepost.journal.storage import TEMPORARY_SUFFIX, DirectoryInUse, NotADataDirectory, StorageError
 from fencepost.protocol.batches import Buffer
 
 LOCK_FILE = ".lock"
+RESERVE_FILE = ".reserve"
+RESERVE_BYTES: Final = 256 * 1024  # two thousand records of the cluster's metadata
+BLOCK_BYTES: Final = 4_096
 SYNC_THREADS: Final = 16  # more share few syncs more, and each may open a file
 
 
@@ -45,14 +49,21 @@ def _boot_id() -> str:
         return ""
 
 
+def _no_room() -> bool:
+    return False
+
+
 class DiskFile:
     """An open descriptor. Every read names its position, so that readers and the writer share no file
     position.
     """
 
-    __slots__ = ("_closing", "_descriptor", "_identity", "_path", "_size")
+    __slots__ = ("_closing", "_descriptor", "_identity", "_make_room", "_path", "_size")
 
-    def __init__(self, path: str, *, create: bool, read_only: bool) -> None:
+    def __init__(
+        self, path: str, *, create: bool, read_only: bool, make_room: Callable[[], bool] = _no_room
+    ) -> None:
+        """`make_room` is called when the disk is full: whether there is more room now."""
         flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
         with _reported(f"open {path}"):
             self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
@@ -60,6 +71,7 @@ class DiskFile:
         self._size = found.st_size
         self._identity = (found.st_dev, found.st_ino)
         self._path = path
+        self._make_room = make_room
         self._closing = threading.Lock()  # a worker may sync the file while the event loop closes it
 
     @property
@@ -69,13 +81,14 @@ class DiskFile:
     # `append` and `read` spell out `_reported`: they run for every batch, and a generator as context manager
     # costs a microsecond or more.
     def append(self, data: Buffer) -> None:
-        try:
-            written = os.write(self._descriptor, data)
-            # A disk that fills up writes a part, and refuses the rest at the next call.
-            while written < len(data):
-                written += os.write(self._descriptor, memoryview(data)[written:])
-        except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error.strerror or error}") from error
+        written, size = 0, len(data)
+        while written < size:
+            try:
+                # A disk that fills up writes a part, and refuses the rest at the next call.
+                written += os.write(self._descriptor, memoryview(data)[written:] if written else data)
+            except OSError as error:
+                if not (error.errno == errno.ENOSPC and self._make_room()):
+                    raise StorageError(f"cannot write {self._path}: {error.strerror or error}") from error
         self._size += written
 
     def read(self, position: int, size: int) -> bytes:
@@ -134,7 +147,11 @@ class DiskStorage:
     `read_only` opens files for reading only, which works on a read-only mount, too.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], *, read_only: bool = False, reserved_for: str | None = None
+    ) -> None:
+        """`reserved_for`: the directory whose files may use the last RESERVE_BYTES of a full disk."""
+        self._reserved_for = reserved_for
         self.location = os.fspath(directory)
         self.boot_id = _boot_id()
         self._read_only = read_only
@@ -154,6 +171,23 @@ class DiskStorage:
         # process, so a crash leaves no stale lock.
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+        if self._reserved_for is not None:
+            self._reserve()
+
+    def _reserve(self) -> None:
+        """Fill the reserve up before others fill the disk. A full disk keeps what is there."""
+        with suppress(OSError), open(self._path(RESERVE_FILE), "ab") as file:
+            file.write(bytes(max(0, RESERVE_BYTES - file.tell())))
+
+    def _use_reserve(self) -> bool:
+        """Release a block of the reserve. Not more: other files would take the rest."""
+        try:
+            size = os.stat(self._path(RESERVE_FILE)).st_size
+            os.truncate(self._path(RESERVE_FILE), max(0, size - BLOCK_BYTES))
+        except OSError:
+            return False
+        return size > 0
 
     def keep_out(self) -> None:
         """Lock brokers out while a tool reads the directory, until `unlock`; creates and writes nothing."""
@@ -217,7 +251,9 @@ class DiskStorage:
                 return None
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
-        return DiskFile(self._path(path), create=create, read_only=self._read_only)
+        is_reserved_for = path.partition("/")[0] == self._reserved_for
+        make_room = self._use_reserve if is_reserved_for else _no_room
+        return DiskFile(self._path(path), create=create, read_only=self._read_only, make_room=make_room)
 
     def make_directory(self, name: str) -> None:
         with _reported(f"make {self._path(name)}"):

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.journal.disk import DiskStorage
+from fencepost.journal.disk import RESERVE_BYTES, DiskStorage
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.simulated import APPEND, SYNC, SimulatedStorage
 from fencepost.journal.storage import Storage, StorageError, StorageFile
+from tests.attack.small_disk import small_disk
 
 
 def keep_all(most: int) -> int:
@@ -169,6 +170,26 @@ def test_a_disk_that_fills_up_takes_a_part_and_then_says_so_in_words(tmp_path: P
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (file.size, file.read(0, 9_999)) == (600, b"x" * 600 + b"y" * 400)
+
+
+@pytest.mark.trio
+async def test_the_last_room_of_a_full_disk_is_for_the_metadata(tmp_path: Path) -> None:
+    async with small_disk(tmp_path / "small", "1m") as disk:
+        if disk is None:
+            return  # not allowed on this system
+        storage = DiskStorage(disk.path / "data", reserved_for="metadata-0")
+        storage.lock()
+        for name in ("orders-0", "metadata-0"):
+            storage.make_directory(name)
+        orders, metadata = (storage.open(f"{name}/log", create=True) for name in ("orders-0", "metadata-0"))
+        with pytest.raises(StorageError, match="No space left on device"):
+            orders.append(bytes(1 << 20))
+        metadata.append(bytes(RESERVE_BYTES // 2))
+        with pytest.raises(StorageError, match="No space left on device"):
+            metadata.append(bytes(RESERVE_BYTES))
+        metadata.close()
+        orders.close()
+        storage.unlock()
 
 
 # --- what a loss of power leaves
