@@ -1,6 +1,7 @@
 """What `produce` says while the broker does not acknowledge: why, and that it tries again.
 
-Rule: one line on stderr when it begins, when the reason changes, and when it is over.
+Rule: one line on stderr when it begins and one when it is over; in between, one if the reason has changed, at
+most every ten seconds.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from math import inf
 from threading import Event, Thread
+from time import monotonic
 from typing import Final
 
 from fencepost.client.shells.sync import Producer
@@ -17,6 +20,7 @@ from fencepost.protocol.terms import TopicPartition
 
 OVERDUE_MS: Final = 2_000
 LOOK_EVERY_S: Final = 0.5
+AGAIN_AFTER_S: Final = 10.0  # the reasons alternate while a log is led again and fails again
 
 
 @contextmanager
@@ -33,15 +37,17 @@ def told_of_delays(producer: Producer) -> Generator[None]:
 
 
 def _watch(producer: Producer, is_over: Event) -> None:
-    told: dict[TopicPartition, ErrorCode] = {}
+    told: dict[TopicPartition, tuple[ErrorCode, float]] = {}
     while not is_over.wait(LOOK_EVERY_S):
         overdue = producer.overdue(OVERDUE_MS)
         for partition, error in overdue.items():
-            if told.get(partition) is not error:
+            before, told_at = told.get(partition, (None, -inf))
+            if before is not error and monotonic() - told_at >= AGAIN_AFTER_S:
                 _tell(f"{partition}: no acknowledgement for {OVERDUE_MS // 1000} s: {_why(error)}")
+                told[partition] = (error, monotonic())
         for partition in told.keys() - overdue.keys():
             _tell(f"{partition}: acknowledged again")
-        told = overdue
+            del told[partition]
 
 
 def _why(error: ErrorCode) -> str:
