@@ -34,8 +34,6 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.draw.fates import shortened
-from fencepost.simulator.draw.svg import draw
-from fencepost.simulator.draw.text import space_time
 from fencepost.simulator.world.history import (
     Appended,
     Arrived,
@@ -47,8 +45,7 @@ from fencepost.simulator.world.history import (
     Sent,
     Struck,
 )
-from fencepost.simulator.world.labels import UNTOLD, reply_label, request_label
-from fencepost.simulator.world.recording import batch_label
+from fencepost.simulator.world.labels import UNTOLD, batch_label, reply_label, request_label
 from fencepost.testing.assertions import ASSERTING_CLIENT
 from fencepost.testing.topic import FIXTURE_CLIENT
 
@@ -103,10 +100,14 @@ class Recording:
 
     def table(self, title: str = "what happened", *, width: int = 120, events_max: int | None = None) -> str:
         """The space-time table for a terminal; of more than `events_max` events the last."""
+        from fencepost.simulator.draw.text import space_time
+
         return space_time(self.history(title), width=width, events_max=events_max)
 
     def svg(self, title: str = "what happened") -> str:
         """The drawing."""
+        from fencepost.simulator.draw.svg import draw  # imported by the first test that fails
+
         return draw(self.history(title))
 
     # --- as an observer of the broker

@@ -6,6 +6,7 @@ from importlib import import_module
 
 import fencepost
 
-import_module("fencepost.testing.pytest_runs")
+for module in ("testing.pytest_runs", "simulator.draw.svg", "simulator.draw.text"):
+    import_module(f"fencepost.{module}")
 for name in dir(fencepost):
     getattr(fencepost, name)

@@ -11,13 +11,7 @@ from fencepost.broker.contract import Append, BecomeLeader, Effect, Outcome, Rep
 from fencepost.broker.host import Host
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.messages import API_BY_REQUEST, Api
-from fencepost.protocol.offsets_log import read_offsets
-from fencepost.protocol.terms import (
-    CLUSTER_METADATA_TOPIC,
-    CONSUMER_OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-)
+from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.world.events import (
     ActBegins,
@@ -47,7 +41,7 @@ from fencepost.simulator.world.history import (
     Struck,
     Truncated,
 )
-from fencepost.simulator.world.labels import UNTOLD, reply_label, request_label, values_of
+from fencepost.simulator.world.labels import UNTOLD, batch_label, reply_label, request_label
 from fencepost.simulator.world.network import Channel, Close, Message, ReplyMessage, RequestMessage
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
@@ -257,16 +251,3 @@ class Recorder:
 
     def _killed(self, _: NodeKilled) -> None:
         self.decided = None
-
-
-def batch_label(append: Append) -> str:
-    """What is in a batch, for people: the values, or the offsets of groups; nothing for a marker."""
-    if append.header.is_control:
-        return ""
-    if append.partition.topic == CONSUMER_OFFSETS_TOPIC:
-        found = read_offsets(append.batch, append.header)
-        return " ".join(
-            f"{key.group_id} {key.topic}-{key.partition}@{'-' if record is None else record.offset}"
-            for key, record in found
-        )
-    return values_of(append.batch)
