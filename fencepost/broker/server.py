@@ -254,11 +254,12 @@ class Server:
         """
         host = self.host
         if self.metrics_listener is not None and not self.faults.is_active and self.observer is None:
+            ends_ns = time.monotonic_ns() + ROUND_NS
             while not host.is_idle:
-                ends_ns = time.monotonic_ns() + ROUND_NS
-                while not host.is_idle and time.monotonic_ns() < ends_ns:
-                    host.work(self.now())
-                await trio.lowlevel.checkpoint()
+                host.work(self.now())
+                if time.monotonic_ns() >= ends_ns:
+                    await trio.lowlevel.checkpoint()
+                    ends_ns = time.monotonic_ns() + ROUND_NS
         self.turn()
         self.is_ready = True
 

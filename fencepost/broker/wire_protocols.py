@@ -18,6 +18,7 @@ from fencepost.protocol.wire_protocol import Asked, FencepostProtocol, SessionRo
 
 _DECIDING: Final = 9  # bytes
 ARRAY_OF_FIVE: Final = 0x95  # msgpack
+HTTP: Final = (b"GET ", b"HEAD ", b"POST ", b"PUT ")  # as lengths, all larger than a frame may be
 
 
 class ServedProtocol(Enum):
@@ -50,6 +51,8 @@ class Undecided:
         start = self.frames.peek(_DECIDING)
         if len(start) < _DECIDING:
             return self
+        if start.startswith(HTTP):
+            raise ProtocolViolation("its client speaks HTTP; only the port of --metrics-port answers that")
         is_ours = start[-1] == ARRAY_OF_FIVE
         spoken = ServedProtocol.FENCEPOST if is_ours else ServedProtocol.KAFKA
         if self._served not in (spoken, ServedProtocol.BOTH):

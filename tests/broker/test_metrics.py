@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import fencepost
 from fencepost.broker import metrics_port
-from fencepost.broker.contract import Outcome
+from fencepost.broker import server as server_module
+from fencepost.broker.contract import Disconnected, Outcome
 from fencepost.broker.counters import Counters
 from fencepost.broker.metrics import METRICS
 from fencepost.broker.metrics_port import MetricsPort
@@ -271,6 +272,33 @@ async def test_it_is_not_ready_while_it_reads_its_logs() -> None:
             assert await trio.to_thread.run_sync(get, port, path) == (503, "the broker reads its logs\n")
         server.is_ready = True
         assert await trio.to_thread.run_sync(get, port, "/ready") == (200, "ready\n")
+
+
+@pytest.mark.trio
+async def test_reading_the_logs_lets_the_port_answer_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "ROUND_NS", 0)
+    async with monitored() as (server, _):
+        server.is_ready, server.metrics_listener = False, server.listener
+        turns: list[bool] = []
+
+        async def answer_meanwhile() -> None:
+            while not server.is_ready:
+                turns.append(server.is_ready)
+                await trio.lowlevel.checkpoint()
+
+        for number in range(100):
+            server.host.offer(Disconnected(connection=-number))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer_meanwhile)
+            await server.recover()
+        assert turns, "another task had its turn before everything was read"
+        assert server.is_ready
+
+
+def test_a_browser_at_the_port_for_clients_is_recognised(caplog: pytest.LogCaptureFixture) -> None:
+    with fencepost.Broker() as broker, pytest.raises(http.client.HTTPException):
+        get(int(broker.address.rpartition(":")[2]), "/")
+    assert "its client speaks HTTP; only the port of --metrics-port answers that" in caplog.text
 
 
 def test_both_ports_stay_through_a_restart() -> None:
