@@ -133,7 +133,9 @@ def test_a_client_that_ends_tls_is_answered_by_the_end_of_the_connection(certifi
         asyncio.run(leave(broker.address))
 
 
-def test_a_certificate_names_its_principal(certificates: Certificates, capfd: Output) -> None:
+def test_a_certificate_names_its_principal(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
     acls = '[[acl]]\nprincipal = "User:O=Acme"\ncluster = true\nallow = "All"\n'
     with Broker(**certificates.broker, tls_client_ca=certificates.ca, acls=acls) as broker:
         settings: dict[str, Any] = {**certificates.client, "ssl_certfile": certificates.alice}
@@ -144,7 +146,7 @@ def test_a_certificate_names_its_principal(certificates: Certificates, capfd: Ou
         with Admin(broker.address, **certificates.client) as admin:
             with pytest.raises(AuthenticationFailed, match="certificate required"):
                 admin.list_topics()
-    said = capfd.readouterr().err
+    said = caplog.text
     # The comma of the CN is escaped: otherwise this would be the CN `alice` of the organisation `Acme`.
     assert "CN=alice\\\\,O\\\\=Acme" in said or "CN=alice\\,O\\=Acme" in said
     assert "peer did not return a certificate" in said
@@ -387,23 +389,25 @@ async def test_a_stranger_who_says_nothing_has_to_leave(certificates: Certificat
 
 
 @pytest.mark.trio
-async def test_failed_logins_are_reported_and_do_not_fill_the_log(wires: Wires, capfd: Output) -> None:
+async def test_failed_logins_are_reported_and_do_not_fill_the_log(
+    wires: Wires, caplog: pytest.LogCaptureFixture
+) -> None:
     for number in range(20):
         wire = await wires.open()
         await wire.ask(m.SaslHandshake(mechanism="PLAIN"))
         await wire.ask(m.SaslAuthenticate(auth_bytes=plain_message(f"user{number}", "guess")))
-    said = capfd.readouterr().err.splitlines()
+    said = caplog.messages
     assert len(said) == 1
     assert "PLAIN: wrong password of 'user0', or no such user" in said[0]
     assert "guess" not in said[0]
 
 
 @pytest.mark.trio
-async def test_a_port_probe_is_no_news(wires: Wires, capfd: Output) -> None:
+async def test_a_port_probe_is_no_news(wires: Wires, caplog: pytest.LogCaptureFixture) -> None:
     await (await wires.open()).stream.aclose()
     wire = await wires.open()
     await wire.ask(m.ApiVersions())  # the broker has noticed the first one by now
-    assert capfd.readouterr().err == ""
+    assert caplog.messages == []
 
 
 def test_plain_is_not_offered_where_others_can_listen() -> None:

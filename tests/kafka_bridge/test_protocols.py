@@ -24,23 +24,23 @@ def answered(address: str, frame: bytes) -> bytes:
         return client.recv(4)
 
 
-def test_a_client_of_kafka_is_closed_where_only_ours_is_served(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_client_of_kafka_is_closed_where_only_ours_is_served(caplog: pytest.LogCaptureFixture) -> None:
     with fencepost.Broker(protocol="fencepost") as served:
         for _ in range(3):
             assert answered(served.bootstrap_servers, API_VERSIONS) == b""
         with fencepost.Admin(served.address) as admin:
             assert admin.list_topics() == []
-    logged = capfd.readouterr().err.splitlines()
+    logged = caplog.messages
     assert len(logged) == 1
     assert "speaks the protocol 'kafka', and this broker serves 'fencepost' only" in logged[0]
     assert logged[0].endswith("start the broker with --protocol both")
 
 
-def test_our_client_is_closed_where_only_kafka_is_served(capfd: pytest.CaptureFixture[str]) -> None:
+def test_our_client_is_closed_where_only_kafka_is_served(caplog: pytest.LogCaptureFixture) -> None:
     with fencepost.Broker(protocol="kafka") as served:
         assert answered(served.address, API_VERSIONS) != b""
         assert answered(served.address, OURS) == b""
-    assert "serves 'kafka' only; start the broker with --protocol both" in capfd.readouterr().err
+    assert "serves 'kafka' only; start the broker with --protocol both" in caplog.text
 
 
 def test_clients_are_told_the_advertised_listener() -> None:
