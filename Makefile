@@ -14,7 +14,7 @@ STORIES := $(addprefix tests/kafka_bridge/test_,stories.py broken_brokers.py acc
 # Go's and C's clients are tested where their tools are installed.
 ABSENT := $(foreach tool,go kcat,$(if $(shell command -v $(tool)),,--ignore=$(MAVEN)/test_$(tool).py))
 
-.PHONY: help env demo test lint format kafka-clients kafka-jars oracle attack sweep bench docs clean
+.PHONY: help env demo test lint format kafka-clients kafka-jars oracle attack sweep bench docs reference clean
 
 help:
 	@echo 'make env     create the environment in $(VENV) with PYTHON=$(PYTHON)'
@@ -29,6 +29,7 @@ help:
 	@echo 'make bench   measure client and broker against peers, and the speed of the simulator;'
 	@echo '             after make kafka-jars, Apache Kafka is one of the peers'
 	@echo 'make docs    generate tables and diagrams of the docs, and the blocking client'
+	@echo 'make reference  build the API reference in build/reference/site'
 	@echo 'make clean   remove the environment and every cache'
 
 env: $(STAMP)
@@ -89,6 +90,10 @@ kafka-jars: $(JARS)
 
 docs: env
 	$(BIN)/python -m tools.docs
+
+reference: env
+	$(BIN)/python -m tools.docs.reference build/reference/pages
+	$(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) $(MAVEN)/target build dist .pytest_cache .ruff_cache .hypothesis

@@ -109,8 +109,10 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         fences earlier producers with the same name. `transaction_timeout_ms`: the coordinator aborts a
         transaction that is open for longer. `batch_size`, `linger_ms`: a batch is sent when it has this size
         or this age. `buffer_memory`: the limit for records without an acknowledgement. `delivery_timeout_ms`:
-        the limit from send() to the acknowledgement, retries included. `max_block_ms`: how long a call may
-        wait. `compression_type`: none, gzip, snappy, lz4 or zstd. `partitioner`: selects the partition of a
+        the limit from send() to the acknowledgement, retries included. `request_timeout_ms`: the limit of
+        one attempt. `max_in_flight_requests_per_connection`: 1 to 5. `max_block_ms`: how long a call may
+        wait. `client_id`: the name of this client in the broker's log and in descriptions.
+        `compression_type`: none, gzip, snappy, lz4 or zstd. `partitioner`: selects the partition of a
         record with a key. "murmur2" is the default of Kafka's Java client, "consistent" (CRC-32) the one of
         librdkafka; or a function of the key and the number of partitions, which must always return the same
         partition for the same arguments. `key_serializer`, `value_serializer`: from objects to bytes.
@@ -186,6 +188,9 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
         begin without a valid offset: "earliest", "latest", "by_duration:PT1H" (the records of the last hour,
         KIP-1106), or "none", which raises OffsetOutOfRange. `fetch_max_bytes`, `fetch_max_wait_ms`:
         the limits of a fetch. `key_deserializer`, `value_deserializer`: from bytes to objects.
+        `metadata_max_age_ms`: how often the leader of a group looks for new partitions.
+        `request_timeout_ms`: the limit of one attempt. `default_api_timeout_ms`: the limit of a call.
+        `client_id`: the name of this client in the broker's log and in descriptions.
         `filters_aborted`: False shows the records that read_committed would filter out. `clock`:
         milliseconds, for tests. `security`: as for a producer. ValueError if a setting is invalid.
         """
@@ -231,6 +236,7 @@ class AdminClient(Client[DriverT, AdminCalls]):
     ) -> None:
         """`bootstrap_servers`: "host:port,host:port". `request_timeout_ms`: the limit of
         one attempt. `default_api_timeout_ms`: the limit of a call, retries included; then RequestTimeout.
+        `client_id`: the name of this client in the broker's log. `clock`: milliseconds, for tests.
         `security`: as for a producer.
         """
         machine = RequestMachine(bootstrap_servers)
