@@ -254,9 +254,8 @@ def known(users: Users) -> dict[str, scram.Credential]:
 
 
 def with_users(users: Users, *faults: str) -> Broker:
-    broker = Broker()
-    access = AccessSettings(users=users)
-    broker.settings = attrs.evolve(broker.settings, access=access, faults=faults)
+    broker = Broker(faults=faults)
+    broker.settings = attrs.evolve(broker.settings, access=AccessSettings(users=users))
     return broker
 
 
@@ -445,8 +444,8 @@ def test_a_file_that_is_no_certificate_is_named(certificates: Certificates) -> N
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"security_protocol": "TLS"}, "must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
-        ({**LOGIN, "sasl_mechanism": "GSSAPI"}, "sasl_mechanism must be PLAIN or SCRAM-SHA-256"),
+        ({"security_protocol": "TLS"}, "must be 'PLAINTEXT' or 'SSL' or 'SASL_PLAINTEXT' or 'SASL_SSL'"),
+        ({**LOGIN, "sasl_mechanism": "GSSAPI"}, "sasl_mechanism must be 'PLAIN' or 'SCRAM-SHA-256'"),
         ({"security_protocol": "SASL_SSL"}, "needs sasl_plain_username and sasl_plain_password"),
         ({**LOGIN, "security_protocol": "SSL"}, "does not log in"),
         ({"ssl_cafile": "ca.pem"}, "has no TLS"),
