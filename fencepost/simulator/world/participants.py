@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NS_PER_MS = 1_000_000
 MILLION = 1_000_000
-BEGIN_MS = 1_000_000  # what an undisturbed clock shows when a world begins
+BEGIN_MS = 3_600_000  # what an undisturbed clock shows when a world begins: no periodic scan is due soon
 
 
 @attrs.define(eq=False)
