@@ -5,9 +5,10 @@ a failure.
 """
 
 # A message has two parts, "<object and cause> (<ERROR_CODE>). <next step>". The first part is `because` and
-# depends on the case; the second is `advice` and depends on the class alone, for a program branches on the
-# class. Kafka's exceptions are grouped in the same way since KIP-1050: retriable errors never leave the
-# client, abortable ones raise TransactionAborted, fatal ones ProducerFenced or ProducerFailed.
+# depends on the case; the second is `advice` and depends on the class, for a program branches on the class,
+# and in a few rows on the error. Kafka's exceptions are grouped in the same way since KIP-1050: retriable
+# errors never leave the client, abortable ones raise TransactionAborted, fatal ones ProducerFenced or
+# ProducerFailed.
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class ClientError(FencepostError):
     advice: ClassVar[str] = ""
 
     def __init__(self, because: str, error: ErrorCode = NO_ERROR) -> None:
-        super().__init__(f"{because}. {self.advice}" if self.advice else because)
+        advice = _ADVICE_BY_ERROR.get((type(self), error), self.advice)
+        super().__init__(f"{because}. {advice}" if advice else because)
         self.because = because
         self.error = error
 
@@ -152,6 +154,34 @@ class AuthorizationFailed(RequestFailed):
     """The broker's ACLs do not allow this; `error` says for which kind of resource."""
 
     advice = "Ask an administrator of the broker for an ACL entry that allows it; then create a new client"
+
+
+_SPOILED: Final = (
+    "Call abort_transaction(): it raises ProducerFenced if a newer producer has this transactional id; "
+    "otherwise the transaction has timed out, and can be repeated"
+)
+_NAME: Final = "A topic name has up to 249 ASCII letters, digits, '.', '_' and '-'"
+_MEMBERS: Final = "Stop the members of the group first; Admin.describe_consumer_group() shows them"
+_TOPICS: Final = "Admin.list_topics() shows the topics"
+_E = ErrorCode
+
+_ADVICE_BY_ERROR: Final[dict[tuple[type[ClientError], ErrorCode], str]] = {
+    # A partition cannot know whether the producer was replaced; only its coordinator does (KIP-588).
+    (DeliveryFailed, _E.INVALID_PRODUCER_EPOCH): _SPOILED,
+    (TransactionAborted, _E.INVALID_PRODUCER_EPOCH): _SPOILED,
+    (DeliveryFailed, _E.MESSAGE_TOO_LARGE): "Send smaller records, or raise max.message.bytes of the topic",
+    (DeliveryFailed, _E.INVALID_RECORD): "A record of a compacted topic needs a key: send it with one",
+    (UnknownTopic, _E.INVALID_TOPIC_EXCEPTION): _NAME,
+    (RequestFailed, _E.INVALID_TOPIC_EXCEPTION): f"{_NAME}; internal topics belong to the broker",
+    (RequestFailed, _E.UNKNOWN_TOPIC_OR_PARTITION): _TOPICS,
+    (RequestFailed, _E.TOPIC_ALREADY_EXISTS): "Use the existing topic, or delete it first",
+    (RequestFailed, _E.TRANSACTIONAL_ID_NOT_FOUND): "Admin.list_transactions() shows the transactional ids",
+    (RequestFailed, _E.GROUP_ID_NOT_FOUND): "Admin.list_consumer_groups() shows the groups",
+    (RequestFailed, _E.NON_EMPTY_GROUP): _MEMBERS,
+    (RequestFailed, _E.GROUP_SUBSCRIBED_TO_TOPIC): _MEMBERS,
+    (RequestFailed, _E.OFFSET_OUT_OF_RANGE): "Admin.beginning_offsets() and end_offsets() show what there is",
+}
+"""The next step where that of the class would not help."""
 
 
 @attrs.frozen

@@ -9,6 +9,7 @@ import pytest
 from fencepost.client import errors as errors_module
 from fencepost.client.errors import ClientError, DeliveryTimeout
 from fencepost.client.settings import ConsumerSettings, ProducerSettings, compression_named, isolation_named
+from fencepost.protocol.errors import ErrorCode
 
 WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
     (ProducerSettings, {"transactional_id": ""}, "must not be empty"),
@@ -52,3 +53,31 @@ def test_names_of_isolation_levels() -> None:
     assert isolation_named("read_committed").value == 1
     with pytest.raises(ValueError, match="read_uncommitted"):
         isolation_named("committed")
+
+
+HELPFUL: list[tuple[type[ClientError], ErrorCode, str]] = [
+    (errors_module.DeliveryFailed, ErrorCode.INVALID_PRODUCER_EPOCH, "it raises ProducerFenced if a newer"),
+    (
+        errors_module.TransactionAborted,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        "it raises ProducerFenced if a newer",
+    ),
+    (errors_module.DeliveryFailed, ErrorCode.MESSAGE_TOO_LARGE, "smaller records"),
+    (errors_module.DeliveryFailed, ErrorCode.INVALID_RECORD, "needs a key"),
+    (errors_module.UnknownTopic, ErrorCode.INVALID_TOPIC_EXCEPTION, "249 ASCII letters"),
+    (errors_module.RequestFailed, ErrorCode.INVALID_TOPIC_EXCEPTION, "249 ASCII letters"),
+    (errors_module.RequestFailed, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "list_topics"),
+    (errors_module.RequestFailed, ErrorCode.TOPIC_ALREADY_EXISTS, "existing topic"),
+    (errors_module.RequestFailed, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "list_transactions"),
+    (errors_module.RequestFailed, ErrorCode.GROUP_ID_NOT_FOUND, "list_consumer_groups"),
+    (errors_module.RequestFailed, ErrorCode.NON_EMPTY_GROUP, "Stop the members"),
+    (errors_module.RequestFailed, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, "Stop the members"),
+    (errors_module.RequestFailed, ErrorCode.OFFSET_OUT_OF_RANGE, "end_offsets"),
+]
+
+
+@pytest.mark.parametrize(("kind", "error", "words"), HELPFUL)
+def test_advice_fits_the_error(kind: type[ClientError], error: ErrorCode, words: str) -> None:
+    advice = str(kind("x", error)).removeprefix("x. ")
+    assert words in advice
+    assert kind.advice not in advice
