@@ -29,6 +29,7 @@ CLIENTS: list[type[Any]] = [Producer, Consumer, Admin, AsyncProducer, AsyncConsu
 
 # A right argument for each parameter that has no default. A new one needs a line here.
 RIGHT: dict[str, Any] = {
+    "after_ms": 1_000,
     "before": {HERE: 0},
     "bootstrap_servers": NOWHERE,
     "broker_id": 1,
