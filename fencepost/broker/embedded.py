@@ -23,7 +23,7 @@ import trio
 from fencepost.broker.access.files import parse_acls
 from fencepost.broker.access.session import AccessSettings
 from fencepost.broker.fault_handles import Faults, ThreadDesk
-from fencepost.broker.fault_injector import FaultInjector
+from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.observer import Observer
 from fencepost.broker.server import (
@@ -92,7 +92,7 @@ class KeptPorts:
 class _Run:
     """The broker between a start and its end, in a thread of its own."""
 
-    def __init__(self, settings: BrokerSettings, machine: Machine, faults: FaultInjector) -> None:
+    def __init__(self, settings: BrokerSettings, machine: Machine, faults: BrokerFaultInjector) -> None:
         self.ready: Ready | None = None
         self.problem: BaseException | None = None
         self._settings, self._machine, self._faults = settings, machine, faults

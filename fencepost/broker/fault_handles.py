@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import attrs
 import trio
 
-from fencepost.broker.fault_injector import FaultInjector
+from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.faults import FaultNeverStruck, NoSuchFault
 from fencepost.faults.phrases import ACTIONS, POINTS, FaultLine, Point
 from fencepost.protocol.messages import DescribedFault
@@ -42,7 +42,7 @@ class FaultDesk(Protocol):
 
 
 @attrs.frozen(repr=False)
-class Fault:
+class FaultHandle:
     """One fault of a broker."""
 
     fault_id: int
@@ -50,7 +50,7 @@ class Fault:
     _desk: FaultDesk
 
     def __repr__(self) -> str:
-        return f"Fault({self.text!r})"
+        return f"FaultHandle({self.text!r})"
 
     @property
     def struck(self) -> int:
@@ -98,7 +98,7 @@ class FaultPoint:
     _times: int
     _faults: Faults
 
-    def do(self, action: str, until: str | None = None) -> Fault:
+    def do(self, action: str, until: str | None = None) -> FaultHandle:
         """Add the fault. `action` and `until` are phrases of scenarios, such as "hold" and "after 300 ms"."""
         end = None if until is None else POINTS.read(until)
         line = FaultLine(
@@ -132,13 +132,13 @@ class Faults:
             raise ValueError(f"times={times} for {point!r}: it limits how often `every` strikes")
         return FaultPoint(when, every, times, self)
 
-    def add(self, text: str) -> Fault:
+    def add(self, text: str) -> FaultHandle:
         """Add a fault in one line, as `fencepost serve --fault` takes it: "when POINT do ACTION"."""
-        return Fault(self._desk.add(text), text, self._desk)
+        return FaultHandle(self._desk.add(text), text, self._desk)
 
-    def list(self) -> list[Fault]:
+    def list(self) -> list[FaultHandle]:
         """The faults that were added and not removed, oldest first."""
-        return [Fault(state.fault_id, state.fault, self._desk) for state in self._desk.describe()]
+        return [FaultHandle(state.fault_id, state.fault, self._desk) for state in self._desk.describe()]
 
     def clear(self) -> None:
         """Remove all faults."""
@@ -164,7 +164,7 @@ class ThreadDesk:
     `is_alive` whether that may still be running.
     """
 
-    injector: FaultInjector
+    injector: BrokerFaultInjector
     token: Callable[[], trio.lowlevel.TrioToken | None]
     is_alive: Callable[[], bool]
 

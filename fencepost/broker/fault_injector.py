@@ -56,7 +56,7 @@ UNNAMED: Final = "unnamed"
 """A client without a client id."""
 
 
-class Asked(Protocol):
+class UnansweredRequest(Protocol):
     """A request without an answer."""
 
     @property
@@ -73,7 +73,7 @@ class Link(Protocol):
     def number(self) -> int: ...
 
     @property
-    def in_progress(self) -> Mapping[int, Asked]: ...
+    def in_progress(self) -> Mapping[int, UnansweredRequest]: ...
 
     def close(self) -> None: ...
 
@@ -143,7 +143,7 @@ def _no_report(planned: PlannedFault, point: Point) -> None:
 
 
 @attrs.define(eq=False)
-class FaultInjector:
+class BrokerFaultInjector:
     """The faults of one broker. `is_active` is False while nothing needs to be known of any point.
 
     `clock` gives milliseconds that never go back. `report` is called after each strike.
@@ -536,7 +536,7 @@ class FaultInjector:
             self._lasts(planned, partial(self.broken.pop, key), survives=True)
         return False
 
-    _ON_MESSAGES: ClassVar[dict[ActionKind, Callable[[FaultInjector, PlannedFault, Carried], None]]] = {
+    _ON_MESSAGES: ClassVar[dict[ActionKind, Callable[[BrokerFaultInjector, PlannedFault, Carried], None]]] = {
         ActionKind.DROP: _drop,
         ActionKind.CLOSE: _close,
         ActionKind.HOLD: _hold,
@@ -545,7 +545,7 @@ class FaultInjector:
         ActionKind.TWICE: _twice,
         ActionKind.ANSWER: _answer,
     }
-    _ON_BROKER: ClassVar[dict[ActionKind, Callable[[FaultInjector, PlannedFault, Action], bool]]] = {
+    _ON_BROKER: ClassVar[dict[ActionKind, Callable[[BrokerFaultInjector, PlannedFault, Action], bool]]] = {
         ActionKind.CRASH: _crash,
         ActionKind.CUT_POWER: _crash,
         ActionKind.PAUSE: _pause,

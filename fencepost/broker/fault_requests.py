@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any, Final
 
-from fencepost.broker.fault_injector import FaultInjector
+from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.faults import NoSuchFault
 from fencepost.faults.grammar import BadPhrase
 from fencepost.protocol import messages as m
@@ -25,7 +25,7 @@ def is_of_this_machine(client_host: str) -> bool:
     return ip_address(client_host.removeprefix("/").partition("%")[0]).is_loopback
 
 
-def _add(injector: FaultInjector, request: m.AddFaults) -> m.AddFaultsReply:
+def _add(injector: BrokerFaultInjector, request: m.AddFaults) -> m.AddFaultsReply:
     results: list[m.FaultResult] = []
     for text in request.faults:
         try:
@@ -37,11 +37,11 @@ def _add(injector: FaultInjector, request: m.AddFaults) -> m.AddFaultsReply:
     return m.AddFaultsReply(faults=tuple(results))
 
 
-def _list(injector: FaultInjector, request: m.ListFaults) -> m.ListFaultsReply:
+def _list(injector: BrokerFaultInjector, request: m.ListFaults) -> m.ListFaultsReply:
     return m.ListFaultsReply(faults=tuple(injector.describe()))
 
 
-def _remove(injector: FaultInjector, request: m.RemoveFaults) -> m.RemoveFaultsReply:
+def _remove(injector: BrokerFaultInjector, request: m.RemoveFaults) -> m.RemoveFaultsReply:
     results: list[m.FaultResult] = []
     for fault_id in request.fault_ids:
         try:
@@ -57,7 +57,7 @@ def _refused(fault_id: int, because: str) -> m.FaultResult:
     return m.FaultResult(fault_id=fault_id, error=ErrorCode.INVALID_REQUEST, because=because)
 
 
-FAULT_REQUESTS: Final[dict[type[Any], Callable[[FaultInjector, Any], ReplyBody]]] = {
+FAULT_REQUESTS: Final[dict[type[Any], Callable[[BrokerFaultInjector, Any], ReplyBody]]] = {
     m.AddFaults: _add,
     m.ListFaults: _list,
     m.RemoveFaults: _remove,

@@ -29,7 +29,7 @@ CONNECTIONS_MAX: Final = 16
 END_OF_HEADERS: Final = b"\r\n\r\n"
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """An HTTP response."""
 
     status: str
@@ -46,11 +46,11 @@ class Answer(NamedTuple):
 
 
 OK: Final = "200 OK"
-NOT_READY: Final = Answer("503 Service Unavailable", b"the broker reads its logs\n")
-READY: Final = Answer(OK, b"ready\n")
-NOT_FOUND: Final = Answer("404 Not Found", b"/metrics and /ready are here\n")
-ONLY_GET: Final = Answer("405 Method Not Allowed", b"only GET and HEAD\n")
-NO_REQUEST: Final = Answer("400 Bad Request", b"this is not an HTTP request\n")
+NOT_READY: Final = HttpResponse("503 Service Unavailable", b"the broker reads its logs\n")
+READY: Final = HttpResponse(OK, b"ready\n")
+NOT_FOUND: Final = HttpResponse("404 Not Found", b"/metrics and /ready are here\n")
+ONLY_GET: Final = HttpResponse("405 Method Not Allowed", b"only GET and HEAD\n")
+NO_REQUEST: Final = HttpResponse("400 Bad Request", b"this is not an HTTP request\n")
 
 
 class MetricsPort:
@@ -81,7 +81,7 @@ class MetricsPort:
         finally:
             self._open -= 1
 
-    async def answer(self, method: str, path: str) -> Answer:
+    async def answer(self, method: str, path: str) -> HttpResponse:
         """The answer to a request; `method` is empty if it is none."""
         if not method:
             return NO_REQUEST
@@ -95,10 +95,10 @@ class MetricsPort:
             case _:
                 return NOT_FOUND
 
-    async def _metrics(self) -> Answer:
+    async def _metrics(self) -> HttpResponse:
         families = self._collected()
         text = await trio.to_thread.run_sync(exposition, families)
-        return Answer(OK, text, CONTENT_TYPE_PLAIN_0_0_4)
+        return HttpResponse(OK, text, CONTENT_TYPE_PLAIN_0_0_4)
 
     def _collected(self) -> Families:
         server, now_ms = self._server, time.time_ns() // 1_000_000

@@ -71,7 +71,7 @@ from fencepost.broker.connections import (
 )
 from fencepost.broker.contract import Append, Disconnected, Input, Outcome, Received, Reply, ReplyTo
 from fencepost.broker.counters import Counters
-from fencepost.broker.fault_injector import FaultInjector
+from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.fault_requests import FAULT_REQUESTS, is_of_this_machine
 from fencepost.broker.faults import Abilities
 from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, MetadataLost, SyncPolicy, Trouble, TroubleKind
@@ -182,7 +182,7 @@ class Server:
         host: Host,
         listener: socket.socket,
         admission: Admission | None,
-        faults: FaultInjector | None = None,
+        faults: BrokerFaultInjector | None = None,
         metrics_listener: socket.socket | None = None,
     ) -> None:
         self.settings = settings
@@ -711,10 +711,10 @@ class Server:
 # --- running ------------------------------------------------------------------------------------------
 
 
-def injector_of(settings: BrokerSettings) -> FaultInjector:
+def injector_of(settings: BrokerSettings) -> BrokerFaultInjector:
     """The faults that the settings ask for. Raises BadPhrase if this broker cannot play one of them."""
     abilities = Abilities(node_id=settings.node.node_id, syncs=settings.sync is not SyncPolicy.NONE)
-    injector = FaultInjector(monotonic_ms, abilities)
+    injector = BrokerFaultInjector(monotonic_ms, abilities)
     for text in settings.faults:
         injector.add(text)
     return injector
@@ -770,7 +770,7 @@ def _bound(host: str, port: int, *, listens: bool) -> socket.socket:
 
 
 @contextmanager
-def _opened(settings: BrokerSettings, machine: Machine, faults: FaultInjector) -> Generator[Server]:
+def _opened(settings: BrokerSettings, machine: Machine, faults: BrokerFaultInjector) -> Generator[Server]:
     """A server over its started data directory and its listener; closes them in order."""
     # The port and the certificates come first: a broker without them leaves no trace in the directory.
     with closing(bound_sockets(settings, listens=True)) as (listener, metrics_listener):
@@ -811,7 +811,7 @@ def machine_of(settings: BrokerSettings) -> Machine:
 
 
 async def _serve_once(
-    settings: BrokerSettings, machine: Machine, faults: FaultInjector, on_ready: Callable[[Ready], None]
+    settings: BrokerSettings, machine: Machine, faults: BrokerFaultInjector, on_ready: Callable[[Ready], None]
 ) -> Killed | None:
     """Run a broker until cancelled, then stop it cleanly; or until it is killed, and return how."""
     began_ms = monotonic_ms()
@@ -854,7 +854,11 @@ def _first_of(group: BaseExceptionGroup[MetadataLost]) -> MetadataLost:
 
 
 async def serve(
-    settings: BrokerSettings, *, machine: Machine, faults: FaultInjector, on_ready: Callable[[Ready], None]
+    settings: BrokerSettings,
+    *,
+    machine: Machine,
+    faults: BrokerFaultInjector,
+    on_ready: Callable[[Ready], None],
 ) -> None:
     """Run a broker until cancelled, then stop it cleanly; or until it is killed. After a crash that is to end
     by itself, start it again. Raises CannotListen, DirectoryInUse or StorageError if it cannot start.
@@ -878,7 +882,7 @@ def _log_start(server: Server, ready: Ready, took_ms: int) -> None:
 
 
 async def serve_until_signalled(
-    settings: BrokerSettings, *, on_ready: Callable[[Ready], None], faults: FaultInjector | None = None
+    settings: BrokerSettings, *, on_ready: Callable[[Ready], None], faults: BrokerFaultInjector | None = None
 ) -> signal.Signals:
     """Run a broker until SIGINT or SIGTERM; return the signal."""
 

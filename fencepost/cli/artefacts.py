@@ -47,7 +47,7 @@ KINDS: Final[dict[str, tuple[str, Callable[[str], bool]]]] = {
 
 
 @attrs.frozen(kw_only=True)
-class Failure:
+class FailedRun:
     """A run that failed, by the `name` of its files. `scenario` is empty if no scenario can express it."""
 
     name: str
@@ -70,7 +70,7 @@ def prove(directory: Path | None) -> None:
         ) from None
 
 
-def save(directory: Path, failure: Failure) -> list[Path]:
+def save(directory: Path, failure: FailedRun) -> list[Path]:
     """Writes NAME.toml (a scenario), NAME.svg, NAME.txt and NAME.json, and returns their paths."""
     contents = {
         ".toml": failure.scenario,

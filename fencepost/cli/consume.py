@@ -44,7 +44,7 @@ from fencepost.cli.record_formats import (
     FIELDS,
     NULL,
     BadRecord,
-    Dialect,
+    TextDialect,
     as_csv,
     as_line,
     compiled,
@@ -113,7 +113,7 @@ class OutputOptions:
         """Prints one record; CommandFailed if the format string is wrong or the format cannot hold it."""
         if self.format == "jsonl":
             return lambda record: print_json(facts(record, base64=self.base64))
-        dialect = Dialect(
+        dialect = TextDialect(
             separator=self.separator or ("," if self.format == "csv" else "\t"),
             null=NULL if self.null is None else self.null,
             base64=self.base64,
@@ -132,7 +132,7 @@ class OutputOptions:
 
         return write
 
-    def _to_bytes(self, dialect: Dialect) -> Callable[[Record], bytes]:
+    def _to_bytes(self, dialect: TextDialect) -> Callable[[Record], bytes]:
         if self.format == "text":
             return lambda record: (
                 (f"{record.partition}:{record.offset}\t".encode() if self.places else b"")
@@ -266,13 +266,13 @@ class _Plan:
         if self.group is None:
             starts = starts_at(admin, self.start, has)
             if self.start.kind is Kind.LAST:
-                reader = _Reader(consumer, POLLS_MAX)
+                reader = _PollingReader(consumer, POLLS_MAX)
                 starts = starts_of_last(self.start.number, has, ends or has.stable_ends, reader.read)
-            reader = _Reader(consumer, None if self.follow else POLLS_MAX)
+            reader = _PollingReader(consumer, None if self.follow else POLLS_MAX)
             is_whole = reader.show(reader.assigned(starts, ends), write, self.records_max)
         else:
             consumer.subscribe([self.topic])
-            reader = _Reader(consumer, None if self.follow else POLLS_MAX, commits=True)
+            reader = _PollingReader(consumer, None if self.follow else POLLS_MAX, commits=True)
             is_whole = reader.show(reader.of_group(self.group, ends), write, self.records_max)
         if is_whole and (behind := waiting(has, parts)) and self.until.kind is Kind.LATEST:
             complain(
@@ -283,7 +283,7 @@ class _Plan:
 
 
 @attrs.define
-class _Reader:
+class _PollingReader:
     """Polls a consumer up to given ends."""
 
     consumer: Consumer

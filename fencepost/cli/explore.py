@@ -123,7 +123,7 @@ class _TimeIsOver(Exception):
     """The time of --for is over."""
 
 
-def _search(config: ExploreConfig, seconds_max: float | None) -> _Result:
+def _search(config: ExploreConfig, seconds_max: float | None) -> _SearchResult:
     """Searches to the end, to the first violation, or until the user or --for ends it."""
     from fencepost.simulator.explore import StateSearch
 
@@ -143,11 +143,11 @@ def _search(config: ExploreConfig, seconds_max: float | None) -> _Result:
         explored, stopped_by = search.so_far(), "the time of --for was over"
     print_progress()
     seconds = time.perf_counter() - began
-    return _Result(explored=explored, code=code, stopped_by=stopped_by, seconds=seconds)
+    return _SearchResult(explored=explored, code=code, stopped_by=stopped_by, seconds=seconds)
 
 
 @attrs.frozen(kw_only=True)
-class _Result:
+class _SearchResult:
     """A search with its exit code if it is not complete, what stopped it then, and its time."""
 
     explored: Explored
@@ -186,13 +186,13 @@ class _Result:
 
 def _save(directory: Path, explored: Explored) -> None:
     """Writes the files of a violation, and says whether a scenario can show it."""
-    from fencepost.cli.artefacts import Failure, files_in, save
+    from fencepost.cli.artefacts import FailedRun, files_in, save
     from fencepost.simulator.scenarios.files import text_of
 
     assert explored.history is not None, "a violation has a history"
     assert explored.violation is not None, "only a violation is saved"
     scenario = explored.scenario()
-    failure = Failure(
+    failure = FailedRun(
         name=f"explored-{explored.violation}",
         scenario="" if scenario is None else text_of(scenario),
         history=explored.history,

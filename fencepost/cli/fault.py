@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter, validators
 
-from fencepost.broker.fault_handles import Fault, Faults
+from fencepost.broker.fault_handles import FaultHandle, Faults
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect
 from fencepost.cli.output import Columns, print_done, print_rows
@@ -137,7 +137,7 @@ def _faults(bootstrap: str, config: Path | None) -> Faults:
     return Faults(WireDesk(partial(connect, bootstrap, config)))
 
 
-def _chosen(faults: Faults, fault_ids: tuple[int, ...]) -> list[Fault]:
+def _chosen(faults: Faults, fault_ids: tuple[int, ...]) -> list[FaultHandle]:
     """The faults of these numbers, or all."""
     found = {fault.fault_id: fault for fault in faults.list()}
     if not found:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from fencepost.cli.artefacts import Failure, JUnitCase, files_in, save
+from fencepost.cli.artefacts import FailedRun, JUnitCase, files_in, save
 from fencepost.cli.errors import OK
 from fencepost.cli.output import Target
 from fencepost.cli.scenario_files import read
@@ -70,7 +70,7 @@ class FindingFiles:
             "events": recorded.result.events,
             "digest": recorded.result.digest,
         }
-        failure = Failure(
+        failure = FailedRun(
             name=path.stem, scenario=path.read_text(encoding="utf-8"), history=recorded.history, facts=facts
         )
         print(files_in(directory, save(directory, failure)))

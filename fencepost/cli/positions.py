@@ -42,7 +42,7 @@ class Position(NamedTuple):
     number: int = 0
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """The offsets that a topic has, by partition."""
 
     starts: Offsets
@@ -77,16 +77,16 @@ def parse_position(option: str, text: str, *, now_ms: Callable[[], int] | None =
     return Position(text, Kind.TIME, int(zoned.timestamp() * 1_000))
 
 
-def range_of(admin: Admin, partitions: list[TopicPartition], isolation: str) -> Range:
+def range_of(admin: Admin, partitions: list[TopicPartition], isolation: str) -> OffsetRange:
     """The offsets of the partitions now."""
-    return Range(
+    return OffsetRange(
         admin.beginning_offsets(partitions),
         admin.end_offsets(partitions, isolation_level=isolation),
         admin.end_offsets(partitions, isolation_level="read_uncommitted"),
     )
 
 
-def starts_at(admin: Admin, where: Position, has: Range) -> Offsets:
+def starts_at(admin: Admin, where: Position, has: OffsetRange) -> Offsets:
     """The offset to start from in each partition; those that do not have the offset are left out."""
     match where.kind:
         case Kind.EARLIEST | Kind.LAST:
@@ -99,13 +99,13 @@ def starts_at(admin: Admin, where: Position, has: Range) -> Offsets:
             return _starts_at_offset(where.number, has)
 
 
-def _from_time(admin: Admin, timestamp_ms: int, has: Range) -> Offsets:
+def _from_time(admin: Admin, timestamp_ms: int, has: OffsetRange) -> Offsets:
     """The first offset of this time or later in each partition, or its end."""
     found = admin.offsets_for_times(has.starts, timestamp_ms)
     return {part: has.ends[part] if offset == NO_OFFSET else offset for part, offset in found.items()}
 
 
-def _starts_at_offset(offset: int, has: Range) -> Offsets:
+def _starts_at_offset(offset: int, has: OffsetRange) -> Offsets:
     outside = {part: end for part, end in has.ends.items() if offset > end}
     if len(outside) == len(has.ends):
         raise CommandFailed(
@@ -126,7 +126,7 @@ def _listed(offsets: Mapping[TopicPartition, int], verb: str, most: int = 3) -> 
     return ", ".join(told) + more
 
 
-def ends_at(admin: Admin, where: Position, has: Range) -> Offsets:
+def ends_at(admin: Admin, where: Position, has: OffsetRange) -> Offsets:
     """The offset to stop before in each partition; never after its end."""
     match where.kind:
         case Kind.LATEST:
@@ -148,7 +148,7 @@ Read = Callable[[Offsets, Offsets], Iterator[Record]]
 """Reads records from and up to these offsets."""
 
 
-def starts_of_last(count: int, has: Range, ends: Offsets, read: Read) -> Offsets:
+def starts_of_last(count: int, has: OffsetRange, ends: Offsets, read: Read) -> Offsets:
     """The offset of the last record but `count` in each partition.
 
     Markers and aborted records have offsets, too, so it reads twice as far back until there are enough.
@@ -167,7 +167,7 @@ def starts_of_last(count: int, has: Range, ends: Offsets, read: Read) -> Offsets
     return starts
 
 
-def waiting(has: Range, parts: Iterable[TopicPartition]) -> str:
+def waiting(has: OffsetRange, parts: Iterable[TopicPartition]) -> str:
     """The offsets behind open transactions in words; empty if there are none."""
     behind = {part: has.ends[part] - has.stable_ends[part] for part in parts}
     told = [f"{count} of {part}" for part, count in behind.items() if count]

@@ -36,9 +36,9 @@ from fencepost.cli.output import Json, print_json
 from fencepost.cli.record_formats import (
     NULL,
     BadRecord,
-    Dialect,
     InputFormat,
     Outgoing,
+    TextDialect,
     read_csv,
     read_jsonl,
     read_lines,
@@ -50,7 +50,7 @@ from fencepost.client.shells.sync import Producer, SendFuture
 from fencepost.protocol.terms import INTERNAL_TOPICS
 
 PENDING_MAX: Final = 10_000  # sends in flight before it waits for the oldest
-READERS: Final[dict[str, Callable[[Iterable[bytes], Dialect], Iterator[Outgoing]]]] = {
+READERS: Final[dict[str, Callable[[Iterable[bytes], TextDialect], Iterator[Outgoing]]]] = {
     "text": read_lines,
     "jsonl": read_jsonl,
     "csv": read_csv,
@@ -103,7 +103,7 @@ class InputOptions:
         bool | None, Parameter(negative="", help="Keys and values of lines and CSV are written in base64.")
     ] = None
 
-    def dialect(self) -> Dialect:
+    def dialect(self) -> TextDialect:
         """The options for the readers; CommandFailed if the format does not take one of them."""
         given = attrs.asdict(self, filter=lambda field, value: field.name != "format" and value is not None)
         for name in given:
@@ -115,7 +115,7 @@ class InputOptions:
         if self.format == "csv" and len(given.get("separator", separator)) != 1:
             raise CommandFailed("--separator of CSV must be one character", code=WRONG_USAGE)
         chosen: dict[str, Any] = {"separator": separator, **given}
-        return Dialect(**chosen)
+        return TextDialect(**chosen)
 
 
 @Parameter(name="*")
@@ -306,7 +306,7 @@ def read(files: tuple[Path, ...], options: InputOptions) -> Iterator[Outgoing]:
     return _read(files, options, dialect)
 
 
-def _read(files: tuple[Path, ...], options: InputOptions, dialect: Dialect) -> Iterator[Outgoing]:
+def _read(files: tuple[Path, ...], options: InputOptions, dialect: TextDialect) -> Iterator[Outgoing]:
     if options.format == "raw":
         yield from (Outgoing(None, file.read_bytes()) for file in files)
         if not files:

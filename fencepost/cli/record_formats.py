@@ -44,7 +44,7 @@ class Outgoing(NamedTuple):
 
 
 @attrs.frozen(kw_only=True)
-class Dialect:
+class TextDialect:
     """How lines and CSV are written."""
 
     separator: str
@@ -107,7 +107,7 @@ def facts(record: Record, *, base64: bool) -> dict[str, Json]:
     }
 
 
-def as_line(record: Record, dialect: Dialect) -> bytes:
+def as_line(record: Record, dialect: TextDialect) -> bytes:
     """`value` or `key<separator>value`. A value that contains the separator gets its null key."""
     separator, value = dialect.separator.encode(), dialect.encoded(record.value)
     if record.key is None and not (separator and separator in value):
@@ -115,14 +115,14 @@ def as_line(record: Record, dialect: Dialect) -> bytes:
     return dialect.encoded(record.key) + separator + value
 
 
-def as_csv(row: Iterable[object], dialect: Dialect) -> str:
+def as_csv(row: Iterable[object], dialect: TextDialect) -> str:
     """One row of CSV without its line break."""
     line = io.StringIO()
     csv.writer(line, delimiter=dialect.separator, lineterminator="\r\n").writerow(row)
     return line.getvalue().removesuffix("\r\n")  # cells are quoted if they hold a character of the terminator
 
 
-def csv_row(record: Record, dialect: Dialect) -> list[object]:
+def csv_row(record: Record, dialect: TextDialect) -> list[object]:
     """The cells of a record, in the order of FIELDS."""
     fields = facts(record, base64=False)
     return [
@@ -133,7 +133,7 @@ def csv_row(record: Record, dialect: Dialect) -> list[object]:
     ]
 
 
-PLACES: Final[dict[str, Callable[[Record, Dialect], bytes]]] = {
+PLACES: Final[dict[str, Callable[[Record, TextDialect], bytes]]] = {
     "t": lambda record, _: record.topic.encode(),
     "p": lambda record, _: str(record.partition).encode(),
     "o": lambda record, _: str(record.offset).encode(),
@@ -150,9 +150,9 @@ ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 TOKEN: Final = re.compile(r"%(?P<place>.?)|\\(?P<escape>.?)|(?P<text>[^%\\]+)", re.DOTALL)
 
 
-def compiled(format_: str) -> Callable[[Record, Dialect], bytes]:
+def compiled(format_: str) -> Callable[[Record, TextDialect], bytes]:
     """The writer of a format string; BadRecord if it has an unknown place or escape."""
-    parts: list[Callable[[Record, Dialect], bytes] | bytes] = []
+    parts: list[Callable[[Record, TextDialect], bytes] | bytes] = []
     for token in TOKEN.finditer(format_):
         if (text := token["text"]) is not None:
             parts.append(text.encode())
@@ -173,7 +173,7 @@ def compiled(format_: str) -> Callable[[Record, Dialect], bytes]:
 # --- in -----------------------------------------------------------------------------------------------------
 
 
-def read_lines(lines: Iterable[bytes], dialect: Dialect) -> Iterator[Outgoing]:
+def read_lines(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoing]:
     """`value` or `key<separator>value` of each line."""
     separator = dialect.separator.encode()
     for line in lines:
@@ -184,7 +184,7 @@ def read_lines(lines: Iterable[bytes], dialect: Dialect) -> Iterator[Outgoing]:
             yield Outgoing(None, dialect.decoded(line.rstrip(b"\r\n")))
 
 
-def read_jsonl(lines: Iterable[bytes], dialect: Dialect) -> Iterator[Outgoing]:
+def read_jsonl(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoing]:
     """One JSON object per line: a record, or with --key-column or --value-column a document."""
     is_document = dialect.key_column is not None or dialect.value_column is not None
     for line in lines:
@@ -198,7 +198,7 @@ def read_jsonl(lines: Iterable[bytes], dialect: Dialect) -> Iterator[Outgoing]:
         yield _document(fields, dialect, line.strip()) if is_document else _record(fields)
 
 
-def read_csv(lines: Iterable[bytes], dialect: Dialect) -> Iterator[Outgoing]:
+def read_csv(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoing]:
     """Rows of CSV under a row of column names: records, or with --key-column or --value-column documents."""
     csv.field_size_limit(sys.maxsize)
     rows = csv.reader(_decoded(lines), delimiter=dialect.separator, strict=True)
@@ -222,7 +222,7 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
             raise BadRecord(f"not UTF-8: {problem.reason}") from problem
 
 
-def _check_columns(names: list[str], dialect: Dialect) -> bool:
+def _check_columns(names: list[str], dialect: TextDialect) -> bool:
     """Whether the rows are documents; BadRecord if columns are missing or unknown."""
     given = [name for name in (dialect.key_column, dialect.value_column) if name is not None]
     for name in given:
@@ -236,12 +236,12 @@ def _check_columns(names: list[str], dialect: Dialect) -> bool:
     return bool(given)
 
 
-def _csv_document(cells: dict[str, str], dialect: Dialect) -> Outgoing:
+def _csv_document(cells: dict[str, str], dialect: TextDialect) -> Outgoing:
     fields = {name: None if cell == dialect.null else cell for name, cell in cells.items()}
     return _document(fields, dialect, json.dumps(fields, ensure_ascii=False).encode())
 
 
-def _csv_record(cells: dict[str, str], dialect: Dialect) -> Outgoing:
+def _csv_record(cells: dict[str, str], dialect: TextDialect) -> Outgoing:
     def number(name: str) -> Json:
         cell = cells.get(name, dialect.null)
         if cell in ("", dialect.null):
@@ -261,7 +261,7 @@ def _csv_record(cells: dict[str, str], dialect: Dialect) -> Outgoing:
     )
 
 
-def _document(fields: dict[str, Any], dialect: Dialect, whole: bytes) -> Outgoing:
+def _document(fields: dict[str, Any], dialect: TextDialect, whole: bytes) -> Outgoing:
     """The key is one field; the value is another one, or the whole document."""
 
     def field(name: str) -> bytes | None:

@@ -152,10 +152,10 @@ class _Told:
                 print(f"      show:     fencepost run {each.words} --text")
 
     def _save(self, directory: Path, each: Chosen, result: RunResult, history: History) -> None:
-        from fencepost.cli.artefacts import Failure, files_in, save
+        from fencepost.cli.artefacts import FailedRun, files_in, save
         from fencepost.simulator.scenarios.found import case_text
 
-        failure = Failure(
+        failure = FailedRun(
             name=each.stem, scenario=case_text(each.case), history=history, facts=_as_json(result)
         )
         written = save(directory, failure)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fencepost.broker.access.session import AccessSettings
     from fencepost.broker.broker_configs import BrokerConfig
-    from fencepost.broker.fault_injector import FaultInjector
+    from fencepost.broker.fault_injector import BrokerFaultInjector
     from fencepost.broker.faults import PlannedFault
     from fencepost.broker.memory import MemoryBound
     from fencepost.broker.server import BrokerSettings, Ready
@@ -344,7 +344,7 @@ def _generation(
     )
 
 
-def _faults(settings: BrokerSettings) -> FaultInjector:
+def _faults(settings: BrokerSettings) -> BrokerFaultInjector:
     """The faults of --fault. One that a broker cannot play is refused before anything starts."""
     from fencepost.broker.server import injector_of
     from fencepost.faults.grammar import BadPhrase

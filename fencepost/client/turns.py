@@ -10,7 +10,7 @@ and a thread that is alone pays for no lock.
 #
 #     the thread whose turn it is             another thread, under the lock
 #     ---------------------------             ------------------------------
-#     turn.is_appending = True                before, current = current, Turn(mine)
+#     turn.is_appending = True                before, current = current, ThreadTurn(mine)
 #     is `current` still my turn?             wait while before.is_appending
 #         yes: append                         append, or let the next records of this thread
 #         no: append under the lock
@@ -27,7 +27,7 @@ from threading import Event, Lock, get_ident
 NO_THREAD = 0  # no thread has this identifier
 
 
-class Turn:
+class ThreadTurn:
     """The turn of one thread; it ends when another one becomes the current turn."""
 
     __slots__ = ("is_appending", "thread")
@@ -43,22 +43,22 @@ class Turns:
     __slots__ = ("_lock", "_never", "current")
 
     def __init__(self) -> None:
-        self.current = Turn(NO_THREAD)
+        self.current = ThreadTurn(NO_THREAD)
         self._lock = Lock()
         self._never = Event()
 
-    def take(self) -> Turn:
+    def take(self) -> ThreadTurn:
         """The turn of this thread: the current one until another thread takes its own."""
         with self as mine:
             return mine
 
-    def __enter__(self) -> Turn:
+    def __enter__(self) -> ThreadTurn:
         """Makes the turn of this thread the current one; no other can begin before the context ends."""
         self._lock.acquire()
         before, thread = self.current, get_ident()
         if before.thread == thread:
             return before
-        self.current = mine = Turn(thread)
+        self.current = mine = ThreadTurn(thread)
         try:
             while before.is_appending:
                 self._never.wait(0)  # lets the other thread run

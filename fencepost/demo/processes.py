@@ -136,8 +136,8 @@ async def children(directory: Path) -> AsyncGenerator[ChildProcesses]:
             await processes.end_all()
 
 
-class BrokerProcess:
-    """The current broker process; it is restarted on the same port and directory after a kill."""
+class DemoBroker:
+    """The broker under load: its current process, restarted on the same port and directory after a kill."""
 
     def __init__(
         self,

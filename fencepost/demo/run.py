@@ -27,7 +27,7 @@ from fencepost.demo.plan import (
     WorkerPoint,
     WorkerTask,
 )
-from fencepost.demo.processes import BrokerProcess, ChildProcess, ChildProcesses, children
+from fencepost.demo.processes import ChildProcess, ChildProcesses, DemoBroker, children
 from fencepost.demo.report import DemoResult, ProgressBar, StoryLog
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import TransactionState
@@ -83,7 +83,7 @@ async def perform(demo: Demo) -> None:
 
 async def run_pipeline(demo: Demo, processes: ChildProcesses, reader: ChildProcess) -> None:
     """Runs broker, loader and workers; all have ended when it returns."""
-    broker = BrokerProcess(processes, demo.plan, data=demo.data, result=demo.result, story=demo.story)
+    broker = DemoBroker(processes, demo.plan, data=demo.data, result=demo.result, story=demo.story)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         await load(demo, processes, broker)
@@ -102,7 +102,7 @@ async def run_pipeline(demo: Demo, processes: ChildProcesses, reader: ChildProce
         nursery.cancel_scope.cancel()
 
 
-async def load(demo: Demo, processes: ChildProcesses, broker: BrokerProcess) -> None:
+async def load(demo: Demo, processes: ChildProcesses, broker: DemoBroker) -> None:
     """Fills the topic `flights`."""
     flights = demo.plan.flights
     with demo.story.progress("loading flights", total=flights) as progress:
@@ -154,7 +154,7 @@ class Pipeline:
         self,
         plan: DisruptionPlan,
         *,
-        broker: BrokerProcess,
+        broker: DemoBroker,
         children: ChildProcesses,
         result: DemoResult,
         story: StoryLog,

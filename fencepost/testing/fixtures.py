@@ -22,7 +22,7 @@ from fencepost.testing.sweep import Lesson
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fencepost.broker.fault_handles import Fault
+    from fencepost.broker.fault_handles import FaultHandle
     from fencepost.testing.broker_process import BrokerProcess
 
 MARK: Final = "fencepost"
@@ -36,7 +36,7 @@ class Swept:
     lesson: Lesson
     time_limit: float
     text: str | None = None
-    fault: Fault | None = None
+    fault: FaultHandle | None = None
     struck: int = 0
     is_hung: bool = False
 

@@ -22,8 +22,8 @@ from fencepost.testing.fixtures import SWEPT, USED, Swept
 from fencepost.testing.sweep import (
     MARK,
     Lesson,
-    Run,
     SweepReport,
+    SweepRun,
     SweepSettings,
     TimeLimit,
     end_process,
@@ -166,7 +166,7 @@ def _tell(item: pytest.Item, call: pytest.TestReport, found: SweepReport) -> Non
         _add(item, call, first.recording, title, {"sweep.txt": all_of_it})
 
 
-def _run(item: pytest.Item, swept: Swept) -> tuple[list[pytest.TestReport], Run]:
+def _run(item: pytest.Item, swept: Swept) -> tuple[list[pytest.TestReport], SweepRun]:
     """One run of the test. Fixtures of modules and classes stay until the last."""
     item.stash[SWEPT] = swept
     try:
@@ -177,7 +177,7 @@ def _run(item: pytest.Item, swept: Swept) -> tuple[list[pytest.TestReport], Run]
     failure = next((report.longreprtext for report in reports if not report.passed), "")
     used = item.stash.get(USED, None)
     recording = None if used is None else used.recording
-    run = Run(failure=failure, struck=swept.struck, is_hung=swept.is_hung, recording=recording)
+    run = SweepRun(failure=failure, struck=swept.struck, is_hung=swept.is_hung, recording=recording)
     return reports, run
 
 

@@ -83,7 +83,7 @@ class RunHung(BaseException):
     """A run took too long. Not an Exception: a loop that retries after any failure must not catch it."""
 
 
-class Verdict(Enum):
+class RunVerdict(Enum):
     """What became of a run."""
 
     PASSED = "passed"
@@ -126,7 +126,7 @@ class SweepFault:
 
 
 @attrs.frozen(kw_only=True)
-class Run:
+class SweepRun:
     """One run of the test: its failure in words, or "" if it passed, and how often its fault struck."""
 
     failure: str
@@ -135,12 +135,12 @@ class Run:
     recording: Recording | None = None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> RunVerdict:
         if self.is_hung:
-            return Verdict.HUNG
+            return RunVerdict.HUNG
         if self.failure:
-            return Verdict.FAILED
-        return Verdict.PASSED if self.struck else Verdict.NEVER_STRUCK
+            return RunVerdict.FAILED
+        return RunVerdict.PASSED if self.struck else RunVerdict.NEVER_STRUCK
 
 
 @attrs.frozen(kw_only=True)
@@ -151,19 +151,19 @@ class SweepReport:
     seed: int
     learned: int
     """How many faults there were to choose from."""
-    rows: tuple[tuple[SweepFault, Run], ...]
+    rows: tuple[tuple[SweepFault, SweepRun], ...]
 
     @property
-    def failures(self) -> tuple[tuple[SweepFault, Run], ...]:
+    def failures(self) -> tuple[tuple[SweepFault, SweepRun], ...]:
         """What did not pass, in the order of the protocol."""
-        return tuple((fault, run) for fault, run in self.rows if run.verdict is not Verdict.PASSED)
+        return tuple((fault, run) for fault, run in self.rows if run.verdict is not RunVerdict.PASSED)
 
     @property
     def summary(self) -> str:
         """The sweep in one line."""
         counts = Counter(run.verdict.value for _, run in self.rows)
         told = ", ".join(
-            f"{counts[verdict.value]} {verdict.value}" for verdict in Verdict if counts[verdict.value]
+            f"{counts[verdict.value]} {verdict.value}" for verdict in RunVerdict if counts[verdict.value]
         )
         chosen = "" if len(self.rows) == self.learned else f" of {self.learned}, chosen with seed {self.seed}"
         return f"{self.title}: {len(self.rows)} faults{chosen}: {told}"
@@ -173,7 +173,7 @@ class SweepReport:
         rows = list(enumerate(self.rows, start=1))
         shown = rows
         if rows_max is not None and len(rows) > rows_max:
-            ordered = sorted(rows, key=lambda row: row[1][1].verdict is Verdict.PASSED)
+            ordered = sorted(rows, key=lambda row: row[1][1].verdict is RunVerdict.PASSED)
             shown = sorted(ordered[:rows_max], key=lambda row: row[0])
         cells = [("", "point", "fault", "struck", "verdict")]
         cells += [
@@ -269,13 +269,13 @@ def chosen(faults: Sequence[SweepFault], settings: SweepSettings) -> list[SweepF
 
 
 def run_sweep(
-    title: str, faults: Sequence[SweepFault], settings: SweepSettings, run: Callable[[str], Run]
+    title: str, faults: Sequence[SweepFault], settings: SweepSettings, run: Callable[[str], SweepRun]
 ) -> SweepReport:
     """Runs a test once for each chosen fault; `run` does that once."""
-    rows: list[tuple[SweepFault, Run]] = []
+    rows: list[tuple[SweepFault, SweepRun]] = []
     for fault in chosen(faults, settings):
         result, tried = run(fault.text), 1
-        while result.verdict is Verdict.NEVER_STRUCK and tried < TRIES:
+        while result.verdict is RunVerdict.NEVER_STRUCK and tried < TRIES:
             result, tried = run(fault.text), tried + 1
         rows.append((fault, result))
     return SweepReport(title=title, seed=settings.seed, learned=len(faults), rows=tuple(rows))
@@ -386,7 +386,7 @@ def sweep_points(
         broker.faults.watch(lesson.hear)
         test(broker)
 
-    def run(text: str) -> Run:
+    def run(text: str) -> SweepRun:
         recording, limit, failure = Recording(), TimeLimit(settings.time_limit), ""
         with Broker(observer=recording) as broker:
             fault = broker.faults.add(text)
@@ -397,6 +397,6 @@ def sweep_points(
                 failure = "".join(traceback.format_exception(problem))
             struck = fault.struck
             fault.remove()
-        return Run(failure=failure, struck=struck, is_hung=limit.is_over, recording=recording)
+        return SweepRun(failure=failure, struck=struck, is_hung=limit.is_over, recording=recording)
 
     return run_sweep(getattr(test, "__name__", "the test"), lesson.faults(), settings, run)

@@ -9,7 +9,7 @@ import pytest
 
 import fencepost
 from fencepost import Broker, FaultNeverStruck, Producer
-from fencepost.broker.fault_handles import Fault
+from fencepost.broker.fault_handles import FaultHandle
 from fencepost.broker.faults import FAULTS_MAX, NoSuchFault
 from fencepost.client.errors import CommitOutcomeUnknown
 from fencepost.faults.grammar import BadPhrase
@@ -135,7 +135,7 @@ def test_an_engine_that_never_strikes_is_found(monkeypatch: pytest.MonkeyPatch) 
 def test_a_removed_fault_strikes_no_more_and_is_not_missed() -> None:
     with served("when app sends Produce do drop every 1 times") as broker:
         fault = only(broker)
-        assert repr(fault) == "Fault('when app sends Produce do drop every 1 times')"
+        assert repr(fault) == "FaultHandle('when app sends Produce do drop every 1 times')"
         fault.remove()
         assert broker.faults.list() == []
         for use in (fault.remove, fault.end, lambda: fault.struck):
@@ -155,7 +155,7 @@ def test_removing_a_fault_ends_it() -> None:
 
 def test_faults_can_be_asked_for_before_the_start_and_from_any_thread() -> None:
     broker = Broker(faults=["when app sends CreateTopics do drop"])
-    faults: list[Fault] = [broker.faults.when("app sends Metadata").do("delay 1 ms")]
+    faults: list[FaultHandle] = [broker.faults.when("app sends Metadata").do("delay 1 ms")]
     with broker:
         threads = [
             threading.Thread(

@@ -11,7 +11,7 @@ import pytest
 
 import fencepost
 from fencepost import Broker, Consumer, Producer
-from fencepost.broker.fault_handles import Fault
+from fencepost.broker.fault_handles import FaultHandle
 from fencepost.broker.settings import NodeSettings
 from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, RequestTimeout, TransactionAborted
 from fencepost.faults.phrases import Point, PointKind
@@ -73,7 +73,7 @@ def in_background(call: Any, *args: Any) -> Generator[Future[Any]]:
         yield threads.submit(call, *args)
 
 
-def only(broker: Broker) -> Fault:
+def only(broker: Broker) -> FaultHandle:
     (fault,) = broker.faults.list()
     return fault
 

@@ -11,8 +11,8 @@ from fencepost.cli.record_formats import (
     FIELDS,
     NULL,
     BadRecord,
-    Dialect,
     Outgoing,
+    TextDialect,
     as_csv,
     as_line,
     compiled,
@@ -25,7 +25,7 @@ from fencepost.cli.record_formats import (
 from fencepost.client.consumer_records import Record
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX
 
-TSV, CSV = Dialect(separator="\t"), Dialect(separator=",")
+TSV, CSV = TextDialect(separator="\t"), TextDialect(separator=",")
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).map(str.encode)
 some_bytes = (
@@ -68,7 +68,7 @@ def test_json_comes_back(written: list[Record], base64: bool) -> None:
 
 @given(st.lists(records(some_bytes), max_size=4))
 def test_csv_in_base64_comes_back(written: list[Record]) -> None:
-    dialect = Dialect(separator=",", base64=True)
+    dialect = TextDialect(separator=",", base64=True)
     assert csv_again(written, dialect) == [outgoing(record) for record in written]
 
 
@@ -81,7 +81,7 @@ def test_csv_of_texts_comes_back(written: list[Record]) -> None:
         assert csv_again(written, CSV) == [outgoing(record) for record in written]
 
 
-def csv_again(written: list[Record], dialect: Dialect) -> list[Outgoing]:
+def csv_again(written: list[Record], dialect: TextDialect) -> list[Outgoing]:
     rows = [as_csv(FIELDS, dialect), *(as_csv(csv_row(record, dialect), dialect) for record in written)]
     text = "".join(f"{row}\n" for row in rows).encode()
     return list(read_csv(text.splitlines(keepends=True), dialect))
@@ -92,7 +92,7 @@ def csv_again(written: list[Record], dialect: Dialect) -> list[Outgoing]:
     st.booleans(),
 )
 def test_lines_come_back_in_base64(pairs: list[tuple[bytes | None, bytes | None]], base64: bool) -> None:
-    dialect = Dialect(separator="\t", base64=base64)
+    dialect = TextDialect(separator="\t", base64=base64)
     unsafe = b"\t\n\r" if not base64 else b""
     if not any(set(unsafe) & set((key or b"") + (value or b"")) for key, value in pairs) and not any(
         data == NULL.encode() for pair in pairs for data in pair
@@ -112,7 +112,7 @@ def test_a_format_string() -> None:
     assert fill(a_record(), TSV) == (
         b'orders/1@7\tk=v [["h", "1"], ["h", null]] 1700000000000 2023-11-14 22:13:20.000Z % \\ v\n'
     )
-    assert compiled("%k")(a_record(None), Dialect(separator="", null="NULL")) == b"NULL"
+    assert compiled("%k")(a_record(None), TextDialect(separator="", null="NULL")) == b"NULL"
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ def test_csv_that_is_no_record(text: str, said: str) -> None:
 
 def test_documents_have_their_key_in_a_column() -> None:
     rows = [b"\xef\xbb\xbfid,amount\r\n", b'7,"1,5"\r\n', b"8,\\N\r\n"]
-    by_id = Dialect(separator=",", key_column="id")
+    by_id = TextDialect(separator=",", key_column="id")
     assert list(read_csv(rows, by_id)) == [
         Outgoing(b"7", b'{"id": "7", "amount": "1,5"}'),
         Outgoing(b"8", b'{"id": "8", "amount": null}'),
     ]
-    amounts = Dialect(separator=",", key_column="id", value_column="amount")
+    amounts = TextDialect(separator=",", key_column="id", value_column="amount")
     assert list(read_csv(rows, amounts)) == [Outgoing(b"7", b"1,5"), Outgoing(b"8", None)]
     document = b'{"id": 7, "amount": {"eur": 5}}'
     assert list(read_jsonl([document + b"\n"], by_id)) == [Outgoing(b"7", document)]

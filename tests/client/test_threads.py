@@ -19,7 +19,7 @@ from fencepost import (
     WrongState,
 )
 from fencepost.client.shells.sync import SendFuture
-from fencepost.client.turns import Turn, Turns
+from fencepost.client.turns import ThreadTurn, Turns
 from fencepost.protocol import messages as m
 from tests.client.proxy import Fault, Proxy
 
@@ -150,7 +150,7 @@ def test_a_record_is_appended_whole(broker: Broker) -> None:
 class NoTurns(Turns):
     """The planted fault: it is everybody's turn."""
 
-    def __enter__(self) -> Turn:
+    def __enter__(self) -> ThreadTurn:
         self.current.thread = threading.get_ident()
         return self.current
 
@@ -166,7 +166,7 @@ def test_without_turns_it_would_be_mixed_up_with_another(broker: Broker) -> None
 
 
 def test_a_thread_that_lost_its_turn_appends_under_the_lock(broker: Broker) -> None:
-    class LosingTurn(Turn):
+    class LosingTurn(ThreadTurn):
         """Another thread takes its turn as soon as this one begins to append."""
 
         __slots__ = ()
@@ -174,7 +174,7 @@ def test_a_thread_that_lost_its_turn_appends_under_the_lock(broker: Broker) -> N
         def __setattr__(self, name: str, value: object) -> None:
             super().__setattr__(name, value)
             if name == "is_appending" and value is True:
-                turns.current = Turn(-1)
+                turns.current = ThreadTurn(-1)
 
     with Producer(broker.address, linger_ms=60_000) as producer:
         turns = producer._turns  # pyright: ignore[reportPrivateUsage] - the moment between two instructions

@@ -12,14 +12,14 @@ import pytest
 
 from fencepost import Broker, Producer, assert_exactly_once, sweep_points
 from fencepost.testing.sweep import (
-    Run,
     RunHung,
+    RunVerdict,
     SweepFailed,
     SweepFault,
     SweepReport,
+    SweepRun,
     SweepSettings,
     TimeLimit,
-    Verdict,
     chosen,
     run_sweep,
 )
@@ -119,19 +119,19 @@ def test_a_wrong_setting_is_refused_where_it_is_written(wrong: dict[str, int]) -
 def test_a_fault_that_never_struck_is_tried_again_and_fails_the_sweep() -> None:
     tried: list[str] = []
 
-    def run(text: str) -> Run:
+    def run(text: str) -> SweepRun:
         tried.append(text)
-        return Run(failure="")
+        return SweepRun(failure="")
 
     report = run_sweep("a test", MANY[:1], SweepSettings(), run)
     assert tried == ["fault 0"] * 3
-    assert report.rows[0][1].verdict is Verdict.NEVER_STRUCK
+    assert report.rows[0][1].verdict is RunVerdict.NEVER_STRUCK
     with pytest.raises(SweepFailed, match="1 never struck"):
         report.raise_if_failed()
 
 
 def test_the_table_of_a_long_sweep_shows_what_did_not_pass() -> None:
-    passed, failed = Run(failure="", struck=1), Run(failure="broken", struck=1)
+    passed, failed = SweepRun(failure="", struck=1), SweepRun(failure="broken", struck=1)
     rows = tuple((fault, failed if place == 25 else passed) for place, fault in enumerate(MANY))
     report = SweepReport(title="a test", seed=0, learned=30, rows=rows)
     lines = report.table(10).splitlines()
