@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 from array import array
 from collections.abc import Iterator
@@ -90,15 +89,6 @@ def test_a_record_is_delivered_while_its_sender_is_away(broker: Broker) -> None:
                 break
         assert values == [b"alone"]
         assert outcome.result(10_000).offset == 0
-
-
-@pytest.fixture
-def hasty_threads() -> Iterator[None]:
-    """The interpreter changes threads as often as it can."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(usual)
 
 
 @pytest.mark.usefixtures("hasty_threads")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
@@ -36,15 +35,6 @@ def broker() -> Iterator[Broker]:
         with Admin(running.address) as admin:
             admin.create_topic("t", len(PARTITIONS))
         yield running
-
-
-@pytest.fixture
-def hasty_threads() -> Iterator[None]:
-    """The interpreter changes threads as often as it can."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(usual)
 
 
 def together(*works: Callable[[], object]) -> None:
