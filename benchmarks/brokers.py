@@ -90,7 +90,7 @@ def _fencepost(data: Path, sync: str) -> Generator[RunningBroker]:
         begun = time.perf_counter()
         settings = ("--sync", sync, "--override", f"num.partitions={PARTITIONS}")
         command = ("fencepost", "serve", directory, "--port", "0", "--with-parent", *settings)
-        with _speaking(*command, data=data) as (process, ready):
+        with speaking(*command, data=data) as (process, ready):
             ready_seconds = time.perf_counter() - begun
             _ask_for_metadata(ready["host"], ready["port"])
             yield _started(f"{ready['host']}:{ready['port']}", process, begun, ready_seconds)
@@ -99,7 +99,7 @@ def _fencepost(data: Path, sync: str) -> Generator[RunningBroker]:
 @contextmanager
 def _mock_cluster(data: Path) -> Generator[RunningBroker]:
     begun = time.perf_counter()
-    with _speaking("benchmarks.mock_cluster", data=data) as (process, ready):
+    with speaking("benchmarks.mock_cluster", data=data) as (process, ready):
         yield _started(ready["address"], process, begun)
 
 
@@ -125,7 +125,7 @@ def _started(
 
 
 @contextmanager
-def _speaking(*module: str, data: Path) -> Generator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
+def speaking(*module: str, data: Path) -> Generator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
     """Runs `python -m module ...`: it prints a JSON line when it is ready and ends when its stdin closes."""
     with subprocess.Popen(
         [sys.executable, "-m", *module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(data)

@@ -7,13 +7,11 @@ are seconds of the clock, and of the broker's CPU, which other work on the machi
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -22,7 +20,7 @@ from typing import Any, Final
 
 import attrs
 
-from benchmarks.brokers import cpu_seconds, environment, resident_bytes
+from benchmarks.brokers import cpu_seconds, resident_bytes, speaking
 from fencepost import Admin, Producer
 
 PARTITIONS_PER_TOPIC: Final = 10
@@ -52,17 +50,10 @@ class Running:
 def started(data: Path) -> Generator[Running]:
     """A broker on `data/log` for the block, unless the block ends it."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "fencepost", "serve", str(data / "log"), "--port", "0", "--with-parent"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(data)
-    ) as process:
-        try:
-            assert process.stdout is not None, "its output is ours"
-            ready = json.loads(next(line for line in process.stdout if line.startswith(b"{")))
-            address = f"{ready['host']}:{ready['port']}"
-            yield Running(process, address, time.perf_counter() - began, cpu_seconds(process.pid))
-        finally:
-            process.kill()  # no effect if it has ended
+    command = ("fencepost", "serve", str(data / "log"), "--port", "0", "--with-parent")
+    with speaking(*command, data=data) as (process, ready):
+        address = f"{ready['host']}:{ready['port']}"
+        yield Running(process, address, time.perf_counter() - began, cpu_seconds(process.pid))
 
 
 def fill(address: str, topics: list[str]) -> float:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import fencepost
-from tests.cli.processes import broker as broker_process
-from tests.cli.processes import read_ready, started
 from tests.kafka_bridge.conftest import IMPATIENT
 from tests.kafka_bridge.libraries import PATIENCE_S, Access, Library
 from tests.kafka_bridge.story import Story
@@ -29,9 +25,8 @@ def test_a_lost_acknowledgement_does_not_double_a_record(library: Library) -> No
 def test_a_commit_outlives_a_broker_that_dies_after_its_decision(library: Library, tmp_path: Path) -> None:
     fault = "when coordinator of t.p appends PREPARE_COMMIT do pause node 1"
     with (
-        broker_process(tmp_path, "--fault", fault) as (held, address),
-        ExitStack() as successors,
-        Story(library, Access(servers=address), "t") as story,
+        fencepost.BrokerProcess(tmp_path, faults=[fault]) as broker,
+        Story(library, Access(servers=broker.address), "t") as story,
         ThreadPoolExecutor() as threads,
     ):
         producer = story.producer("p")
@@ -40,13 +35,9 @@ def test_a_commit_outlives_a_broker_that_dies_after_its_decision(library: Librar
             producer.send(story.topic, value, partition=partition)
         producer.flush()
         committing = threads.submit(producer.commit)
-        assert held.stdout is not None
-        point = json.loads(held.stdout.readline())["point"]
-        assert point == "coordinator of t.p appends PREPARE_COMMIT"
-        held.kill()
-        held.wait(PATIENCE_S)
-        port = address.rpartition(":")[2]
-        read_ready(successors.enter_context(started("serve", str(tmp_path), "--port", port)))
+        broker.faults.list()[0].wait_until_struck(PATIENCE_S)
+        broker.kill()
+        broker.restart()
         committing.result(PATIENCE_S)
         assert story.texts(partition=0) == ["a", "c"]
         assert story.texts(partition=1) == ["b"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +17,6 @@ import pytest
 
 import fencepost
 from fencepost import TopicPartition
-from tests.cli.processes import broker as broker_process
-from tests.cli.processes import read_ready, started
 from tests.kafka_bridge import java
 from tests.kafka_bridge import test_stories as stories
 from tests.kafka_bridge.confluent import ADMIN, KAFKA, Confluent
@@ -184,21 +181,18 @@ def test_the_partitions_of_a_killed_member_are_assigned_to_the_others(modern: Li
 
 
 def test_a_member_stays_in_its_group_when_the_broker_is_killed(modern: Library, tmp_path: Path) -> None:
-    quick = ("--override", "group.consumer.heartbeat.interval.ms=50")
+    quick = {"group.consumer.heartbeat.interval.ms": 50}
     with (
-        broker_process(tmp_path, *quick) as (first, address),
-        ExitStack() as successors,
-        Story(modern, Access(servers=address), "t") as story,
+        fencepost.BrokerProcess(tmp_path, override=quick) as broker,
+        Story(modern, Access(servers=broker.address), "t") as story,
     ):
         story.produced("a")
         reader = story.consumer("g")
         assert texts(consume(reader, 1)) == ["a"]
         reader.commit()
         (before,) = described(story, "g").members
-        first.kill()
-        first.wait(PATIENCE_S)
-        port = address.rpartition(":")[2]
-        read_ready(successors.enter_context(started("serve", str(tmp_path), "--port", port, *quick)))
+        broker.kill()
+        broker.restart()
         story.produced("b")
         assert texts(consume(reader, 1)) == ["b"]
         reader.commit()

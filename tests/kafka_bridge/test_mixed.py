@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import fencepost
 from fencepost import TopicPartition
-from tests.cli.processes import PATIENCE_S, read_ready, started
-from tests.cli.processes import broker as broker_process
+from tests.cli.processes import PATIENCE_S
 from tests.kafka_bridge import aio, confluent, kafka_python, ours
 from tests.kafka_bridge.copier import SOURCE, TARGET
 from tests.kafka_bridge.libraries import POLLS_MAX, Access, Library, consume, poll_until
@@ -25,7 +24,7 @@ from tests.kafka_bridge.ours import OurProducer
 
 PARTITIONS: Final = 6
 NAMES: Final = (confluent.NAME, aio.NAME, kafka_python.NAME, ours.NAME)
-NO_DELAY: Final = ("--override", "group.initial.rebalance.delay.ms=0")
+NO_DELAY: Final = {"group.initial.rebalance.delay.ms": 0}
 ROUNDS: Final = 8  # transactions of a feeder; a broker is killed in the middle of the fourth
 ABORTED: Final = (2, 5)
 
@@ -88,7 +87,8 @@ def producer_of(name: str, named: Callable[[str], Library], access: Access) -> A
 
 def test_every_record_is_there_once(named: Callable[[str], Library], tmp_path: Path) -> None:
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
-        first, address = stack.enter_context(broker_process(tmp_path, *NO_DELAY))
+        broker = stack.enter_context(fencepost.BrokerProcess(tmp_path, override=NO_DELAY))
+        address = broker.address
         with fencepost.Admin(address) as admin:
             for topic in (SOURCE, TARGET):
                 admin.create_topic(topic, PARTITIONS)
@@ -104,11 +104,8 @@ def test_every_record_is_there_once(named: Callable[[str], Library], tmp_path: P
         for process in copiers:
             hear(process, "ready")
         barrier.wait()
-        first.kill()
-        first.wait(PATIENCE_S)
-        port = address.rpartition(":")[2]
-        second = started("serve", str(tmp_path), "--port", port, *NO_DELAY)
-        read_ready(stack.enter_context(second))
+        broker.kill()
+        broker.restart()
         # Not before: on a busy machine librdkafka 2.16 may miss that the coordinator of its group is back.
         # Its TxnOffsetCommit then waits for a minute.
         copiers.append(stack.enter_context(copier(confluent.NAME, address)))
