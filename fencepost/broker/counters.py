@@ -15,12 +15,16 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 import attrs
 
 from fencepost.broker.contract import Outcome, Reply
+from fencepost.broker.limits import CLUSTER_PARTITIONS
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import FetchReply, ProduceReply, ReplyBody, Request
 
 BUCKETS_MS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0)
 """Upper bounds of a histogram; a last bucket has no bound."""
 DISK_PROBLEMS_KEPT: Final = 10
+TOPICS_KEPT: Final = CLUSTER_PARTITIONS.value
+"""As many as a cluster may have. Clients can name topics that do not exist, so without a bound they could
+fill the memory."""
 
 
 @attrs.define(eq=False)
@@ -71,7 +75,7 @@ class Counters:
     requests: defaultdict[type[Request], RequestCounts] = attrs.Factory(
         lambda: defaultdict[type[Request], RequestCounts](RequestCounts)
     )
-    topics: defaultdict[str, TopicCounts] = attrs.Factory(lambda: defaultdict[str, TopicCounts](TopicCounts))
+    topics: dict[str, TopicCounts] = attrs.Factory(dict[str, TopicCounts])
     syncs: Durations = attrs.Factory(Durations)
     refused_connections: int = 0
     disk_problems: int = 0
@@ -83,12 +87,12 @@ class Counters:
         counts.durations.add(took_ns / 1e6)
         if type(body) is ProduceReply:
             for part in body.partitions:
-                topic = self.topics[part.topic]
+                topic = self._of(part.topic)
                 topic.produce_requests += 1
                 topic.failed_produce_requests += part.error is not NO_ERROR
         elif type(body) is FetchReply:
             for part in body.partitions:
-                topic = self.topics[part.topic]
+                topic = self._of(part.topic)
                 topic.fetch_requests += 1
                 topic.failed_fetch_requests += part.error is not NO_ERROR
                 topic.bytes_out += len(part.records)
@@ -96,6 +100,14 @@ class Counters:
         if errors:
             counts.errors.update(errors)
         return errors
+
+    def _of(self, topic: str) -> TopicCounts:
+        found = self.topics.get(topic)
+        if found is None:
+            found = self.topics[topic] = TopicCounts()
+            if len(self.topics) > TOPICS_KEPT:
+                del self.topics[next(iter(self.topics))]
+        return found
 
     def disk_failed(self, at_ms: int, problem: str) -> None:
         """A file could not be read or written."""
@@ -108,7 +120,7 @@ class Counters:
     def appended(self, outcome: Outcome) -> None:
         """The node appended batches."""
         for append in outcome.appends:
-            topic, header = self.topics[append.partition.topic], append.header
+            topic, header = self._of(append.partition.topic), append.header
             topic.bytes_in += header.size
             if not header.is_control:
                 topic.records_in += header.record_count

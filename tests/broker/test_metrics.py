@@ -13,14 +13,16 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 import fencepost
-from fencepost.broker import metrics_port
+from fencepost.broker import counters, metrics_port
 from fencepost.broker import server as server_module
-from fencepost.broker.contract import Disconnected, Outcome
-from fencepost.broker.counters import Counters
+from fencepost.broker.contract import Disconnected, Outcome, Reply, ReplyTo
+from fencepost.broker.counters import Counters, TopicCounts
 from fencepost.broker.metrics import METRICS
 from fencepost.broker.metrics_port import MetricsPort
 from fencepost.broker.server import Server
-from fencepost.protocol.messages import APIS
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import APIS, Produce, ProducedPartition, ProduceReply
+from fencepost.protocol.terms import NO_OFFSET
 from tests.access.samples import SAMPLES
 from tests.broker.wire import serving
 
@@ -188,10 +190,26 @@ async def test_a_deleted_topic_is_not_shown_any_more() -> None:
     async with serving() as (server, wires):
         wire = await wires.open()
         await wire.prepare()
-        server.counters.topics["gone"].bytes_in += 1
+        server.counters.topics["gone"] = TopicCounts(bytes_in=1)
         server.is_ready = True
         port = MetricsPort(server, server.listener)
         assert b'"gone"' not in (await port.answer("GET", "/metrics")).body
+
+
+def test_names_of_topics_that_do_not_exist_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "TOPICS_KEPT", 3)
+    counted = Counters(0)
+    for number in range(5):
+        part = ProducedPartition(
+            topic=f"made-up-{number}",
+            partition=0,
+            error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            base_offset=NO_OFFSET,
+            log_start_offset=NO_OFFSET,
+        )
+        counted.answered(Produce, Reply(ReplyTo(1, number), body=ProduceReply(partitions=(part,))), 1)
+    assert list(counted.topics) == ["made-up-2", "made-up-3", "made-up-4"]
+    assert counted.requests[Produce].durations.count == 5
 
 
 # --- HTTP ---------------------------------------------------------------------------------------------------
