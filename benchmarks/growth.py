@@ -1,9 +1,9 @@
-"""What a broker becomes slower with: partitions, the size of batches, open and aborted transactions,
+"""What slows a broker down: partitions, the size of batches, open and aborted transactions,
 transactional ids, connections. `python -m benchmarks --only growth`.
 
-Batches and connections are measured on a broker process, all else on a broker without sockets, in memory:
-its cores do what grows. Each row ends after its count of operations or after a fixed time, whichever comes
-first, so a row that does not scale shows a small rate and not a long wait.
+Batches and connections are measured on a broker process, all else on a broker without sockets, on a
+directory: its cores do what grows. Each row ends after its count of operations or after a fixed time,
+whichever comes first, so a row that does not scale shows a small rate and not a long wait.
 
 Rule: one thing grows at a time. A row is compared with the first one of its table.
 """

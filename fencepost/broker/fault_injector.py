@@ -449,7 +449,7 @@ class BrokerFaultInjector:
             self._forget(lasting)
             if self._site is not None:
                 do = lasting.planned.line.do
-                _, label = _LABELS.get(do.kind, ("", f"over: {do}"))
+                _, label = _LABELS.get(do.kind, ("", f"end of {do}"))
                 self._site.struck(label)
             lasting.undo()
             self.refresh()

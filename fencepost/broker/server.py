@@ -686,7 +686,7 @@ class Server:
 
     def struck(self, label: str, to: ReplyTo | None = None) -> None:
         """A fault struck, or ended."""
-        BROKER.info("a fault that was asked for: %s", label)
+        BROKER.info("injected fault: %s", label)
         if self.observer is not None:
             self.observer.struck(label, to)
 
@@ -874,8 +874,8 @@ def _log_start(server: Server, ready: Ready, took_ms: int) -> None:
     directory, node = server.settings.directory, server.host.node
     place = "in memory" if directory is None else f"in {directory}"
     BROKER.info(
-        "node %d is ready on %s: read %d partitions %s in %d ms",
-        node.settings.node_id, ready.address, len(node.logs), place, took_ms,
+        "node %d is ready on %s: partitions %s: %d, read in %d ms",
+        node.settings.node_id, ready.address, place, len(node.logs), took_ms,
     )  # fmt: skip
     if ready.metrics_port is not None:
         BROKER.info("metrics are on http://%s:%d/metrics", server.settings.metrics_host, ready.metrics_port)

@@ -50,7 +50,7 @@ COMMANDS = (
     (
         "status",
         "fencepost.cli.status:status",
-        """Show how a broker is: version, partitions, transactions, disks.
+        """Show the health of a broker: version, partitions, transactions, disks.
 
         The exit code is 1 if something is wrong: partitions that are not served, late or hanging
         transactions, or a disk that failed within five minutes.
@@ -59,7 +59,7 @@ COMMANDS = (
     (
         "top",
         "fencepost.cli.top:top",
-        """Show what a broker does now: rates of topics and requests, open transactions.
+        """Show the current load of a broker: rates of topics and requests, open transactions.
 
         The display refreshes until Ctrl-C. RECORDS/S counts what producers and coordinators write, without
         markers; LSO-LAG is the number of offsets that read_committed cannot read yet.
@@ -82,9 +82,9 @@ COMMANDS = (
         "fencepost.cli.fault:add_faults",
         """Add faults to a running broker.
 
-        A fault is "when POINT do ACTION [until POINT] [every N times]"; `fencepost help faults` shows
-        what a broker can play. A client is named by its client id, * is any client, and `broker` is the
-        broker.
+        A fault is "when POINT do ACTION [until POINT] [every N times] [at most N times]"; `fencepost help
+        faults` lists the points and actions. A client is named by its client id, * is any client, and
+        `broker` is the broker.
         """,
     ),
     (
@@ -100,7 +100,8 @@ COMMANDS = (
         "fencepost.cli.fault:wait_for_faults",
         """Wait until faults have struck.
 
-        The exit code is 1 if one has not struck in time; the output shows what resembles its point.
+        The exit code is 1 if one has not struck in time; the output then shows the points that resemble its
+        point.
         """,
     ),
     (
@@ -297,7 +298,7 @@ COMMANDS = (
         "fencepost.cli.help:print_page",
         """Print a page of the documentation, or list the pages.
 
-        The pages are part of the package, so they fit this version.
+        The pages are part of the package, so they describe this version.
         """,
     ),
     (

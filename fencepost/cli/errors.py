@@ -29,13 +29,13 @@ WRONG_USAGE: Final = 2
 NO_BROKER: Final = 3
 INTERRUPTED: Final = 128 + signal.SIGINT  # as shells report Ctrl-C
 EXIT_CODES: Final = {
-    OK: "Success. Nothing was found by a command that searches.",
+    OK: "Success; a command that searches found nothing.",
     FAILED: "The broker or the data refused: a topic, partition, group or record does not exist, a line of "
-    "the input is no record, a limit is reached, a disk is full. Or a search found something: "
+    "the input is not a record, a limit is reached, a disk is full. Or a search found something: "
     "`find-hanging`, `late`, `check`, `dump --check`, `repair` without --write, `status`, `run`, `fuzz`, "
     "`explore`.",
-    WRONG_USAGE: "The command line, a configuration file or a scenario is wrong: an unknown option, a value "
-    "that cannot be, a file that does not exist. Nothing was done.",
+    WRONG_USAGE: "The command line, a configuration file or a scenario is wrong: an unknown option, an "
+    "invalid value, a file that does not exist. Nothing was done.",
     NO_BROKER: "No broker answers at the address, or it refuses the login.",
     INTERRUPTED: "Ctrl-C. `serve` ends with 0: that is how it is stopped.",
     128 + signal.SIGTERM: "SIGTERM. `serve` ends with 0.",

@@ -45,14 +45,14 @@ def add_faults(
     Parameters
     ----------
     fault
-        "when POINT do ACTION [until POINT] [every N times]", each as one argument.
+        "when POINT do ACTION [until POINT] [every N times] [at most N times]", each as one argument.
     """
     faults = _faults(bootstrap, command_config)
     for text in fault:
         try:
             added = faults.add(text)
         except BadPhrase as problem:
-            then = "`fencepost help scenarios` lists the phrases, `... help faults` what a broker can play"
+            then = "`fencepost help faults` lists the points and actions"
             raise CommandFailed(str(problem), then=then, code=WRONG_USAGE) from problem
         facts = {"fault_id": added.fault_id, "fault": text}
         print_done(f"Added fault {added.fault_id}: {text}", facts, as_json=as_json)

@@ -64,7 +64,7 @@ def _seconds(_: type, tokens: Sequence[Token]) -> float:
 
 
 SECONDS_OF: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
-TimeBudget = Annotated[float | None, Parameter("--for", converter=_seconds)]
+TimeBudget = Annotated[float | None, Parameter("--for", converter=_seconds, metavar="TIME")]
 """How long a command may search, in seconds; given as 90s, 10m or 1h30m."""
 
 

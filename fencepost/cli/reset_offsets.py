@@ -54,8 +54,8 @@ def _moment_ms(_: type, tokens: Sequence[Token]) -> int:
 
 
 Flag = Annotated[bool, Parameter(negative="")]
-Moment = Annotated[int | None, Parameter(converter=_moment_ms)]
-Duration = Annotated[int | None, Parameter(converter=_duration_ms)]
+Moment = Annotated[int | None, Parameter(converter=_moment_ms, metavar="TIME")]
+Duration = Annotated[int | None, Parameter(converter=_duration_ms, metavar="TIME")]
 
 
 class Goal(NamedTuple):
@@ -123,9 +123,9 @@ def reset_offsets(
     to_datetime
         The first record since a date such as 2026-11-23T16:00:00, in UTC unless it has a time zone.
     by_duration
-        The first record of a time until now, such as 1h30m or Kafka's PT1H30M.
+        The first record that is younger than this, such as 1h30m, or PT1H30M as in Kafka.
     shift_by
-        So many offsets after the committed one, or before it if negative.
+        This many offsets after the committed one; before it if negative.
     execute
         Commit the new offsets.
     dry_run

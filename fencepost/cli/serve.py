@@ -121,7 +121,7 @@ def serve(
     without_fixes
         Switch off one of Kafka's later fixes, by its name in `fencepost help fidelity`. Repeatable.
     fault
-        Inject a fault for your own tests, in the phrases of scenarios (`fencepost help scenarios`).
+        Inject a fault for your own tests, at a point of the protocol (`fencepost help faults`).
         Repeatable.
         For example "when node 1 sends Produce reply #3 do drop", or
         "when coordinator of app appends PREPARE_COMMIT do pause node 1".
@@ -352,7 +352,7 @@ def _faults(settings: BrokerSettings) -> BrokerFaultInjector:
     try:
         injector = injector_of(settings)
     except BadPhrase as problem:
-        possible = "; ".join(problem.possible) or "`fencepost help scenarios` lists the phrases"
+        possible = "; ".join(problem.possible) or "`fencepost help faults` lists the points and actions"
         raise CommandFailed(f"--fault: {problem}", then=possible, code=WRONG_USAGE) from problem
     injector.report = _tell_strike
     return injector

@@ -91,7 +91,7 @@ STATUS: Columns[BrokerStatusReply] = (
 def status(
     *, bootstrap: Bootstrap = DEFAULT, command_config: CommandConfig = None, as_json: AsJson = False
 ) -> int:
-    """Show how a broker is."""
+    """Show the health of a broker."""
     with connect(bootstrap, command_config) as admin:
         found = admin.broker_status()
     wrong = problems(found)

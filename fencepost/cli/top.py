@@ -65,12 +65,12 @@ def top(
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a broker does now.
+    """Show the current load of a broker.
 
     Parameters
     ----------
     interval
-        Seconds between two looks.
+        Seconds between two measurements.
     once
         Print the rates of one interval, and stop.
     limit
