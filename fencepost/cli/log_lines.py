@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -19,14 +21,22 @@ FIELDS: Final = ("peer", "principal", "client_id", "transactional_id", "producer
 """What an entry may have beside its text."""
 
 
-def write_log(level: LogLevel, form: LogFormat) -> None:
-    """Write the log of this process to stderr from now on."""
+@contextmanager
+def writing_log(level: LogLevel, form: LogFormat) -> Generator[None]:
+    """Write the log of this process to stderr, until the block ends."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     log = logging.getLogger(ROOT)
+    level_before, propagated_before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(level.upper())
     log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level_before)
+        log.propagate = propagated_before
 
 
 class TextLines(logging.Formatter):

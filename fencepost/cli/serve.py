@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.log_lines import LogFormat, LogLevel, write_log
+from fencepost.cli.log_lines import LogFormat, LogLevel, writing_log
 from fencepost.cli.options import WithoutFixes, settings_in, text_of
 
 if TYPE_CHECKING:
@@ -134,7 +134,6 @@ def serve(
     log_format
         One line of text per entry, or one JSON object.
     """
-    write_log(log_level, log_format)
     _check_place(directory, memory=memory)
     access = _access(tls_cert, tls_key, tls_client_ca, users, acls, reachable=host, insecure=insecure)
     import attrs
@@ -160,7 +159,8 @@ def serve(
         metrics_port=metrics_port,
         metrics_host=metrics_host,
     )
-    return _run(settings, with_parent=with_parent)
+    with writing_log(log_level, log_format):
+        return _run(settings, with_parent=with_parent)
 
 
 def _run(settings: BrokerSettings, *, with_parent: bool) -> int:

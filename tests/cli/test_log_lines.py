@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.cli.log_lines import JsonLines, TextLines
+from fencepost.cli.log_lines import JsonLines, TextLines, writing_log
 from tests.cli.processes import broker
 
 HOSTILE = "a violation: 'a\\nb' \u202e"
@@ -24,6 +24,16 @@ def entry(text: str, **fields: object) -> logging.LogRecord:
 def test_text_is_one_line() -> None:
     line = TextLines().format(entry(HOSTILE, peer="127.0.0.1:7"))
     assert re.fullmatch(rf"{TIME} WARNING fencepost\.broker: {re.escape(HOSTILE)}", line)
+
+
+def test_a_log_ends_with_its_block(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("fencepost.broker")
+    before = log.getEffectiveLevel()
+    with writing_log("info", "text"):
+        log.info("inside")
+    assert log.getEffectiveLevel() == before
+    log.error("outside")
+    assert [line.rpartition(" ")[2] for line in capsys.readouterr().err.splitlines()] == ["inside"]
 
 
 def test_json_is_one_line_with_the_fields_that_are_known() -> None:
