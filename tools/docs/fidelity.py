@@ -207,7 +207,7 @@ DIFFERENCES: Final = (
         what="security",
         kafka="TLS, SASL with five mechanisms, delegation tokens, ACLs that requests change, quotas.",
         here="TLS, SASL PLAIN and SCRAM-SHA-256, ACLs from a file, no quotas.",
-        because="Two files that a person can read are enough to keep strangers away.",
+        because="Two files that a person can read are enough to keep other people out.",
         noticed="A change of users or ACLs needs a restart; CreateAcls does not exist.",
     ),
     Difference(
