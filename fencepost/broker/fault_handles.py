@@ -114,22 +114,24 @@ class Faults:
     _desk: FaultDesk
 
     def when(self, point: str, *, nth: int | None = None, every: int = 0, times: int = 0) -> FaultPoint:
-        """The point at which a fault strikes: once, at the `nth` time that it is reached, or at `every` so
-        many times, and no more than `times` often. `point` may end in `#3` instead of `nth`.
+        """The point at which a fault strikes: once, at the `nth` time that it is reached, or at every
+        `every`-th time, at most `times` times. `point` may end in `#3` instead of `nth`.
         """
         when = POINTS.read(point)
         if nth is not None:
             if nth < 1 or when.number != 1:
                 raise ValueError(
-                    f"nth={nth} for {point!r}: say once which occurrence you mean, counted from 1"
+                    f"nth={nth} for {point!r}: give the occurrence once, as nth or as #N; the first is 1"
                 )
             when = attrs.evolve(when, number=nth)
         if every < 0 or (every and when.number != 1):
             raise ValueError(
-                f"every={every} for {point!r}: a fault strikes every so often, or at one occurrence"
+                f"every={every} for {point!r}: give `every` (at least 1) or one occurrence (#N), not both"
             )
         if times < 0 or (times and not every):
-            raise ValueError(f"times={times} for {point!r}: it limits how often `every` strikes")
+            raise ValueError(
+                f"times={times} for {point!r}: it limits the strikes of `every`, so it needs `every`"
+            )
         return FaultPoint(when, every, times, self)
 
     def add(self, text: str) -> FaultHandle:

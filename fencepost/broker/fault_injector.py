@@ -362,7 +362,7 @@ class BrokerFaultInjector:
         if (planned := self.broken.get((ActionKind.FAIL_APPENDS, append.partition))) is not None:
             site.host.to_do.popleft()
             self._has_struck(planned, planned.line.when)
-            problem = StorageError("the disk refused to append, as a fault asked for")
+            problem = StorageError("the disk refused to append, by an injected fault")
             site.host.lose(append.partition, problem)
             return False
         return True
@@ -382,7 +382,7 @@ class BrokerFaultInjector:
         """Raise StorageError if a fault fails the sync of this log."""
         if (planned := self.broken.get((ActionKind.FAIL_SYNCS, partition))) is not None:
             self._has_struck(planned, planned.line.when)
-            raise StorageError("the disk refused to sync, as a fault asked for")
+            raise StorageError("the disk refused to sync, by an injected fault")
 
     def sync_takes(self, seconds: float) -> float:
         """How much longer (s) a sync that took this long must take."""

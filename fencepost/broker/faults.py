@@ -156,7 +156,7 @@ def playable(text: str, abilities: Abilities) -> FaultLine:
 
 def _check_point(point: Point, abilities: Abilities) -> None:
     if point.what in LOGIN:
-        raise BadPhrase(f"{quoted(str(point))}: a login is over before faults may strike")
+        raise BadPhrase(f"{quoted(str(point))}: faults do not strike the requests of a login")
     if (because := NOT_SEEN.get(point.kind)) is not None:
         raise BadPhrase(f"a broker cannot see {quoted(str(point))}: {because}", possible=_instead(point))
     if point.kind in LEAVES or point.kind is PointKind.RECEIVES:

@@ -138,7 +138,11 @@ def _timed_out(arrived: Any, outcome: Outcome, node: Node) -> Iterator[Line]:
 def _replaced(arrived: Any, outcome: Outcome, node: Node) -> Iterator[Line]:
     request: m.InitProducerId = arrived.request
     is_same = request.producer_id != NO_PRODUCER_ID  # it recovers from an error (KIP-360)
-    why = "its producer starts anew" if is_same else "a new producer has its transactional id and fences it"
+    why = (
+        "its producer was initialized again"
+        if is_same
+        else "a new producer has its transactional id and fences it"
+    )
     for name, record in _records(outcome):
         text = f"is aborted: {why}"
         yield _about(name, record, text, logging.INFO, client_id=arrived.client_id)

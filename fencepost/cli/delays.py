@@ -53,7 +53,7 @@ def _watch(producer: Producer, is_over: Event) -> None:
 def _why(error: ErrorCode) -> str:
     if error is NO_ERROR:
         return "the broker does not answer. Waiting; Ctrl-C gives up"
-    return f"{error.meaning} ({error.name}). Trying again; Ctrl-C gives up"
+    return f"{error.meaning} ({error.name}). Retrying; Ctrl-C gives up"
 
 
 def _tell(line: str) -> None:

@@ -140,7 +140,7 @@ def _search(config: ExploreConfig, seconds_max: float | None) -> _SearchResult:
     except Ended as ended:
         explored, code, stopped_by = search.so_far(), code_of(ended), "the search was interrupted"
     except _TimeIsOver:
-        explored, stopped_by = search.so_far(), "the time of --for was over"
+        explored, stopped_by = search.so_far(), "the time limit of --for was reached"
     print_progress()
     seconds = time.perf_counter() - began
     return _SearchResult(explored=explored, code=code, stopped_by=stopped_by, seconds=seconds)
@@ -206,6 +206,6 @@ def _save(directory: Path, explored: Explored) -> None:
     written = save(directory, failure)
     print(files_in(directory, written))
     if scenario is None:
-        print("  No scenario: the trace needs an order of messages that no fault of a scenario brings about.")
+        print("  No scenario: the trace needs an order of messages that no fault of a scenario causes.")
     else:
         print(f"  replay: fencepost run {written[0]}")

@@ -165,9 +165,9 @@ def reset_offsets(
 def _goal(options: Mapping[str, int | None]) -> Goal:
     given = [Goal(option, value) for option, value in options.items() if value is not None]
     if len(given) != 1:
-        what = "no goal" if not given else " and ".join(goal.option for goal in given)
+        what = "none" if not given else " and ".join(goal.option for goal in given)
         raise CommandFailed(
-            f"reset-offsets needs one goal, and got {what}", then=f"give one of {', '.join(options)}",
+            f"reset-offsets needs exactly one goal, and got {what}", then=f"give one of {', '.join(options)}",
             code=WRONG_USAGE,
         )  # fmt: skip
     return given[0]

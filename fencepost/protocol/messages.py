@@ -1152,7 +1152,7 @@ class ConsumerGroupDescribeReply:
 
 @value(kw_only=True)
 class DescribedFault:
-    """A fault that a broker was asked for. `missing` says why it has not struck, and is empty once it has."""
+    """A fault of a broker. `missing` says why it has not struck, and is empty once it has."""
 
     fault_id: Int32
     fault: str
@@ -1164,7 +1164,7 @@ class DescribedFault:
 
 @value(kw_only=True)
 class AddFaults:
-    """Ask a broker for faults, in the phrases of scenarios: "when POINT do ACTION"."""
+    """Add faults to a broker, in the phrases of scenarios: "when POINT do ACTION"."""
 
     faults: tuple[str, ...]
 
@@ -1185,7 +1185,7 @@ class AddFaultsReply:
 
 @value(kw_only=True)
 class ListFaults:
-    """List the faults that a broker was asked for."""
+    """List the faults that were added to a broker."""
 
 
 @value(kw_only=True)
@@ -1195,7 +1195,7 @@ class ListFaultsReply:
 
 @value(kw_only=True)
 class RemoveFaults:
-    """Undo what faults did, and forget them. With `keeps` they are not forgotten, and may strike again."""
+    """Undo what faults did, and remove them; with `keeps` they stay, and may strike again."""
 
     fault_ids: tuple[Int32, ...]
     keeps: bool
@@ -1211,7 +1211,7 @@ class RemoveFaultsReply:
 
 @value(kw_only=True)
 class BrokerStatus:
-    """How a broker is, and what it has done since it started (`fencepost status`, `fencepost top`)."""
+    """Report the health of a broker, and its counters (`fencepost status`, `fencepost top`)."""
 
 
 @value(kw_only=True)

@@ -181,7 +181,9 @@ def _stable_ends(
             return ends
         if time.monotonic() > deadline:
             lines = [*_open_at_coordinators(admin), *_open_in_partitions(admin, partitions)]
-            raise AssertionError(_told("a transaction is open, so nobody can say what is committed", lines))
+            raise AssertionError(
+                _told("a transaction is open, so it is not decided yet what is committed", lines)
+            )
         time.sleep(LOOK_AGAIN_S)
 
 

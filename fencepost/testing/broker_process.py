@@ -233,7 +233,7 @@ class BrokerProcess:
     def _failure(self, what: str, code: int) -> BrokerFailed:
         said = "\n".join(list(self._heard)[-LAST_LINES:]) or "nothing"
         return BrokerFailed(
-            f"the broker process {what} and ended with exit code {code}; its last words:\n{said}"
+            f"the broker process {what} and ended with exit code {code}; its last output:\n{said}"
         )
 
     def __enter__(self) -> BrokerProcess:

@@ -146,7 +146,7 @@ class ProcessDesk:
     def _keep(self, text: str) -> int:
         fault = playable(text, self._abilities)
         self._added += 1
-        missing = f'the fault "{fault}" never struck: no process was asked for it'
+        missing = f'the fault "{fault}" never struck: no process was started with it'
         state = DescribedFault(
             fault_id=self._added, fault=str(fault), struck=0, reached=0, is_lasting=False, missing=missing
         )

@@ -173,7 +173,7 @@ class Proxy:
         """Raise FaultNeverStruck if no client has connected, or a fault has struck nothing."""
         missing = [fault.missing for fault in (*self._ended, *self._faults) if fault.struck == 0]
         if self.connections == 0:
-            missing.append(f"nobody has connected to the proxy. {BYPASSED}")
+            missing.append(f"no client has connected to the proxy. {BYPASSED}")
         if missing:
             raise FaultNeverStruck("\n".join(missing))
 

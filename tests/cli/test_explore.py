@@ -92,7 +92,7 @@ def test_a_proof_leaves_a_report_that_passes(capsys: Output, tmp_path: Path) -> 
 
 def test_a_search_whose_time_is_over_proves_nothing(capsys: Output) -> None:
     assert run(["explore", "--for", "0s"]) == 1
-    assert "No violation so far, but the time of --for was over before it" in capsys.readouterr().out
+    assert "No violation so far, but the time limit of --for was reached before it" in capsys.readouterr().out
 
 
 def test_the_progress_is_erased() -> None:

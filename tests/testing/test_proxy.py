@@ -117,7 +117,7 @@ def noticed(says: str) -> Generator[None]:
 
 
 def test_a_proxy_that_was_bypassed_is_noticed(broker: Broker) -> None:
-    with noticed("nobody has connected to the proxy"), Proxy(broker):
+    with noticed("no client has connected to the proxy"), Proxy(broker):
         pass
     broker.restart()
     # A proxy that the broker does not know of is left after the first answer.
