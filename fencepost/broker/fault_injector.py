@@ -524,8 +524,9 @@ class BrokerFaultInjector:
 
     def _slow_disk(self, planned: PlannedFault, do: Action) -> bool:
         """It strikes with the first sync that it slows down."""
-        self.slow_syncs[planned.number] = planned
-        self._lasts(planned, partial(self.slow_syncs.pop, planned.number), survives=True)
+        if planned.number not in self.slow_syncs:
+            self.slow_syncs[planned.number] = planned
+            self._lasts(planned, partial(self.slow_syncs.pop, planned.number), survives=True)
         return False
 
     def _break_disk(self, planned: PlannedFault, do: Action) -> bool:

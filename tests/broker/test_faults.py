@@ -299,6 +299,17 @@ def test_a_slow_disk_makes_syncs_take_longer() -> None:
         assert only(broker).struck >= 1
 
 
+def test_a_disk_that_is_slow_already_is_not_slowed_down_again() -> None:
+    with served(sync="all") as broker:
+        fault = broker.faults.when("t-0 appends data", every=1).do("slow disk of broker 2 times")
+        write(broker, b"a", b"b")
+        assert fault.reached == 2
+        fault.end()
+        fault.remove()
+        write(broker, b"c")
+        assert stored(broker) == [b"a", b"b", b"c"]
+
+
 def test_a_clock_that_jumps_times_a_transaction_out() -> None:
     with served() as broker, producer(broker, "pay", transaction_timeout_ms=60_000) as app:
         app.init_transactions()
