@@ -40,10 +40,6 @@ SECTION: Final = "fencepost: what happened"
 OUTPUT: Final = "fencepost: output of the broker process"
 LINES_SHOWN: Final = 30
 TABLE: Final = "fencepost: sweep"
-NOTHING: Final = (
-    "There is nothing to sweep: the test sent no request to `fencepost_broker` that changes anything. "
-    "Does it use this fixture?"
-)
 
 
 @contextmanager
@@ -141,13 +137,17 @@ def _swept(item: pytest.Item, settings: SweepSettings) -> list[pytest.TestReport
         if failed is not None and learned.recording is not None:
             _add(item, failed, learned.recording, item.nodeid, {})
         return reports
-    call = next(report for report in reports if report.when == "call")
-    faults = lesson.faults()
-    if not faults:
-        call.outcome, call.longrepr = "failed", NOTHING
+    call = next((report for report in reports if report.when == "call"), None)
+    if call is None:  # --setup-only
+        return reports
+    if missing := lesson.missing():
+        call.outcome, call.longrepr = "failed", missing
         return reports
     found = run_sweep(
-        item.nodeid, faults, settings, lambda text: _run(item, Swept(lesson, settings.time_limit, text))[1]
+        item.nodeid,
+        lesson.faults(),
+        settings,
+        lambda text: _run(item, Swept(lesson, settings.time_limit, text))[1],
     )
     _tell(item, call, found)
     return reports

@@ -62,7 +62,12 @@ GIVE_UP_AFTER_S: Final = 5.0  # after a run should have ended
 POINTS_MAX: Final = 1_000
 ROWS_MAX: Final = 40  # of a table on a screen
 _OURS: Final = frozenset({ASSERTING_CLIENT, FIXTURE_CLIENT})
+_COORDINATOR: Final = "coordinator of "
 _NAME: Final = re.compile(r"[^ #]+")
+NOTHING: Final = (
+    "There is nothing to sweep: the test sent no request to its broker that changes anything. Does it use "
+    "the fixture `fencepost_broker`?"
+)
 
 LOOKING: Final = frozenset(
     {"ApiVersions", "ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "DescribeCluster", "DescribeConfigs"}
@@ -108,7 +113,8 @@ class SweepSettings:
 
     seed: int = 0
     points: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.gt(0))
+        default=None,
+        validator=attrs.validators.optional([attrs.validators.instance_of(int), attrs.validators.gt(0)]),
     )
     clients: frozenset[str] = attrs.field(default=frozenset(), converter=names)
     only: frozenset[str] = attrs.field(default=frozenset(), converter=names)
@@ -217,14 +223,21 @@ class Lesson:
     settings: SweepSettings
     reached: list[tuple[Point, int]] = attrs.Factory(list[tuple[Point, int]])
     _counts: Counter[tuple[str, str]] = attrs.Factory(Counter[tuple[str, str]])
+    _clients: set[str] = attrs.Factory(set[str])
+    _whats: set[str] = attrs.Factory(set[str])
 
     def hear(self, point: Point) -> None:
         """Note a point that can be swept, with its number among those of its kind."""
         if point.is_before or point.kind not in (PointKind.SENDS, PointKind.DECIDES):
             return
+        if point.kind is PointKind.SENDS and point.who not in _OURS:
+            self._clients.add(point.who)
+        self._whats.add(point.what)
         # What cannot be written as a name is anyone: then the requests of all clients count.
-        named = point if _NAME.fullmatch(point.who.split(" ")[-1]) else attrs.evolve(point, who=ANYONE)
-        self._counts[named.who, named.what] += 1
+        kind = _COORDINATOR if point.kind is PointKind.DECIDES else ""
+        anyone = attrs.evolve(point, who=kind + ANYONE)
+        named = point if _NAME.fullmatch(point.who.removeprefix(kind)) else anyone
+        self._counts.update({(named.who, point.what), (anyone.who, point.what)})
         if self._is_swept(point) and len(self.reached) < POINTS_MAX:
             self.reached.append((named, self._counts[named.who, named.what]))
 
@@ -234,6 +247,18 @@ class Lesson:
             return not only or point.what in only
         is_wanted = point.what in only if only else point.what not in LOOKING
         return is_wanted and point.who not in _OURS and (not clients or point.who in clients)
+
+    def missing(self) -> str:
+        """Why a sweep would test less than it was asked for; "" if it would not."""
+        for option, wanted, found in (
+            ("clients", self.settings.clients, self._clients),
+            ("only", self.settings.only, self._whats),
+        ):
+            if unknown := sorted(wanted - found):
+                return (
+                    f"{option}={unknown}: the test has none of this name. It has {', '.join(sorted(found))}"
+                )
+        return "" if self.reached else NOTHING
 
     def faults(self) -> list[SweepFault]:
         """What there is to try, in the order of the points."""
@@ -374,7 +399,7 @@ def sweep_points(
     """Sweeps a function that takes a broker, without pytest. Parameters as for `sweep`.
 
     `test`: called with a fresh broker each time; it fails by an exception. Raises what it raises without a
-    fault. Call `raise_if_failed()` on the report.
+    fault, and SweepFailed if there is nothing to sweep. Call `raise_if_failed()` on the report.
     """
     from fencepost.broker.embedded import Broker
 
@@ -385,6 +410,8 @@ def sweep_points(
     with Broker() as broker:
         broker.faults.watch(lesson.hear)
         test(broker)
+    if missing := lesson.missing():
+        raise SweepFailed(missing)
 
     def run(text: str) -> SweepRun:
         recording, limit, failure = Recording(), TimeLimit(settings.time_limit), ""

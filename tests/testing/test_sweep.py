@@ -93,6 +93,41 @@ def test_what_fails_without_a_fault_is_raised_as_it_is() -> None:
         sweep_points(fail)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "because"),
+    [
+        ({"only": ["EndTxn", "EndTxnn"]}, r"only=\['EndTxnn'\].* EndTxn, "),
+        ({"clients": ["shopp"]}, r"clients=\['shopp'\].*It has shop$"),
+        ({"clients": ["shop"], "only": ["CreateTopics"]}, "There is nothing to sweep"),
+    ],
+)
+def test_a_sweep_that_would_test_less_than_it_was_asked_for_fails(
+    wanted: dict[str, list[str]], because: str
+) -> None:
+    with pytest.raises(SweepFailed, match=because):
+        sweep_points(sell, clients=wanted.get("clients", ()), only=wanted.get("only", ()))
+
+
+def test_names_with_spaces_are_swept_as_anyone() -> None:
+    def sell_spaciously(broker: Broker) -> None:
+        topic = create_topic(broker, "sales")
+        for client_id in ("till", "my till"):
+            name = f"the shop of {client_id}"
+            with Producer(broker.address, transactional_id=name, client_id=client_id) as producer:
+                producer.init_transactions()
+                with producer.transaction():
+                    producer.send(topic, b"apple").result()
+
+    report = sweep_points(sell_spaciously, only=["EndTxn", "PREPARE_COMMIT"])
+    report.raise_if_failed()
+    assert {fault.point for fault, _ in report.rows} == {
+        "till sends EndTxn",
+        "coordinator of * appends PREPARE_COMMIT",
+        "* sends EndTxn #2",
+        "coordinator of * appends PREPARE_COMMIT #2",
+    }
+
+
 # --- the choice ---------------------------------------------------------------------------------------------
 
 MANY = [SweepFault(f"point {number}", "reply lost", f"fault {number}") for number in range(30)]
@@ -107,9 +142,9 @@ def test_a_seed_chooses_the_same_faults_in_their_order() -> None:
     assert chosen(MANY, SweepSettings()) == chosen(MANY, SweepSettings(points=99)) == MANY
 
 
-@pytest.mark.parametrize("wrong", [{"points": 0}, {"time_limit": 0}, {"down_ms": -1}])
-def test_a_wrong_setting_is_refused_where_it_is_written(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+@pytest.mark.parametrize("wrong", [{"points": 0}, {"points": 1.5}, {"time_limit": 0}, {"down_ms": -1}])
+def test_a_wrong_setting_is_refused_where_it_is_written(wrong: dict[str, float]) -> None:
+    with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
         SweepSettings(**wrong)  # type: ignore[arg-type] - the point of the test
 
 
@@ -311,3 +346,4 @@ def test_a_test_that_asks_nothing_cannot_be_swept(pytester: pytest.Pytester) -> 
     result = pytester.runpytest()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*There is nothing to sweep*"])
+    pytester.runpytest("--setup-only").assert_outcomes()
