@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fencepost.client.errors import ProducerFailed as ProducerFailed
     from fencepost.client.errors import ProducerFenced as ProducerFenced
     from fencepost.client.errors import RebalanceInProgress as RebalanceInProgress
+    from fencepost.client.errors import RecordTooLarge as RecordTooLarge
     from fencepost.client.errors import RequestFailed as RequestFailed
     from fencepost.client.errors import RequestTimeout as RequestTimeout
     from fencepost.client.errors import TransactionAborted as TransactionAborted
@@ -120,6 +121,7 @@ _HOMES = {
     "Proxy": "fencepost.testing.proxy",
     "Record": "fencepost.client.consumer_records",
     "RecordMetadata": "fencepost.client.batch",
+    "RecordTooLarge": "fencepost.client.errors",
     "Recording": "fencepost.testing.recording",
     "Remedy": "fencepost.protocol.errors",
     "RequestFailed": "fencepost.client.errors",

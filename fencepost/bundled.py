@@ -6,7 +6,9 @@ from pathlib import Path
 
 
 def bundled_scenarios() -> dict[str, Path]:
-    """Their files by name, such as `zombie_fencing`: the stories first, then what searches found."""
+    """The files of the bundled scenarios by name, such as `zombie_fencing`: the stories first, then what
+    searches found.
+    """
     found = [path for pattern in ("*.toml", "found/*.toml") for path in _in("scenarios", pattern)]
     return {path.stem: path for path in found}
 

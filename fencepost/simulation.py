@@ -30,12 +30,14 @@ from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally, try_one
 from fencepost.simulator.fuzz.worlds import planner_of, simulate
 from fencepost.simulator.run import RunResult, counted
 from fencepost.simulator.scenarios.builder import Builder, scenario
+from fencepost.simulator.scenarios.codec import BadScenario
 from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import Scenario, variants
 from fencepost.simulator.scenarios.runner import run_case
 from fencepost.simulator.world.history import History
 
 __all__ = (
+    "BadScenario",
     "Builder",
     "Explored",
     "FuzzResult",
@@ -63,7 +65,9 @@ Source = str | Path | Scenario | Builder
 
 @attrs.frozen(kw_only=True)
 class ScenarioResult(Sequence[RunResult]):
-    """The runs of a scenario, one for each variant that was asked for."""
+    """The runs of a scenario, one for each variant that was asked for; a sequence of RunResult. `name`: the
+    scenario's. `failed`: the `runs` that did not meet their expectations.
+    """
 
     name: str
     runs: tuple[RunResult, ...] = attrs.field(repr=counted("runs"))
@@ -101,8 +105,8 @@ class ScenarioResult(Sequence[RunResult]):
 
 
 def read_scenario(source: Source) -> Scenario:
-    """The scenario of this name, in this file, or of this builder. FileNotFoundError if there is none,
-    `BadScenario` (a ValueError) if its text is wrong.
+    """The scenario of this `source`: the name of a bundled one, a file, or a builder. FileNotFoundError if
+    there is none, BadScenario if its text is wrong.
     """
     if isinstance(source, Builder):
         return source.scenario()
@@ -124,9 +128,11 @@ def _path_of(source: str | Path) -> Path:
 
 
 def run_scenario(source: Source, *, variant: int | str | None = None) -> ScenarioResult:
-    """Run a scenario: all its variants, or only one by its number (from 1) or a part of its title.
+    """Run a scenario: all its variants, or only one.
 
-    ValueError if the scenario has no such variant.
+    `source`: the name of a bundled scenario, a file, or a scenario. `variant`: a number from 1, or a part of
+    the variant's title. Raises ValueError if the scenario has no such variant, and the errors of
+    read_scenario().
     """
     story = read_scenario(source)
     chosen = variants(story, variant)
@@ -144,7 +150,7 @@ def run_scenario(source: Source, *, variant: int | str | None = None) -> Scenari
 
 
 class WorldArguments(TypedDict, total=False):
-    """What describes random worlds, as `simulate` explains it."""
+    """The keyword arguments of `simulate`, which explains them."""
 
     workload: str
     transaction_version: int
@@ -155,8 +161,12 @@ class WorldArguments(TypedDict, total=False):
 
 @attrs.frozen(kw_only=True)
 class FuzzResult:
-    """What many seeds added up to. `found` are those that broke a rule; `known` and `met` count anomalies
-    that Apache Kafka has as well.
+    """What many seeds added up to.
+
+    `first_seed`, `seeds`: where they began, and how many were run. `found`: those that broke a rule. `known`:
+    anomalies that Apache Kafka has as well, each with the number of seeds that saw it. `met`: the same for
+    behaviours of older brokers, each of which ended the run. `transactions`: how many were run in all.
+    `digest`: equal for equal histories. `world`: the arguments for `simulate`.
     """
 
     first_seed: int
@@ -195,9 +205,11 @@ SEEDS: Final = 100
 def fuzz(
     *, seeds: int = SEEDS, first_seed: int = 0, keep_going: bool = False, **world: Unpack[WorldArguments]
 ) -> FuzzResult:
-    """Run random worlds in this process; stop at the first seed that breaks a rule unless `keep_going`.
+    """Run random worlds in this process, about 20 ms each; `fencepost fuzz` uses several processes.
 
-    A seed takes about 20 ms; `fencepost fuzz` uses several processes. `world` are arguments of `simulate`.
+    `seeds`: how many. `first_seed`: where they begin. `keep_going`: do not stop at the first seed that breaks
+    a rule. `world`: arguments of `simulate`, such as workload="groups". ValueError for an argument that is
+    invalid.
     """
     if seeds < 1:
         raise ValueError(f"seeds must be a whole number from 1, not {seeds!r}")
@@ -237,7 +249,15 @@ def explore(
 ) -> Explored:
     """Check every reachable state of a small cluster; stop at the first that is wrong.
 
-    The arguments are the options of `fencepost explore`.
+    `producers`: how many, each with its own transactional id. `transactions`: of each producer. `retries`:
+    how often each producer may give up a connection, whose requests can still arrive at any time.
+    `partitions`: of the topic; every transaction writes to all of them. `transaction_version`: 0 is KIP-98, 1
+    the same with another format of the transaction log, 2 KIP-890. `partition_verification`: whether
+    partition leaders verify transactions of older clients; None: as shipped, not in version 0. `crashes`: how
+    often the broker may crash and restart. `broken`: protections of the broker to turn off: "fencing",
+    "dedup". `without_fixes`: Kafka's later fixes to turn off, by their names in docs/fidelity.md.
+    `max_states`: stop after so many; then the result is not complete. ValueError for a name that does not
+    exist.
     """
     return explore_config(
         ExploreConfig(

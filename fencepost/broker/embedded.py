@@ -151,7 +151,7 @@ class _Run:
 
 
 class Broker:
-    """A broker on loopback. `directory` None means in memory; `sync` is "none", "commit" or "all".
+    """A broker on loopback.
 
     Use it as a context manager, or call `start()` and `stop()`. Clients take `address` as bootstrap server.
     Port and data stay the same through all kills and starts; data in memory lives as long as this object.
@@ -175,13 +175,16 @@ class Broker:
         faults: Iterable[str] = (),
         metrics_port: int | None = None,
     ) -> None:
-        """`port` 0 is any free one. `protocol`: which clients are served on it. `advertised_listener`: the
-        HOST:PORT that clients are told to connect to, if it is not where the broker listens. `users`:
-        passwords by name; then clients must authenticate. `acls`: the text of an ACL file. `tls_cert`,
-        `tls_key`, `tls_client_ca`: PEM files. See docs/access.md. `observer`: hears what happens,
-        such as a fencepost.Recording. `faults`: as `fencepost serve --fault` takes them
-        (docs/faults.md). `metrics_port`: for `/metrics` and `/ready`, on loopback; 0 is any free one
-        (docs/operations.md).
+        """`directory`: for the data, created if it does not exist; None keeps the data in memory. `port`: 0
+        is any free one. `sync`: what a loss of power cannot take away: "none" (nothing is synced), "commit"
+        (everything of transactions), "all" (everything that was acknowledged). `protocol`: which clients are
+        served on the port. `advertised_listener`: the HOST:PORT that clients are told to connect to, if it is
+        not where the broker listens. `node`: settings of the node, by default Kafka's. `users`: passwords by
+        name; then clients must authenticate. `acls`: the text of an ACL file. `tls_cert`, `tls_key`,
+        `tls_client_ca`: PEM files (docs/access.md). `observer`: hears what happens, such as a
+        fencepost.Recording. `faults`: as `fencepost serve --fault` takes them (docs/faults.md).
+        `metrics_port`: for `/metrics` and `/ready`, on loopback; 0 is any free one (docs/operations.md).
+        ValueError if an argument is invalid.
         """
         access = AccessSettings(
             tls_cert=tls_cert,
@@ -202,8 +205,10 @@ class Broker:
             faults=tuple(faults),
             metrics_port=metrics_port,
         )
+        """What the arguments amount to."""
         self._injector = injector_of(self.settings)
         self.faults = Faults(ThreadDesk(self._injector, lambda: self._token, lambda: self.is_running))
+        """The faults of this broker: `broker.faults.when(...).do(...)`."""
         self._machine = machine_of(self.settings)
         self._run: _Run | None = None
         self._ports = KeptPorts()
@@ -249,7 +254,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The same, by the name that Kafka's clients have for it."""
+        """The same as `address`, by the name that Kafka's clients have for it."""
         return self.address
 
     def start(self) -> Broker:

@@ -43,7 +43,7 @@ class FaultDesk(Protocol):
 
 @attrs.frozen(repr=False)
 class FaultHandle:
-    """One fault of a broker."""
+    """One fault of a broker. `fault_id`: its number at the broker. `text`: the line that asked for it."""
 
     fault_id: int
     text: str
@@ -99,7 +99,9 @@ class FaultPoint:
     _faults: Faults
 
     def do(self, action: str, until: str | None = None) -> FaultHandle:
-        """Add the fault. `action` and `until` are phrases of scenarios, such as "hold" and "after 300 ms"."""
+        """Add the fault. `action`: what it does, a phrase such as "hold". `until`: when it ends, a phrase
+        such as "after 300 ms"; by default the action's own end. ValueError if a broker cannot play it.
+        """
         end = None if until is None else POINTS.read(until)
         line = FaultLine(
             when=self._when, do=ACTIONS.read(action), until=end, every=self._every, times=self._times
@@ -114,8 +116,13 @@ class Faults:
     _desk: FaultDesk
 
     def when(self, point: str, *, nth: int | None = None, every: int = 0, times: int = 0) -> FaultPoint:
-        """The point at which a fault strikes: once, at the `nth` time that it is reached, or at every
-        `every`-th time, at most `times` times. `point` may end in `#3` instead of `nth`.
+        """The point at which a fault strikes; `do` then says what it does. ValueError if the phrase or a
+        number is wrong.
+
+        `point`: a phrase such as "broker sends EndTxn reply to *"; it may end in `#3` instead of `nth`.
+        `nth`: strike only at this time that the point is reached, counted from 1; by default the first.
+        `every`: strike at every `every`-th time instead. `times`: how often `every` strikes at most; 0 is no
+        limit.
         """
         when = POINTS.read(point)
         if nth is not None:
@@ -135,7 +142,9 @@ class Faults:
         return FaultPoint(when, every, times, self)
 
     def add(self, text: str) -> FaultHandle:
-        """Add a fault in one line, as `fencepost serve --fault` takes it: "when POINT do ACTION"."""
+        """Add a fault in one line, `text`, as `fencepost serve --fault` takes it: "when POINT do ACTION".
+        ValueError if a broker cannot play it.
+        """
         return FaultHandle(self._desk.add(text), text, self._desk)
 
     def list(self) -> list[FaultHandle]:

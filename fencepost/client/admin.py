@@ -48,7 +48,9 @@ DELETE_RECORDS_MS: Final = 30_000
 
 @attrs.frozen(kw_only=True)
 class TopicDescription:
-    """A topic: its partitions by number, each with the node that leads it and under which leader epoch."""
+    """A topic. `is_internal`: it belongs to the broker. `leaders`, `leader_epochs`: by partition number, the
+    id of the broker that leads the partition, and its leader epoch.
+    """
 
     topic: str
     is_internal: bool
@@ -58,7 +60,9 @@ class TopicDescription:
 
 @attrs.frozen(kw_only=True)
 class TransactionListing:
-    """A transactional id, and the broker that coordinates it."""
+    """A transactional id. `coordinator_id`: the broker that coordinates it. `state`: that of its newest
+    transaction.
+    """
 
     transactional_id: str
     coordinator_id: int
@@ -68,7 +72,9 @@ class TransactionListing:
 
 @attrs.frozen(kw_only=True)
 class AbortSpec:
-    """The open transaction to abort, of one producer in one partition (KIP-664)."""
+    """The open transaction to abort, of one producer in one partition (KIP-664); Admin.describe_producers()
+    shows its ids and epochs.
+    """
 
     partition: TopicPartition
     producer_id: int
@@ -78,7 +84,9 @@ class AbortSpec:
 
 @attrs.frozen(kw_only=True)
 class GroupListing:
-    """A consumer group, and the broker that coordinates it."""
+    """A consumer group. `coordinator_id`: the broker that coordinates it. `state`: what its members are
+    doing. `group_type`: the protocol that its members speak.
+    """
 
     group_id: str
     coordinator_id: int
@@ -89,7 +97,9 @@ class GroupListing:
 
 @attrs.frozen(kw_only=True)
 class MemberDescription:
-    """A member and its partitions; none during a rebalance, or in a group of another protocol type."""
+    """A member of a group. `partitions`: those that it reads; none during a rebalance, or in a group of
+    another protocol type. `host`: the address that it connects from.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -100,8 +110,8 @@ class MemberDescription:
 
 @attrs.frozen(kw_only=True)
 class GroupDescription:
-    """A group of either protocol and its members. Dead: it does not exist. `protocol`: its assignor; of the
-    classic protocol, that of a stable group.
+    """A group of either protocol. `state`: DEAD if the group does not exist. `protocol`: its assignor; of the
+    classic protocol, that of a stable group. `members`: all of them, also those without partitions.
     """
 
     group_id: str
@@ -121,10 +131,11 @@ class AdminCalls(RequestCalls):
     def create_topic(
         self, name: str, partitions: Count = 1, configs: Mapping[str, str] | None = None
     ) -> CallScript[None]:
-        """Creates a topic with this number of partitions.
+        """Creates a topic.
 
-        `configs`: topic configs by Kafka's names, such as cleanup.policy or retention.ms. RequestFailed when
-        the topic exists (TOPIC_ALREADY_EXISTS), or the name, a config or the number of partitions is invalid.
+        `name`: up to 249 ASCII letters, digits, ".", "_" and "-". `partitions`: how many it has. `configs`:
+        topic configs by Kafka's names, such as cleanup.policy or retention.ms. RequestFailed when the topic
+        exists (TOPIC_ALREADY_EXISTS), or the name, a config or the number of partitions is invalid.
         """
         settings = tuple(
             m.TopicConfig(name=key, value=value) for key, value in sorted((configs or {}).items())
@@ -133,16 +144,18 @@ class AdminCalls(RequestCalls):
         yield from self.ask(m.CreateTopics(topics=(wanted,)), CONTROLLER)
 
     def create_partitions(self, name: str, total: Count) -> CallScript[None]:
-        """Adds partitions to a topic, which then has `total`. A key may then belong to another partition.
+        """Adds partitions to a topic. A key may then belong to another partition.
 
-        RequestFailed when the topic does not exist (UNKNOWN_TOPIC_OR_PARTITION), or has as many already
-        (INVALID_PARTITIONS).
+        `name`: the topic. `total`: how many partitions it has afterwards. RequestFailed when the topic does
+        not exist (UNKNOWN_TOPIC_OR_PARTITION), or has as many already (INVALID_PARTITIONS).
         """
         wanted = m.NewPartitions(topic=name, count=total)
         yield from self.ask(m.CreatePartitions(topics=(wanted,), validate_only=False), CONTROLLER)
 
     def delete_topic(self, name: str) -> CallScript[None]:
-        """Deletes a topic and its records."""
+        """Deletes the topic called `name` and its records. RequestFailed with UNKNOWN_TOPIC_OR_PARTITION if
+        it does not exist.
+        """
         yield from self.ask(m.DeleteTopics(topics=(name,)), CONTROLLER)
 
     def list_topics(self) -> CallScript[list[TopicDescription]]:
@@ -150,19 +163,20 @@ class AdminCalls(RequestCalls):
         return _topics((yield from self.ask(m.Metadata(topics=None), ANY_NODE)))
 
     def describe_topic(self, name: str) -> CallScript[TopicDescription]:
-        """One topic. RequestFailed with UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
+        """The topic called `name`. RequestFailed with UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
         return _topics((yield from self.ask(m.Metadata(topics=(name,)), ANY_NODE)))[0]
 
     def describe_topic_configs(self, name: str) -> CallScript[list[m.DescribedConfig]]:
-        """The settings of a topic, its own and those of the broker, each with its source."""
+        """The settings of the topic called `name`, its own and those of the broker, each with its source."""
         request = m.DescribeConfigs(topics=(name,), node_id=None)
         return list((yield from self.ask(request, ANY_NODE)).topics[0].configs)
 
     def alter_topic_configs(self, name: str, configs: Mapping[str, str | None]) -> CallScript[None]:
         """Changes settings of a topic, at once and all of them or none; the others stay.
 
-        `configs`: values by Kafka's names. With None, the broker's setting counts again. RequestFailed when
-        the topic does not exist (UNKNOWN_TOPIC_OR_PARTITION), or a setting is invalid (INVALID_CONFIG).
+        `name`: the topic. `configs`: values by Kafka's names. With None, the broker's setting counts again.
+        RequestFailed when the topic does not exist (UNKNOWN_TOPIC_OR_PARTITION), or a setting is invalid
+        (INVALID_CONFIG).
         """
         changes = tuple(
             m.ConfigChange(
@@ -176,7 +190,7 @@ class AdminCalls(RequestCalls):
         yield from self.ask(m.IncrementalAlterConfigs(topics=(wanted,), validate_only=False), CONTROLLER)
 
     def describe_broker_configs(self, broker_id: NodeId) -> CallScript[list[m.DescribedConfig]]:
-        """The settings of a broker that have a name in Kafka."""
+        """The settings of the broker `broker_id` that have a name in Kafka."""
         request = m.DescribeConfigs(topics=(), node_id=broker_id)
         return list((yield from self.ask(request, BrokerAt(broker_id))).node)
 
@@ -186,7 +200,7 @@ class AdminCalls(RequestCalls):
         return [node.node_id for node in reply.nodes]
 
     def broker_status(self, broker_id: NodeId | None = None) -> CallScript[m.BrokerStatusReply]:
-        """How a broker is, and what it has done since it started: any broker, or this one."""
+        """How a broker is, and what it has done since it started. `broker_id`: by default any broker."""
         target = ANY_NODE if broker_id is None else BrokerAt(broker_id)
         return (yield from self.ask(m.BrokerStatus(), target))
 
@@ -201,16 +215,16 @@ class AdminCalls(RequestCalls):
     def end_offsets(
         self, partitions: Iterable[TopicPartition], isolation_level: str | IsolationLevel = "read_committed"
     ) -> CallScript[dict[TopicPartition, int]]:
-        """The end offset of each partition: the last stable offset, or with "read_uncommitted" the high
-        watermark.
+        """The end offset of each partition. `isolation_level`: "read_committed" for the last stable offset,
+        "read_uncommitted" for the high watermark.
         """
         return self._offsets(partitions, LATEST_TIMESTAMP, isolation_level)
 
     def offsets_for_times(
         self, partitions: Iterable[TopicPartition], timestamp_ms: Timestamp
     ) -> CallScript[dict[TopicPartition, int]]:
-        """The first offset of each partition with a timestamp of at least `timestamp_ms` (since 1970), or
-        -1.
+        """The first offset of each partition whose timestamp is at least `timestamp_ms` (since 1970); -1 if
+        there is none.
         """
         return self._offsets(partitions, timestamp_ms, "read_committed")
 
@@ -279,8 +293,8 @@ class AdminCalls(RequestCalls):
         return found
 
     def transaction_version(self) -> CallScript[int]:
-        """The `transaction.version` of the cluster. `newest_dialect` maps it to the version for a
-        producer.
+        """The `transaction.version` of the cluster: 0, 1 or 2. A producer takes 2 for 2, and 0 for the
+        others.
         """
         return (yield from self.ask(m.ApiVersions(), ANY_NODE)).transaction_version
 
@@ -325,8 +339,8 @@ class AdminCalls(RequestCalls):
     def abort_transaction(self, spec: AbortSpec) -> CallScript[None]:
         """Ends a hanging transaction in one partition with an ABORT marker (KIP-664).
 
-        The coordinator is not informed. RequestFailed if the partition has seen a newer epoch of the producer
-        or of the coordinator.
+        `spec`: which one. The coordinator is not informed. RequestFailed if the partition has seen a newer
+        epoch of the producer or of the coordinator.
         """
         marker = m.TransactionMarker(
             producer_id=spec.producer_id,
@@ -341,7 +355,7 @@ class AdminCalls(RequestCalls):
     # --- consumer groups ------------------------------------------------------------------------------------
 
     def list_consumer_groups(self, states: Iterable[GroupState] = ()) -> CallScript[list[GroupListing]]:
-        """The consumer groups of all coordinators, in these states, or in any state if none is given."""
+        """The consumer groups of all coordinators. `states`: only groups in these; by default in any."""
         request = m.ListGroups(states=tuple(states))
         found: list[GroupListing] = []
         for broker in (yield from self.list_brokers()):
@@ -427,8 +441,10 @@ class AdminCalls(RequestCalls):
     def alter_consumer_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> CallScript[None]:
-        """Commits offsets for a group without members, which is created if it does not exist. RequestFailed
-        with UNKNOWN_MEMBER_ID while it has members.
+        """Commits offsets for a group without members, which is created if it does not exist.
+
+        `offsets`: by partition, the offset of the next record to read. RequestFailed with UNKNOWN_MEMBER_ID
+        while the group has members.
         """
         no_member = ConsumerGroupMetadata(group_id=group_id)
         request = m.OffsetCommit(

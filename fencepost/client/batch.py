@@ -51,7 +51,7 @@ NO_ROOM: Final = -1
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is stored; `offset` is -1 for a duplicate whose offset the broker has forgotten."""
+    """Where a record is stored. `offset`: -1 for a duplicate whose offset the broker has forgotten."""
 
     topic: str
     partition: int

@@ -37,8 +37,10 @@ _ABORT: Final = TransactionResult.ABORT
 
 
 @attrs.define
-class Record:
-    """One record. Not frozen and without keyword-only fields, because a million of them are made at once."""
+class Record:  # neither frozen nor with keywords only: a million of them are made at once
+    """One record. `timestamp`: milliseconds since 1970. `key`, `value`: what the deserializers return, by
+    default bytes or None. `headers`: pairs of a name and bytes or None; None if there are no headers.
+    """
 
     topic: str
     partition: int

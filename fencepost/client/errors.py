@@ -23,11 +23,13 @@ class ClientError(FencepostError):
     """Parent of a client's exceptions; `error` is the broker's error code, NONE if no broker answered."""
 
     advice: ClassVar[str] = ""
+    """The next step of the program, with which the message ends."""
 
     def __init__(self, because: str, error: ErrorCode = NO_ERROR) -> None:
         advice = _ADVICE_BY_ERROR.get((type(self), error), self.advice)
         super().__init__(f"{because}. {advice}" if advice else because)
         self.because = because
+        """What happened, and to what, without the advice."""
         self.error = error
 
 
@@ -105,7 +107,7 @@ class UnknownTopic(ClientError):
 
 
 class OffsetOutOfRange(ClientError):
-    """The position is before the log start or after the log end, and `auto_offset_reset` is "error"."""
+    """The position is before the log start or after the log end, and `auto_offset_reset` is "none"."""
 
     advice = 'seek() to an existing offset, or set auto_offset_reset="earliest" or "latest"'
 

@@ -28,6 +28,10 @@ def _is_member(metadata: ConsumerGroupMetadata, _: object, generation_id: int) -
 class ConsumerGroupMetadata:
     """The membership under which offsets are committed: what `consumer.group_metadata()` returns.
 
+    `generation_id`: the generation of the group, or the member's epoch; -1 without a membership. `member_id`:
+    the id that the coordinator gave the member. `group_instance_id`: that of a static member. ValueError for
+    a generation without a member.
+
     A transaction that commits offsets with it is rejected once the group is in another generation. So a
     consumer that was replaced while it worked cannot commit the same input a second time (KIP-447).
     """

@@ -67,6 +67,7 @@ class SecuritySettings(TypedDict, total=False):
     sasl_plain_username: str
     """The user, for either mechanism."""
     sasl_plain_password: str
+    """Its password."""
     ssl_cafile: str
     """PEM file of the authorities that may sign the broker's certificate; else those of the system."""
     ssl_certfile: str

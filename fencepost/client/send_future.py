@@ -30,6 +30,7 @@ class PendingRecord(tuple[OwnerT, ProducerBatch, int], Generic[OwnerT]):
 
     @property
     def batch(self) -> ProducerBatch:
+        """The batch that carries the record."""
         return self[1]
 
     def done(self) -> bool:
@@ -76,7 +77,7 @@ class PendingColumn(Generic[OwnerT]):
         self._runs: list[tuple[BatchRun, Sequence[int]]] = []
 
     def add(self, run: BatchRun, places: Sequence[int]) -> None:
-        """Adds a run; `places` holds the index in the columns for each of its records."""
+        """Adds a `run` of records in one batch; `places` holds the index in the columns for each of them."""
         self._runs.append((run, places))
 
     def __len__(self) -> int:

@@ -17,22 +17,24 @@ Deserializer = Callable[[bytes | None], Any]
 
 
 def string_serializer(text: str | None) -> bytes | None:
-    """UTF-8."""
+    """The UTF-8 bytes of `text`; None for None."""
     return None if text is None else text.encode()
 
 
 def string_deserializer(data: bytes | None) -> str | None:
-    """UTF-8; UnicodeDecodeError for other bytes."""
+    """The text of `data` in UTF-8; None for None. UnicodeDecodeError for other bytes."""
     return None if data is None else data.decode()
 
 
 def json_serializer(value: Any) -> bytes | None:
-    """Compact JSON with sorted keys: equal keys have equal bytes and go to the same partition."""
+    """`value` as compact JSON with sorted keys: equal keys have equal bytes and go to the same partition.
+    None for None. TypeError for what JSON cannot hold.
+    """
     if value is None:
         return None
     return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
 
 
 def json_deserializer(data: bytes | None) -> Any:
-    """The decoded JSON; ValueError for other bytes."""
+    """The object that `data` holds as JSON; None for None. ValueError for other bytes."""
     return None if data is None else json.loads(data)

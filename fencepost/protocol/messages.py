@@ -472,7 +472,7 @@ class DescribeConfigs:
 
 @value(kw_only=True)
 class ConfigSynonym:
-    """A value for a setting, under the name that it has at its source."""
+    """A `value` for a setting. `name`: the setting's name at this `source`."""
 
     name: str
     value: str
@@ -481,7 +481,10 @@ class ConfigSynonym:
 
 @value(kw_only=True)
 class DescribedConfig:
-    """A setting that is in force. `synonyms`: every value that it has, first the one that counts."""
+    """A setting that is in force. `name`: Kafka's name of it. `value`: as text. `source`: where the value
+    comes from. `config_type`: what the text stands for. `is_read_only`: it cannot be altered while the broker
+    runs. `synonyms`: every value that it has, first the one that counts.
+    """
 
     name: str
     value: str
@@ -685,7 +688,9 @@ class DescribeProducers:
 
 @value(kw_only=True)
 class ProducerDescription:
-    """One producer; -1 means none. Its open transaction begins here at `open_since_offset`."""
+    """One producer that a partition remembers; -1 means none. `last_sequence`, `last_timestamp`: of its
+    newest batch. `open_since_offset`: where its open transaction begins.
+    """
 
     producer_id: Int64
     producer_epoch: Int16
@@ -717,7 +722,10 @@ class DescribeTransactions:
 
 @value(kw_only=True)
 class TransactionDescription:
-    """`start_ms` is -1 before the first partition. In PREPARE_* states `partitions` still lack a marker."""
+    """A transactional id. `error`: with one, there is nothing else to describe. `state`: that of its newest
+    transaction. `timeout_ms`: that of its producer. `start_ms`: since 1970; -1 before the first partition.
+    `partitions`: those of the open transaction; in PREPARE_* states those that still lack a marker.
+    """
 
     transactional_id: str
     error: ErrorCode
@@ -1152,7 +1160,10 @@ class ConsumerGroupDescribeReply:
 
 @value(kw_only=True)
 class DescribedFault:
-    """A fault of a broker. `missing` says why it has not struck, and is empty once it has."""
+    """A fault of a broker. `fault`: the line that asked for it. `struck`, `reached`: how
+    often it struck, and its point was reached. `is_lasting`: what it did still goes on, such as a pause.
+    `missing`: why it has not struck; empty once it has.
+    """
 
     fault_id: Int32
     fault: str
@@ -1216,7 +1227,7 @@ class BrokerStatus:
 
 @value(kw_only=True)
 class StateCount:
-    """How many transactions or groups are in a state."""
+    """How many transactions or groups, `count`, are in a `state` (under its name in Kafka)."""
 
     state: str
     count: Int32
@@ -1224,7 +1235,16 @@ class StateCount:
 
 @value(kw_only=True)
 class TopicStatus:
-    """The partitions of one topic that a broker leads, and what was written and read since it started."""
+    """The partitions of one topic that a broker leads, and what was written and read since it started.
+
+    `partitions`: how many it leads. `late`, `hanging`: numbers of partitions whose oldest transaction
+    outlived every timeout, and of those with an open transaction that no coordinator knows. `stable_lag`: how
+    far the last stable offset is behind the high watermark, in `stable_lag_partition`, where it is furthest.
+    `oldest_open_ms`: when the oldest open transaction wrote last; -1: none is open. `records_in`, `bytes_in`,
+    `bytes_out`: what clients wrote and read.
+
+    `size_bytes`: of the logs. `open_transactions`: how many there are.
+    """
 
     topic: str
     partitions: Int32
@@ -1243,7 +1263,9 @@ class TopicStatus:
 
 @value(kw_only=True)
 class RequestStatus:
-    """The requests of one API that were answered, their errors, and the time that they took together."""
+    """The requests of one API that were answered: `api`, its name in Kafka; `count`, how many; `errors`, how
+    many of them with an error; `total_us`, the microseconds that all took together.
+    """
 
     api: str
     count: Int64
@@ -1253,7 +1275,7 @@ class RequestStatus:
 
 @value(kw_only=True)
 class DiskProblem:
-    """A file that could not be read or written."""
+    """A file that could not be read or written: `at_ms`, since 1970, and `text`, what happened."""
 
     at_ms: Int64
     text: str
@@ -1261,7 +1283,15 @@ class DiskProblem:
 
 @value(kw_only=True)
 class BrokerStatusReply:
-    """The broker, its topics, transactions, groups and requests; times are milliseconds since 1970."""
+    """A broker, its topics, transactions, groups and requests; times are milliseconds since 1970.
+
+    `version`: of Fencepost. `now_ms`, `started_ms`: the broker's clock, and when it started.
+    `partition_verification`: whether it verifies transactions of old clients (KIP-890). `fixes_off`,
+    `broken`: fixes of Kafka, and protections, that were turned off for demonstrations. `unserved`: partitions
+    that it should lead and does not. `topics`: those with a partition that it leads. `transactions`,
+    `groups`: those that it coordinates, by state. `requests`: by API. `connections`: how many are open.
+    `disk_problems`: the last ones.
+    """
 
     version: str
     node_id: Int32

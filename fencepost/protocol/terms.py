@@ -54,7 +54,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic; sorts by topic, then number."""
+    """One partition of a topic; sorts by `topic`, then by the number, `partition`."""
 
     topic: str
     partition: Annotated[int, 32]  # bits, for messages (codec.py)
@@ -66,8 +66,10 @@ class TopicPartition(NamedTuple):
 class IsolationLevel(IntEnum):
     """Which offset bounds a reader (Kafka's `isolation.level`)."""
 
-    READ_UNCOMMITTED = 0  # bounded by the high watermark
-    READ_COMMITTED = 1  # bounded by the last stable offset; aborted transactions are filtered
+    READ_UNCOMMITTED = 0
+    """Bounded by the high watermark."""
+    READ_COMMITTED = 1
+    """Bounded by the last stable offset; aborted transactions are filtered."""
 
 
 class TransactionResult(IntEnum):
@@ -82,16 +84,22 @@ def _title(state: Enum) -> str:
 
 
 class TransactionState(Enum):
-    """Coordinator states with Kafka's numbers (TransactionState.java). BEGIN is called Ongoing there."""
+    """The states of a transactional id at its coordinator, with Kafka's numbers (TransactionState.java)."""
 
     __hash__ = object.__hash__  # by identity; Enum's own hash is computed in Python
 
     EMPTY = 0
+    """The id is registered and has had no transaction since."""
     ONGOING = 1
+    """A transaction is open."""
     PREPARE_COMMIT = 2
+    """Decided: it commits. Markers are being written."""
     PREPARE_ABORT = 3
+    """Decided: it aborts. Markers are being written."""
     COMPLETE_COMMIT = 4
+    """Committed, with every marker written."""
     COMPLETE_ABORT = 5
+    """Aborted, with every marker written."""
 
     @property
     def title(self) -> str:
@@ -105,7 +113,9 @@ class GroupType(Enum):
     __hash__ = object.__hash__  # by identity; Enum's own hash is computed in Python
 
     CLASSIC = 0
+    """JoinGroup and SyncGroup; a member assigns the partitions."""
     CONSUMER = 1
+    """ConsumerGroupHeartbeat; the coordinator assigns them (KIP-848)."""
 
     @property
     def title(self) -> str:
@@ -121,12 +131,19 @@ class GroupState(Enum):
     __hash__ = object.__hash__  # by identity; Enum's own hash is computed in Python
 
     EMPTY = 0
+    """No members; committed offsets may remain."""
     PREPARING_REBALANCE = 1
+    """Waits for the members to join."""
     COMPLETING_REBALANCE = 2
+    """Waits for the assignment of the leader."""
     STABLE = 3
-    DEAD = 4  # the group does not exist
+    """Each member has its partitions."""
+    DEAD = 4
+    """The group does not exist."""
     ASSIGNING = 5
+    """The coordinator computes a new assignment."""
     RECONCILING = 6
+    """Members give up and take over partitions."""
 
     @property
     def title(self) -> str:
@@ -144,9 +161,12 @@ class CoordinatorType(IntEnum):
 class ConfigSource(IntEnum):
     """Where the value of a setting comes from (DescribeConfigsResponse.ConfigSource)."""
 
-    TOPIC = 1  # the topic's own
-    BROKER = 4  # the broker's, in its file or on its command line
+    TOPIC = 1
+    """The topic's own."""
+    BROKER = 4
+    """The broker's, in its file or on its command line."""
     DEFAULT = 5
+    """Nobody has set it."""
 
 
 class ConfigOperation(IntEnum):
@@ -159,7 +179,9 @@ class ConfigOperation(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """The type of a setting's value (DescribeConfigsResponse.ConfigType)."""
+    """The type of a setting's value (DescribeConfigsResponse.ConfigType): `BOOLEAN`, `STRING`, `LIST` (names
+    with commas between), or a number: `INT` (32 bits), `LONG` (64 bits), `DOUBLE`.
+    """
 
     BOOLEAN = 1
     STRING = 2

@@ -602,13 +602,18 @@ def _words(breaches: tuple[Violation, ...]) -> tuple[str, ...]:
 
 @attrs.frozen(kw_only=True)
 class RunResult:
-    """How a run went, whatever it was given. `choices` replay it; `digest` is equal for equal runs, in any
-    process; `elapsed` is virtual nanoseconds; `coverage` counts cells of the coordinator's tables by the
-    kinds of fault that struck.
+    """How a run went, whatever it was given.
 
-    `known_anomaly` is what brokers of an old generation do by design: where a fuzzed world met it, it ended.
-    `name`, `problems`, `expected`, `reached` and `struck` belong to scenarios; `problems` is empty for one
-    that passed. `commands` show the run again; a `history` is made by playing it again.
+    `choices`: they replay it. `breaches`: every broken rule with its evidence. `digest`: equal for equal
+    runs, in any process. `marks`: how often the run did what, by name. `transactions`, `events`: how many
+    there were. `elapsed`: virtual nanoseconds. `coverage`: counts cells of the coordinator's tables by the
+    kinds of fault that struck. `known_anomaly`: what brokers of an old generation do by design; where a
+    fuzzed world met it, it ended. `commands`: they show the run again. `record`: makes the history, by
+    playing the run again.
+
+    Only scenarios have these. `name`: the scenario's. `problems`: how the run differs from what is expected;
+    empty for one that passed. `expected`, `reached`, `struck`: the expectations, the points that were
+    reached, and the faults that struck.
     """
 
     choices: tuple[int, ...] = attrs.field(repr=counted("choices"))

@@ -86,8 +86,10 @@ def assert_committed(
 ) -> None:
     """Fails unless the committed records of a topic are exactly the expected ones, in any order.
 
-    `expected`: what `by` returns for them: by default their values. Other parameters as for
-    `assert_exactly_once`.
+    `topic`: its name, or one partition of it. `expected`: what `by` returns for the records: by default their
+    values. `by`: "key", "value" or a function of a record. `broker`: where the topic is read: a broker or
+    `host:port`. `timeout`: seconds to wait for the end of open transactions. AssertionError says which are
+    missing or unexpected.
     """
     __tracebackhide__ = True
     deadline = time.monotonic() + timeout
@@ -102,7 +104,7 @@ def assert_committed(
 
 def assert_no_open_transactions(broker: HasAddress | str, *, timeout: float = 10.0) -> None:
     """Fails if a transaction is still open after `timeout` seconds: at its coordinator, or in a partition
-    whose readers wait for it.
+    whose readers wait for it. `broker`: a broker or `host:port`. AssertionError lists the transactions.
     """
     __tracebackhide__ = True
     deadline = time.monotonic() + timeout

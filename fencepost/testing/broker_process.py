@@ -117,14 +117,17 @@ class BrokerProcess:
         faults: Iterable[str] = (),
         options: Iterable[str] = (),
     ) -> None:
-        """`port` 0 is any free one. `advertised_listener`: the HOST:PORT that clients are told to connect to,
-        if it is not where the broker listens. `override`: settings under their names in Kafka
-        (docs/clients.md). `faults`: as `fencepost serve --fault` takes them. `options`: further ones,
-        such as ("--users", "users.toml").
+        """`directory`: for the data, created if it does not exist. `port`: 0 is any free one. `sync`: "none",
+        "commit" or "all", as for a Broker. `advertised_listener`: the HOST:PORT that clients are told to
+        connect to, if it is not where the broker listens. `override`: settings under their names in Kafka
+        (docs/clients.md). `faults`: as `fencepost serve --fault` takes them. `options`: further ones, such as
+        ("--users", "users.toml"). ValueError if an argument is invalid.
         """
         self.directory = checked_directory(directory)
+        """Where the data is."""
         policy = checked_choice("sync", sync, SyncPolicy)
         self.advertised_listener = advertised_listener
+        """The HOST:PORT that clients are told to connect to from the next start on; None: `address`."""
         if advertised_listener is not None:
             parsed_listener(advertised_listener)
         self._arguments = [self.directory, "--sync", policy.value, *options]
@@ -133,6 +136,7 @@ class BrokerProcess:
         abilities = Abilities(syncs=policy is not SyncPolicy.NONE)
         self._desk = ProcessDesk(lambda: self.address if self.is_running else None, faults, abilities)
         self.faults = Faults(self._desk)
+        """The faults of this broker: `broker.faults.when(...).do(...)`."""
         self._settings, self._ports = BrokerSettings(port=checked_port(port)), KeptPorts()
         self._child: _Child | None = None
         self._heard: deque[str] = deque(maxlen=LINES_KEPT)
@@ -149,7 +153,7 @@ class BrokerProcess:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The same, by the name that Kafka's clients have for it."""
+        """The same as `address`, by the name that Kafka's clients have for it."""
         return self.address
 
     @property

@@ -52,7 +52,10 @@ class ProxyNotRunning(FencepostError):
 
 @attrs.define(eq=False)
 class NetworkFault:
-    """A fault of a proxy, until its `end`, or the end of its with block."""
+    """A fault of a proxy, until its `end`, or the end of its with block. `what`: the fault in words.
+    `directions`: those that it strikes. `delay_s`, `bytes_per_second`, `stalls`, `refuses`: what it does
+    there.
+    """
 
     what: str
     _proxy: Proxy = attrs.field(repr=False)
@@ -110,7 +113,7 @@ class Proxy:
     def __init__(self, broker: Broker | BrokerProcess | str, *, port: int = 0) -> None:
         """`broker`: a Broker or a BrokerProcess, which then tells clients to connect to the proxy; if it is
         running, it is restarted for that. Or the HOST:PORT of another broker: then that one must advertise
-        the proxy, whose `port` can be chosen for that.
+        the proxy. `port`: of the proxy; 0 is any free one.
         """
         self._broker = None if isinstance(broker, str) else broker
         self._upstream = broker if isinstance(broker, str) else ""
@@ -208,22 +211,22 @@ class Proxy:
         return self._add(NetworkFault("refuse()", self, frozenset(), refuses=True))
 
     def stall(self, direction: Direction | None = None) -> NetworkFault:
-        """Let nothing pass in this direction, or in both; nothing is lost, and the connections stay open."""
+        """Let nothing pass; nothing is lost, and the connections stay open."""
         return self._add(NetworkFault(f"stall({direction or ''})", self, _given(direction), stalls=True))
 
     def delay(self, ms: float, direction: Direction | None = None) -> NetworkFault:
-        """Let everything arrive this much later (ms) in this direction, or in both."""
+        """Let everything arrive `ms` milliseconds later. Raises ValueError if that is not above 0."""
         what = f"delay({ms:g}, {direction or 'both directions'})"
         return self._add(NetworkFault(what, self, _given(direction), delay_s=_positive("ms", ms) / 1000))
 
     def throttle(self, bytes_per_second: float, direction: Direction | None = None) -> NetworkFault:
-        """Let each connection pass at most so many bytes per second in this direction, or in both."""
+        """Let each connection pass at most `bytes_per_second`. Raises ValueError if that is not above 0."""
         rate = _positive("bytes_per_second", bytes_per_second)
         what = f"throttle({rate:g}, {direction or 'both directions'})"
         return self._add(NetworkFault(what, self, _given(direction), bytes_per_second=rate))
 
     def end(self, fault: NetworkFault) -> None:
-        """End one fault; nothing happens if it has ended."""
+        """End one `fault` that this proxy returned; nothing happens if it has ended."""
         self._in_loop(lambda: self._end(fault))
 
     def _add(self, fault: NetworkFault) -> NetworkFault:

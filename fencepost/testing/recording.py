@@ -67,7 +67,10 @@ class _Asked:
 
 @attrs.define(eq=False)
 class Recording:
-    """What happened at a broker, for `Broker(observer=...)`; it goes on when the broker is restarted."""
+    """What happened at a broker, for `Broker(observer=...)`; it goes on when the broker is restarted.
+
+    `left_out`: how many of the earliest events were dropped; the last 20,000 are kept.
+    """
 
     left_out: int = 0
     _events: list[Event] = attrs.Factory(list[Event])
@@ -81,7 +84,7 @@ class Recording:
     # --- reading it
 
     def history(self, title: str = "what happened") -> History:
-        """Everything that is kept."""
+        """Everything that is kept. `title`: the heading of its table and drawing."""
         events = _whole(self._events[:])
         clients = dict.fromkeys(
             lane
@@ -99,13 +102,15 @@ class Recording:
         )
 
     def table(self, title: str = "what happened", *, width: int = 120, events_max: int | None = None) -> str:
-        """The space-time table for a terminal; of more than `events_max` events the last."""
+        """The space-time table, headed by `title`. `width`: of the terminal, in columns. `events_max`: show
+        only so many of the last events; None: all.
+        """
         from fencepost.simulator.draw.text import space_time
 
         return space_time(self.history(title), width=width, events_max=events_max)
 
     def svg(self, title: str = "what happened") -> str:
-        """The drawing."""
+        """The drawing as SVG, headed by `title`."""
         from fencepost.simulator.draw.svg import draw  # imported by the first test that fails
 
         return draw(self.history(title))

@@ -124,7 +124,9 @@ class SweepSettings:
 
 @attrs.frozen
 class SweepFault:
-    """One fault at one point. `text` is the fault in one line, as `serve --fault` takes it."""
+    """One fault at one point. `point`: where it strikes. `what`: what it does, in words. `text`: the fault in
+    one line, as `serve --fault` takes it.
+    """
 
     point: str
     what: str
@@ -133,7 +135,9 @@ class SweepFault:
 
 @attrs.frozen(kw_only=True)
 class SweepRun:
-    """One run of the test: its failure in words, or "" if it passed, and how often its fault struck."""
+    """One run of the test. `failure`: the traceback, or "" if it passed. `struck`: how often its fault
+    struck. `is_hung`: it was ended after the time limit. `recording`: what happened at the broker.
+    """
 
     failure: str
     struck: int = 0
@@ -142,6 +146,7 @@ class SweepRun:
 
     @property
     def verdict(self) -> RunVerdict:
+        """What became of the run, in a word."""
         if self.is_hung:
             return RunVerdict.HUNG
         if self.failure:
@@ -151,12 +156,13 @@ class SweepRun:
 
 @attrs.frozen(kw_only=True)
 class SweepReport:
-    """What a sweep found: its runs, each with its fault."""
+    """What a sweep found. `title`: the test. `seed`: what drew the faults. `learned`: how many faults there
+    were to choose from. `rows`: each fault with its run.
+    """
 
     title: str
     seed: int
     learned: int
-    """How many faults there were to choose from."""
     rows: tuple[tuple[SweepFault, SweepRun], ...]
 
     @property
@@ -370,8 +376,8 @@ def sweep(
     time_limit: float = TIME_LIMIT_S,
 ) -> Callable[[TestT], TestT]: ...
 def sweep(test: Any = None, /, **settings: Any) -> Any:
-    """Decorates a pytest test that uses `fencepost_broker`: it runs once to learn its points of the protocol,
-    then once per point with the request lost, the reply lost, or the broker killed there.
+    """Decorates a pytest `test` that uses `fencepost_broker`: it runs once to learn its points of the
+    protocol, then once per point with the request lost, the reply lost, or the broker killed there.
 
     `points`: how many faults are tried, drawn with `seed`; by default all. `clients`: only the requests of
     these client ids. `only`: only these requests and states, such as "EndTxn" and "PREPARE_COMMIT"; by
@@ -396,10 +402,16 @@ def sweep_points(
     down_ms: int = DOWN_MS,
     time_limit: float = TIME_LIMIT_S,
 ) -> SweepReport:
-    """Sweeps a function that takes a broker, without pytest. Parameters as for `sweep`.
+    """Sweeps a function that takes a broker, without pytest.
 
-    `test`: called with a fresh broker each time; it fails by an exception. Raises what it raises without a
-    fault, and SweepFailed if there is nothing to sweep. Call `raise_if_failed()` on the report.
+    `test`: called with a fresh broker each time; it fails by an exception. `points`: how many faults are
+    tried, drawn at random with `seed`; by default all. `clients`: only the requests of these client ids.
+    `only`: only these requests and states, such as "EndTxn"; by default all that change something. `down_ms`:
+    how long a killed broker is down, milliseconds. `time_limit`: seconds for a run with a fault, which counts
+    as hung after that.
+
+    Raises what `test` raises without a fault, and SweepFailed if there is nothing to sweep. Call
+    `raise_if_failed()` on the report.
     """
     from fencepost.broker.embedded import Broker
 

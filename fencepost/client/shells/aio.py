@@ -102,8 +102,8 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
     the producer. Clients are left in the opposite order of entering them, as nested blocks do.
     """
 
-    make_driver = AsyncDriver
-    make_future = AsyncSendFuture
+    _make_driver = AsyncDriver
+    _make_future = AsyncSendFuture
 
     overdue = at_once(ProducerCalls.overdue)
     flush = awaited(ProducerCalls.flush)
@@ -126,8 +126,8 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
         headers: Headers | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> AsyncSendFuture:
-        """Sends one record; parameters as for `put`. Waits only while the buffer is full or the topic is
-        unknown, up to `max_block_ms`; otherwise it is not a checkpoint.
+        """Sends one record. Waits only while the buffer is full or the topic is unknown, up to
+        `max_block_ms`; otherwise it is not a checkpoint. Errors as for `put`.
         """
         try:
             future = self.put(topic, value, key, partition, timestamp_ms, headers, on_delivery)
@@ -148,8 +148,10 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
         *,
         partition: PartitionNumber | None = None,
     ) -> AsyncSendFutures:
-        """Sends columns of records, several times faster than `send`; `keys` has a key or None per value.
-        Waits as `send` does.
+        """Sends columns of records to one topic, several times faster than `send`; waits as `send` does.
+
+        `values`: one per record, for the value serializer. `keys`: as many keys, None for a record without
+        one; by default no record has a key.
         """
         futures = AsyncSendFutures(self)
         if not values:
@@ -240,7 +242,7 @@ class AsyncConsumer(ConsumerClient[AsyncDriver]):
     offsets with a transaction.
     """
 
-    make_driver = AsyncDriver
+    _make_driver = AsyncDriver
 
     assign = at_once(ConsumerCalls.assign)
     subscribe = at_once(ConsumerCalls.subscribe)
@@ -283,7 +285,7 @@ class AsyncAdmin(AdminClient[AsyncDriver]):
     Every call raises RequestFailed when the broker rejects the request; its `error` is Kafka's error code.
     """
 
-    make_driver = AsyncDriver
+    _make_driver = AsyncDriver
 
     create_topic = awaited(AdminCalls.create_topic)
     create_partitions = awaited(AdminCalls.create_partitions)

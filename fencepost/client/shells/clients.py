@@ -63,7 +63,7 @@ def described(method: MethodT, script: Callable[..., Any]) -> MethodT:
 class Client(Generic[DriverT, CallsT]):
     """A driver, and the scripts that it runs."""
 
-    make_driver: Callable[[RequestMachine, str, int, Clock, StartHandshake | None], DriverT]
+    _make_driver: Callable[[RequestMachine, str, int, Clock, StartHandshake | None], DriverT]
     """The class of the driver."""
     _driver: DriverT
     _calls: CallsT
@@ -78,7 +78,7 @@ class Client(Generic[DriverT, CallsT]):
 class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
     """The constructor of both producers."""
 
-    make_future: type[FutureT]
+    _make_future: type[FutureT]
 
     @checks_arguments
     def __init__(
@@ -106,20 +106,22 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         """Parameters are named after Kafka's producer configs; times are milliseconds, sizes are bytes.
 
         `bootstrap_servers`: "host:port,host:port", at least one broker. `transactional_id`: the name that
-        fences earlier producers with the same name. `transaction_timeout_ms`: the coordinator aborts a
-        transaction that is open for longer. `batch_size`, `linger_ms`: a batch is sent when it has this size
-        or this age. `buffer_memory`: the limit for records without an acknowledgement. `delivery_timeout_ms`:
-        the limit from send() to the acknowledgement, retries included. `request_timeout_ms`: the limit of
-        one attempt. `max_in_flight_requests_per_connection`: 1 to 5. `max_block_ms`: how long a call may
-        wait. `client_id`: the name of this client in the broker's log and in descriptions.
-        `compression_type`: none, gzip, snappy, lz4 or zstd. `partitioner`: selects the partition of a
-        record with a key. "murmur2" is the default of Kafka's Java client, "consistent" (CRC-32) the one of
+        fences earlier producers with the same name; None: no transactions. `transaction_timeout_ms`: the
+        coordinator aborts a transaction that is open for longer. `batch_size`, `linger_ms`: a batch is sent
+        when it has this size or this age. `buffer_memory`: the limit for records without an acknowledgement.
+        `delivery_timeout_ms`: the limit from send() to the acknowledgement, retries included; then
+        DeliveryTimeout. `request_timeout_ms`: the limit of one attempt.
+        `max_in_flight_requests_per_connection`: how many batches of a broker may be on their way at once, 1
+        to 5. `max_block_ms`: how long a call may wait, unless it has a `timeout_ms` of its own.
+        `compression_type`: none, gzip, snappy, lz4 or zstd. `partitioner`: selects the partition of a record
+        with a key. "murmur2" is the default of Kafka's Java client, "consistent" (CRC-32) the one of
         librdkafka; or a function of the key and the number of partitions, which must always return the same
-        partition for the same arguments. `key_serializer`, `value_serializer`: from objects to bytes.
-        `transaction_version`: 2 for KIP-890, 0 for the protocol before it. `clock`:
-        milliseconds, for tests. `security`: security_protocol, sasl_mechanism, sasl_plain_username,
-        sasl_plain_password, ssl_cafile, ssl_certfile, ssl_keyfile, ssl_check_hostname (docs/access.md).
-        ValueError if a setting is invalid.
+        partition for the same arguments. `key_serializer`, `value_serializer`: from objects to bytes; None:
+        keys and values are bytes. `client_id`: the name of this client in the broker's log and in
+        descriptions. `transaction_version`: 2 for KIP-890, 0 for the protocol before it. `clock`: a function
+        that returns milliseconds, for tests. `security`: security_protocol, sasl_mechanism,
+        sasl_plain_username, sasl_plain_password, ssl_cafile, ssl_certfile, ssl_keyfile, ssl_check_hostname
+        (docs/access.md). ValueError if a setting is invalid.
         """
         self.settings = ProducerSettings(
             transactional_id=transactional_id,
@@ -136,13 +138,14 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
             client_id=client_id,
             transaction_version=transaction_version,
         )
+        """What the arguments amount to."""
         machine = ProducerMachine(bootstrap_servers, self.settings)
-        self._driver = self.make_driver(machine, client_id, request_timeout_ms, clock, handshakes(security))
+        self._driver = self._make_driver(machine, client_id, request_timeout_ms, clock, handshakes(security))
         turns = Turns()
         self._calls = ProducerCalls(machine, self._driver, turns)
         super().__init__(
             machine.accumulator,
-            self.make_future,
+            self._make_future,
             turns=turns,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
@@ -180,19 +183,21 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
         """Parameters are named after Kafka's consumer configs; times are milliseconds, sizes are bytes.
 
         `bootstrap_servers`: "host:port,host:port", at least one broker. `group_id`: needed to subscribe and
-        to commit. `group_instance_id`: a static member, which may restart within the session timeout without
-        a rebalance (KIP-345). `session_timeout_ms`, `heartbeat_interval_ms`: the group expels a member
-        without heartbeats. `max_poll_interval_ms`: a member that does not poll for so long leaves its group
-        (KIP-62). `partition_assignment_strategy`: "range", "cooperative-sticky", or both. `isolation_level`:
-        read_committed (the default, unlike Kafka's) or read_uncommitted. `auto_offset_reset`: where to
-        begin without a valid offset: "earliest", "latest", "by_duration:PT1H" (the records of the last hour,
-        KIP-1106), or "none", which raises OffsetOutOfRange. `fetch_max_bytes`, `fetch_max_wait_ms`:
-        the limits of a fetch. `key_deserializer`, `value_deserializer`: from bytes to objects.
-        `metadata_max_age_ms`: how often the leader of a group looks for new partitions.
-        `request_timeout_ms`: the limit of one attempt. `default_api_timeout_ms`: the limit of a call.
-        `client_id`: the name of this client in the broker's log and in descriptions.
-        `filters_aborted`: False shows the records that read_committed would filter out. `clock`:
-        milliseconds, for tests. `security`: as for a producer. ValueError if a setting is invalid.
+        to commit. `group_instance_id`: makes this a static member, which may restart within the session
+        timeout without a rebalance (KIP-345). `session_timeout_ms`, `heartbeat_interval_ms`: the group expels
+        a member without heartbeats for so long, and how often it sends them. `max_poll_interval_ms`: a member
+        that does not poll for so long leaves its group (KIP-62). `partition_assignment_strategy`: "range",
+        "cooperative-sticky", or both. `isolation_level`: read_committed (the default, unlike Kafka's) or
+        read_uncommitted. `key_deserializer`, `value_deserializer`: from bytes to objects; None: keys and
+        values are bytes. `fetch_max_bytes`: how much a broker returns at once. `fetch_max_wait_ms`: how long
+        a broker waits for new records before it returns none. `auto_offset_reset`: where to begin without a
+        valid offset: "earliest", "latest", "by_duration:PT1H" (the records of the last hour, KIP-1106), or
+        "none", which raises OffsetOutOfRange. `metadata_max_age_ms`: how often the leader of a group looks
+        for new partitions. `request_timeout_ms`: the limit of one attempt. `default_api_timeout_ms`: the
+        limit of a call, retries included; then RequestTimeout. `client_id`: the name of this client in the
+        broker's log and in descriptions. `filters_aborted`: False shows the records that read_committed would
+        filter out. `clock`: a function that returns milliseconds, for tests. `security`: as for a producer.
+        ValueError if a setting is invalid.
         """
         self.settings = ConsumerSettings(
             group_id=group_id,
@@ -211,9 +216,10 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
             client_id=client_id,
             filters_aborted=filters_aborted,
         )
+        """What the arguments amount to."""
         decoding = RecordDecoder(key=key_deserializer, value=value_deserializer)
         self._machine = ConsumerMachine(bootstrap_servers, self.settings, decoding)
-        self._driver = self.make_driver(
+        self._driver = self._make_driver(
             self._machine, client_id, request_timeout_ms, clock, handshakes(security)
         )
         self._machine.wall_ahead_ms = self._driver.wall_ms - self._driver.now
@@ -234,11 +240,12 @@ class AdminClient(Client[DriverT, AdminCalls]):
         clock: Clock = monotonic_ms,
         **security: Unpack[SecuritySettings],
     ) -> None:
-        """`bootstrap_servers`: "host:port,host:port". `request_timeout_ms`: the limit of
-        one attempt. `default_api_timeout_ms`: the limit of a call, retries included; then RequestTimeout.
-        `client_id`: the name of this client in the broker's log. `clock`: milliseconds, for tests.
-        `security`: as for a producer.
+        """`bootstrap_servers`: "host:port,host:port", at least one broker. `request_timeout_ms`: the limit of
+        one attempt, in milliseconds. `default_api_timeout_ms`: the limit of a call, retries included; then
+        RequestTimeout. `client_id`: the name of this client in the broker's log and in descriptions. `clock`:
+        a function that returns milliseconds, for tests. `security`: as for a producer. ValueError if a
+        setting is invalid.
         """
         machine = RequestMachine(bootstrap_servers)
-        self._driver = self.make_driver(machine, client_id, request_timeout_ms, clock, handshakes(security))
+        self._driver = self._make_driver(machine, client_id, request_timeout_ms, clock, handshakes(security))
         self._calls = AdminCalls(machine, self._driver, api_timeout_ms=default_api_timeout_ms)

@@ -72,7 +72,9 @@ class SendFuture(PendingRecord["Producer"]):
     __slots__ = ()
 
     def result(self, timeout_ms: Milliseconds | None = None) -> RecordMetadata:
-        """The place of the record, or raises its error; RequestTimeout after `timeout_ms`."""
+        """The place of the record, or raises its error. `timeout_ms`: the limit, None for no limit; then
+        RequestTimeout.
+        """
         batch = self[1]
         if batch.base_offset >= 0:  # the usual case, without another call
             return make_record_metadata((batch.topic, batch.partition, batch.base_offset + self[2]))
@@ -87,7 +89,9 @@ class SendFutures(PendingColumn["Producer"]):
     __slots__ = ()
 
     def result(self, timeout_ms: Milliseconds | None = None) -> list[RecordMetadata]:
-        """The places in the order of the values; raises the first error, or RequestTimeout."""
+        """The places in the order of the values; raises the first error. `timeout_ms`: the limit, None for no
+        limit; then RequestTimeout.
+        """
         self._owner.wait_for(self.batches, timeout_ms)
         return self.outcomes()
 
@@ -99,8 +103,8 @@ class Producer(ProducerClient[SendFuture, Driver]):
     the records of all. The end of a `with` block flushes and closes the producer.
     """
 
-    make_driver = Driver
-    make_future = SendFuture
+    _make_driver = Driver
+    _make_future = SendFuture
 
     overdue = at_once(ProducerCalls.overdue)
     flush = blocking(ProducerCalls.flush)
@@ -139,8 +143,10 @@ class Producer(ProducerClient[SendFuture, Driver]):
         *,
         partition: PartitionNumber | None = None,
     ) -> SendFutures:
-        """Sends columns of records, several times faster than `send`; `keys` has a key or None per value.
-        Waits as `send` does.
+        """Sends columns of records to one topic, several times faster than `send`; waits as `send` does.
+
+        `values`: one per record, for the value serializer. `keys`: as many keys, None for a record without
+        one; by default no record has a key.
         """
         futures = SendFutures(self)
         if not values:
@@ -219,7 +225,7 @@ class Consumer(ConsumerClient[Driver]):
     offsets with a transaction.
     """
 
-    make_driver = Driver
+    _make_driver = Driver
 
     assign = at_once(ConsumerCalls.assign)
     subscribe = at_once(ConsumerCalls.subscribe)
@@ -262,7 +268,7 @@ class Admin(AdminClient[Driver]):
     Every call raises RequestFailed when the broker rejects the request; its `error` is Kafka's error code.
     """
 
-    make_driver = Driver
+    _make_driver = Driver
 
     create_topic = blocking(AdminCalls.create_topic)
     create_partitions = blocking(AdminCalls.create_partitions)

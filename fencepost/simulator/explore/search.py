@@ -110,7 +110,10 @@ REPORT_EVERY: Final = 1_000
 
 @attrs.frozen(kw_only=True)
 class Explored:
-    """The result of a search."""
+    """The result of a search. `violation`: the rule that a state broke, or None; `because` says how.
+    `states`, `transitions`: how many were checked. `complete`: every reachable state was checked. `config`:
+    the bounds of the search.
+    """
 
     violation: str | None
     because: str

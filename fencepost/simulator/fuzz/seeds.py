@@ -23,7 +23,9 @@ KNOWN_MARK = "known: "
 
 @attrs.frozen(kw_only=True)
 class SeedFinding:
-    """A seed that breaks a rule, or meets what brokers of its generation do (`rule` is the name of that)."""
+    """A `seed` that breaks a rule, or meets what brokers of its generation do. `rule`: the name of that.
+    `evidence`: what was seen, in a line.
+    """
 
     seed: int
     rule: str

@@ -97,18 +97,18 @@ def simulate(
     broken: Iterable[str] = (),
     without_fixes: Iterable[str] = (),
 ) -> RunResult:
-    """Run one world at random: Fencepost's brokers and clients under virtual time, with faults and judges.
+    """Run one world at random: Fencepost's brokers and clients under virtual time, with faults and judges. It
+    tests Fencepost, not an application: docs/testing.md says how to test your own.
 
-    It tests Fencepost, not an application: docs/testing.md says how to test your own.
-
-    The result's `violation` is None, or says which rule was broken and by what; `known_anomaly` says it of a
-    behaviour that older versions of Kafka have by design; `digest` is equal for equal histories. `workload`
-    is "transactions", "groups" for worlds in which the members of a group process a topic, "power" for worlds
-    that lose power under `--sync` commit and all, "damage" for worlds whose disks damage synced data,
-    "requests" for worlds with a client whose requests have an extreme meaning, or "compaction" for worlds of
-    a compacted topic. Without `partition_verification` it is as that version was shipped: off in 0. `broken`
-    are protections of the broker to turn off: "fencing", "dedup"; `without_fixes` are Kafka's later fixes to
-    turn off (`broker/kafka_fixes.py`). ValueError for a seed, a version or a name that does not exist.
+    `seed`: a whole number from 0; the same seed gives the same run. `workload`: "transactions", "groups" for
+    worlds in which the members of a group process a topic, "power" for worlds that lose power under `--sync`
+    commit and all, "damage" for worlds whose disks damage synced data, "requests" for worlds with a client
+    whose requests have an extreme meaning, or "compaction" for worlds of a compacted topic.
+    `transaction_version`: 0 is KIP-98, 1 the same with another format of the transaction log, 2 KIP-890.
+    `partition_verification`: whether partition leaders verify transactions of older clients; None: as that
+    version was shipped, off in 0. `broken`: protections of the broker to turn off: "fencing", "dedup".
+    `without_fixes`: Kafka's later fixes to turn off, by their names in docs/fidelity.md. ValueError for a
+    seed, a version or a name that does not exist.
     """
     # Python's generator takes more than whole numbers, and -1 and True would name the world of seed 1.
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types

@@ -29,7 +29,9 @@ class Violation(Exception):
     def __init__(self, rule: str, evidence: str) -> None:
         super().__init__(f"{rule}: {evidence}")
         self.rule = rule
+        """Its name."""
         self.evidence = evidence
+        """What was seen, in a line."""
 
 
 def shown(value: bytes) -> str:

@@ -18,14 +18,18 @@ from fencepost.simulator.scenarios.model import Scenario
 
 @attrs.define(eq=False)
 class When:
-    """A fault without its action: `do` completes it."""
+    """A fault without its action, `do`, which completes it. `builder`: whose fault it is. `when`, `times`: as
+    given.
+    """
 
     builder: Builder
     when: tuple[str, ...]
     times: int
 
     def do(self, what: str, *, until: str | None = None) -> Builder:
-        """Complete the fault: what it does, and until when."""
+        """Complete the fault. `what`: what it does, a phrase such as "drop". `until`: when it ends, a phrase
+        such as "after 300 ms".
+        """
         end = {} if until is None else {"until": until}
         if self in self.builder.unfinished:
             self.builder.unfinished.remove(self)
@@ -45,13 +49,17 @@ class When:
 
 @attrs.define(eq=False)
 class Builder:
-    """A scenario in the making. Keywords of a method are the keys of its table, as in scenarios/README.md."""
+    """A scenario in the making, which scenario() begins; each method returns it. Keywords, `keys`, are the
+    keys of the table in a file (scenarios/README.md).
+
+    `values`: the tables so far. `unfinished`: faults without an action.
+    """
 
     values: dict[str, Any] = attrs.field(repr=lambda values: f"<{', '.join(values)}>")
     unfinished: list[When] = attrs.field(factory=list[When], repr=False)
 
     def add(self, table: str, **keys: object) -> Self:
-        """Add a table that a file may hold several times."""
+        """Add a `table` that a file may hold several times."""
         self.values.setdefault(table, []).append(_plain(keys))
         return self
 
@@ -61,19 +69,23 @@ class Builder:
         return self
 
     def producer(self, name: str, *script: str, **keys: object) -> Self:
-        """Add a [[producer]] that follows a script, line by line."""
+        """Add a [[producer]] called `name` that follows a `script`, line by line."""
         return self.add("producer", name=name, script=script, **keys)
 
     def consumer(self, name: str, *reads: str, **keys: object) -> Self:
-        """Add a [[consumer]] that reads these partitions."""
+        """Add a [[consumer]] called `name` that `reads` these partitions."""
         return self.add("consumer", name=name, reads=reads, **keys)
 
     def processor(self, name: str, *reads: str, writes: str, **keys: object) -> Self:
-        """Add a [[processor]] from these partitions to those of another topic."""
+        """Add a [[processor]] called `name` that `reads` these partitions and `writes` to those of another
+        topic.
+        """
         return self.add("processor", name=name, reads=reads, writes=writes, **keys)
 
     def when(self, *points: str, times: int = 1) -> When:
-        """Begin a [[fault]] that strikes at this point; of several, each makes a run of its own."""
+        """Begin a [[fault]]. `points`: where it strikes; of several, each makes a run of its own. `times`:
+        how often.
+        """
         self.unfinished.append(When(self, points, times))
         return self.unfinished[-1]
 
@@ -104,7 +116,7 @@ class Builder:
 
 
 def scenario(name: str, lesson: str = "") -> Builder:
-    """Begin a scenario of this name."""
+    """Begin a scenario called `name`. `lesson`: what it shows, for its table and drawing."""
     return Builder({"name": name, "lesson": lesson})
 
 
