@@ -173,10 +173,16 @@ METRICS: Final[tuple[MetricRow, ...]] = (
         "TotalProduceRequests", "Partitions of Produce requests.", lambda each: each.produce_requests
     ),
     _topic_counter(
-        "FailedProduceRequests", "Those with an error.", lambda each: each.failed_produce_requests
+        "FailedProduceRequests",
+        "Partitions of Produce requests that got an error.",
+        lambda each: each.failed_produce_requests,
     ),
     _topic_counter("TotalFetchRequests", "Partitions of Fetch requests.", lambda each: each.fetch_requests),
-    _topic_counter("FailedFetchRequests", "Those with an error.", lambda each: each.failed_fetch_requests),
+    _topic_counter(
+        "FailedFetchRequests",
+        "Partitions of Fetch requests that got an error.",
+        lambda each: each.failed_fetch_requests,
+    ),
     MetricRow(
         CounterMetricFamily,
         "kafka_network_RequestMetrics_Requests",
@@ -194,7 +200,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow(
         HistogramMetricFamily,
         "kafka_network_RequestMetrics_TotalTimeMs",
-        "From a request that has arrived to its answer; of a Fetch with the time that it waits for records.",
+        "Time from the arrival of a request to its answer; for a Fetch, including its wait for records.",
         ("request",),
         _request_times,
     ),
@@ -250,7 +256,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     ),
     _counter(
         "fencepost_disk_problems",
-        "Times that a file could not be read or written.",
+        "How often a file could not be read or written.",
         lambda scrape: scrape.counters.disk_problems,
     ),
     _gauge(
@@ -270,7 +276,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     ),
     _gauge(
         "fencepost_hanging_transactions",
-        "Those of them that no coordinator knows.",
+        "Open transactions that no coordinator knows, counted in each partition.",
         lambda scrape: sum(each.hanging for each in scrape.partitions.values()),
     ),
     _gauge(
