@@ -64,7 +64,7 @@ RAW = RecordDecoder()
 
 @attrs.define(eq=False)
 class ConsumedBatch:
-    """The records of one batch from `base_offset` on, decoded at first use."""
+    """The records of one batch of a `partition` from `base_offset` on, decoded at first use."""
 
     partition: TopicPartition
     _data: memoryview = attrs.field(kw_only=True, alias="data")

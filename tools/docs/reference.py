@@ -183,7 +183,8 @@ def _calls(name: str, function: Any) -> str:
         if iscoroutinefunction(function) or iscoroutinefunction(unwrap(function)):
             name = f"await {name}"
     lines = [
-        _call(name, shape, result if at == 0 else "") for at, shape in enumerate(public.shapes(function))
+        _call(name, shape, result if len(public.shapes(function)) == 1 else "")
+        for shape in public.shapes(function)
     ]
     return "\n".join(["```python", *lines, "```"])
 
