@@ -72,7 +72,7 @@ def explore(
         Stop the search after this time, such as 10m. A search that stops before it checked all states proves
         nothing, and the exit code is 1.
     output
-        Directory for the files of a violation: a scenario that `fencepost run` plays, if one can show it, the
+        Directory for the files of a violation: a scenario for `fencepost run`, if one can show it, the
         drawing, the table and JSON.
     junit
         Write a report in JUnit's XML format to this file.
