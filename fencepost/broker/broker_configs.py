@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from fencepost.broker.limits import REQUEST_PARTITIONS
 from fencepost.broker.log_config import UNLIMITED, integer, ratio
 from fencepost.broker.settings import QUEUED_BYTES_MIN, NodeSettings
+from fencepost.faults.grammar import suggestion
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
 
 INTERNAL_SEGMENT_BYTES_MIN: Final = 1 << 14
@@ -123,6 +124,25 @@ _ORDERED: Final = (
     ("group.min.session.timeout.ms", "group.max.session.timeout.ms", 0),
     ("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms", 1),
 )
+
+
+def overridden(override: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of NodeSettings and of ConnectionSettings that settings set by their names in Kafka; a value
+    is a text, or what its text says. ValueError names the setting that is unknown or has a wrong value.
+    """
+    of_node: dict[str, Any] = {}
+    of_connections: dict[str, Any] = {}
+    for name, value in override.items():
+        config = NODE_CONFIGS.get(name) or CONNECTION_CONFIGS.get(name)
+        if config is None:
+            possible = (*NODE_CONFIGS, *CONNECTION_CONFIGS)
+            raise ValueError(f"a broker has no setting {name}{suggestion(name, possible)}")
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        try:
+            (of_node if name in NODE_CONFIGS else of_connections)[config.field] = config.parse(text)
+        except ValueError as problem:
+            raise ValueError(f"{name}={text}: {problem}") from problem
+    return of_node, of_connections
 
 
 def check_together(settings: NodeSettings) -> None:

@@ -22,6 +22,7 @@ import trio
 
 from fencepost.broker.access.files import parse_acls
 from fencepost.broker.access.session import AccessSettings
+from fencepost.broker.broker_configs import check_together, overridden
 from fencepost.broker.fault_handles import Faults, ThreadDesk
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.host import SyncPolicy
@@ -37,7 +38,7 @@ from fencepost.broker.server import (
     parsed_listener,
     serve,
 )
-from fencepost.broker.settings import NodeSettings
+from fencepost.broker.settings import ConnectionSettings, NodeSettings
 from fencepost.broker.wire_protocols import ServedProtocol
 from fencepost.journal.power import Machine
 from fencepost.protocol.errors import FencepostError
@@ -166,6 +167,7 @@ class Broker:
         protocol: Literal["kafka", "fencepost", "both"] = "both",
         advertised_listener: str | None = None,
         node: NodeSettings | None = None,
+        override: Mapping[str, object] | None = None,
         users: Mapping[str, str] | None = None,
         acls: str | None = None,
         tls_cert: str | None = None,
@@ -179,9 +181,10 @@ class Broker:
         is any free one. `sync`: what a loss of power cannot take away: "none" (nothing is synced), "commit"
         (everything of transactions), "all" (everything that was acknowledged). `protocol`: which clients are
         served on the port. `advertised_listener`: the HOST:PORT that clients are told to connect to, if it is
-        not where the broker listens. `node`: settings of the node, by default Kafka's. `users`: passwords by
-        name; then clients must authenticate. `acls`: the text of an ACL file. `tls_cert`, `tls_key`,
-        `tls_client_ca`: PEM files (docs/access.md). `observer`: hears what happens, such as a
+        not where the broker listens. `node`: settings of the node, by default Kafka's. `override`: settings
+        of the broker under their names in Kafka (docs/clients.md), such as {"num.partitions": 3}. `users`:
+        passwords by name; then clients must authenticate. `acls`: the text of an ACL file. `tls_cert`,
+        `tls_key`, `tls_client_ca`: PEM files (docs/access.md). `observer`: hears what happens, such as a
         fencepost.Recording. `faults`: as `fencepost serve --fault` takes them (docs/faults.md).
         `metrics_port`: for `/metrics` and `/ready`, on loopback; 0 is any free one (docs/operations.md).
         ValueError if an argument is invalid.
@@ -193,6 +196,9 @@ class Broker:
             users=None if users is None else users_of(users),
             acls=None if acls is None else parse_acls(acls, "acls"),
         )
+        of_node, of_connections = overridden(override or {})
+        settings = attrs.evolve(node or NodeSettings(), **of_node)
+        check_together(settings)
         self.settings = BrokerSettings(
             directory=None if directory is None else checked_directory(directory),
             port=checked_port(port),
@@ -200,7 +206,8 @@ class Broker:
             advertised=None if advertised_listener is None else parsed_listener(advertised_listener),
             access=access,
             sync=checked_choice("sync", sync, SyncPolicy),
-            node=node or NodeSettings(),
+            node=settings,
+            connections=ConnectionSettings(**of_connections),
             observer=observer,
             faults=tuple(faults),
             metrics_port=metrics_port,

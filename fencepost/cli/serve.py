@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import trio
 
     from fencepost.broker.access.session import AccessSettings
-    from fencepost.broker.broker_configs import BrokerConfig
     from fencepost.broker.fault_injector import BrokerFaultInjector
     from fencepost.broker.faults import PlannedFault
     from fencepost.broker.memory import MemoryBound
@@ -189,29 +188,20 @@ def _advertised(listener: str | None) -> tuple[str, int] | None:
 
 def _overridden(given: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of NodeSettings and of ConnectionSettings that --override names."""
-    from fencepost.broker.broker_configs import CONNECTION_CONFIGS, NODE_CONFIGS
+    from fencepost.broker.broker_configs import overridden
 
-    of_node: dict[str, Any] = {}
-    of_connections: dict[str, Any] = {}
-    for name, text in settings_in("--override", given, example="num.partitions=3").items():
-        if name in SET_OTHERWISE:
-            raise CommandFailed(f"--override does not set {name}", then=SET_OTHERWISE[name], code=WRONG_USAGE)
-        if name in NODE_CONFIGS:
-            of_node[NODE_CONFIGS[name].field] = _parsed_setting(NODE_CONFIGS[name], text)
-        elif name in CONNECTION_CONFIGS:
-            of_connections[CONNECTION_CONFIGS[name].field] = _parsed_setting(CONNECTION_CONFIGS[name], text)
-        else:
-            raise _no_setting(name, (*NODE_CONFIGS, *CONNECTION_CONFIGS))
-    return of_node, of_connections
-
-
-def _parsed_setting(config: BrokerConfig, text: str) -> Any:
+    settings = settings_in("--override", given, example="num.partitions=3")
+    for name in SET_OTHERWISE.keys() & settings:
+        raise CommandFailed(f"--override does not set {name}", then=SET_OTHERWISE[name], code=WRONG_USAGE)
     try:
-        return config.parse(text)
+        return overridden(settings)
     except ValueError as problem:
-        what = f"--override {config.name}={text}: {problem}"
-        then = "`fencepost help clients` lists the settings"
-        raise CommandFailed(what, then=then, code=WRONG_USAGE) from problem
+        raise CommandFailed(
+            f"--override: {problem}",
+            then="`fencepost help clients` lists the settings; those of a topic are set by "
+            "`fencepost topic create --config`",
+            code=WRONG_USAGE,
+        ) from problem
 
 
 def _together(node: NodeSettings) -> NodeSettings:
@@ -224,17 +214,6 @@ def _together(node: NodeSettings) -> NodeSettings:
         then = "set both with --override; `fencepost help clients` lists the settings"
         raise CommandFailed(f"--override: {problem}", then=then, code=WRONG_USAGE) from problem
     return node
-
-
-def _no_setting(name: str, possible: Sequence[str]) -> CommandFailed:
-    from fencepost.faults.grammar import suggestion
-
-    return CommandFailed(
-        f"--override: a broker has no setting {name}{suggestion(name, possible)}",
-        then="`fencepost help clients` lists the settings; those of a topic are set by "
-        "`fencepost topic create --config`",
-        code=WRONG_USAGE,
-    )
 
 
 def _check_place(directory: Path | None, *, memory: bool) -> None:

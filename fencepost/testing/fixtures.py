@@ -58,6 +58,8 @@ class TestBrokers:
 
 
 USED: Final = pytest.StashKey[TestBrokers]()
+HASTY: Final[dict[str, object]] = {"group.initial.rebalance.delay.ms": 0}
+"""No test should wait three seconds for members that never come; each run of a sweep would."""
 SWEPT: Final = pytest.StashKey[Swept]()
 
 
@@ -78,6 +80,8 @@ def _for(item: pytest.Item, made: type[Any]) -> dict[str, Any]:
             near = get_close_matches(name, known, n=1)
             meant = f"; did you mean {near[0]}?" if near else f": it has {', '.join(known)}"
             raise pytest.UsageError(f"@pytest.mark.{MARK}: {made.__name__} has no option {name}{meant}")
+    if "node" not in options:
+        options["override"] = HASTY | options.get("override", {})
     return options
 
 

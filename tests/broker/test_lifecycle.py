@@ -5,6 +5,7 @@ Rule: a test says what survives and what does not; the same body runs in memory 
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from pathlib import Path
@@ -279,3 +280,24 @@ def test_a_start_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
         assert not (tmp_path / "data").exists()
     with broker:  # the port is free now
         assert topics(broker) == []
+
+
+def test_settings_under_their_names_in_kafka() -> None:
+    override = {"num.partitions": 3, "auto.create.topics.enable": False, "max.connections": "7"}
+    broker = fencepost.Broker(override=override)
+    assert broker.settings.node.num_partitions == 3
+    assert broker.settings.node.auto_create_topics_enable is False
+    assert broker.settings.connections.max_connections == 7
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ({"num.partition": 3}, 'a broker has no setting num.partition; did you mean "num.partitions"'),
+        ({"num.partitions": "many"}, "num.partitions=many: it must be an integer"),
+        ({"group.min.session.timeout.ms": 1_800_001}, "is too long for group.max.session.timeout.ms"),
+    ],
+)
+def test_settings_that_cannot_be(override: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        fencepost.Broker(override=override)
