@@ -1,6 +1,8 @@
 """Settings that every test shares."""
 
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -21,3 +23,12 @@ settings.load_profile("fencepost")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The one client library that tells the stories of tests/kafka_bridge, instead of all in Python."""
     parser.addoption("--library")
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """The interpreter changes threads as often as it can."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)

@@ -214,7 +214,10 @@ class Broker:
         )
         """What the arguments amount to."""
         self._injector = injector_of(self.settings)
-        self.faults = Faults(ThreadDesk(self._injector, lambda: self._token, lambda: self.is_running))
+        self._changes = threading.RLock()
+        self.faults = Faults(
+            ThreadDesk(self._injector, lambda: self._token, lambda: self.is_running, self._changes)
+        )
         """The faults of this broker: `broker.faults.when(...).do(...)`."""
         self._machine = machine_of(self.settings)
         self._run: _Run | None = None
@@ -268,16 +271,17 @@ class Broker:
         """Start the broker, for the first time or after its end, and return when it accepts connections.
         Raises BrokerFailed, or the error that prevented the start.
         """
-        if self.is_running:
-            raise BrokerFailed("this broker is running; restart() stops it first")
-        self.settings = self._ports.keep(self.settings)
-        self._run = _Run(self.settings, self._machine, self._injector)
-        try:
-            self._run.start()
-        except BaseException:
-            self._run = None
-            self._ports.release()
-            raise
+        with self._changes:
+            if self.is_running:
+                raise BrokerFailed("this broker is running; restart() stops it first")
+            self.settings = self._ports.keep(self.settings)
+            self._run = _Run(self.settings, self._machine, self._injector)
+            try:
+                self._run.start()
+            except BaseException:
+                self._run = None
+                self._ports.release()
+                raise
         return self
 
     def stop(self) -> None:
@@ -293,10 +297,11 @@ class Broker:
         """End the broker at once, as SIGKILL ends a process: connections are reset, nothing more is written.
         What was written is there at the next start.
         """
-        run, self._run = self._run, None
-        if run is None or not run.is_running:
-            raise BrokerFailed("the broker is down already; start() starts it")
-        run.end(is_killed=True)
+        with self._changes:
+            if not self.is_running:
+                self._run = None
+                raise BrokerFailed("the broker is down already; start() starts it")
+            self._end(is_killed=True)
 
     def power_cut(self) -> None:
         """Kill the broker if it is running, and lose every byte that was not synced; `sync` says which bytes
@@ -313,10 +318,13 @@ class Broker:
         self._end()
         return self.start()
 
-    def _end(self) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            run.end()
+    def _end(self, *, is_killed: bool = False) -> None:
+        with self._changes:
+            try:
+                if self._run is not None:
+                    self._run.end(is_killed=is_killed)
+            finally:
+                self._run = None
 
     def __enter__(self) -> Broker:
         return self.start()

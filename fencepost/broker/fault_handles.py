@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future as Result
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import AbstractContextManager, suppress
 from typing import Protocol, TypeVar
 
 import attrs
@@ -172,12 +173,13 @@ class Faults:
 @attrs.frozen
 class ThreadDesk:
     """The faults of a broker that runs in a thread of this process. `token` gives the token of its loop, and
-    `is_alive` whether that may still be running.
+    `is_alive` whether that may still be running; `changes` is held while the broker starts or ends.
     """
 
     injector: BrokerFaultInjector
     token: Callable[[], trio.lowlevel.TrioToken | None]
     is_alive: Callable[[], bool]
+    changes: AbstractContextManager[object]
 
     poll_s = 0.002
 
@@ -200,9 +202,8 @@ class ThreadDesk:
     def _in_loop(self, do: Callable[[], ResultT]) -> ResultT:
         """Call a function in the thread of the broker; in this one if the broker does not run."""
         token, result = self.token(), Result[ResultT]()
-        is_here = trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token
-        if token is None or is_here:  # here: the call comes from something that watches
-            return do()
+        if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token:
+            return do()  # the call comes from something that watches
 
         def call() -> None:
             if result.set_running_or_notify_cancel():
@@ -211,14 +212,14 @@ class ThreadDesk:
                 except Exception as problem:  # noqa: BLE001 - it is raised in the thread that asked
                     result.set_exception(problem)
 
-        try:
-            token.run_sync_soon(call)
-        except trio.RunFinishedError:
-            return do()
-        while True:
-            try:
-                return result.result(LOOK_EVERY_S)
-            except NotYet:
-                # The loop may have ended before it came to this call.
-                if not self.is_alive() and result.cancel():
-                    return do()
+        if token is not None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(call)
+                # The loop may end before it comes to this call.
+                while self.is_alive() or not result.cancel():
+                    with suppress(NotYet):
+                        return result.result(LOOK_EVERY_S)
+        with self.changes:  # it does not start meanwhile, and of several threads one is here
+            if self.token() is token:
+                return do()
+        return self._in_loop(do)

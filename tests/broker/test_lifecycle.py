@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -227,6 +228,29 @@ def test_a_broker_that_waits_for_the_end_of_a_crash_can_be_killed_and_stopped() 
 
 
 # The tests above must notice what they are there for.
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_faults_may_be_asked_for_while_the_broker_goes_down_and_up() -> None:
+    added: list[int] = []
+
+    def ask() -> None:
+        for _ in range(50):
+            fault = broker.faults.add("when nobody sends EndTxn do drop")
+            assert fault in broker.faults.list()
+            added.append(fault.fault_id)
+            fault.remove()
+
+    broker = Broker().start()
+    broker.kill()
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(ask) for _ in range(4)]
+        for _ in range(5):
+            broker.restart()
+            broker.kill()
+        for each in asked:
+            each.result(60)
+    assert len(set(added)) == 200
 
 
 def test_a_power_cut_that_loses_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
