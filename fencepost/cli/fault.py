@@ -40,7 +40,7 @@ def add_faults(
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add faults.
+    """Add faults: all of them, or none if the broker refuses one.
 
     Parameters
     ----------
@@ -48,14 +48,18 @@ def add_faults(
         "when POINT do ACTION [until POINT] [every N times] [at most N times]", each as one argument.
     """
     faults = _faults(bootstrap, command_config)
-    for text in fault:
-        try:
-            added = faults.add(text)
-        except BadPhrase as problem:
-            then = "`fencepost help faults` lists the points and actions"
-            raise CommandFailed(str(problem), then=then, code=WRONG_USAGE) from problem
-        facts = {"fault_id": added.fault_id, "fault": text}
-        print_done(f"Added fault {added.fault_id}: {text}", facts, as_json=as_json)
+    added: list[tuple[FaultHandle, str]] = []
+    try:
+        for text in fault:
+            added.append((faults.add(text), text))
+    except BadPhrase as problem:
+        for handle, _ in added:
+            handle.remove()
+        then = "`fencepost help faults` lists the points and actions"
+        raise CommandFailed(str(problem), then=then, code=WRONG_USAGE) from problem
+    for handle, text in added:
+        facts = {"fault_id": handle.fault_id, "fault": text}
+        print_done(f"Added fault {handle.fault_id}: {text}", facts, as_json=as_json)
 
 
 def list_faults(

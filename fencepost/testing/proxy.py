@@ -216,8 +216,9 @@ class Proxy:
 
     def delay(self, ms: float, direction: Direction | None = None) -> NetworkFault:
         """Let everything arrive `ms` milliseconds later. Raises ValueError if that is not above 0."""
-        what = f"delay({ms:g}, {direction or 'both directions'})"
-        return self._add(NetworkFault(what, self, _given(direction), delay_s=_positive("ms", ms) / 1000))
+        delay_ms = _positive("ms", ms)
+        what = f"delay({delay_ms:g}, {direction or 'both directions'})"
+        return self._add(NetworkFault(what, self, _given(direction), delay_s=delay_ms / 1000))
 
     def throttle(self, bytes_per_second: float, direction: Direction | None = None) -> NetworkFault:
         """Let each connection pass at most `bytes_per_second`. Raises ValueError if that is not above 0."""
@@ -364,6 +365,8 @@ def _given(direction: Direction | None) -> frozenset[Direction]:
 
 
 def _positive(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise TypeError(f"{name}={value!r} is not a number")
     if not value > 0:
         raise ValueError(f"{name}={value!r} is not above 0")
     return value

@@ -21,6 +21,16 @@ def test_a_fault_is_added_strikes_and_is_removed(capsys: Output) -> None:
         assert "the broker has no faults" in tool("fault", "end", code=1)
 
 
+def test_all_faults_are_added_or_none(capsys: Output) -> None:
+    with Broker() as broker:
+        tool = Tool(broker.address, capsys)
+        refused = tool(
+            "fault", "add", "when shop sends Produce do drop", "when shop sends Produce do drpo", code=2
+        )
+        assert 'did you mean "drop"?' in refused
+        assert tool.rows("fault", "list") == []
+
+
 def test_what_does_not_strike_fails_and_names_what_resembles_it(capsys: Output) -> None:
     with Broker() as broker:
         tool = Tool(broker.address, capsys)
