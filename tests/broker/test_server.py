@@ -11,6 +11,7 @@ import msgpack
 import pytest
 import trio
 
+from fencepost.broker import connections
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.memory import FETCHES_MAX
 from fencepost.broker.server import BrokerSettings, Server
@@ -108,9 +109,11 @@ async def test_a_request_may_arrive_in_pieces(served: Served) -> None:
     ids=["http", "too large", "too short", "no msgpack", "header beyond the frame", "zeros"],
 )
 async def test_garbage_closes_the_connection_that_sent_it_and_no_other(
-    served: Served, garbage: bytes, caplog: pytest.LogCaptureFixture
+    served: Served, garbage: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, wires = served
+    # What could be the beginning of a frame in Kafka's protocol is given time to arrive.
+    monkeypatch.setattr(connections, "FRAME_MS", 20)
     good, bad = await wires.open(), await wires.open()
     await good.prepare()
     await bad.stream.send_all(garbage)

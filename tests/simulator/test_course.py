@@ -23,7 +23,7 @@ REVEALED: Final = (
     "hanging-transaction",
     "LATE (after",
     "TRANSACTION_COORDINATOR_FENCED",
-    "first: commit_transaction: TransactionAborted",
+    "first PrepareAbort 1/1",
     "LATE (after",
 )
 
