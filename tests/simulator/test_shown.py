@@ -99,7 +99,7 @@ def test_the_readme_shows_how_a_search_ends(capsys: Output, command: str, code: 
 
 
 def test_the_readme_shows_a_story(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "80")
     command = "fencepost run duplicate_after_lost_ack --text"
     *lines, more = shown(README, command)
     assert more == MORE
