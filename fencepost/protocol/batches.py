@@ -53,6 +53,7 @@ from fencepost.protocol.values import value
 Buffer = bytes | bytearray | memoryview
 
 MAGIC_KAFKA: Final = 2  # Kafka's own records: control batches and internal topics
+OLD_MAGICS: Final = (0, 1)  # Kafka's message sets before 0.11
 MAGIC_COLUMNS: Final = 109  # 'm': msgpack columns
 _MAGICS: Final = (MAGIC_KAFKA, MAGIC_COLUMNS)
 
@@ -76,6 +77,16 @@ _UNCOVERED = struct.Struct(HEADER.format[:6])  # up to the checksum, which cover
 _COVERED = struct.Struct(">" + HEADER.format[6:])
 _PLACE = struct.Struct(">qii")  # base offset, batch length, leader epoch
 _CRC = struct.Struct(">I")
+
+
+class OldFormat(ProtocolViolation):
+    """Messages in a format that Kafka 0.11 replaced, and that Kafka 4 does not write any more."""
+
+    def __init__(self, magic: int) -> None:
+        super().__init__(
+            f"magic byte {magic}: message sets from before Kafka 0.11 are not supported, only record batches "
+            "are; consume them with a Kafka client"
+        )
 
 
 @value
@@ -188,6 +199,9 @@ def read_framing(data: Buffer, at: int = 0) -> BatchHeader:
     if len(data) - at < HEADER_SIZE:
         raise ProtocolViolation(f"a batch header is cut off after {max(0, len(data) - at)} bytes")
     header = BatchHeader(*HEADER.unpack_from(data, at))
+    # Zeros, as behind the end of a file whose room was reserved, are of no format.
+    if header.magic in OLD_MAGICS and header.batch_length > 0:
+        raise OldFormat(header.magic)
     if header.magic not in _MAGICS:
         raise ProtocolViolation(f"magic byte {header.magic} is neither {MAGIC_KAFKA} nor {MAGIC_COLUMNS}")
     if header.batch_length < HEADER_SIZE - LENGTH_PREFIX_SIZE:
@@ -349,6 +363,47 @@ def marker_of(batch: Buffer, at: int, header: BatchHeader) -> Marker:
     if header.magic != MAGIC_KAFKA or not header.is_control or header.record_count != 1:
         raise ProtocolViolation("not a control batch: a marker is one Kafka record in a control batch")
     return _marker_of(bytes(memoryview(batch)[at + HEADER_SIZE : at + header.size]))
+
+
+CONTROL_TYPES: Final = {
+    0: "ABORT marker",
+    1: "COMMIT marker",
+    2: "leader change",
+    3: "snapshot header",
+    4: "snapshot footer",
+    5: "KRaft version",
+    6: "KRaft voters",
+}
+"""What the type of a control record means (ControlRecordType.java)."""
+
+
+def control_type(batch: Buffer, header: BatchHeader) -> int | None:
+    """The type of the record in a control batch, None when compaction has emptied it; ProtocolViolation when
+    it cannot be read. Only 0 and 1 are markers: controllers write others into the metadata's log.
+    """
+    if not header.record_count:
+        return None
+    record = bytes(memoryview(batch)[HEADER_SIZE : header.size])
+    _, at = read_varint(record, 0)  # length
+    _, at = read_varlong(record, at + 1)  # attributes, timestamp delta
+    _, at = read_varint(record, at)  # offset delta
+    key_size, at = read_varint(record, at)
+    if key_size < _CONTROL_KEY.size or at + key_size > len(record):
+        raise ProtocolViolation("a control record without a type")
+    _, kind = _CONTROL_KEY.unpack_from(record, at)
+    if kind not in CONTROL_TYPES:
+        raise ProtocolViolation(f"a control record of type {kind}, which is unknown")
+    return kind
+
+
+def marker_in(batch: Buffer, header: BatchHeader) -> Marker | None:
+    """The marker in a control batch; None when compaction has emptied it, or when it is no transaction's.
+    ProtocolViolation when it cannot be read.
+    """
+    if header.magic != MAGIC_KAFKA:
+        raise ProtocolViolation("not a control batch: a marker is one Kafka record in a control batch")
+    is_marker = control_type(batch, header) in tuple(TransactionResult)
+    return marker_of(batch, 0, header) if is_marker else None
 
 
 @lru_cache(maxsize=64)  # few different records: result and coordinator epoch

@@ -249,6 +249,14 @@ def _read_record(payload: bytes, at: int) -> tuple[KafkaRecord, int]:
     value, at = _bytes(payload, at)
     if payload.startswith(_NO_HEADERS, at):
         return KafkaRecord(key, value, (), timestamp_delta, offset_delta), at + len(_NO_HEADERS)
+    headers, at = read_headers(payload, at)
+    return KafkaRecord(key, value, tuple(headers), timestamp_delta, offset_delta), at
+
+
+def read_headers(payload: bytes, at: int) -> tuple[list[Header], int]:
+    """The headers of the record, whose number stands at byte `at`, and the position after them;
+    ProtocolViolation when they are malformed.
+    """
     header_count, at = read_varint(payload, at)
     # Each header takes a byte at least, so the bytes that are left bound the loop.
     if not 0 <= header_count <= len(payload) - at:
@@ -258,7 +266,7 @@ def _read_record(payload: bytes, at: int) -> tuple[KafkaRecord, int]:
         name, at = _bytes(payload, at)
         content, at = _bytes(payload, at)
         headers.append((_header_name(name), content))
-    return KafkaRecord(key, value, tuple(headers), timestamp_delta, offset_delta), at
+    return headers, at
 
 
 def _header_name(name: bytes | None) -> str:

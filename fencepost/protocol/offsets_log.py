@@ -29,7 +29,7 @@ from fencepost.protocol.consumer_group_log import ConsumerEntry, consumer_key, c
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch, read_kafka_records
 from fencepost.protocol.primitives import INT16, INT32, INT64, Fields, put_string
 from fencepost.protocol.records import payload_of, read_keys_and_values
-from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 
 # --- committed offsets -----------------------------------------------------------------------------------
 
@@ -54,6 +54,10 @@ class OffsetRecord:
 
 _OFFSET_KEY_VERSIONS: Final = (0, 1)  # both have the same layout; 2 and above are the groups' own records
 _OFFSET_VALUE_VERSION: Final = 3
+# Other versions are read, too: older brokers of Apache Kafka wrote 0 to 2, those of 4.3 write 4.
+_WITH_EXPIRY: Final = 1
+_WITH_LEADER_EPOCH: Final = 3
+_OFFSET_VERSION_MAX: Final = 4
 _OFFSET_START = struct.Struct(">hqi")  # version, offset, leader epoch
 
 
@@ -123,10 +127,18 @@ def _is_offset_key(key: bytes) -> bool:
 
 def _read_offset(value: bytes) -> OffsetRecord:
     fields = Fields(value, name="offset commit value")
-    version, offset, leader_epoch = fields.fixed(_OFFSET_START)
-    if version != _OFFSET_VALUE_VERSION:
+    version = fields.int16()
+    if not 0 <= version <= _OFFSET_VERSION_MAX:
         fields.fail(f"version {version} is unknown")
-    metadata, commit_ms = fields.string(), fields.int64()
+    is_flexible = version > _OFFSET_VALUE_VERSION
+    offset = fields.int64()
+    leader_epoch = fields.int32() if version >= _WITH_LEADER_EPOCH else NO_LEADER_EPOCH
+    metadata = fields.compact_string() if is_flexible else fields.string()
+    commit_ms = fields.int64()
+    if version == _WITH_EXPIRY:
+        fields.int64()
+    if is_flexible:
+        fields.tagged_fields()  # the id of the topic
     fields.finish()
     return OffsetRecord(offset, leader_epoch=leader_epoch, metadata=metadata, commit_ms=commit_ms)
 
@@ -134,7 +146,11 @@ def _read_offset(value: bytes) -> OffsetRecord:
 # --- groups ----------------------------------------------------------------------------------------------
 
 _GROUP_KEY_VERSION: Final = 2  # 0 and 1 are committed offsets, 3 and above are of KIP-848
-_GROUP_VALUE_VERSION: Final = 3
+_GROUP_VALUE_VERSION: Final = 3  # 0 to 2 are read, too, and the flexible 4
+_WITH_REBALANCE_TIMEOUT: Final = 1
+_WITH_STATE_TIME: Final = 2
+_WITH_INSTANCE_ID: Final = 3
+_GROUP_VERSION_MAX: Final = 4
 _NULL: Final = -1
 _TIMEOUTS = struct.Struct(">ii")  # rebalance timeout, session timeout
 
@@ -242,12 +258,22 @@ def _put_nullable(out: bytearray, text: str | None) -> None:
 def _read_group(value: bytes) -> GroupRecord:
     fields = Fields(value, name="group metadata value")
     version = fields.int16()
-    if version != _GROUP_VALUE_VERSION:
+    if not 0 <= version <= _GROUP_VERSION_MAX:
         fields.fail(f"version {version} is unknown")
-    protocol_type, generation_id = fields.string(), fields.int32()
-    protocol_name, leader = fields.nullable_string(), fields.nullable_string()
-    state_since_ms = fields.int64()
-    members = tuple([_read_member(fields) for _ in range(fields.array_length())])
+    is_flexible = version > _GROUP_VALUE_VERSION
+    text, nullable, length = fields.string, fields.nullable_string, fields.array_length
+    if is_flexible:
+        text, nullable, length = (
+            fields.compact_string,
+            fields.compact_nullable_string,
+            fields.compact_array_length,
+        )
+    protocol_type, generation_id = text(), fields.int32()
+    protocol_name, leader = nullable(), nullable()
+    state_since_ms = fields.int64() if version >= _WITH_STATE_TIME else NO_TIMESTAMP
+    members = tuple([_read_member(fields, version) for _ in range(length())])
+    if is_flexible:
+        fields.tagged_fields()
     fields.finish()
     return GroupRecord(
         protocol_type=protocol_type,
@@ -259,17 +285,28 @@ def _read_group(value: bytes) -> GroupRecord:
     )
 
 
-def _read_member(fields: Fields) -> MemberRecord:
-    member_id, group_instance_id = fields.string(), fields.nullable_string()
-    client_id, client_host = fields.string(), fields.string()
-    rebalance_timeout_ms, session_timeout_ms = fields.fixed(_TIMEOUTS)
+def _read_member(fields: Fields, version: int) -> MemberRecord:
+    is_flexible = version > _GROUP_VALUE_VERSION
+    text = fields.compact_string if is_flexible else fields.string
+    nullable = fields.compact_nullable_string if is_flexible else fields.nullable_string
+    member_id = text()
+    group_instance_id = nullable() if version >= _WITH_INSTANCE_ID else None
+    client_id, client_host = text(), text()
+    rebalance_timeout_ms = fields.int32() if version >= _WITH_REBALANCE_TIMEOUT else None
+    session_timeout_ms = fields.int32()
+    subscription, assignment = [
+        fields.take(fields.unsigned_varint() - 1 if is_flexible else fields.int32()) for _ in range(2)
+    ]
+    if is_flexible:
+        fields.tagged_fields()
     return MemberRecord(
         member_id=member_id,
         group_instance_id=group_instance_id,
         client_id=client_id,
         client_host=client_host,
-        rebalance_timeout_ms=rebalance_timeout_ms,
+        # Before there were two timeouts, one served for both (GroupMetadataManager).
+        rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms is None else rebalance_timeout_ms,
         session_timeout_ms=session_timeout_ms,
-        subscription=fields.take(fields.int32()),
-        assignment=fields.take(fields.int32()),
+        subscription=subscription,
+        assignment=assignment,
     )

@@ -46,10 +46,10 @@ from fencepost.protocol.batches import (
 )
 from fencepost.protocol.compression import Compression, compress, decompress
 from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.kafka_columns import read_kafka_columns
 from fencepost.protocol.kafka_records import (
     PLAIN_TIME_DELTA_MAX,
     Header,
-    KafkaRecord,
     are_plain,
     only_record,
     read_kafka_records,
@@ -184,7 +184,7 @@ def read_columns(batch: Buffer, header: BatchHeader, at: int = 0) -> Columns:
     if header.magic == MAGIC_COLUMNS:
         columns = _unpack_columns(payload, header)
     else:
-        columns = _transpose(read_kafka_records(bytes(payload), header.record_count), header)
+        columns = _kafka_columns(bytes(payload), header)
     _check_deltas(columns, header)
     return columns
 
@@ -316,21 +316,20 @@ def _read_headers(column: list[list[Any] | None]) -> list[list[Header] | None]:
     return [list(map(tuple, headers)) if headers else None for headers in column]
 
 
-def _transpose(records: list[KafkaRecord], header: BatchHeader) -> Columns:
+def _kafka_columns(payload: bytes, header: BatchHeader) -> Columns:
     """Kafka's records as columns; a column with only usual values becomes None, as in magic 109."""
-    offset_deltas = [record.offset_delta for record in records]
-    # Compaction may have left the first records alone: these are dense, and the batch ends later.
-    is_dense = header.last_offset_delta == len(records) - 1 and offset_deltas == list(range(len(records)))
-    timestamp_deltas = [record.timestamp_delta for record in records]
-    keys = [record.key for record in records]
-    headers = [list(record.headers) or None for record in records]
+    found = read_kafka_columns(payload, header.record_count)
+    offset_deltas = found.offset_deltas
+    if offset_deltas is None and header.last_offset_delta != header.record_count - 1:
+        # Compaction may have left the first records alone: these are dense, and the batch ends later.
+        offset_deltas = list(range(header.record_count))
     return Columns(
         # So that readers of columns need not know which magic the batch had.
-        offset_deltas=None if is_dense else offset_deltas,
-        keys=keys if any(key is not None for key in keys) else None,
-        values=[record.value for record in records],
-        timestamp_deltas=timestamp_deltas if any(timestamp_deltas) else None,
-        headers=headers if any(headers) else None,
+        offset_deltas=offset_deltas,
+        keys=None if found.keys.count(None) == len(found.keys) else found.keys,
+        values=found.values,
+        timestamp_deltas=found.timestamp_deltas,
+        headers=found.headers,
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fencepost.protocol.batches import HEADER_SIZE, MAGIC_KAFKA, place, read_batch
 from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.kafka_columns import KafkaColumns, read_kafka_columns
 from fencepost.protocol.kafka_records import (
     PLAIN_TIME_DELTA_MAX,
     KafkaRecord,
@@ -238,3 +239,69 @@ def test_a_length_of_six_bytes_is_refused_and_a_time_of_ten_is_read() -> None:
     refused(stranger(length + record, magic=MAGIC_KAFKA, record_count=1), "within 5 bytes")
     late = b"\0" + b"\x80" * 9 + b"\0" + b"\0\1\1\0"
     assert _is_accepted(varint(len(late)) + late, 1)
+
+
+def _in_columns(payload: bytes, record_count: int) -> object:
+    """What the fast reader says, or that it refuses."""
+    try:
+        return read_kafka_columns(payload, record_count)
+    except ProtocolViolation as violation:
+        return str(violation)
+
+
+def _one_by_one(payload: bytes, record_count: int) -> object:
+    """The same from the reader of single records."""
+    try:
+        records = read_kafka_records(payload, record_count)
+    except ProtocolViolation as violation:
+        return str(violation)
+    offsets = [record.offset_delta for record in records]
+    times = [record.timestamp_delta for record in records]
+    headers = [list(record.headers) or None for record in records]
+    return KafkaColumns(
+        [record.key for record in records],
+        [record.value for record in records],
+        times if any(times) else None,
+        None if offsets == list(range(len(records))) else offsets,
+        headers if any(headers) else None,
+    )
+
+
+@given(kafka_record_lists, st.data())
+def test_columns_are_read_as_records_are_whatever_was_done_to_them(
+    records: list[KafkaRecord], data: st.DataObject
+) -> None:
+    payload = encode_kafka_records(records)
+    assert _in_columns(payload, len(records)) == _one_by_one(payload, len(records))
+    at = data.draw(st.integers(0, len(payload) - 1))
+    byte = data.draw(st.integers(0, 255))
+    for damaged in (
+        payload[:at] + bytes((byte,)) + payload[at + 1 :],
+        payload[:at],
+        payload[:at] + bytes((byte,)) + payload[at:],
+    ):
+        assert _in_columns(damaged, len(records)) == _one_by_one(damaged, len(records))
+
+
+@pytest.mark.parametrize("size", [0, 1, 62, 63, 64, 100, 8_100, 8_191, 8_192, 20_000])
+@pytest.mark.parametrize("count", [1, 2, 64, 65, 100])
+def test_columns_of_every_length(size: int, count: int) -> None:
+    records = [KafkaRecord(b"k" * (number % 70), b"v" * size, (), -number * 100) for number in range(count)]
+    payload = bytes(build_kafka_batch(records, timestamp=0)[HEADER_SIZE:])
+    assert _in_columns(payload, count) == _one_by_one(payload, count)
+    assert isinstance(_in_columns(payload, count), KafkaColumns)
+
+
+def test_columns_of_very_many_records() -> None:
+    records = [KafkaRecord(None, None, (), 1 << 40)] * 9_000
+    payload = bytes(build_kafka_batch(records, timestamp=0)[HEADER_SIZE:])
+    assert _in_columns(payload, len(records)) == _one_by_one(payload, len(records))
+
+
+def test_every_damaged_bit_says_the_same_in_columns() -> None:
+    records = [KafkaRecord(b"k" * 70, b"v" * 100, (("h", b"x"),), 5), KafkaRecord(None, None, (), 300)]
+    whole = bytes(build_kafka_batch(records, timestamp=0)[HEADER_SIZE:])
+    for at in (at for at, byte in enumerate(whole) if byte not in b"kv"):
+        for bit in range(8):
+            damaged = whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
+            assert _in_columns(damaged, 2) == _one_by_one(damaged, 2), (at, bit)

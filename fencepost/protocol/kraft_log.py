@@ -1,0 +1,181 @@
+"""The records of an Apache Kafka controller in `__cluster_metadata`: which topics and partitions there are,
+who replicates them, who leads them.
+
+Rule: a reader of somebody else's log. It takes the fields that it needs from every version of a record and
+skips what follows them; kinds that it does not need are only named. What Fencepost's own controller writes
+are the same records (metadata_log.py), so their topics can be read here, too.
+"""
+
+# A controller replaces the beginning of its log by a snapshot now and then. `<offset>-<epoch>.checkpoint`
+# lies beside the segments, is made of the same batches, and says what all records before its offset came to.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import attrs
+
+from fencepost.protocol.batches import BatchHeader, Buffer
+from fencepost.protocol.primitives import INT32, Fields
+from fencepost.protocol.records import read_keys_and_values
+from fencepost.protocol.terms import TopicPartition
+
+FRAME_VERSION: Final = 1
+_TAG_LEADER: Final = 1  # of a PartitionChangeRecord
+_TAG_REPLICAS: Final = 2
+_UNCHANGED: Final = -2
+
+KINDS: Final = {
+    0: "RegisterBrokerRecord", 1: "UnregisterBrokerRecord", 2: "TopicRecord", 3: "PartitionRecord",
+    4: "ConfigRecord", 5: "PartitionChangeRecord", 7: "FenceBrokerRecord", 8: "UnfenceBrokerRecord",
+    9: "RemoveTopicRecord", 10: "DelegationTokenRecord", 11: "UserScramCredentialRecord",
+    12: "FeatureLevelRecord", 14: "ClientQuotaRecord", 15: "ProducerIdsRecord",
+    17: "BrokerRegistrationChangeRecord", 18: "AccessControlEntryRecord",
+    19: "RemoveAccessControlEntryRecord", 20: "NoOpRecord", 21: "ZkMigrationStateRecord",
+    22: "RemoveUserScramCredentialRecord", 23: "BeginTransactionRecord", 24: "EndTransactionRecord",
+    25: "AbortTransactionRecord", 26: "RemoveDelegationTokenRecord", 27: "RegisterControllerRecord",
+    28: "ClearElrRecord",
+}  # fmt: skip
+"""MetadataRecordType, by API key."""
+
+
+class KraftRecord(NamedTuple):
+    """One record: its kind and its API version. The other fields are those that it has and that are read."""
+
+    kind: str
+    version: int
+    topic: str | None = None
+    topic_id: bytes | None = None
+    partition: int | None = None
+    replicas: tuple[int, ...] | None = None
+    """The nodes that hold the partition; None if the record does not change them."""
+    leader_id: int | None = None
+    """None if the record does not change the leader."""
+    leader_epoch: int | None = None
+    next_producer_id: int | None = None
+
+
+def read_kraft_records(batch: Buffer, header: BatchHeader) -> Iterator[KraftRecord]:
+    """The records of a data batch of `__cluster_metadata`, or of one of its snapshots; ProtocolViolation when
+    one is malformed.
+    """
+    for _, value in read_keys_and_values(batch, header):
+        fields = Fields(value or b"", name="cluster metadata record")
+        frame_version = fields.unsigned_varint()
+        if frame_version != FRAME_VERSION:
+            fields.fail(f"frame version {frame_version} is unknown")
+        key, version = fields.unsigned_varint(), fields.unsigned_varint()
+        kind = KINDS.get(key, f"record of kind {key}")
+        yield KraftRecord(kind, version)._replace(**_READERS[key](fields) if key in _READERS else {})
+
+
+def _read_topic(fields: Fields) -> dict[str, object]:
+    return {"topic": fields.compact_string(), "topic_id": fields.uuid()}
+
+
+def _read_removed_topic(fields: Fields) -> dict[str, object]:
+    return {"topic_id": fields.uuid()}
+
+
+def _read_partition(fields: Fields) -> dict[str, object]:
+    partition, topic_id = fields.int32(), fields.uuid()
+    replicas, *_ = [
+        fields.int32s(fields.compact_array_length()) for _ in range(4)
+    ]  # then ISR, removing, adding
+    return {
+        "partition": partition,
+        "topic_id": topic_id,
+        "replicas": replicas,
+        "leader_id": fields.int32(),
+        "leader_epoch": fields.int32(),
+    }
+
+
+def _read_partition_change(fields: Fields) -> dict[str, object]:
+    partition, topic_id, tags = fields.int32(), fields.uuid(), fields.tagged_fields()
+    leader_id = fields.tagged_int(tags, _TAG_LEADER, INT32, default=_UNCHANGED)
+    replicas = None
+    if _TAG_REPLICAS in tags:
+        content = Fields(tags[_TAG_REPLICAS], name="replicas of a partition change")
+        replicas = content.int32s(content.compact_array_length())
+    return {
+        "partition": partition,
+        "topic_id": topic_id,
+        "replicas": replicas,
+        "leader_id": None if leader_id == _UNCHANGED else leader_id,
+    }
+
+
+def _read_producer_ids(fields: Fields) -> dict[str, object]:
+    fields.int32()  # the broker, then its epoch
+    fields.int64()
+    return {"next_producer_id": fields.int64()}
+
+
+_READERS: Final = {
+    2: _read_topic,
+    3: _read_partition,
+    5: _read_partition_change,
+    9: _read_removed_topic,
+    15: _read_producer_ids,
+}
+
+
+@attrs.define
+class KraftPartition:
+    """A partition as the metadata has it now."""
+
+    replicas: tuple[int, ...]
+    leader_id: int
+    """-1 while no broker of the replicas is up."""
+    leader_epoch: int
+
+
+@attrs.define
+class KraftCluster:
+    """What the records up to some offset come to. Show it every batch, in order."""
+
+    partitions: dict[TopicPartition, KraftPartition] = attrs.Factory(dict[TopicPartition, KraftPartition])
+    next_producer_id: int = 0
+    _topics: dict[bytes, str] = attrs.Factory(dict[bytes, str])
+
+    def apply(self, batch: Buffer, header: BatchHeader) -> None:
+        """Take the next batch into account; ProtocolViolation when a record is malformed."""
+        if header.is_control:
+            return
+        for record in read_kraft_records(batch, header):
+            self._apply(record)
+
+    def _apply(self, record: KraftRecord) -> None:
+        if record.next_producer_id is not None:
+            self.next_producer_id = record.next_producer_id
+        if record.topic_id is None:
+            return
+        if record.topic is not None:
+            self._topics[record.topic_id] = record.topic
+            return
+        topic = self._topics.get(record.topic_id)
+        if topic is None:
+            return
+        if record.partition is None:  # the topic is removed
+            del self._topics[record.topic_id]
+            for partition in [each for each in self.partitions if each.topic == topic]:
+                del self.partitions[partition]
+        else:
+            self._change(TopicPartition(topic, record.partition), record)
+
+    def _change(self, partition: TopicPartition, record: KraftRecord) -> None:
+        if record.leader_epoch is not None:  # only the record that creates a partition has it
+            assert record.replicas is not None, "a partition is created with its replicas"
+            assert record.leader_id is not None, "a partition is created with its leader"
+            self.partitions[partition] = KraftPartition(
+                record.replicas, record.leader_id, record.leader_epoch
+            )
+        elif (known := self.partitions.get(partition)) is not None:
+            if record.replicas is not None:
+                known.replicas = record.replicas
+            if record.leader_id is not None:
+                # Each change of the leader counts the epoch up by one (PartitionRegistration.merge).
+                known.leader_id = record.leader_id
+                known.leader_epoch += 1
