@@ -16,7 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from fencepost.journal.storage import TEMPORARY_SUFFIX, DirectoryInUse, NotADataDirectory, StorageError
+from fencepost.journal.storage import (
+    TEMPORARY_SUFFIX,
+    DirectoryInUse,
+    MissingFile,
+    NotADataDirectory,
+    StorageError,
+)
 from fencepost.protocol.batches import Buffer
 
 LOCK_FILE = ".lock"
@@ -31,7 +37,8 @@ def _reported(doing: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"cannot {doing}: {error.strerror or error}") from error
+        kind = MissingFile if isinstance(error, FileNotFoundError) else StorageError
+        raise kind(f"cannot {doing}: {error.strerror or error}") from error
 
 
 def _sync(descriptor: int) -> None:
@@ -195,6 +202,10 @@ class DiskStorage:
             descriptor = os.open(self._path(LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return  # no broker has started here
+        except NotADirectoryError:
+            raise NotADataDirectory(
+                f"{self.location} is not a directory: give the directory that a broker was started with"
+            ) from None
         except OSError as error:
             raise StorageError(f"cannot open {self._path(LOCK_FILE)}: {error.strerror or error}") from error
         self._own(descriptor, instead="")

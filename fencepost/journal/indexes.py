@@ -47,6 +47,14 @@ class CorruptIndex(FencepostError):
     """An index or another derived file is damaged; it is rebuilt from the log."""
 
 
+def without_preallocated(data: bytes, entry_size: int) -> bytes:
+    """The entries of an index file without the zeros behind them: Kafka reserves room for more entries while
+    it writes to a segment. No entry is all zeros, since the batch at byte 0 has none.
+    """
+    size = len(data.rstrip(b"\0"))
+    return data[: size + -size % entry_size]
+
+
 class AbortedRange(NamedTuple):
     """One aborted transaction of one producer: its records start at `first_offset`, its marker is at
     `last_offset`.

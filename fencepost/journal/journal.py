@@ -346,7 +346,7 @@ class Journal:
     def forget_snapshots(self, *, after: int, before: int) -> None:
         """Remove the snapshots between two offsets."""
         with self._writing():
-            for offset in [taken for taken in self._snapshots if after < taken < before]:
+            for offset in [*self._snapshots.irange(after + 1, before - 1)]:
                 self._storage.remove(self._snapshot_path(offset))
                 self._snapshots.remove(offset)
 
@@ -359,7 +359,7 @@ class Journal:
         with self._writing():
             for segment in self._segments[:count]:  # oldest first, so that a crash leaves no gap
                 segment.remove()
-            for offset in [taken for taken in self._snapshots if taken < self._bases[count]]:
+            for offset in [*self._snapshots.irange(maximum=self._bases[count] - 1)]:
                 self._storage.remove(self._snapshot_path(offset))
                 self._snapshots.remove(offset)
         del self._segments[:count], self._bases[:count], self._synced[:count]
@@ -477,7 +477,7 @@ class Journal:
 
     def newest_snapshot(self, at_most: int) -> tuple[int, list[ProducerSnapshot]] | None:
         """The newest valid snapshot at or before an offset, with its offset; corrupt ones are removed."""
-        for offset in [offset for offset in reversed(self._snapshots) if offset <= at_most]:
+        for offset in [*self._snapshots.irange(maximum=at_most, reverse=True)]:
             producers = read_snapshot(self._storage, self._directory, offset)
             if producers is not None:
                 return offset, producers
@@ -492,14 +492,10 @@ class Journal:
             self._storage.replace(
                 self._snapshot_path(self.log_end_offset), encode_snapshot(producers), durable=False
             )
-            kept = [
-                offset
-                for offset in self._snapshots
-                if offset in self._bases and offset != self.log_end_offset
-            ]
-            for offset in set(self._snapshots) - {*kept, self.log_end_offset}:
+            for offset in [*self._snapshots.difference(self._bases, [self.log_end_offset])]:
                 self._storage.remove(self._snapshot_path(offset))
-        self._snapshots = [*kept, self.log_end_offset]
+                self._snapshots.remove(offset)
+        self._snapshots.add(self.log_end_offset)
         self.snapshot_due = False
 
     def _snapshot_path(self, offset: int) -> str:
@@ -547,32 +543,42 @@ class Journal:
         With `syncs_upper` false, the caller syncs the data directory afterwards. After a failure the journal
         refuses every write: a second sync that succeeds would prove nothing.
         """
-        with self._writing():
-            # The end is taken first, and the last segment before the list: what comes meanwhile is not
-            # promised.
-            end = self.log_end_offset
-            active = self._active
-            unsynced = self._segments[len(self._synced) :]
-            rolled = [segment for segment in unsynced if segment.base_offset < active.base_offset]
-            names_changed, self._names_changed = self._names_changed, False
-            for segment in rolled:
-                segment.sync(indexes=True)
-            if end != self._durable_end:
-                active.sync(indexes=False)
-                active.check_place()
-            # A synced file whose name is not on the disk is lost. The upper directory holds that of the
-            # partition's.
-            if names_changed:
-                self._storage.sync_directory(self._directory)
-                if syncs_upper:
-                    self._storage.sync_directory("")
-                    self._when_named()
-            self._synced += [segment.synced() for segment in rolled]
-            if rolled or not self._checkpoint_is_durable:
-                self._write_checkpoint(self._synced)
-                self._checkpoint_is_durable = True
-        self._durable_end = max(self._durable_end, end)
+        if self.failed is not None:
+            raise StorageError(self.failed)
+        try:  # as `_writing`, without its calls: a sync of every commit comes here
+            end = self._sync_files(syncs_upper=syncs_upper)
+        except StorageError as error:
+            self._fail(error)
+            raise
+        if end > self._durable_end:
+            self._durable_end = end
         return self._durable_end
+
+    def _sync_files(self, *, syncs_upper: bool) -> int:
+        """Returns the end of what is certainly synced."""
+        # The end is taken first, and the last segment before the list: what comes meanwhile is not promised.
+        end = self.log_end_offset
+        active = self._active
+        unsynced = self._segments[len(self._synced) :]
+        rolled = [segment for segment in unsynced if segment.base_offset < active.base_offset]
+        names_changed, self._names_changed = self._names_changed, False
+        for segment in rolled:
+            segment.sync(indexes=True)
+        if end != self._durable_end:
+            active.sync(indexes=False)
+            active.check_place()
+        # A synced file whose name is not on the disk is lost. The upper directory holds that of the
+        # partition's.
+        if names_changed:
+            self._storage.sync_directory(self._directory)
+            if syncs_upper:
+                self._storage.sync_directory("")
+                self._when_named()
+        if rolled or not self._checkpoint_is_durable:
+            self._synced += [segment.synced() for segment in rolled]
+            self._write_checkpoint(self._synced)
+            self._checkpoint_is_durable = True
+        return end
 
     def _write_checkpoint(self, synced: list[SyncedSegment], *, durable: bool = True) -> None:
         content = encode_checkpoint(synced, directory=self._directory)

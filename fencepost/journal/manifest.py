@@ -23,7 +23,7 @@ log start only moves forward.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import attrs
@@ -219,7 +219,7 @@ def write_log_start(storage: Storage, directory: str, offset: int) -> None:
     storage.replace(place, content, durable=True)
 
 
-def deletable(bases: Sequence[int], log_start_offset: int, *, snapshots: Sequence[int]) -> list[int]:
+def deletable(bases: Sequence[int], log_start_offset: int, *, snapshots: Collection[int]) -> list[int]:
     """The segments (by base offset) that are no longer needed: those before the last segment that begins at
     or below the log start and has a snapshot. Without a snapshot, the producers in them would be forgotten.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fencepost.journal.storage import DirectoryInUse, StorageError, StorageFile
+from fencepost.journal.storage import DirectoryInUse, MissingFile, StorageError, StorageFile
 from fencepost.protocol.batches import Buffer
 
 
@@ -108,7 +108,7 @@ class MemoryStorage:
             directory, _, name = path.rpartition("/")
             found = self._directory(directory)
             if not create or found is None:
-                raise StorageError(f"{self.location} has no file {path!r}")
+                raise MissingFile(f"{self.location} has no file {path!r}")
             file = self.file()
             found.change({name: file})
         return self._opened(path, file)

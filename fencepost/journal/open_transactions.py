@@ -29,12 +29,17 @@ class OpenTransaction(NamedTuple):
 
 class OpenTransactions:
     """The open transactions at one point of a log; start from a snapshot or a manifest and show it every
-    batch that follows."""
+    batch that follows.
 
-    __slots__ = ("_open",)
+    `is_sparse`: Apache Kafka may have compacted the log (LogLayout). It may remove a marker and keep the
+    emptied header of the transaction's last batch, so such a batch opens nothing.
+    """
 
-    def __init__(self, transactions: Iterable[OpenTransaction] = ()) -> None:
+    __slots__ = ("_is_sparse", "_open")
+
+    def __init__(self, transactions: Iterable[OpenTransaction] = (), *, is_sparse: bool = False) -> None:
         self._open = {transaction.producer_id: transaction for transaction in transactions}
+        self._is_sparse = is_sparse
 
     def __iter__(self) -> Iterator[OpenTransaction]:
         return iter(sorted(self._open.values()))
@@ -50,7 +55,8 @@ class OpenTransactions:
         if not header.is_transactional:
             return None
         if not header.is_control:
-            if header.producer_id not in self._open:
+            opens = header.record_count or not self._is_sparse
+            if opens and header.producer_id not in self._open:
                 self._open[header.producer_id] = OpenTransaction(
                     header.base_offset, header.producer_id, header.producer_epoch
                 )

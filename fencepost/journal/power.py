@@ -38,6 +38,7 @@ class Machine:
         self.disk = disk
         self.boot_id = disk.boot_id
         self._cuts = 0
+        self.lost_bytes = 0
         self._marks: dict[str, dict[str, _Mark]] = {}  # by directory and name; only files that have grown
 
     def process(self) -> ProcessStorage:
@@ -59,6 +60,7 @@ class Machine:
         self._marks.clear()
         # What was promised since the last boot is void: see Manifest.promised_end.
         self._cuts += 1
+        self.lost_bytes += lost
         self.boot_id = f"{self.disk.boot_id}+{self._cuts}"
         return lost
 

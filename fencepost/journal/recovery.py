@@ -40,6 +40,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from sortedcontainers import SortedSet
+
 from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
@@ -115,7 +117,7 @@ class Recovery:
         self._open_files = open_files
         self._files = storage.files(directory)  # listed once: most of the other files do not exist
         self.segments: list[Segment] = []  # at least one; the last takes appends
-        self.snapshots: list[int] = []  # offsets, ascending
+        self.snapshots: SortedSet[int] = SortedSet()  # their offsets
         self._dropped_bytes = 0
         self._why: str | None = None
         self._where: str | None = None
@@ -166,7 +168,7 @@ class Recovery:
         """Remove half-written files; return the base offset and size in bytes of each log file, ascending."""
         parsed = [(name, *parse_file_name(name)) for name in self._files]
         sizes = {offset: self._files[name] for name, offset, kind in parsed if kind == LOG}
-        self.snapshots = [offset for _, offset, kind in parsed if kind == SNAPSHOT]
+        self.snapshots = SortedSet(offset for _, offset, kind in parsed if kind == SNAPSHOT)
         for name, offset, kind in parsed:
             half_written = name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX))
             without_log = kind in INDEX_KINDS and offset not in sizes
@@ -324,7 +326,7 @@ class Recovery:
         in between.
         """
         start, transactions = 0, OpenTransactions()
-        for taken_at in [taken_at for taken_at in reversed(self.snapshots) if taken_at <= offset]:
+        for taken_at in [*self.snapshots.irange(maximum=offset, reverse=True)]:
             producers = read_snapshot(self._storage, self._directory, taken_at)
             if producers is None:
                 self.snapshots.remove(taken_at)
@@ -342,7 +344,7 @@ class Recovery:
         """Remove snapshots beyond the log end, and the manifest of a log that was cut."""
         end = self.segments[-1].end_offset
         # A snapshot from the lost tail would make the leader take batches that it lost for duplicates.
-        for offset in [offset for offset in self.snapshots if offset > end]:
+        for offset in [*self.snapshots.irange(minimum=end + 1)]:
             self.snapshots.remove(offset)
             self._storage.remove(self._path(file_name(offset, SNAPSHOT)))
         if self._why is not None:

@@ -25,11 +25,15 @@ from typing import Protocol
 
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import FencepostError
-from fencepost.protocol.terms import TopicPartition, topic_name_problem
+from fencepost.protocol.terms import INT32_MAX, TopicPartition, topic_name_problem
 
 
 class StorageError(FencepostError):
     """The disk failed, or its content is damaged. The leader that was writing resigns; nothing is retried."""
+
+
+class MissingFile(StorageError):
+    """The file to open does not exist. Retention or compaction may have removed it since it was listed."""
 
 
 class DamagedLog(StorageError):
@@ -124,7 +128,7 @@ class StorageReader(Protocol):
         ...
 
     def open(self, path: str, *, create: bool = False) -> StorageFile:
-        """A handle; StorageError when the file is missing and `create` is false."""
+        """A handle; MissingFile when the file is missing and `create` is false."""
         ...
 
 
@@ -195,5 +199,6 @@ def parse_directory_name(name: str) -> TopicPartition | None:
     topic, dash, digits = name.rpartition("-")
     if not dash or topic_name_problem(topic) is not None or not (digits.isascii() and digits.isdigit()):
         return None
-    # "t-01" would be a second directory for t-1.
-    return TopicPartition(topic, int(digits)) if digits == str(int(digits)) else None
+    number = int(digits)
+    # "t-01" would be a second directory for t-1, and the protocol's numbers are 32-bit.
+    return TopicPartition(topic, number) if digits == str(number) and number <= INT32_MAX else None

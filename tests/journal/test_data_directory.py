@@ -51,7 +51,18 @@ def test_no_other_directory_is_taken_for_a_partition(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["orders", "orders-", "-0", "orders-01", "orders--", "orders-+1", "..-0", ".deleted"]
+    "name",
+    [
+        "orders",
+        "orders-",
+        "-0",
+        "orders-01",
+        "orders--",
+        "orders-+1",
+        "..-0",
+        ".deleted",
+        "orders-2147483648",
+    ],
 )
 def test_names_that_are_no_partition(name: str) -> None:
     assert parse_directory_name(name) is None

@@ -1,0 +1,186 @@
+"""The layout of a log for readers without a broker: Fencepost's data directory, or log directories of Apache
+Kafka.
+
+Rule: the two differ only in the questions of `LogLayout`. Segments, indexes, batches and producer snapshots
+are the same files, and whoever reads them does not ask whose they are.
+"""
+
+#     question                  Fencepost                       Apache Kafka
+#     whose cluster             meta.json                       meta.properties
+#     partitions                directories, and the records    the same
+#                               of __cluster_metadata
+#     log start                 log-start-offset.json           log-start-offset-checkpoint
+#     high watermark            the end of the log              replication-offset-checkpoint, see
+#                                                               kafka_directory.py
+#     no .txnindex              damage: it is always made       no aborted transaction ended in the segment
+#     offsets that are missing  damage: an empty batch takes    compaction removed them
+#                               their place
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol
+
+from fencepost.journal.data_directory import META_FILE, check_data_directory, partitions_in
+from fencepost.journal.kafka_directory import (
+    HIGH_WATERMARKS_FILE,
+    METADATA,
+    PROPERTIES_FILE,
+    KafkaDirectory,
+    home_of,
+    read_metadata,
+)
+from fencepost.journal.manifest import read_log_start
+from fencepost.journal.storage import NotADataDirectory, StorageError, StorageReader, directory_name
+from fencepost.protocol.kraft_log import KraftCluster
+from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TopicPartition
+
+
+class LogLayout(Protocol):
+    """What a reader asks about the logs of one cluster."""
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster that wrote them."""
+        ...
+
+    @property
+    def location(self) -> str:
+        """Where they are, for messages."""
+        ...
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether offsets may be missing between two batches, and transaction indexes without entries."""
+        ...
+
+    def partitions(self) -> list[TopicPartition]:
+        """Every partition, sorted; those without records, too, if the cluster's metadata is there."""
+        ...
+
+    @property
+    def storages(self) -> tuple[StorageReader, ...]:
+        """The directories, in the order in which they were given."""
+        ...
+
+    def home(self, partition: TopicPartition) -> int:
+        """Which of `storages` has the files of a partition; one without records may have none there.
+
+        While brokers run, the answer may change: what depends on a position in a file keeps the answer.
+        """
+        ...
+
+    def log_start_offset(self, partition: TopicPartition) -> int:
+        """The offset before which records were deleted; the first segment may begin later."""
+        ...
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        """The offset at which every reader stops, None for the end of the log. StorageError if it is not
+        known.
+        """
+        ...
+
+
+def open_layout(storages: Sequence[StorageReader]) -> LogLayout:
+    """The layout of a data directory of Fencepost, or of the log directories of one cluster of Apache Kafka.
+
+    NotADataDirectory when one of them is neither, or when they do not belong together.
+    """
+    kinds = [_is_kafka(storage) for storage in storages]
+    if all(kinds):
+        return KafkaLayout([KafkaDirectory(storage) for storage in storages])
+    if len(storages) > 1:
+        raise NotADataDirectory(
+            f"{', '.join(storage.location for storage in storages)}: only log directories of Apache Kafka "
+            "can be read together; read each directory by itself"
+        )
+    return FencepostLayout(storages[0])
+
+
+def _is_kafka(storage: StorageReader) -> bool:
+    storage.directories()  # raises NotADataDirectory when the directory does not exist
+    names = storage.files("")
+    if META_FILE not in names and PROPERTIES_FILE not in names:
+        raise NotADataDirectory(
+            f"{storage.location} is not a data directory (it has neither {META_FILE} nor {PROPERTIES_FILE}): "
+            "give the directory that a broker was started with, not a parent or a subdirectory"
+        )
+    return META_FILE not in names
+
+
+class FencepostLayout:
+    """The data directory of one Fencepost broker."""
+
+    is_sparse = False
+
+    def __init__(self, storage: StorageReader) -> None:
+        """NotADataDirectory when it is none."""
+        self.storages = (storage,)
+        self.cluster_id = check_data_directory(storage)
+        self.location = storage.location
+
+    def partitions(self) -> list[TopicPartition]:
+        (storage,) = self.storages
+        present = partitions_in(storage)
+        found = read_metadata(storage) if METADATA in present else None
+        return sorted({*present, *(found[1].partitions if found else ())})
+
+    def home(self, partition: TopicPartition) -> int:
+        return 0
+
+    def log_start_offset(self, partition: TopicPartition) -> int:
+        return read_log_start(self.storages[0], directory_name(partition))
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        return None
+
+
+class KafkaLayout:
+    """Log directories of one cluster of Apache Kafka, of one broker or of several."""
+
+    is_sparse = True
+
+    def __init__(self, directories: Sequence[KafkaDirectory]) -> None:
+        """NotADataDirectory when they are of different clusters."""
+        self.directories = tuple(directories)
+        self.storages = tuple(directory.storage for directory in directories)
+        self.cluster_id = directories[0].cluster_id
+        self.location = ", ".join(directory.storage.location for directory in directories)
+        for directory in directories:
+            if directory.cluster_id != self.cluster_id:
+                raise NotADataDirectory(
+                    f"{directory.storage.location} belongs to cluster {directory.cluster_id}, but "
+                    f"{directories[0].storage.location} to cluster {self.cluster_id}: read them one by one"
+                )
+
+    @cached_property
+    def cluster(self) -> KraftCluster | None:
+        """What the longest log of the cluster's metadata says; None when it is in none of the directories."""
+        found = [directory.metadata for directory in self.directories if directory.metadata is not None]
+        return max(found, key=lambda ended: ended[0])[1] if found else None
+
+    def partitions(self) -> list[TopicPartition]:
+        present = {partition for directory in self.directories for partition in directory.partitions}
+        return sorted(present | (self.cluster.partitions.keys() if self.cluster else set()))
+
+    def home(self, partition: TopicPartition) -> int:
+        return self.directories.index(self._home(partition))
+
+    def log_start_offset(self, partition: TopicPartition) -> int:
+        return self._home(partition).log_starts.get(partition, 0)
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        known = None if self.cluster is None else self.cluster.partitions.get(partition)
+        if partition.topic == CLUSTER_METADATA_TOPIC or (known is not None and len(known.replicas) == 1):
+            return None
+        home = self._home(partition)
+        if home.high_watermarks is None:
+            raise StorageError(
+                f"{home.storage.location} has no {HIGH_WATERMARKS_FILE}, so what of {partition} was "
+                "replicated is not known: copy that file together with the partitions"
+            )
+        return home.high_watermarks.get(partition, 0)
+
+    def _home(self, partition: TopicPartition) -> KafkaDirectory:
+        return home_of(partition, self.directories, self.cluster) or self.directories[0]
