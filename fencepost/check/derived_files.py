@@ -40,9 +40,11 @@ from fencepost.protocol.terms import NO_OFFSET
 
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
 INTERVAL_BYTES: Final = 4096  # index.interval.bytes
-_OFFSET = struct.Struct(">II")  # relative last offset of a batch, its position
-_TIME = struct.Struct(">qI")  # largest timestamp so far, relative last offset of its batch
-_ABORTED = struct.Struct(">hqqqq")  # version 0, producer id, first and last offset, last stable offset
+OFFSET_LAYOUT: Final = struct.Struct(">II")  # relative last offset of a batch, its position
+TIME_LAYOUT: Final = struct.Struct(">qI")  # largest timestamp so far, relative last offset of its batch
+ABORTED_LAYOUT: Final = struct.Struct(
+    ">hqqqq"
+)  # version 0, producer id, first and last offset, last stable offset
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 _SNAPSHOT_HEAD = struct.Struct(">hIi")  # version 1, CRC-32C of all after it, number of producers
@@ -118,15 +120,14 @@ class DerivedFiles:
         """Compare all of them with the log, and judge the log's producers on the way."""
         self._check_strays()
         manifest = self._manifest()
-        found = (offset_of(name, SNAPSHOT_SUFFIX) for name in self.storage.files(self.log.directory))
-        snapshots = [offset for offset in found if offset is not None]
+        snapshots = self._snapshot_offsets()
         spoken_of = {*snapshots} if manifest is None else {*snapshots, manifest["high_watermark"]}
         self._begin_with_snapshot()
         follow_producers(self.log, spoken_of, self.findings)
         for segment in self.log.segments:
-            self._check_index(segment, ".index", _OFFSET, self._compare_offsets)
-            self._check_index(segment, ".timeindex", _TIME, self._compare_times)
-            self._check_index(segment, ".txnindex", _ABORTED, self._compare_aborted)
+            self._check_index(segment, ".index", OFFSET_LAYOUT, self._compare_offsets)
+            self._check_index(segment, ".timeindex", TIME_LAYOUT, self._compare_times)
+            self._check_index(segment, ".txnindex", ABORTED_LAYOUT, self._compare_aborted)
         for offset in snapshots:
             self._check_snapshot(offset)
         if manifest is not None:
@@ -134,6 +135,10 @@ class DerivedFiles:
         self._check_checkpoint()
         self._check_closed()
         self._check_log_start(manifest)
+
+    def _snapshot_offsets(self) -> list[int]:
+        found = (offset_of(name, SNAPSHOT_SUFFIX) for name in self.storage.files(self.log.directory))
+        return [offset for offset in found if offset is not None]
 
     def _check_strays(self) -> None:
         """Files that the next start sweeps up: half-written ones, and indexes whose log is not there."""
@@ -150,7 +155,7 @@ class DerivedFiles:
     # --- indexes --------------------------------------------------------------------------------------------
 
     def _check_index(
-        self, segment: ScannedSegment, suffix: str, layout: struct.Struct, compare: _Compare
+        self, segment: ScannedSegment, suffix: str, layout: struct.Struct, compare: Compare
     ) -> None:
         """Read an index, and compare its whole entries with what a scan of its segment makes."""
         place = Place(segment.file.removesuffix(LOG_SUFFIX) + suffix)
@@ -422,7 +427,7 @@ class DerivedFiles:
                 self.findings.problem(place, what, means)
 
 
-_Compare = Callable[[ScannedSegment, Place, list[tuple[Any, ...]]], None]
+Compare = Callable[[ScannedSegment, Place, list[tuple[Any, ...]]], None]
 
 
 def _producers_in(snapshot: bytes) -> dict[int, ModelProducer]:

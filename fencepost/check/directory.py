@@ -20,10 +20,12 @@ from crc32c import crc32c
 
 from fencepost.check.derived_files import CLEAN_FILE, DerivedFiles, Object, sealed_object
 from fencepost.check.findings import Findings, Place
+from fencepost.check.kafka_directory import check_kafka_directory
 from fencepost.check.records import Internals, KnownCluster
 from fencepost.check.scan import LOG_SUFFIX, ScannedLog, scan_log
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
-from fencepost.journal.data_directory import check_data_directory, partitions_in
+from fencepost.journal.data_directory import partitions_in
+from fencepost.journal.layouts import KafkaLayout, open_layout
 from fencepost.journal.storage import StorageReader, parse_directory_name
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 
@@ -33,8 +35,12 @@ SET_ASIDE: Final = "no broker reads them; remove the directory when it is no lon
 
 
 def check_directory(storage: StorageReader) -> Findings:
-    """Everything that is wrong with a data directory; NotADataDirectory when it is none."""
-    check_data_directory(storage)
+    """Everything that is wrong with a data directory, or with a log directory of Apache Kafka;
+    NotADataDirectory when it is neither.
+    """
+    layout = open_layout([storage])
+    if isinstance(layout, KafkaLayout):
+        return check_kafka_directory(layout.directories[0])
     return check_logs(storage)
 
 

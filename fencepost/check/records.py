@@ -14,6 +14,7 @@ import attrs
 from fencepost.check.findings import Findings
 from fencepost.check.scan import RecordReader, ScannedBatch
 from fencepost.log_model.transactions import LoggedState
+from fencepost.protocol.kraft_log import KraftRecord, read_kraft_records
 from fencepost.protocol.metadata_log import (
     LeaderChanged,
     PartitionCreated,
@@ -77,6 +78,8 @@ class Internals:
     """What the internal topics hold, read batch by batch."""
 
     findings: Findings
+    is_kafka: bool = False
+    """Whether an Apache Kafka controller wrote the metadata."""
     cluster: KnownCluster = attrs.Factory(KnownCluster)
     histories: dict[str, list[LoggedState]] = attrs.Factory(dict[str, list[LoggedState]])
 
@@ -84,7 +87,7 @@ class Internals:
         """How to look into the batches of this partition; the log of the metadata is read before others."""
         match partition.topic:
             case topic if topic == CLUSTER_METADATA_TOPIC:
-                return self._cluster
+                return self._kraft_cluster if self.is_kafka else self._cluster
             case topic if topic == TRANSACTION_STATE_TOPIC:
                 return partial(self._transactions, self._home(partition))
             case topic if topic == CONSUMER_OFFSETS_TOPIC:
@@ -110,6 +113,27 @@ class Internals:
                     self.cluster.next_producer_id = record.next_producer_id
                 case _:
                     pass
+
+    def _kraft_cluster(self, batch: ScannedBatch, data: bytes) -> None:
+        for record in read_kraft_records(data, batch.header):
+            self.cluster.is_known = True
+            if record.next_producer_id is not None:
+                self.cluster.next_producer_id = record.next_producer_id
+            if record.topic is not None and record.topic_id is not None:
+                self.cluster.topics[record.topic_id] = KnownTopic(record.topic, batch.header.max_timestamp)
+            elif record.topic_id is not None:
+                self._kraft_topic(record.topic_id, record)
+
+    def _kraft_topic(self, topic_id: bytes, record: KraftRecord) -> None:
+        topic = self.cluster.topics.get(topic_id)
+        if topic is None:
+            return
+        if record.partition is None:
+            del self.cluster.topics[topic_id]
+        elif record.leader_epoch is not None:
+            topic.leader_epochs[record.partition] = record.leader_epoch
+        elif record.leader_id is not None and record.partition in topic.leader_epochs:
+            topic.leader_epochs[record.partition] += 1  # with each change of the leader
 
     def _leads(self, batch: ScannedBatch, record: PartitionCreated | LeaderChanged) -> None:
         topic = self.cluster.topics.get(record.topic_id)

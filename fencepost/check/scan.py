@@ -24,11 +24,11 @@ from fencepost.protocol.batches import (
     BatchHeader,
     Marker,
     checksum_matches,
+    marker_in,
     read_header,
-    read_marker,
 )
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
+from fencepost.protocol.terms import INT32_MAX, NO_OFFSET, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
 LOG_SUFFIX: Final = ".log"
 OFFSET_DIGITS: Final = 20
@@ -40,6 +40,7 @@ CUT: Final = (
     "the broker refuses this log, unless this is only a torn, unsynced tail; "
     "`fencepost repair` lists what can be saved"
 )
+KAFKA_CUT: Final = "readers stop here, and a broker that recovers this log drops what follows"
 FENCED: Final = "a producer that had been fenced could write"
 
 RecordReader = Callable[["ScannedBatch", bytes], None]
@@ -47,7 +48,7 @@ RecordReader = Callable[["ScannedBatch", bytes], None]
 
 
 class ScannedBatch(NamedTuple):
-    """A batch where it lies. `marker` is None for data, and for a control batch of another kind."""
+    """A batch where it lies. `marker` is None for data, and for a control batch that is no marker."""
 
     file: str
     position: int
@@ -94,11 +95,15 @@ class ScannedLog:
 
     partition: TopicPartition
     was_closed: bool
+    is_sparse: bool = False
+    """Whether offsets may be missing: Kafka's compaction leaves gaps, Fencepost's fills them."""
     segments: list[ScannedSegment] = attrs.Factory(list[ScannedSegment])
     is_whole: bool = True
     covered: list[tuple[int, int]] = attrs.Factory(list[tuple[int, int]])
     """Offsets, each from the first to before the last, that compaction or a repair left empty."""
-    model: PartitionModel = attrs.Factory(PartitionModel)
+    model: PartitionModel = attrs.Factory(
+        lambda log: PartitionModel(is_sparse=log.is_sparse), takes_self=True
+    )
     producers_at: dict[int, dict[int, ModelProducer]] = attrs.Factory(dict[int, dict[int, ModelProducer]])
     """By the offsets that were asked for; no entry for an offset inside a batch."""
     last: ScannedBatch | None = None
@@ -160,9 +165,12 @@ def scan_log(
     was_closed: bool,
     contents: RecordReader,
     findings: Findings,
+    is_sparse: bool = False,
 ) -> ScannedLog:
-    """Reads all segments of a partition. `was_closed`: its broker stopped in order, so no end may be torn."""
-    log = ScannedLog(partition, was_closed)
+    """Reads all segments of a partition. `was_closed`: its broker stopped in order, so no end may be torn.
+    `is_sparse`: as in ScannedLog.
+    """
+    log = ScannedLog(partition, was_closed, is_sparse)
     sizes = {
         offset: size
         for name, size in storage.files(log.directory).items()
@@ -175,10 +183,12 @@ def scan_log(
             what = f"a cleaned segment, which ends at offset {log.end_offset}, has taken its place"
             findings.note(Place(file, base), what, "the next start removes what a crash left")
             continue
-        if log.segments and base != log.end_offset:
+        if log.segments and base != log.end_offset and not (is_sparse and base > log.end_offset):
             what = f"a segment begins at offset {base} where {log.end_offset} was expected"
             scan.fail(Place(file, base), what)
             break
+        if log.segments and base > log.end_offset:
+            log.covered.append((log.end_offset, base))
         log.segments.append(ScannedSegment(base, file, was_closed or base != max(sizes), base))
         scan.read(log.segments[-1], size)
         if not log.is_whole:
@@ -198,7 +208,7 @@ class _Scan:
 
     def fail(self, at: Place, what: str) -> None:
         self.log.is_whole = False
-        self.findings.problem(at, what, CUT)
+        self.findings.problem(at, what, KAFKA_CUT if self.log.is_sparse else CUT)
 
     def read(self, segment: ScannedSegment, size: int) -> None:
         """The valid batches of one file, up to the first that is not."""
@@ -226,7 +236,9 @@ class _Scan:
         data = opened.read(position, header.size)
         if not checksum_matches(data, 0, header):
             return self.fail(place, f"the checksum of the batch at byte {position} does not match its bytes")
-        if header.base_offset != segment.end_offset:
+        if header.base_offset > segment.end_offset and self.log.is_sparse:
+            self.log.covered.append((segment.end_offset, header.base_offset))
+        elif header.base_offset != segment.end_offset:
             what = f"a batch begins at offset {header.base_offset} where {segment.end_offset} was expected"
             return self.fail(place, what)
         if header.leader_epoch < self.leader_epoch:
@@ -240,7 +252,7 @@ class _Scan:
     def _looked_into(self, batch: ScannedBatch, data: bytes) -> ScannedBatch:
         try:
             if batch.header.is_control:
-                return batch._replace(marker=read_marker(data))
+                return batch._replace(marker=marker_in(data, batch.header))
             self.contents(batch, data)
         except ProtocolViolation as violation:
             what = "marker" if batch.header.is_control else "records"
@@ -257,24 +269,37 @@ class _Scan:
 
 def follow_producers(log: ScannedLog, offsets: set[int], findings: Findings) -> None:
     """Judge every batch of a log by its producer, and remember the producers at these offsets."""
-    model = log.model
+    model, ahead, end = log.model, sorted(offsets, reverse=True), log.start_offset
     for batch in log.batches():
         header = batch.header
-        if header.base_offset in offsets:
-            log.producers_at[header.base_offset] = dict(model.producers)
-        known = model.producers.get(header.producer_id)
-        if known is not None and batch.marker is not None:
-            _judge_marker(batch, batch.marker, known, findings)
-        elif known is not None and header.producer_id != NO_PRODUCER_ID and not header.is_control:
-            _judge_data(batch, known, log, findings)
-        model.apply(header, batch.marker)
+        while ahead and ahead[-1] <= header.base_offset:
+            offset = ahead.pop()
+            if end <= offset:  # not inside a batch, nor before the log
+                log.producers_at[offset] = dict(model.producers)
+        end = header.next_offset
+        judge(batch, log, findings)
         log.last = batch
         newest = log.newest_producer
         # A marker proves nothing: without access control anyone may send one, with any producer id.
         if not header.is_control and (newest is None or header.producer_id > newest.header.producer_id):
             log.newest_producer = batch
-    if log.end_offset in offsets:
-        log.producers_at[log.end_offset] = dict(model.producers)
+    for offset in ahead:
+        if end <= offset <= log.end_offset:
+            log.producers_at[offset] = dict(model.producers)
+
+
+def judge(batch: ScannedBatch, log: ScannedLog, findings: Findings) -> None:
+    """Judge one batch by what the log's model knows of its producer, and take it into the model.
+
+    The model need have seen only the batches of this producer.
+    """
+    header = batch.header
+    known = log.model.producers.get(header.producer_id)
+    if known is not None and batch.marker is not None:
+        _judge_marker(batch, batch.marker, known, findings)
+    elif known is not None and header.producer_id != NO_PRODUCER_ID and not header.is_control:
+        _judge_data(batch, known, log, findings)
+    log.model.apply(header, batch.marker)
 
 
 def _writer(batch: ScannedBatch) -> str:
@@ -293,7 +318,7 @@ def _judge_data(batch: ScannedBatch, known: ModelProducer, log: ScannedLog, find
             not why,
             batch.place,
             f"{writer}: sequence {header.base_sequence} where {expected} was expected",
-            why or "records of this producer were lost, duplicated or reordered",
+            why or _meaning_of_skip(header, expected),
         )
     if not header.is_transactional and known.first_offset != NO_OFFSET:
         findings.problem(
@@ -302,6 +327,15 @@ def _judge_data(batch: ScannedBatch, known: ModelProducer, log: ScannedLog, find
             f"{known.first_offset}",
             "read_committed readers cannot tell to which transaction it belongs",
         )
+
+
+def _meaning_of_skip(header: BatchHeader, expected: int | None) -> str:
+    """What a sequence that nothing explains says: it is compared as a number that wraps around."""
+    assert expected is not None, "an unknown producer may start anywhere"
+    ahead = (header.base_sequence - expected) % (INT32_MAX + 1)
+    if ahead <= INT32_MAX // 2:
+        return "a gap: records of this producer were lost or reordered"
+    return "a duplicate: records of this producer are in the log twice"
 
 
 def _why_skipped(header: BatchHeader, known: ModelProducer, log: ScannedLog) -> str:

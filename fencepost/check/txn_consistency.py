@@ -35,6 +35,7 @@ from fencepost.protocol.terms import (
 UNENDED: Final = frozenset({TransactionState.ONGOING, *DECISIONS})
 
 IMPOSSIBLE: Final = "a coordinator never does this: a decision was lost or undone"
+HANGS: Final = "it hangs: the last stable offset stays here; see `fencepost transactions abort`"
 SPLIT: Final = "the transaction is committed in some partitions and not in others"
 
 
@@ -98,10 +99,10 @@ def check_markers(
         }
         markers = () if log is None else log.model.all_markers()
         for disagreement in disagreements(here, markers):
-            _tell(partition, log, disagreement, findings, is_complete=is_complete)
+            tell(partition, log, disagreement, findings, is_complete=is_complete)
 
 
-def _tell(
+def tell(
     partition: TopicPartition,
     log: ScannedLog | None,
     disagreement: Disagreement,
@@ -109,7 +110,7 @@ def _tell(
     *,
     is_complete: bool,
 ) -> None:
-    """`is_complete`: the transaction log still has every decision."""
+    """What a disagreement in one partition means. `is_complete`: the transaction log has every decision."""
     decision, marker = disagreement
     if marker is None:
         assert decision is not None, "one of the two is there"
@@ -146,5 +147,5 @@ def check_open(histories: Histories, logs: list[ScannedLog], findings: Findings)
                     log.place(first_offset),
                     f"producer {producer_id} has a transaction open since this offset, and no coordinator "
                     "knows it",
-                    "it hangs: the last stable offset stays here; see `fencepost transactions abort`",
+                    HANGS,
                 )

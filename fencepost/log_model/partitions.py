@@ -68,11 +68,19 @@ class LoggedAbort(NamedTuple):
 
 
 class PartitionModel:
-    """What the batches up to `end_offset` say. Feed every batch of the log to `apply`, in order."""
+    """What the batches up to `end_offset` say. Feed every batch of the log to `apply`, in order.
 
-    __slots__ = ("aborted", "end_offset", "first_markers", "markers", "newest_timestamp", "open", "producers")
+    `is_sparse`: Apache Kafka may have compacted the log. Its LogCleaner may remove a marker and keep the
+    emptied header of the transaction's last batch, so such a batch opens nothing.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "aborted", "end_offset", "first_markers", "is_sparse", "markers", "newest_timestamp", "open",
+        "producers",
+    )  # fmt: skip
+
+    def __init__(self, *, is_sparse: bool = False) -> None:
+        self.is_sparse = is_sparse
         self.end_offset = 0
         self.newest_timestamp = -1
         self.producers: dict[int, ModelProducer] = {}
@@ -108,7 +116,7 @@ class PartitionModel:
         # A batch outside a transaction leaves the open one as it is. No broker should have written it.
         known = self.producers.get(producer_id)
         first_offset = NO_OFFSET
-        if header.is_transactional:
+        if header.is_transactional and (header.record_count or not self.is_sparse):
             first_offset = self.open.setdefault(producer_id, base_offset)
         elif known is not None:
             first_offset = known.first_offset

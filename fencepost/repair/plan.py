@@ -41,6 +41,7 @@ from fencepost.journal.data_directory import (
     partitions_in,
 )
 from fencepost.journal.indexes import CorruptIndex
+from fencepost.journal.kafka_directory import PROPERTIES_FILE
 from fencepost.journal.manifest import SyncedSegment, decode_clean_mark, encode_json
 from fencepost.journal.storage import NotADataDirectory, StorageReader
 from fencepost.log_model.partitions import PartitionModel
@@ -146,6 +147,17 @@ def make_plan(storage: StorageReader, *, adopt: frozenset[str] = frozenset()) ->
     return _Planner(storage, adopt, Plan(storage.location)).make()
 
 
+def refuse_kafka(storage: StorageReader) -> None:
+    """NotADataDirectory for a log directory of Apache Kafka. Both have `__cluster_metadata`, so it could be
+    taken for a data directory that lost its META_FILE.
+    """
+    if storage.read_file(PROPERTIES_FILE) is not None:
+        raise NotADataDirectory(
+            f"{storage.location} is a log directory of Apache Kafka, whose broker recovers it at a start; "
+            "nothing was changed. `fencepost check` finds what is wrong with it"
+        )
+
+
 @attrs.define(eq=False)
 class _Planner:
     storage: StorageReader
@@ -191,6 +203,7 @@ class _Planner:
 
     def _check_own_files(self) -> None:
         """The files that lie beside the partitions."""
+        refuse_kafka(self.storage)
         try:
             check_data_directory(self.storage)
         except NotADataDirectory as problem:
