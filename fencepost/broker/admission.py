@@ -84,7 +84,7 @@ class Admission:
         taken = connection.protocol.ask(frame)
         if taken.pieces is not None:  # a version that is not supported
             if taken.needs_login or asked > STRANGER_REQUESTS_MAX:
-                raise ProtocolViolation("the client asked for more than a login before it authenticated")
+                raise ProtocolViolation("the client sent a request before it authenticated")
             connection.send(taken.pieces)
         for arrived in taken.requests:
             await self._answer(connection, session, arrived, pass_on, asked)

@@ -6,6 +6,7 @@ the answers.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket
@@ -22,6 +23,7 @@ import attrs
 import trio
 
 from fencepost.broker.access.session import Session
+from fencepost.broker.clocks import monotonic_ms
 from fencepost.broker.memory import (
     CONNECTIONS_MAX,
     FETCH_OWN_BYTES,
@@ -53,11 +55,6 @@ PRESSED_SWEEP_MS: Final = 250  # while a connection waits for room
 STALLED_MS: Final = 1_000  # how long a peer may make no progress while others wait for what it holds
 DESCRIPTORS_WANTED: Final = 65_536  # for connections, and for two files of each partition that is in use
 DESCRIPTORS_RESERVED: Final = 64  # the listener, the lock, manifests and snapshots while they are written
-
-
-def monotonic_ms() -> int:
-    """Milliseconds that never go back, for intervals."""
-    return time.monotonic_ns() // 1_000_000
 
 
 def kafka_host(address: str) -> str:
@@ -361,6 +358,18 @@ def raise_descriptor_limit() -> None:
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
+NO_MEMORY: Final = frozenset({errno.ENOBUFS, errno.ENOMEM})
+OF_ONE_CONNECTION: Final = frozenset(
+    {errno.EAGAIN, errno.EPERM, errno.ECONNABORTED, errno.ECONNRESET, errno.ETIMEDOUT, errno.EPROTO}
+    | {errno.ENOPROTOOPT, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT, errno.EOPNOTSUPP}
+    | {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+)
+"""What accept() raises because the next connection is gone, or a firewall forbids it: Linux hands the errors
+of the network on (accept(2)). The connections after it are there.
+"""
 
 
 def half_of_descriptors() -> int:

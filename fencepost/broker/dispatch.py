@@ -154,9 +154,8 @@ def _received(node: Node, arrived: Received, now: int) -> None:
     if arrived.from_node is None and (refused := limits.refused(arrived.request)) is not None:
         node.reply(arrived.to, refused)
         return
-    handler = REQUESTS.get(kind)
-    if handler is not None:
-        handler(node, arrived.request, arrived.to, now)
+    if kind in REQUESTS:
+        REQUESTS[kind](node, arrived.request, arrived.to, now)
     elif kind in VERSIONED_REQUESTS:
         version = client_version_of(kind, arrived.version)
         VERSIONED_REQUESTS[kind](node, arrived.request, arrived.to, now, version)
@@ -166,39 +165,33 @@ def _received(node: Node, arrived: Received, now: int) -> None:
 
 def _answered(node: Node, arrived: Answered, now: int) -> None:
     why = node.in_flight.pop(arrived.token, None)
+    if why is None:
+        return  # a second answer: the first one was the error of a handler that failed after it had begun
     try:
-        _use_answer(node, why, arrived, now)
+        ANSWERS[type(why)](node, why, arrived, now)
     except Exception:
         # It stays in flight until `contain` answers it with an error: the requests that wait for it must not
         # wait for ever.
-        if why is not None:
-            node.in_flight[arrived.token] = why
+        node.in_flight[arrived.token] = why
         raise
 
 
-def _use_answer(node: Node, why: InFlight | None, arrived: Answered, now: int) -> None:
-    match why:
-        case None:
-            pass  # a second answer: the first one was the error of a handler that failed after it had begun
-        case InFlightAddPartitions() as in_flight:
-            produce.answer_to_add(node, in_flight, arrived, now)
-        case InFlightAddOffsets() as in_flight:
-            offsets.answer_to_add(node, in_flight, arrived, now)
-        case InFlightMarkers() as in_flight:
-            markers.answer_markers(node, in_flight, arrived, now)
-        case InFlightTopicCreation() as in_flight:
-            describe.answer_topic(node, in_flight, arrived)
-        case InFlightOffsetsTopic():
-            pass  # the retry of the markers finds the topic, or asks again
-        case InFlightIdBlock():
-            body = arrived.body
-            node.take_producer_ids(body if isinstance(body, m.AllocateProducerIdsReply) else None)
-        case InFlightRegistration():
-            follower.answer_registration(node, arrived, now)
-        case InFlightMetadataFetch():
-            follower.answer_news(node, arrived, now)
-        case InFlightElection() as in_flight:
-            follower.answer_election(node, in_flight, arrived, now)
+def _take_producer_ids(node: Node, in_flight: InFlightIdBlock, arrived: Answered, now: int) -> None:
+    node.take_producer_ids(arrived.body if isinstance(arrived.body, m.AllocateProducerIdsReply) else None)
+
+
+ANSWERS: Final[dict[type[InFlight], Callable[[Node, Any, Answered, int], None]]] = {
+    InFlightAddPartitions: produce.answer_to_add,
+    InFlightAddOffsets: offsets.answer_to_add,
+    InFlightMarkers: markers.answer_markers,
+    InFlightTopicCreation: describe.answer_topic,
+    # The retry of the markers finds the topic, or asks again.
+    InFlightOffsetsTopic: lambda node, in_flight, arrived, now: None,
+    InFlightIdBlock: _take_producer_ids,
+    InFlightRegistration: follower.answer_registration,
+    InFlightMetadataFetch: follower.answer_news,
+    InFlightElection: follower.answer_election,
+}
 
 
 def _lead(node: Node, arrived: BecomeLeader, now: int) -> None:

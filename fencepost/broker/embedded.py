@@ -23,22 +23,17 @@ import trio
 from fencepost.broker.access.files import parse_acls
 from fencepost.broker.access.session import AccessSettings
 from fencepost.broker.broker_configs import check_together, overridden
+from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.fault_handles import Faults, ThreadDesk
 from fencepost.broker.fault_injector import BrokerFaultInjector
+from fencepost.broker.fault_site import injector_of
 from fencepost.broker.host import SyncPolicy
+from fencepost.broker.lifecycle import Ready, machine_of, serve
+from fencepost.broker.listeners import PORT_MAX, BoundSockets, bound_sockets, parsed_listener
+from fencepost.broker.loop_calls import LoopCalls
 from fencepost.broker.observer import Observer
-from fencepost.broker.server import (
-    PORT_MAX,
-    BoundSockets,
-    BrokerSettings,
-    Ready,
-    bound_sockets,
-    injector_of,
-    machine_of,
-    parsed_listener,
-    serve,
-)
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
+from fencepost.broker.user_calls import ObserverFailed, UserCalls
 from fencepost.broker.wire_protocols import ServedProtocol
 from fencepost.journal.power import Machine
 from fencepost.protocol.errors import FencepostError
@@ -180,7 +175,7 @@ class Broker:
         """`directory`: for the data, created if it does not exist; None keeps the data in memory. `port`: 0
         is any free one. `sync`: what a loss of power cannot take away: "none" (nothing is synced), "commit"
         (everything of transactions), "all" (everything that was acknowledged). `protocol`: which clients are
-        served on the port. `advertised_listener`: the HOST:PORT that clients are told to connect to, if it is
+        served on the port. `advertised_listener`: the HOST:PORT that the broker gives to clients, if it is
         not where the broker listens. `node`: settings of the node, by default Kafka's. `override`: settings
         of the broker under their names in Kafka (docs/clients.md), such as {"num.partitions": 3}. `users`:
         passwords by name; then clients must authenticate. `acls`: the text of an ACL file. `tls_cert`,
@@ -196,6 +191,7 @@ class Broker:
             users=None if users is None else users_of(users),
             acls=None if acls is None else parse_acls(acls, "acls"),
         )
+        self._users = UserCalls()
         of_node, of_connections = overridden(override or {})
         settings = attrs.evolve(node or NodeSettings(), **of_node)
         check_together(settings)
@@ -208,16 +204,15 @@ class Broker:
             sync=checked_choice("sync", sync, SyncPolicy),
             node=settings,
             connections=ConnectionSettings(**of_connections),
-            observer=observer,
+            observer=None if observer is None else self._users.observing(observer),
             faults=tuple(faults),
             metrics_port=metrics_port,
         )
         """What the arguments amount to."""
         self._injector = injector_of(self.settings)
         self._changes = threading.RLock()
-        self.faults = Faults(
-            ThreadDesk(self._injector, lambda: self._token, lambda: self.is_running, self._changes)
-        )
+        loop = LoopCalls(lambda: self._token, lambda: self.is_running, self._changes)
+        self.faults = Faults(ThreadDesk(self._injector, loop, self._users))
         """The faults of this broker: `broker.faults.when(...).do(...)`."""
         self._machine = machine_of(self.settings)
         self._run: _Run | None = None
@@ -244,7 +239,7 @@ class Broker:
 
     @property
     def advertised_listener(self) -> str | None:
-        """The HOST:PORT that clients are told to connect to, if it is not `address`. A new one holds from the
+        """The HOST:PORT that the broker gives to clients, if it is not `address`. A new one holds from the
         next start on.
         """
         if self.settings.advertised is None:
@@ -261,6 +256,11 @@ class Broker:
     def metrics_port(self) -> int | None:
         """The port for metrics, from the first start on, if it has one."""
         return self.settings.metrics_port
+
+    @property
+    def has_lost_data(self) -> bool:
+        """Whether a power cut has taken bytes that were not synced."""
+        return self._machine.lost_bytes > 0
 
     @property
     def bootstrap_servers(self) -> str:
@@ -285,13 +285,15 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop cleanly; return when everything is written and closed. Raises BrokerFailed if the broker had
-        ended unexpectedly; does nothing if it is down.
+        """Stop cleanly; return when everything is written and closed. Does nothing if the broker is down.
+        Raises BrokerFailed if it had ended unexpectedly, and ObserverFailed if an observer raised an error.
         """
         try:
             self._end()
         finally:
             self._ports.release()
+        if (failed := self._users.take_failure()) is not None:
+            raise failed
 
     def kill(self) -> None:
         """End the broker at once, as SIGKILL ends a process: connections are reset, nothing more is written.
@@ -333,7 +335,12 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop. Without an error, FaultNeverStruck is raised if a fault has not struck."""
-        self.stop()
+        try:
+            self.stop()
+        except ObserverFailed as failed:
+            if error is None:
+                raise
+            error.add_note(f"Before that, {failed}")
         if error is None:
             self.faults.require_all_struck()
 

@@ -50,7 +50,9 @@ def scan_if_due(node: Node, now: int) -> None:
             del node.scans_at_ms[scan]
             with node.contained():
                 _SCANS[scan][0](node, now)
-        _schedule(node, scan, now)
+            _schedule(node, scan, now)
+        else:
+            node.wake_at(due_ms)
 
 
 def _schedule(node: Node, scan: Scan, now: int) -> None:

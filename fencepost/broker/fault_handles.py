@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future as Result
-from concurrent.futures import TimeoutError as NotYet
-from contextlib import AbstractContextManager, suppress
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import attrs
-import trio
 
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.faults import FaultNeverStruck, NoSuchFault
+from fencepost.broker.loop_calls import LoopCalls
+from fencepost.broker.user_calls import UserCalls
 from fencepost.faults.phrases import ACTIONS, POINTS, FaultLine, Point
 from fencepost.protocol.messages import DescribedFault
-
-ResultT = TypeVar("ResultT")
-LOOK_EVERY_S = 0.1  # whether the broker's thread is still alive
 
 
 class FaultDesk(Protocol):
@@ -165,61 +160,34 @@ class Faults:
 
     def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]:
         """Call `hear` with each point that the broker reaches, in the broker's thread. The function that is
-        returned ends that.
+        returned ends that. An error of `hear` ends it, too; the broker's stop() then raises ObserverFailed.
         """
         return self._desk.watch(hear)
 
 
 @attrs.frozen
 class ThreadDesk:
-    """The faults of a broker that runs in a thread of this process. `token` gives the token of its loop, and
-    `is_alive` whether that may still be running; `changes` is held while the broker starts or ends.
-    """
+    """The faults of a broker that runs in a thread of this process; `loop` is the loop in that thread."""
 
     injector: BrokerFaultInjector
-    token: Callable[[], trio.lowlevel.TrioToken | None]
-    is_alive: Callable[[], bool]
-    changes: AbstractContextManager[object]
+    loop: LoopCalls
+    users: UserCalls
 
     poll_s = 0.002
 
     def add(self, text: str) -> int:
-        return self._in_loop(lambda: self.injector.add(text).number)
+        return self.loop.call(lambda: self.injector.add(text).number)
 
     def describe(self) -> list[DescribedFault]:
-        return self._in_loop(self.injector.describe)
+        return self.loop.call(self.injector.describe)
 
     def remove(self, fault_id: int) -> None:
-        self._in_loop(lambda: self.injector.remove(fault_id))
+        self.loop.call(lambda: self.injector.remove(fault_id))
 
     def end(self, fault_id: int) -> None:
-        self._in_loop(lambda: self.injector.end(fault_id))
+        self.loop.call(lambda: self.injector.end(fault_id))
 
     def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]:
-        self._in_loop(lambda: self.injector.watch(hear))
-        return lambda: self._in_loop(lambda: self.injector.unwatch(hear))
-
-    def _in_loop(self, do: Callable[[], ResultT]) -> ResultT:
-        """Call a function in the thread of the broker; in this one if the broker does not run."""
-        token, result = self.token(), Result[ResultT]()
-        if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token:
-            return do()  # the call comes from something that watches
-
-        def call() -> None:
-            if result.set_running_or_notify_cancel():
-                try:
-                    result.set_result(do())
-                except Exception as problem:  # noqa: BLE001 - it is raised in the thread that asked
-                    result.set_exception(problem)
-
-        if token is not None:
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(call)
-                # The loop may end before it comes to this call.
-                while self.is_alive() or not result.cancel():
-                    with suppress(NotYet):
-                        return result.result(LOOK_EVERY_S)
-        with self.changes:  # it does not start meanwhile, and of several threads one is here
-            if self.token() is token:
-                return do()
-        return self._in_loop(do)
+        guarded = self.users.guarded("the function that watches the broker's points", hear)
+        self.loop.call(lambda: self.injector.watch(guarded))
+        return lambda: self.loop.call(lambda: self.injector.unwatch(guarded))

@@ -6,29 +6,29 @@ server that crashes, so that counts go on after a restart.
 
 # Theory of operation
 #
-#     frame      -> Server._begin         --- keeps_request? --> host
-#     host       -> Server.send_answers   --- keeps_reply? ----> socket
-#     host.to_do -> Server._work_by_steps --- allows? -> write -> written
-#     deadlines  -> Server.keep_faults    --- due
+#     frame      -> Server._begin           --- keeps_request? --> host
+#     host       -> Server.send_answers     --- keeps_reply? ----> socket
+#     host.to_do -> FaultSite.work_by_steps --- allows? -> write -> written
+#     deadlines  -> FaultSite.keep_faults   --- due
 #
 # A message that is kept is lost, waits here, or was handled here; any other goes on.
 #
 # A fault strikes in the middle of what it strikes. An action on a message decides its fate. An action that
 # lasts leaves a `Lasting`, whose `undo` is called at its `until`, by `end`, or when the fault is removed.
 #
-# A held message keeps all later ones of its connection and direction waiting, in a line of their own
-# (`lines`). A request that is held when its client leaves is carried out nevertheless, as if it had been on
-# its way: that is how late requests of zombies come about. A reply to a client that has left is discarded.
+# A held message keeps all later ones of its connection and direction waiting (message_lines.py). A fault that
+# strikes one of those acts when its turn comes; only a hold begins at once. A request that is held when its
+# client leaves is carried out nevertheless, as if it had been on its way: that is how late requests of
+# zombies come about. A reply to a client that has left is discarded.
 #
 # A crash ends the server (`Site.kill`), and its owner starts the next one. What waited inside it is lost with
 # it; a broken disk and a clock that has jumped stay as they are, as on a real machine.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, Protocol
 
 import attrs
 
@@ -45,37 +45,16 @@ from fencepost.broker.faults import (
     playable,
 )
 from fencepost.broker.host import Host
+from fencepost.broker.message_lines import Carried, InLine, Link, MessageLines, PendingStrike
 from fencepost.broker.transactions.state import Transactions
 from fencepost.faults.phrases import BROKER, Action, ActionKind, Point, PointKind
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import API_BY_REQUEST, DescribedFault, Request
+from fencepost.protocol.messages import API_BY_REQUEST, DescribedFault
 from fencepost.protocol.terms import TopicPartition
 
 UNNAMED: Final = "unnamed"
 """A client without a client id."""
-
-
-class UnansweredRequest(Protocol):
-    """A request without an answer."""
-
-    @property
-    def kind(self) -> type[Request]: ...
-
-    @property
-    def client_id(self) -> str: ...
-
-
-class Link(Protocol):
-    """What a connection of the server offers to faults."""
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def in_progress(self) -> Mapping[int, UnansweredRequest]: ...
-
-    def close(self) -> None: ...
 
 
 class Site(Protocol):
@@ -99,16 +78,6 @@ class Site(Protocol):
         ...
 
 
-class Carried(NamedTuple):
-    """A message that a fault may strike: a request that has arrived, or a reply that leaves. `is_received`
-    is whether the points of its receipt were told.
-    """
-
-    connection: Link
-    message: Received | Reply
-    is_received: bool = False
-
-
 @attrs.define(eq=False)
 class Lasting:
     """An effect that is not undone yet. What is not `survives` ends with its server."""
@@ -121,6 +90,9 @@ class Lasting:
 
 
 _CRASHES: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER})
+_HOLDS: Final = frozenset({ActionKind.HOLD, ActionKind.LATE, ActionKind.DELAY})
+_BREAKS: Final = frozenset({ActionKind.DROP, ActionKind.CLOSE})
+"""After these, nothing more of the connection arrives."""
 _LABELS: Final = {
     ActionKind.CRASH: ("crash", ""),
     ActionKind.CUT_POWER: ("crash: power is cut", ""),
@@ -129,13 +101,6 @@ _LABELS: Final = {
     ActionKind.DELAY: ("delay", "release"),
 }
 """What pictures show as such an action strikes, and as it ends."""
-
-Line = tuple[int, bool]
-"""The messages of a connection in one direction; True: to the broker."""
-
-
-def _line_of(carried: Carried) -> Line:
-    return carried.connection.number, isinstance(carried.message, Received)
 
 
 def _no_report(planned: PlannedFault, point: Point) -> None:
@@ -162,7 +127,7 @@ class BrokerFaultInjector:
     )
     lasting: list[Lasting] = attrs.Factory(list[Lasting])
     timers: list[tuple[int, PlannedFault]] = attrs.Factory(list[tuple[int, PlannedFault]])
-    lines: dict[Line, deque[Carried]] = attrs.Factory(dict[Line, deque[Carried]])
+    lines: MessageLines = attrs.Factory(MessageLines)
     passing: set[ReplyTo] = attrs.Factory(set[ReplyTo])
     owners: dict[int, str] = attrs.Factory(dict[int, str])
     _told_before: Append | None = None
@@ -257,7 +222,8 @@ class BrokerFaultInjector:
         """The server has ended, and what waited inside it is lost."""
         for lasting in [each for each in self.lasting if not each.survives]:
             self._forget(lasting)
-        self.lines.clear()
+        for place in self.lines.drop_all():
+            self._forget_strike(place)
         self.passing.clear()
         self._told_before = self._site = None
 
@@ -312,10 +278,10 @@ class BrokerFaultInjector:
 
     def _queues(self, carried: Carried) -> bool:
         """Put a message at the end of its line, if its connection is held."""
-        line = self.lines.get(_line_of(carried))
-        if line is not None:
-            line.append(carried)
-        return line is not None
+        is_behind = self.lines.waits(carried)
+        if is_behind:
+            self.lines.place(carried)
+        return is_behind
 
     def _stops(self, carried: Carried, *points: Point) -> bool:
         """Tell of points of a message. Whether a fault decides its fate; of several faults the first does."""
@@ -334,19 +300,40 @@ class BrokerFaultInjector:
         self._site.send_answers()
         self.passing.discard(answer.to)
 
-    def _release(self, key: Line) -> None:
-        """The line of a connection goes on, in its order."""
+    def _release(self, place: InLine) -> None:
+        """A message is not held any more: its line goes on, in its order, up to the next one that is."""
+        place.is_held = False
+        key = place.carried.line
+        if self.lines.start(key):
+            try:
+                while (first := self.lines.first(key)) is not None:
+                    if not self._waits_on(first):
+                        self.lines.leave(key)
+                    if first.strike is not None and first.strike.planned.line.do.kind in _BREAKS:
+                        for lost in self.lines.drop(key):
+                            self._forget_strike(lost)
+            finally:
+                self.lines.stop(key)
+
+    def _waits_on(self, first: InLine) -> bool:
+        """The turn of a message has come: let it go on, or let its fault act. Whether it is held again."""
         assert self._site is not None, "a line belongs to a server"
-        line = self.lines.pop(key)
-        while line:
-            carried = line.popleft()
-            if isinstance(carried.message, Reply):
-                self.send(carried.message)
-            elif carried.is_received or not self._is_kept_on_receipt(carried):
-                self._site.host.offer(carried.message)
-            if key in self.lines:  # held again
-                self.lines[key].extend(line)
-                return
+        carried, strike = first.carried, first.strike
+        if strike is not None:
+            self._forget_strike(first)
+            if not strike.planned.is_removed:
+                self._act(strike.planned, strike.point, carried)
+                return False
+            first.strike = None
+        if isinstance(carried.message, Reply):
+            self.send(carried.message)
+        elif carried.is_received or not self._is_kept_on_receipt(carried):
+            self._site.host.offer(carried.message)
+        return first.is_held
+
+    def _forget_strike(self, place: InLine) -> None:
+        if place.strike is not None:
+            place.strike.planned.waiting -= 1
 
     # --- appends and disks ----------------------------------------------------------------------------------
 
@@ -399,14 +386,21 @@ class BrokerFaultInjector:
         do = planned.line.do
         if do.kind in self._ON_MESSAGES:
             assert carried is not None, "`playable` lets these actions strike messages only"
-            self._has_struck(planned, point, carried.message)
-            self._ON_MESSAGES[do.kind](self, planned, carried)
+            if self.lines.waits(carried) and do.kind not in _HOLDS:
+                self.lines.place(carried).strike = PendingStrike(planned, point)
+                planned.waiting += 1
+            else:
+                self._act(planned, point, carried)
             self.refresh()
             return True
         if self._ON_BROKER[do.kind](self, planned, do):
             self._has_struck(planned, point)
         self.refresh()
         return do.kind in _CRASHES
+
+    def _act(self, planned: PlannedFault, point: Point, carried: Carried) -> None:
+        self._has_struck(planned, point, carried.message)
+        self._ON_MESSAGES[planned.line.do.kind](self, planned, carried)
 
     def _has_struck(
         self, planned: PlannedFault, point: Point, message: Received | Reply | None = None
@@ -464,12 +458,10 @@ class BrokerFaultInjector:
         carried.connection.close()
 
     def _hold(self, planned: PlannedFault, carried: Carried) -> None:
-        if self._queues(carried):
-            return  # another fault holds the connection
-        key = _line_of(carried)
-        self.lines[key] = deque([carried])
+        place = self.lines.place(carried)
+        place.is_held = True
         ms = planned.line.do.amount if planned.line.do.kind is ActionKind.LATE else None
-        self._lasts(planned, partial(self._release, key), ms=ms)
+        self._lasts(planned, partial(self._release, place), ms=ms)
 
     def _delay(self, planned: PlannedFault, carried: Carried) -> None:
         self._hold(planned, carried)

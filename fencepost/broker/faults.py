@@ -79,7 +79,7 @@ NEEDS: Final = {
 }
 """What an action strikes, and the points that have it. Any other action strikes at every point."""
 
-_NETWORK: Final = "the network is not the broker's; put a fencepost.Proxy in front of it"
+_NETWORK: Final = "a broker does not control the network; put a fencepost.Proxy in front of it"
 _OWN: Final = "clients of a real broker are processes of your own"
 _DAMAGE: Final = "stop the broker and damage the files of its data directory"
 NOT_PLAYED: Final = {
@@ -97,8 +97,8 @@ NOT_PLAYED: Final = {
 _INSIDE: Final = "a broker sees requests and replies, and not what happens inside a client"
 _ITSELF: Final = "it happens to the broker itself; use a point of the protocol"
 NOT_SEEN: Final = {
-    PointKind.RECEIVES_REPLY: "a broker does not see what arrives; name the reply that it sends",
-    PointKind.GETS: "a broker does not see what arrives; name the error that it answers",
+    PointKind.RECEIVES_REPLY: "a broker does not see what its clients receive; name the reply that it sends",
+    PointKind.GETS: "a broker does not see what its clients receive; name the error that it answers",
     PointKind.ENDS_CALL: _INSIDE,
     PointKind.READS: _INSIDE,
     PointKind.STARTS: _INSIDE,
@@ -114,10 +114,11 @@ NOT_SEEN: Final = {
 
 @attrs.frozen(kw_only=True)
 class Abilities:
-    """What is special in this broker: its number, and whether it syncs logs at all."""
+    """What is special in this broker: its number, whether it syncs logs, and whether that takes time."""
 
     node_id: int = 1
     syncs: bool = False
+    has_disk: bool = True
 
 
 def playable(text: str, abilities: Abilities) -> FaultLine:
@@ -203,6 +204,9 @@ def _check_action(do: Action, abilities: Abilities) -> None:
         partition_named(do.who)
     if do.kind in (ActionKind.SLOW_DISK, ActionKind.FAIL_SYNCS) and not abilities.syncs:
         raise BadPhrase(f'{quoted(str(do))}: this broker never syncs; start it with sync "commit" or "all"')
+    if do.kind is ActionKind.SLOW_DISK and not abilities.has_disk:
+        because = "the data is in memory, where a sync takes no time; give the broker a directory"
+        raise BadPhrase(f"{quoted(str(do))}: {because}")
 
 
 def _check_crash_end(do: Action, until: Point) -> None:
@@ -277,7 +281,7 @@ def _matches(point: Point, reached: Point) -> bool:
 @attrs.define(eq=False)
 class PlannedFault:
     """A fault of this broker: how often its point was reached, and how often it struck. `lasting` is how many
-    of its effects are not undone yet.
+    of its effects are not undone yet, and `waiting` how many of its messages wait behind one that is held.
     """
 
     number: int
@@ -285,6 +289,7 @@ class PlannedFault:
     reached: int = 0
     struck: int = 0
     lasting: int = 0
+    waiting: int = 0
     is_removed: bool = False
 
     @property
@@ -297,7 +302,7 @@ class PlannedFault:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do for it."""
-        return not (self.may_strike or self.lasting)
+        return not (self.may_strike or self.lasting or self.waiting)
 
 
 @attrs.define(eq=False)
@@ -367,6 +372,8 @@ class FaultPlan:
         if times and (planned.line.every or times < when.number):
             nth = f"every {planned.line.every}" if planned.line.every else f"#{when.number}"
             return f"{said}, and it strikes at {nth}"
+        if planned.waiting:
+            return f"{said}, and the message that it strikes waits behind a held one"
         if times:
             return f"{said}, and there was nothing to strike"
         shown = [f"{quoted(str(point))} ({_counted(self.seen[point])})" for point in self._resembling(when)]

@@ -153,8 +153,8 @@ CONNECTIONS_MAX: Final = 10_000  # unless max.connections says otherwise
 FRAME_MS: Final = 30_000  # for a frame to arrive, and a second more for each 64 KiB that arrive
 REQUEST_OWN_BYTES: Final = 16 * KIBIBYTE  # what a connection's requests may take without asking
 READ_SIZE: Final = 16 * KIBIBYTE  # read at a time before a frame has taken room
-FETCH_OWN_BYTES: Final = 8 * KIBIBYTE  # what a Fetch may be answered with without asking
-FETCHES_MAX: Final = 4  # in progress per connection
+FETCH_OWN_BYTES: Final = 4 * KIBIBYTE  # what a Fetch may be answered with without asking
+FETCHES_MAX: Final = 8  # in progress per connection, more than our client has (client/consumer.py)
 REQUEST_BYTES: Final = 1 * KIBIBYTE  # what a request costs besides its bytes, until it is answered
 # Decoded, a header takes more memory than on the wire. The shortest entries, partitions of a Fetch, take 25
 # bytes for each byte of the header while they wait for data. For an instant, empty arrays take 70.

@@ -1,22 +1,23 @@
 """The port for monitoring, in plain HTTP: `/metrics` for Prometheus, `/ready` for whoever starts brokers.
 
 Rule: it shows and changes nothing, asks nobody for a password, and listens on loopback unless told otherwise.
-A client that is slow or speaks nonsense costs one of a few connections for a few seconds.
+A client that is slow or speaks nonsense costs one of a few connections for a few seconds, or until another
+client needs it.
 """
 
-# It answers while the broker reads its logs, too, with 503: between two pieces of that work (Server.recover).
-# A scrape is collected in the broker's thread, since it reads the state of the node; its text is made in a
-# worker thread, because 10,000 partitions have 50,000 lines.
+# It answers while the broker reads its logs, too, with 503: between two pieces of that work
+# (lifecycle.recover). A scrape is collected in the broker's thread, since it reads the state of the node; its
+# text is made in a worker thread, because 10,000 partitions have 50,000 lines.
 
 from __future__ import annotations
 
 import socket
-import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from fencepost.broker.clocks import now_ms
 from fencepost.broker.metrics import Families, Scrape, exposition, families_of
 from fencepost.broker.status import partition_statuses
 
@@ -60,6 +61,7 @@ class MetricsPort:
         self._server = server
         self._listener = listener
         self._open = 0
+        self._idle: list[trio.CancelScope] = []  # no whole request yet; the oldest first
 
     async def serve(self) -> None:
         """Answer until cancelled."""
@@ -69,17 +71,27 @@ class MetricsPort:
 
     async def _serve_one(self, stream: trio.SocketStream) -> None:
         if self._open >= CONNECTIONS_MAX:
-            return  # `serve_listeners` closes it
+            if not self._idle:
+                return  # all of them are being answered; `serve_listeners` closes this one
+            self._idle.pop(0).cancel()  # a client that means it sends its request at once
         self._open += 1
+        scope = trio.move_on_after(REQUEST_SECONDS)
+        self._idle.append(scope)
         try:
-            with trio.move_on_after(REQUEST_SECONDS):
+            with scope:
                 method, path = await _request(stream)
+                self._leave_idle(scope)
                 answer = await self.answer(method, path)
                 await stream.send_all(answer.encoded(has_body=method != "HEAD"))
         except trio.BrokenResourceError:
             pass  # the client has left
         finally:
+            self._leave_idle(scope)
             self._open -= 1
+
+    def _leave_idle(self, scope: trio.CancelScope) -> None:
+        if scope in self._idle:
+            self._idle.remove(scope)
 
     async def answer(self, method: str, path: str) -> HttpResponse:
         """The answer to a request; `method` is empty if it is none."""
@@ -101,15 +113,15 @@ class MetricsPort:
         return HttpResponse(OK, text, CONTENT_TYPE_PLAIN_0_0_4)
 
     def _collected(self) -> Families:
-        server, now_ms = self._server, time.time_ns() // 1_000_000
+        server, now = self._server, now_ms()
         scrape = Scrape(
             node=server.host.node,
-            counters=server.counters,
-            now_ms=now_ms,
+            counters=server.monitor.counters,
+            now_ms=now,
             sizes=server.host.log_sizes(),
             connections=len(server.connections.opened),
             connections_made=server.connections.made,
-            partitions=partition_statuses(server.host.node, now_ms),
+            partitions=partition_statuses(server.host.node, now),
         )
         return families_of(scrape)
 

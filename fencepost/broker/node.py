@@ -56,7 +56,6 @@ from contextlib import contextmanager
 from typing import Any, Final, cast
 
 import attrs
-from sortedcontainers import SortedSet
 
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, Controller
@@ -152,7 +151,8 @@ class Node:
     gatherings: dict[Ticket, Gathering] = attrs.Factory(dict[int, Gathering])
     in_flight: dict[Token, InFlight] = attrs.Factory(dict[int, InFlight])
     fetches: dict[FetchTicket, ParkedFetch] = attrs.Factory(dict[int, ParkedFetch])
-    fetch_deadlines: Ignored[SortedSet[tuple[int, FetchTicket]]] = attrs.Factory(SortedSet[tuple[int, int]])
+    fetch_deadlines: Ignored[list[tuple[int, FetchTicket]]] = attrs.Factory(list[tuple[int, int]])
+    """A heap of the parked fetches' deadlines, and of some whose fetch was answered (partitions/fetch.py)."""
     fetches_of: Ignored[dict[int, set[FetchTicket]]] = attrs.Factory(dict[int, set[int]])  # by connection
     readers: Ignored[dict[TopicPartition, set[int]]] = attrs.Factory(dict[TopicPartition, set[int]])
     marker_retries: dict[tuple[TopicPartition, str], int] = attrs.Factory(
@@ -209,9 +209,9 @@ class Node:
         """The partitions of an internal topic, each with a coordinator. The settings count until the topic
         exists; later they say nothing about where records are.
         """
-        known = self.cluster.topics.get(topic)
-        if known is not None:
-            return len(known.leaders)
+        topics = self.cluster.topics
+        if topic in topics:
+            return len(topics[topic].leaders)
         if topic == TRANSACTION_STATE_TOPIC:
             return self.settings.transaction_state_log_num_partitions
         return self.settings.offsets_topic_num_partitions
@@ -317,7 +317,7 @@ class Node:
         """Whether a batch of so many bytes is larger than an internal topic takes (RecordTooLargeException of
         CoordinatorRuntime). Coordinators ask before they decide, since what is appended is in the state.
         """
-        return size > min(self.settings.message_max_bytes, BATCH_SIZE_MAX)
+        return size > self.settings.message_max_bytes or size > BATCH_SIZE_MAX
 
     # --- waiting until it is safe
 
@@ -360,7 +360,7 @@ class Node:
             return
         state = log.partition
         partition.advance_high_watermark(state, offset)
-        if isinstance(log.coordinator, Transactions) and log.coordinator.pending:
+        if type(log.coordinator) is Transactions and log.coordinator.pending:
             # The first attempt to write markers is a retry that is due at once. So one path sends them all:
             # after a decision, after a failed attempt, and after a failover (transactions/markers.py).
             for name in transactions.became_durable(log.coordinator, offset):

@@ -25,6 +25,7 @@ from fencepost.journal.journal import Journal
 from fencepost.protocol.terms import TopicPartition
 
 THREADS_MAX: Final = 8  # logs that are synced at the same time
+pause: Final = time.sleep  # of a slow disk
 
 
 class SyncEnded(NamedTuple):
@@ -100,7 +101,7 @@ class SyncThreads:
             try:
                 result: int | Exception = journal.sync()
                 if slower:
-                    time.sleep(slower * (time.monotonic_ns() - began_ns) / 1e9)
+                    pause(slower * (time.monotonic_ns() - began_ns) / 1e9)
             except Exception as problem:  # noqa: BLE001 - raised again in the trio thread unless it is the disk
                 result = problem
             self._ended.append(SyncEnded(journal, result, (time.monotonic_ns() - began_ns) / 1e6))

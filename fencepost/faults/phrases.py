@@ -250,7 +250,7 @@ class ActionKind(Enum):
     )
     LATE = Phrase(
         "delay {amount:TIME}",
-        "the message and all later ones on its connection wait for this time, no longer",
+        "the message and all later ones on its connection wait until this time has passed",
     )
     DROP = Phrase("drop", "the connection breaks; the message of `when` and all others on it are lost")
     CLOSE = Phrase("close the connection", "the message of `when` arrives, and nothing after it")
@@ -353,7 +353,7 @@ class FaultPhrase(Enum):
     FAULT = Phrase(
         "when {when:POINT} do {do:ACTION} [until {until:POINT}] "
         "[every {every:N} times] [at most {times:N} times]",
-        "one fault; `every 3 times` strikes at every third such moment, `at most` so often",
+        "one fault; `every 3 times` strikes every third time, `at most` limits how often",
     )
 
 

@@ -27,8 +27,8 @@ from fencepost import (
 )
 from fencepost.broker.access.session import SASL_SERVER_MAX_RECEIVE_SIZE, AccessSettings
 from fencepost.broker.admission import STRANGER_REQUESTS_MAX, Admission
+from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.embedded import users_of
-from fencepost.broker.server import BrokerSettings
 from fencepost.client import security
 from fencepost.kafka_bridge.configs import ResourceType
 from fencepost.kafka_bridge.wire import API_VERSIONS_KEY

@@ -13,9 +13,9 @@ from fencepost.broker.access.acls import CLUSTER_NAME, AclEntry, Acls, Operation
 from fencepost.broker.access.authorize import REFUSALS, Verdict, authorize
 from fencepost.broker.access.session import AccessSettings, Session
 from fencepost.broker.access.table import ERRORS, RIGHTS, Filter, Need, Right
+from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.contract import Reply
 from fencepost.broker.limits import ENTRIES
-from fencepost.broker.server import BrokerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, APIS, OWN_APIS, Request

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import attrs
 import pytest
@@ -16,7 +16,7 @@ from fencepost.broker.host import MetadataLost
 from fencepost.broker.memory import FETCHES_MAX
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
-from fencepost.broker.purgatory import InFlightMarkers
+from fencepost.broker.purgatory import InFlight, InFlightMarkers
 from fencepost.broker.transactions import end_txn, markers
 from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.journal import Journal
@@ -206,6 +206,10 @@ def test_a_bug_while_batches_become_durable_costs_its_partition_its_leader(
     assert story.check_recovery() > 0
 
 
+def test_every_kind_of_request_in_flight_has_a_handler_for_its_answer() -> None:
+    assert set(dispatch.ANSWERS) == set(get_args(InFlight))
+
+
 def test_an_answer_whose_handler_fails_is_followed_by_an_error(
     story: ContainedStory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +226,7 @@ def test_an_answer_whose_handler_fails_is_followed_by_an_error(
             raise Bug("planted")
         answer_markers(node, in_flight, answer, now)
 
-    monkeypatch.setattr(markers, "answer_markers", buggy)
+    monkeypatch.setitem(dispatch.ANSWERS, InFlightMarkers, buggy)
     story.ended(me, COMMIT)
     story.wait(10_000)
     assert failures == 2
@@ -235,7 +239,7 @@ def test_an_answer_that_no_path_can_handle_is_dropped(
 ) -> None:
     me = story.identity()
     story.produce(me, "a")
-    monkeypatch.setattr(markers, "answer_markers", bug)
+    monkeypatch.setitem(dispatch.ANSWERS, InFlightMarkers, bug)
     story.ended(me, COMMIT)
     story.wait(10_000)
     assert not [why for why in story.host.node.in_flight.values() if isinstance(why, InFlightMarkers)]

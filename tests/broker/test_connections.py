@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket
 import struct
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import pytest
 import trio
 
 from fencepost.broker import connections, host
 from fencepost.broker import server as server_module
+from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.memory import FETCHES_MAX, MEBIBYTE, READ_SIZE
 from fencepost.broker.partitions import fetch
-from fencepost.broker.server import BrokerSettings, Server
+from fencepost.broker.server import Server
 from fencepost.broker.settings import ConnectionSettings
 from fencepost.broker.wire_protocols import ARRAY_OF_FIVE
 from fencepost.protocol import messages as m
@@ -124,6 +127,45 @@ async def test_without_descriptors_new_connections_are_refused_and_others_served
         assert await is_served(await wires.open())
         for stream in streams:
             await stream.aclose()
+
+
+class FailingListener:
+    """A listener whose accept() fails with each of these errors before it works."""
+
+    def __init__(self, listener: socket.socket, errors: list[int]) -> None:
+        self.listener, self.errors = listener, errors
+
+    def fileno(self) -> int:
+        return self.listener.fileno()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.errors:
+            raise OSError(number := self.errors.pop(), os.strerror(number))
+        return self.listener.accept()
+
+
+@pytest.mark.parametrize("number", [errno.ENOBUFS, errno.ENOMEM])
+async def test_without_memory_for_a_connection_it_waits_and_the_log_says_so_once(
+    number: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "OUT_OF_RESOURCES_S", 0)
+    async with limited() as (server, wires):
+        failing = FailingListener(server.listener, [number] * 3)
+        monkeypatch.setattr(server, "listener", failing)
+        assert await is_served(await wires.open())
+        assert failing.errors == []
+        assert caplog.text.count("the kernel has no memory for it") == 1
+
+
+@pytest.mark.parametrize("number", sorted(connections.OF_ONE_CONNECTION))
+async def test_a_connection_that_is_gone_leaves_the_next_one_its_turn(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with limited() as (server, wires):
+        failing = FailingListener(server.listener, [number])
+        monkeypatch.setattr(server, "listener", failing)
+        assert await is_served(await wires.open())
+        assert failing.errors == []
 
 
 # --- how long -------------------------------------------------------------------------------------------
@@ -262,7 +304,7 @@ async def filled(wires: Wires, mebibytes: int) -> Wire:
 async def test_readers_that_take_nothing_share_what_there_is_and_hold_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fifteen times four fetches of 8 MiB: 480 MiB, were they all answered at once."""
+    """Fifteen times eight fetches of 8 MiB: 960 MiB, were they all answered at once."""
     monkeypatch.setattr(connections, "STALLED_MS", 50)
     async with limited() as (server, wires):
         pool = server.connections.answers

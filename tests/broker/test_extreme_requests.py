@@ -11,8 +11,8 @@ from typing import Any, Final, get_type_hints
 import attrs
 import pytest
 
+from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.contract import Append, Input, Outcome
-from fencepost.broker.server import BrokerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.codec import STRING_LENGTH_MAX, Payload, decode, encode
 from fencepost.protocol.errors import ErrorCode

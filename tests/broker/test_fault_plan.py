@@ -16,6 +16,13 @@ from fencepost.faults.grammar import BadPhrase
 from fencepost.faults.phrases import FaultLine, Point
 from tests.broker.test_faults import PATIENCE_S, commit, only, producer, served, stored, write
 
+
+def started_ms(broker: Broker) -> int:
+    """When the broker that runs now was started."""
+    with fencepost.Admin(broker.address) as admin:
+        return admin.broker_status().started_ms
+
+
 REFUSED = [
     ("drop", "is not a fault"),
     ("when broker sends Prodce reply do drop", '"Prodce" is not a REQUEST; did you mean "Produce"?'),
@@ -73,6 +80,12 @@ def test_an_impossible_count_is_refused(settings: dict[str, int], because: str) 
         Broker().faults.when("p sends EndTxn", times=3)
     with pytest.raises(ValueError, match="or one occurrence"):
         Broker().faults.when("p sends EndTxn #2", every=3)
+
+
+def test_a_disk_in_memory_cannot_be_slow() -> None:
+    fault = "when p sends EndTxn do slow disk of broker 3 times"
+    with pytest.raises(BadPhrase, match="a sync takes no time; give the broker a directory"):
+        Broker(sync="all", faults=[fault])
 
 
 def test_faults_are_limited() -> None:
@@ -200,8 +213,10 @@ def test_a_broker_crashes_at_a_decision_and_starts_again(in_memory: bool, tmp_pa
         fault = broker.faults.when("coordinator of pay appends PREPARE_COMMIT").do(
             "crash broker", until="after 50 ms"
         )
+        before = started_ms(broker)
         commit(app, b"a")
         assert fault.struck == 1
+        assert started_ms(broker) > before, "another life"
         commit(app, b"b")
         assert stored(broker) == [b"a", b"b"]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fencepost
 from fencepost import Broker, Consumer, Producer
+from fencepost.broker import sync_threads
 from fencepost.broker.fault_handles import FaultHandle
 from fencepost.broker.settings import NodeSettings
 from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, RequestTimeout, TransactionAborted
@@ -73,6 +75,11 @@ def in_background(call: Any, *args: Any) -> Generator[Future[Any]]:
         yield threads.submit(call, *args)
 
 
+def is_refused(points: list[Point]) -> bool:
+    """Whether the broker has answered a producer with an error."""
+    return any(point.kind is PointKind.ANSWERS and point.whom == "app" for point in points)
+
+
 def only(broker: Broker) -> FaultHandle:
     (fault,) = broker.faults.list()
     return fault
@@ -123,6 +130,19 @@ def test_a_lost_request_has_not_happened_and_a_lost_reply_has() -> None:
             only(broker).wait_until_struck(PATIENCE_S)
             only(broker).end()
             assert stored(broker) == [b"a"] * expected, what
+
+
+def test_a_late_message_is_overtaken_by_those_of_other_connections() -> None:
+    with (
+        served("when late sends Produce do delay 60 min") as broker,
+        producer(broker, client_id="late") as app,
+    ):
+        sent = app.send("t", b"late")
+        only(broker).wait_until_struck(PATIENCE_S)
+        write(broker, b"early")
+        only(broker).end()
+        sent.result(PATIENCE_S * 1000)
+        assert stored(broker) == [b"early", b"late"]
 
 
 def test_a_held_request_waits_for_its_end_and_so_do_those_after_it() -> None:
@@ -275,32 +295,43 @@ def test_what_a_paused_broker_was_asked_waits() -> None:
 
 
 def test_a_disk_refuses_to_append_until_the_fault_ends() -> None:
+    points: list[Point] = []
     with served("when at 0 ms do fail appends of t-0") as broker:
+        broker.faults.watch(points.append)
         with producer(broker) as app:
             sent = app.send("t", b"a")
             only(broker).wait_until_struck(PATIENCE_S)
             only(broker).end()
             sent.result(PATIENCE_S * 1000)
         assert stored(broker) == [b"a"]
+    assert is_refused(points), "the first attempt"
 
 
 def test_a_disk_refuses_to_sync_until_the_fault_ends() -> None:
+    points: list[Point] = []
     with served(sync="all") as broker:
+        broker.faults.watch(points.append)
         fault = broker.faults.when("t-0 appends data").do("fail syncs of t-0", until="t-0 appends data #3")
         write(broker, b"a")
         assert fault.struck >= 1
         fault.end()
         assert b"a" in stored(broker)
+    assert is_refused(points), "what could not be made durable"
 
 
-def test_a_slow_disk_makes_syncs_take_longer() -> None:
-    with served("when t-0 appends data do slow disk of broker 3 times", sync="all") as broker:
-        write(broker, b"a", b"b")
-        assert only(broker).struck >= 1
+def test_a_slow_disk_makes_syncs_take_longer(tmp_path: Path) -> None:
+    fault = "when t-0 appends data do slow disk of broker 3 times"
+    pauses: list[float] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sync_threads, "pause", pauses.append)
+        with served(fault, sync="all", directory=tmp_path) as broker:
+            write(broker, b"a", b"b")
+            assert only(broker).struck >= 1
+    assert len(pauses) >= 1
 
 
-def test_a_disk_that_is_slow_already_is_not_slowed_down_again() -> None:
-    with served(sync="all") as broker:
+def test_a_disk_that_is_slow_already_is_not_slowed_down_again(tmp_path: Path) -> None:
+    with served(sync="all", directory=tmp_path) as broker:
         fault = broker.faults.when("t-0 appends data", every=1).do("slow disk of broker 2 times")
         write(broker, b"a", b"b")
         assert fault.reached == 2

@@ -7,6 +7,7 @@ import msgpack
 import pytest
 
 from fencepost.broker.contract import ReplyTo
+from fencepost.broker.partitions.fetch import OUTLIVED_FACTOR, OUTLIVED_MIN
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.storage import StorageError, StorageFile
 from fencepost.protocol import messages as m
@@ -262,6 +263,20 @@ def test_readers_wait_each_for_their_own_time() -> None:
         answered += [n for n, to in enumerate(asked) if to in story.replies and n not in answered]
         story.now += 100
     assert answered == [1, 2, 0]
+
+
+def test_the_deadlines_of_answered_readers_do_not_pile_up() -> None:
+    story = Story()
+    node = story.host.node
+    for connection in range(1_000):
+        waiting(story, fetch_request(ORDERS, max_wait_ms=WAIT_MS), connection=connection)
+        story.disconnect(connection)
+        assert len(node.fetch_deadlines) <= OUTLIVED_MIN + OUTLIVED_FACTOR
+    stays = waiting(story, fetch_request(ORDERS, max_wait_ms=WAIT_MS))
+    story.now += WAIT_MS
+    story.run()
+    assert stays in story.replies
+    assert node.fetch_deadlines == []
 
 
 def test_a_reader_that_leaves_is_forgotten() -> None:

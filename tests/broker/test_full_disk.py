@@ -10,7 +10,7 @@ import pytest
 
 from fencepost import Admin, Broker, BrokerFailed, ErrorCode, Producer, RequestTimeout, TopicPartition
 from fencepost.broker import embedded
-from fencepost.broker.server import BrokerSettings
+from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.journal.power import Machine
 from fencepost.journal.simulated import APPEND, SimulatedStorage
 from tests.broker.disks import keeps_nothing

@@ -17,7 +17,7 @@ import pytest
 import fencepost
 from fencepost import Admin, Broker, BrokerProcess, Consumer, Producer, TopicPartition
 from fencepost.broker.embedded import BrokerFailed
-from fencepost.broker.server import CannotListen
+from fencepost.broker.listeners import CannotListen
 from fencepost.journal.power import Machine, ProcessFile
 
 EVENTS = TopicPartition("events", 0)

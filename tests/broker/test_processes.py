@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from fencepost.broker.embedded import Broker
-from fencepost.broker.server import CannotListen
+from fencepost.broker.listeners import CannotListen
 from fencepost.journal.segments import LOG, file_name
 from fencepost.journal.storage import DirectoryInUse, NotADataDirectory
 from fencepost.protocol.errors import ErrorCode

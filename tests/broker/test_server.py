@@ -12,9 +12,10 @@ import pytest
 import trio
 
 from fencepost.broker import connections
+from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.memory import FETCHES_MAX
-from fencepost.broker.server import BrokerSettings, Server
+from fencepost.broker.server import Server
 from fencepost.journal.memory import MemoryFile, MemoryStorage
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
@@ -334,7 +335,7 @@ async def test_a_broker_holds_at_the_decision_it_was_told() -> None:
             if word == "a":
                 await wire.answer(number)
                 me = me._replace(producer_epoch=me.producer_epoch + 1)
-        await _until(lambda: server.is_held)
+        await _until(lambda: server.fault_site.is_held)
         assert [fault.struck for fault in server.faults.describe()] == [1]
         other = await wires.open()
         await other.send(m.Metadata(topics=None))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
+from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.server import BrokerSettings
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode

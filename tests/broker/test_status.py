@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.broker.clocks import now_ms
 from fencepost.broker.counters import DISK_PROBLEMS_KEPT
 from fencepost.broker.host import Trouble, TroubleKind
 from fencepost.broker.metrics_port import MetricsPort
 from fencepost.broker.node import Node
-from fencepost.broker.server import Server, now_ms
+from fencepost.broker.server import Server
 from fencepost.broker.status import partition_statuses, unserved
 from fencepost.broker.transactions.state import Transactions
 from fencepost.protocol import messages as m
@@ -54,7 +55,7 @@ async def test_an_open_transaction_holds_the_last_stable_offset_back() -> None:
         wire = await wires.open()
         await transacting(wire)
         found = await status_of(wire)
-        assert found.started_ms == server.counters.started_ms <= found.now_ms
+        assert found.started_ms == server.monitor.counters.started_ms <= found.now_ms
         topic = orders(found)
         assert (topic.open_transactions, topic.late, topic.hanging) == (1, (), ())
         assert (topic.stable_lag, topic.stable_lag_partition) == (1, ORDERS.partition)

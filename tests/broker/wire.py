@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import attrs
 import trio
 
 from fencepost.broker.admission import admission_to
+from fencepost.broker.broker_settings import BrokerSettings
+from fencepost.broker.clocks import now_ms
 from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.broker.host import Host
 from fencepost.broker.node import Node
-from fencepost.broker.server import BrokerSettings, Server, now_ms
+from fencepost.broker.server import Server
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import Storage
@@ -130,13 +132,11 @@ async def connecting(address: tuple[str, int]) -> AsyncGenerator[Wires]:
         await wires.close()
 
 
-@asynccontextmanager
-async def serving(
+@contextmanager
+def opened_server(
     settings: BrokerSettings | None = None, *, storage: Storage | None = None, contains_failures: bool = False
-) -> AsyncGenerator[tuple[Server, Wires]]:
-    """A server in this very task tree, to look into. An exception in its steps ends the test, unless it
-    `contains_failures`.
-    """
+) -> Generator[Server]:
+    """A server whose tasks have not been started."""
     settings = settings or BrokerSettings()
     directory = DataDirectory.open(storage or MemoryStorage(), settings=settings.journal)
     host = Host(Node(SETTINGS), directory, policy=settings.sync, contains_failures=contains_failures)
@@ -145,9 +145,19 @@ async def serving(
         listener.bind(("127.0.0.1", 0))
         listener.listen(100)
         listener.setblocking(False)
-        server = Server(settings, host, listener, admission_to(listener, settings.access))
+        yield Server(settings, host, listener, admission_to(listener, settings.access))
+
+
+@asynccontextmanager
+async def serving(
+    settings: BrokerSettings | None = None, *, storage: Storage | None = None, contains_failures: bool = False
+) -> AsyncGenerator[tuple[Server, Wires]]:
+    """A server in this very task tree, to look into. An exception in its steps ends the test, unless it
+    `contains_failures`.
+    """
+    with opened_server(settings, storage=storage, contains_failures=contains_failures) as server:
         server.turn()
-        async with trio.open_nursery() as nursery, connecting(listener.getsockname()) as wires:
+        async with trio.open_nursery() as nursery, connecting(server.listener.getsockname()) as wires:
             server.start(nursery)
             yield server, wires
             nursery.cancel_scope.cancel()

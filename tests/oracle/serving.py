@@ -19,7 +19,8 @@ from typing import Any
 import attrs
 import trio
 
-from fencepost.broker.server import BrokerSettings, Ready, serve_until_signalled
+from fencepost.broker.broker_settings import BrokerSettings
+from fencepost.broker.lifecycle import Ready, serve_until_signalled
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 

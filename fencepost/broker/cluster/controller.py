@@ -94,8 +94,8 @@ class Controller:
 
     def leader(self, partition: TopicPartition) -> Leader | None:
         """The leader of a partition, or None if the partition is unknown."""
-        topic = self.topics.get(partition.topic)
-        return None if topic is None else topic.leaders.get(partition.partition)
+        name, number = partition
+        return self.topics[name].leaders.get(number) if name in self.topics else None
 
     def is_gone(self, partition: TopicPartition) -> bool:
         """Whether the partition was deleted. A partition that is not known yet does not count as deleted:

@@ -98,7 +98,7 @@ def find_coordinator(node: Node, request: m.FindCoordinator, to: ReplyTo, now: i
         node.ask(node.settings.controller_id, wanted, InFlightTopicCreation(request=request, to=to))
 
 
-def answer_topic(node: Node, in_flight: InFlightTopicCreation, answer: Answered) -> None:
+def answer_topic(node: Node, in_flight: InFlightTopicCreation, answer: Answered, now: int) -> None:
     """Answer after the creation. If this node has not read the topic's records yet, clients retry."""
     if _internal_topic(node, in_flight.request).topic in node.cluster.topics:
         _answer_coordinator(node, in_flight.request, in_flight.to)

@@ -63,7 +63,7 @@ def register(node: Node) -> None:
     node.ask(settings.controller_id, request, InFlightRegistration())
 
 
-def answer_registration(node: Node, answer: Answered, now: int) -> None:
+def answer_registration(node: Node, in_flight: InFlightRegistration, answer: Answered, now: int) -> None:
     """Begin to fetch the metadata log once the registration is accepted."""
     if isinstance(answer.body, m.BrokerRegistrationReply):
         node.following.broker_epoch = answer.body.broker_epoch
@@ -89,7 +89,7 @@ def _ask_for_news(node: Node) -> None:
     node.ask(node.settings.controller_id, request, InFlightMetadataFetch())
 
 
-def answer_news(node: Node, answer: Answered, now: int) -> None:
+def answer_news(node: Node, in_flight: InFlightMetadataFetch, answer: Answered, now: int) -> None:
     """Apply fetched records; `act_on_news` handles this node's own partitions as the step ends."""
     found = answer.body.partitions[0] if isinstance(answer.body, m.FetchReply) else None
     if found is not None and found.error is NO_ERROR:

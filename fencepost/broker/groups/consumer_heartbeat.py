@@ -90,7 +90,7 @@ HEARTBEAT_CHECKS: Final[tuple[Check[ConsumerGroupHeartbeat], ...]] = (
         lambda r: _joins(r) and r.rebalance_timeout_ms == NO_REBALANCE_TIMEOUT,
     ),
     _check(
-        "joins and does not say that it owns nothing",
+        "joins without an empty list of owned partitions",
         _INVALID,
         lambda r: _joins(r) and r.topic_partitions != (),
     ),
@@ -100,7 +100,7 @@ HEARTBEAT_CHECKS: Final[tuple[Check[ConsumerGroupHeartbeat], ...]] = (
         lambda r: _joins(r) and r.subscribed_topic_names is None and r.subscribed_topic_regex is None,
     ),
     _check(
-        "leaves for a while and is not static",
+        "leaves temporarily and is not static",
         _INVALID,
         lambda r: r.member_epoch == AWAY_EPOCH and r.instance_id is None,
     ),

@@ -108,7 +108,7 @@ def has_transaction(header: BatchHeader) -> bool:
 
 
 def _is_unreadable(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Parsed]) -> bool:
-    return any(isinstance(found, Refused) and found.error is ErrorCode.CORRUPT_MESSAGE for found in parsed)
+    return ErrorCode.CORRUPT_MESSAGE in [found.error for found in parsed if isinstance(found, Refused)]
 
 
 def _lacks_transactional_id(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Parsed]) -> bool:

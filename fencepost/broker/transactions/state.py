@@ -255,9 +255,9 @@ def became_durable(state: Transactions, offset: int) -> list[str]:
 def known_record(state: Transactions, name: str) -> TransactionRecord | None:
     """The record of an id, completed from the notes."""
     record = state.records.get(name)
-    ids = state.other_ids.get(name)
-    if record is None or ids is None:
+    if record is None or name not in state.other_ids:
         return record
+    ids = state.other_ids[name]
     return record._replace(previous_producer_id=ids.previous, next_producer_id=ids.next)
 
 

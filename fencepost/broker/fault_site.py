@@ -1,0 +1,114 @@
+"""Where faults act on a server: between the appends of the host, on its syncs, its clock and its end.
+
+Rule: the injector decides what strikes (fault_injector.py); here are the places at which it is asked, and the
+tasks and requests by which faults come and go. A server without faults and observers runs none of this.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import trio
+
+from fencepost.broker.clocks import monotonic_ms, now_ms
+from fencepost.broker.connections import Connection
+from fencepost.broker.contract import Append, Reply, ReplyTo
+from fencepost.broker.fault_injector import BrokerFaultInjector
+from fencepost.broker.fault_requests import FAULT_REQUESTS, is_of_this_machine
+from fencepost.broker.faults import Abilities
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.notices import BROKER
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import Request
+
+if TYPE_CHECKING:
+    from fencepost.broker.broker_settings import BrokerSettings
+    from fencepost.broker.server import Server
+
+
+class FaultSite:
+    """One server as its faults see it: the `Site` of fault_injector.py. `is_held`: it neither works nor
+    sends.
+    """
+
+    def __init__(self, server: Server, injector: BrokerFaultInjector) -> None:
+        self.injector = injector
+        self.host = server.host
+        self.is_held = False
+        self.turn = server.turn
+        self.send_answers = server.send_answers
+        self.kill = server.kill
+        self._wake_clock = server.wake_clock
+        self._observer = server.observer
+        self._deadline = trio.lowlevel.ParkingLot()
+
+    @property
+    def goes_by_steps(self) -> bool:
+        """Whether somebody needs to hear of each append."""
+        return self.injector.is_active or self._observer is not None
+
+    def now(self) -> int:
+        """The time of records and deadlines on this broker's clock, which a fault may have moved."""
+        return now_ms() + self.injector.clock_ms
+
+    def work_by_steps(self, now: int) -> None:
+        """As `Host.work_until_idle`, and faults and an observer hear of each append."""
+        host, injector = self.host, self.injector
+        while not (host.is_idle or self.is_held):
+            ahead = host.to_do[0] if host.to_do else None
+            if ahead is None and host.answers and not host.requests_waiting:
+                self.send_answers()
+            elif not isinstance(ahead, Append):
+                host.work(now)
+            elif injector.allows(ahead):
+                host.work(now)
+                if self._observer is not None:
+                    self._observer.appended(ahead)
+                injector.written(ahead)
+        self.send_answers()
+
+    def control(self, connection: Connection, request: Request, to: ReplyTo) -> None:
+        """Answer a request about faults: past the node, which may be paused."""
+        session = connection.session
+        has_rights = session is not None and session.acls is not None  # then they have been checked
+        if has_rights or is_of_this_machine(connection.client_host):
+            self.injector.send(Reply(to, body=FAULT_REQUESTS[type(request)](self.injector, request)))
+        else:
+            self.injector.send(Reply(to, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+
+    def struck(self, label: str, to: ReplyTo | None = None) -> None:
+        """A fault struck, or ended."""
+        BROKER.info("injected fault: %s", label)
+        if self._observer is not None:
+            self._observer.struck(label, to)
+
+    def wake(self) -> None:
+        """Look at all deadlines again: one has come, or the clock has jumped."""
+        self._deadline.unpark_all()
+        self._wake_clock()
+
+    async def keep_faults(self) -> None:
+        """Let faults strike, and end, at their times."""
+        while True:
+            due_ms = self.injector.next_due_ms
+            if due_ms is not None and due_ms <= monotonic_ms():
+                self.injector.due()
+                self.turn()
+                continue
+            seconds = math.inf if due_ms is None else (due_ms - monotonic_ms()) / 1000
+            with trio.move_on_after(seconds):
+                await self._deadline.park()
+
+
+def injector_of(settings: BrokerSettings) -> BrokerFaultInjector:
+    """The faults that the settings ask for. Raises BadPhrase if this broker cannot play one of them."""
+    abilities = Abilities(
+        node_id=settings.node.node_id,
+        syncs=settings.sync is not SyncPolicy.NONE,
+        has_disk=settings.directory is not None,
+    )
+    injector = BrokerFaultInjector(monotonic_ms, abilities)
+    for text in settings.faults:
+        injector.add(text)
+    return injector

@@ -1,0 +1,78 @@
+"""The sockets that a broker listens on: one for clients, and one for metrics.
+
+Rule: an address that cannot be bound, or that clients could not connect to, is refused before anything else
+of the broker exists.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final, NamedTuple
+
+from fencepost.broker.broker_settings import BrokerSettings
+from fencepost.protocol.errors import FencepostError
+
+PORT_MAX: Final = 65_535
+EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # the hosts that stand for all interfaces
+
+
+class CannotListen(FencepostError):
+    """The broker cannot listen on this address; the message says what to do."""
+
+
+def parsed_listener(text: str) -> tuple[str, int]:
+    """The host and port of `HOST:PORT`; an IPv6 address stands in brackets. ValueError if it is not that."""
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not bare or (":" in bare) != (bare != host) or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+        raise ValueError(f"{text!r} is not HOST:PORT, such as broker.example:9092")
+    return bare, int(port)
+
+
+class BoundSockets(NamedTuple):
+    """The socket for clients, and the one for metrics if there is one."""
+
+    clients: socket.socket
+    metrics: socket.socket | None
+
+    def close(self) -> None:
+        self.clients.close()
+        if self.metrics is not None:
+            self.metrics.close()
+
+
+def bound_sockets(settings: BrokerSettings, *, listens: bool) -> BoundSockets:
+    """Sockets that are bound to the addresses of these settings; connections are refused unless they
+    `listen`. Raises CannotListen.
+    """
+    if settings.advertised is None and settings.host in EVERY_ADDRESS:
+        raise CannotListen(
+            f"{settings.host!r} stands for every address of this machine, and clients need one that they can "
+            "connect to; give it as the advertised listener (--advertised-listener HOST:PORT)"
+        )
+    clients, metrics = _bound(settings.host, settings.port, listens=listens), None
+    if settings.metrics_port is not None:
+        try:
+            metrics = _bound(settings.metrics_host, settings.metrics_port, listens=listens)
+        except CannotListen:
+            clients.close()
+            raise
+    return BoundSockets(clients, metrics)
+
+
+def _bound(host: str, port: int, *, listens: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        if listens:
+            listener.listen(1024)
+    except (OSError, UnicodeError) as problem:  # UnicodeError: no host can have this name
+        listener.close()
+        is_wrong_host = isinstance(problem, socket.gaierror | UnicodeError)
+        advice = "choose another host" if is_wrong_host else "choose another port, or 0 for a free one"
+        reason = getattr(problem, "strerror", None) or problem
+        raise CannotListen(f"cannot listen on {host}:{port}: {reason}; {advice}") from problem
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,93 @@
+"""Functions of a user that a broker calls in its thread: an observer, and what watches its points.
+
+Rule: an error in one of them is the user's, and not a failure of the broker, which goes on without this
+function. Whoever stops the broker gets the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from fencepost.broker.contract import Append, Input, Outcome, Reply, ReplyTo
+from fencepost.broker.node import Node
+from fencepost.broker.observer import Observer
+from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.frames import RequestFrame
+
+
+class ObserverFailed(FencepostError):
+    """An observer of a broker, or a function that watches its points, raised the error that is chained. It
+    was not called any more after that.
+    """
+
+
+@attrs.define(eq=False)
+class UserCalls:
+    """The functions of one user, and the first error of each."""
+
+    failures: list[tuple[str, BaseException]] = attrs.Factory(list[tuple[str, BaseException]])
+
+    def guarded(self, what: str, call: Callable[..., None]) -> Callable[..., None]:
+        """A function that calls this one until it raises an error. `what`: its name in the report."""
+        is_over = False
+
+        def guard(*arguments: Any) -> None:
+            nonlocal is_over
+            if not is_over:
+                try:
+                    call(*arguments)
+                except BaseException as problem:  # noqa: BLE001 - also pytest.fail(), which is no Exception
+                    is_over = True
+                    self.failures.append((what, problem))
+
+        return guard
+
+    def observing(self, observer: Observer) -> Observer:
+        """An observer that hands everything to this one until it raises an error."""
+        return _Guarded(observer, self.guarded("the observer", _call))
+
+    def take_failure(self) -> ObserverFailed | None:
+        """The first error since the last call, ready to be raised."""
+        if not self.failures:
+            return None
+        (what, problem), *_ = self.failures
+        self.failures.clear()
+        failed = ObserverFailed(f"{what} raised {type(problem).__name__}: {problem}")
+        failed.__cause__ = problem
+        return failed
+
+
+def _call(hear: Callable[..., None], *arguments: object) -> None:
+    hear(*arguments)
+
+
+@attrs.frozen
+class _Guarded:
+    """An observer behind a guard."""
+
+    observer: Observer
+    guard: Callable[..., None]
+
+    def started(self, node: Node) -> None:
+        self.guard(self.observer.started, node)
+
+    def killed(self) -> None:
+        self.guard(self.observer.killed)
+
+    def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
+        self.guard(self.observer.asked, to, arrived)
+
+    def answered(self, answer: Reply, lost_because: str | None) -> None:
+        self.guard(self.observer.answered, answer, lost_because)
+
+    def appended(self, append: Append) -> None:
+        self.guard(self.observer.appended, append)
+
+    def struck(self, label: str, to: ReplyTo | None) -> None:
+        self.guard(self.observer.struck, label, to)
+
+    def stepped(self, arrived: Input, outcome: Outcome) -> None:
+        self.guard(self.observer.stepped, arrived, outcome)
