@@ -33,6 +33,14 @@ batch.
 # stays open while an earlier batch of its partition still waits to be sent: closing it would not send it
 # sooner, and more records fit in. That is how throughput grows when the broker is slow.
 #
+# Without linger (`linger_ms` is 0), a part-filled batch also stays open while an earlier batch of its
+# partition has no acknowledgement, as a small segment of TCP waits (Nagle, RFC 896). Otherwise, records that
+# are sent faster than the broker answers would have a request each. A lone record is sent at once, and a full
+# batch never waits:
+#
+#     send a    send b    send c                ack of a              ack of b, c
+#     [a] -->   [b]       [b c]                 [b c] -->             nothing is open
+#
 # Partitions. A record with a key goes to the partition that the partitioner selects (`partitioners`). Records
 # without a key go to the sticky partition, which changes with each closed batch (KIP-480), so batches fill
 # up.
@@ -191,7 +199,7 @@ class Accumulator:
         """Closes the batches that are open for `linger_ms`; True if there was one.
 
         A batch stays open while earlier batches of its partition wait to be sent: closing it would not send
-        it sooner.
+        it sooner. Without linger, it stays open while they wait for their acknowledgement, too.
         """
         if not self.lingering:
             return False
@@ -202,14 +210,19 @@ class Accumulator:
             batch = self.lingering.popleft()
             if not self.is_open(batch):
                 continue
-            queue = self.queues.get(batch.where)
-            if queue is not None and queue.ready:  # an earlier batch waits
+            if self._waits_for_earlier(batch):
                 kept.append(batch)
             else:
                 self.close(batch)
                 closed = True
         self.lingering.extendleft(reversed(kept))
         return closed
+
+    def _waits_for_earlier(self, batch: ProducerBatch) -> bool:
+        queue = self.queues.get(batch.where)
+        if queue is None:
+            return False
+        return bool(queue.ready or (queue.unacked and not self.settings.linger_ms))
 
     def queue(self, partition: TopicPartition) -> PartitionQueue:
         """The queue of a partition, made at first use."""
@@ -239,7 +252,7 @@ class Accumulator:
             for queue in self.queues.values()
         )
 
-    def overdue(self, opened_before: int) -> Iterator[ProducerBatch]:
+    def overdue(self, opened_before: float) -> Iterator[ProducerBatch]:
         """The batches that were opened before this time, oldest first."""
         return takewhile(lambda batch: batch.opened_at < opened_before, self.batches.values())
 

@@ -93,8 +93,8 @@ class ProducerBatch:
     keys: list[bytes | None] | None = None
     timestamps: list[int] | None = None
     headers: list[Headers | None] | None = None
-    callbacks: Ignored[list[tuple[int, OnDelivery]] | None] = None
-    """By the index of the record. Those of a late record, which is not part of the batch, are not called."""
+    callbacks: Ignored[list[tuple[range, OnDelivery]] | None] = None
+    """By the indexes of records. Those of a late record, which is not part of the batch, are not called."""
     is_closed: bool = False
     record_count: int = 0
     data: bytearray | None = None
@@ -126,7 +126,7 @@ class ProducerBatch:
         _, value, key, _, timestamp_ms, headers, on_delivery = record
         index = len(self.values)
         if on_delivery is not None:
-            self.call_back(index, on_delivery)
+            self.call_back(range(index, index + 1), on_delivery)
         size = self.size + record_size(record)
         if self.keys is not None or key is not None:
             keys: list[bytes | None] = self.keys or [None] * index
@@ -146,11 +146,11 @@ class ProducerBatch:
         self.values.append(value)
         return index
 
-    def call_back(self, index: int, on_delivery: OnDelivery) -> None:
-        """Calls a function when the record at `index` is done; before that record is appended."""
+    def call_back(self, indexes: range, on_delivery: OnDelivery) -> None:
+        """Calls a function for each record at `indexes` when it is done; before they are appended."""
         if self.callbacks is None:
             self.callbacks = []
-        self.callbacks.append((index, on_delivery))
+        self.callbacks.append((indexes, on_delivery))
 
     def outcome_of(self, index: int) -> tuple[ClientError | None, RecordMetadata]:
         """The error of a record or None, and its place; only when the batch is done."""
@@ -202,16 +202,14 @@ def check_record(record: ProducerRecord) -> None:
     topic, value, key, partition, timestamp_ms, headers, on_delivery = cast("tuple[object, ...]", record)
     if type(topic) is not str:
         raise TypeError(f"topic must be a string, not {topic!r}")
-    for name, content in (("value", value), ("key", key)):
-        if type(content) not in CONTENTS:
-            raise TypeError(f"{name} must be bytes or None, not {content!r}: set {name}_serializer")
-    for name, number, high in (
-        ("partition", partition, INT32_MAX), ("timestamp_ms", timestamp_ms, INT64_MAX),
-    ):  # fmt: skip
-        if number is not None and type(number) is not int:
-            raise TypeError(f"{name} must be a whole number or None, not {number!r}")
-        if number is not None and not 0 <= number <= high:
-            raise ValueError(f"{name} must be a whole number from 0 to {high}, not {number!r}")
+    if type(value) not in CONTENTS:
+        raise _no_content("value", value)
+    if type(key) not in CONTENTS:
+        raise _no_content("key", key)
+    if partition is not None:
+        _check_number("partition", partition, INT32_MAX)
+    if timestamp_ms is not None:
+        _check_number("timestamp_ms", timestamp_ms, INT64_MAX)
     if on_delivery is not None and not callable(on_delivery):
         raise TypeError(f"on_delivery must be a function of an error and a place, not {on_delivery!r}")
     if headers is not None and not isinstance(headers, (list, tuple)):
@@ -220,6 +218,17 @@ def check_record(record: ProducerRecord) -> None:
         parts = cast("tuple[object, ...]", header) if isinstance(header, (list, tuple)) else ()
         if tuple(map(type, parts)) not in HEADER_TYPES:
             raise TypeError(f"each of headers must be a pair (string, bytes or None), not {header!r}")
+
+
+def _no_content(name: str, content: object) -> TypeError:
+    return TypeError(f"{name} must be bytes or None, not {content!r}: set {name}_serializer")
+
+
+def _check_number(name: str, number: object, high: int) -> None:
+    if type(number) is not int:
+        raise TypeError(f"{name} must be a whole number or None, not {number!r}")
+    if not 0 <= number <= high:
+        raise ValueError(f"{name} must be a whole number from 0 to {high}, not {number!r}")
 
 
 def record_size(record: ProducerRecord) -> int:

@@ -250,7 +250,7 @@ class ProducerCalls:
         error says why the oldest one is sent again; NO_ERROR: no broker has answered. Sending goes on.
         """
         overdue: dict[TopicPartition, ErrorCode] = {}
-        for batch in self._machine.accumulator.overdue(int(self._driver.now - after_ms)):
+        for batch in self._machine.accumulator.overdue(self._driver.now - after_ms):
             overdue.setdefault(batch.where, batch.last_error)
         return overdue
 
@@ -306,6 +306,8 @@ class ProducerCalls:
         `timeout_ms`: the limit, None for `max_block_ms`. TransactionAborted when the transaction failed and
         must be aborted. CommitOutcomeUnknown when the commit was sent and no answer arrived in time, or the
         caller was interrupted; this error replaces the cancellation of a task, so that no caller can miss it.
+        KeyboardInterrupt stays what it is, with that error as its cause: CommitOutcomeUnknown, or
+        TransactionAborted if the commit was not sent yet; a note says so if the commit was done.
         """
         # A new connection may be refused while an EndTxn that was sent has no answer: it stays unknown.
         ends_the_wait = (*self._driver.cancelled, AuthenticationFailed)
@@ -321,9 +323,12 @@ class ProducerCalls:
             raise
         except (ClientError, GeneratorExit):
             raise  # the call has its result; or the simulated process was killed
-        except BaseException:  # Ctrl-C
-            self._give_up_commit()
-            raise
+        except BaseException as interruption:  # Ctrl-C stays what it is, and says what became of the commit
+            failure = self._give_up_commit()
+            if failure is None:
+                interruption.add_note("Before this interruption, the transaction was committed")
+                raise
+            raise interruption from failure.exception()
 
     def abort_transaction(self, timeout_ms: Milliseconds | None = None) -> CallScript[None]:
         """Aborts the transaction: read_committed readers never see its records. Unsent records are dropped.
@@ -340,7 +345,7 @@ class ProducerCalls:
         if self._is_waiting:
             raise WrongState(
                 f"{operation.value}() is not allowed while another thread or task waits for "
-                "init_transactions(), commit_transaction() or abort_transaction(): let one of them call these"
+                "init_transactions(), commit_transaction() or abort_transaction(): call these from only one"
             )
         if self._unfinished is not operation:  # after a timeout the same call waits for the same request
             resolved.pop(operation, None)
@@ -668,11 +673,12 @@ class ConsumerCalls(RequestCalls):
 
         `offsets`: by partition, the offset of the next record to read, or an OffsetAndMetadata. CommitFailed
         when other members may already read the partitions; RebalanceInProgress when the group is between two
-        generations.
+        generations. WrongState when the consumer has no group.
         """
+        group = self._group  # looked up first: without one, nothing to commit is an error, too
         chosen = self._consumer.positions if offsets is None else offsets
         if chosen:
-            yield from self.ask(self._consumer.commit_request(chosen), self._group)
+            yield from self.ask(self._consumer.commit_request(chosen), group)
 
     @property
     def _group(self) -> CoordinatorOf:

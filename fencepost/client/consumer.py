@@ -80,6 +80,8 @@ from fencepost.protocol.fork import Ignored, Ordered, Shared
 from fencepost.protocol.terms import LATEST_TIMESTAMP, CoordinatorType, IsolationLevel, TopicPartition
 
 FETCH_BYTES_MIN: Final = 1
+# A broker reads no request from a connection that has eight fetches in progress (broker/memory.py).
+WAITING_FETCHES_MAX: Final = 7
 IO_TICK_MS: Final = 10
 
 
@@ -95,6 +97,8 @@ class Reading:
     fetched: list[Selection] = attrs.field(factory=list, kw_only=True)
     in_flight: int | None = attrs.field(default=None, kw_only=True)
     """The token of the fetch in flight."""
+    is_at_end: bool = attrs.field(default=False, kw_only=True)
+    """Whether the last fetch brought nothing."""
     lookup: int | None = attrs.field(default=None, kw_only=True)
     """The number of the call that will return the position."""
     attempts: int = attrs.field(default=0, kw_only=True)
@@ -118,6 +122,7 @@ class Reading:
     def forget(self) -> None:
         """Makes the position unknown; pending answers no longer match."""
         self.position = self.in_flight = self.lookup = self.problem = None
+        self.is_at_end = False
         self.fetched.clear()
 
 
@@ -336,6 +341,7 @@ class ConsumerMachine(RequestMachine):
             aborted=result.aborted if self.settings.filters_aborted else None,
             decoding=self._decoding,
         )
+        reading.is_at_end = selection.next_offset == reading.fetch_offset
         reading.fetch_offset = selection.next_offset
         if selection.damage is not None:  # raised when the batches before it were taken
             because = f"partition {reading.partition} at offset {reading.fetch_offset}: {selection.damage}"
@@ -429,10 +435,12 @@ class ConsumerMachine(RequestMachine):
         return super()._step(now)
 
     def _wake_at(self, now: int) -> int | None:
-        retries = [r.retry_at for r in self.readings.values() if r.retry_at > now and r.in_flight is None]
-        member = None if self.member is None else self.member.wake_at()
-        others = [at for at in (self.calls.wake_at(now), member) if at is not None]
-        return min([*retries, *others], default=None)
+        times = [r.retry_at for r in self.readings.values() if r.retry_at > now and r.in_flight is None]
+        if (at := self.calls.wake_at(now)) is not None:
+            times.append(at)
+        if self.member is not None and (at := self.member.wake_at()) is not None:
+            times.append(at)
+        return min(times, default=None)
 
     def _notice_unknown_topics(self, now: int) -> None:
         """A topic may be about to be created: UnknownTopic is raised only if it stays unknown."""
@@ -494,13 +502,19 @@ class ConsumerMachine(RequestMachine):
             if leader is not None:
                 by_node.setdefault(leader, []).append(reading)
         for node, readings in by_node.items():
-            token = self.calls.once(node, self._fetch_request(readings))
-            for reading in readings:
-                reading.in_flight = token
+            # Partitions come to their ends at different times, each with a fetch that waits there. A further
+            # fetch must not wait too, or no request would be read, not even one for records that are there.
+            may_wait = self.calls.unanswered(node) < WAITING_FETCHES_MAX
+            asked = readings if may_wait else [reading for reading in readings if not reading.is_at_end]
+            if asked:
+                wait_ms = self.settings.fetch_max_wait_ms if may_wait else 0
+                token = self.calls.once(node, self._fetch_request(asked, wait_ms))
+                for reading in asked:
+                    reading.in_flight = token
 
-    def _fetch_request(self, readings: list[Reading]) -> m.Fetch:
+    def _fetch_request(self, readings: list[Reading], max_wait_ms: int) -> m.Fetch:
         return m.Fetch(
-            max_wait_ms=self.settings.fetch_max_wait_ms,
+            max_wait_ms=max_wait_ms,
             min_bytes=FETCH_BYTES_MIN,
             max_bytes=self.settings.fetch_max_bytes,
             isolation_level=self.settings.isolation_level,

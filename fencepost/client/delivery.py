@@ -185,7 +185,7 @@ class Delivery:
                     self.calls.cluster.forget_leader(queue.partition)
                 batch.attempts += 1
                 batch.last_error = error
-                batch.retry_at = now + backoff_ms(batch.attempts)
+                batch.retry_at = now + backoff_ms(batch.attempts, error)
                 return None
             case _:
                 return Refusal(batch, error, remedy)

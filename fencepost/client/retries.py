@@ -18,7 +18,8 @@ errors of their own, pass through `once` and are returned untouched.
 #                                  |  coordinator is forgotten                       |
 #                                  +-------------------------------------------------+---> FinishedCall
 #
-# * The backoff doubles from 10 ms to a second, without jitter: a run of the simulator must repeat exactly.
+# * The backoff doubles from 10 ms (1 ms after CONCURRENT_TRANSACTIONS) to a second, without jitter: a run of
+#   the simulator must repeat exactly.
 # * A call for a coordinator that is not known submits a FindCoordinator and waits in `_waiting`. The lookup
 #   is shared: if it fails for good, it ends every call that waits for that coordinator.
 # * Metadata is one call that never ends while a wanted topic is undecided. At most one is in flight, and
@@ -167,6 +168,10 @@ class PendingCalls:
         self._send(node_id, request, token)
         return token
 
+    def unanswered(self, node_id: int) -> int:
+        """The number of requests of `once` that a node has not answered, wanted or not."""
+        return sum(sent_to == node_id for sent_to in self._tokens.values())
+
     def _send(self, node_id: int, request: Request, token: int, timeout_ms: int | None = None) -> None:
         version = self.versions.get(type(request), NEWEST_VERSION)
         if isinstance(request, m.ListOffsets):
@@ -238,7 +243,7 @@ class PendingCalls:
         call.attempts += 1
         call.indefinite = call.indefinite or not error.definite
         call.last_error = error
-        call.retry_at = now + backoff_ms(call.attempts)
+        call.retry_at = now + backoff_ms(call.attempts, error)
         remedy = remedy_of(type(call.request), error)
         match remedy:
             case Remedy.RETRY:

@@ -6,9 +6,9 @@ costs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
 
 from fencepost.client.batch import ProducerBatch, RecordMetadata
 from fencepost.protocol.terms import TopicPartition
@@ -66,6 +66,10 @@ class BatchRun(NamedTuple):
     first: int
     length: int
 
+    def outcomes(self) -> list[RecordMetadata]:
+        """The places of the records, or raises the first error; only when the batch is done."""
+        return [delivered(self.batch, index) for index in range(self.first, self.first + self.length)]
+
 
 class PendingColumn(Generic[OwnerT]):
     """The records of one `send_many`: runs in batches, each with its indexes in the columns."""
@@ -92,9 +96,50 @@ class PendingColumn(Generic[OwnerT]):
         """Whether each record is stored or has failed."""
         return all(run.batch.is_done for run, _ in self._runs)
 
-    def outcomes(self) -> list[RecordMetadata]:
+    def outcomes(self) -> StoredRecords:
         """The places in the order of the columns, or raises the first error; only when done."""
-        found: dict[int, RecordMetadata] = {}
-        for (batch, first, _), places in self._runs:
-            found.update((place, delivered(batch, first + i)) for i, place in enumerate(places))
-        return [found[place] for place in range(len(self))]
+        for run, _ in self._runs:
+            if run.batch.base_offset < 0:  # not every record of the batch has an offset
+                run.outcomes()
+        return StoredRecords(self._runs)
+
+
+class StoredRecords(Sequence[RecordMetadata]):
+    """Where the records of one `send_many` are stored, in the order of its columns. A place becomes an object
+    when it is asked for: a program that only counts the records pays per batch.
+    """
+
+    __slots__ = ("_places", "_runs")
+
+    def __init__(self, runs: Sequence[tuple[BatchRun, Sequence[int]]]) -> None:
+        self._runs = runs
+        self._places: list[RecordMetadata] | None = None
+
+    def __len__(self) -> int:
+        return sum(run.length for run, _ in self._runs)
+
+    @overload
+    def __getitem__(self, index: int) -> RecordMetadata: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RecordMetadata]: ...
+    def __getitem__(self, index: int | slice) -> RecordMetadata | list[RecordMetadata]:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[RecordMetadata]:
+        return iter(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all() == list(cast("Sequence[object]", other))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - like a list, whose place it takes
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+    def _all(self) -> list[RecordMetadata]:
+        if self._places is None:
+            found: dict[int, RecordMetadata] = {}
+            for run, places in self._runs:
+                found.update(zip(places, run.outcomes(), strict=True))
+            self._places = [found[place] for place in range(len(found))]
+        return self._places

@@ -14,6 +14,7 @@ IO thread may close a batch during an append, and the append notices it afterwar
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from threading import get_ident
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -44,6 +45,12 @@ class Share(NamedTuple):
     values: Sequence[Any]
     keys: Sequence[Any] | None
     places: Sequence[int]
+    on_delivery: OnDelivery | None = None
+
+    def record(self, topic: str, index: int) -> ProducerRecord:
+        """One of the records, for the slow path."""
+        key = None if self.keys is None else self.keys[index]
+        return ProducerRecord(topic, self.values[index], key, self.partition, on_delivery=self.on_delivery)
 
 
 class SendPath(Generic[OutcomeT]):
@@ -137,8 +144,7 @@ class SendPath(Generic[OutcomeT]):
                     run = run._replace(length=max(0, min(run.length, self._count_of(batch) - run.first)))
                 if run.length:
                     return run
-        key = None if share.keys is None else share.keys[start]
-        outcome: Any = self._put_slowly(ProducerRecord(topic, share.values[start], key, share.partition))
+        outcome: Any = self._put_slowly(share.record(topic, start))
         return BatchRun(outcome[1], outcome[2], 1)
 
     def _columns(
@@ -188,18 +194,22 @@ class SendPath(Generic[OutcomeT]):
 
 
 def shares(
-    route: Route, values: Sequence[Any], keys: Sequence[Any] | None, partition: int | None
+    route: Route,
+    values: Sequence[Any],
+    keys: Sequence[Any] | None,
+    partition: int | None,
+    on_delivery: OnDelivery | None,
 ) -> Iterator[Share]:
     """Splits columns by the partitions of the keys; keeps the order within each partition."""
     if keys is None or partition is not None:
-        yield Share(partition, values, keys, range(len(values)))
+        yield Share(partition, values, keys, range(len(values)), on_delivery)
         return
-    places: dict[int | None, list[int]] = {}
     partition_of = route.partition_of
+    places: defaultdict[int | None, list[int]] = defaultdict(list)
     for place, key in enumerate(keys):
-        places.setdefault(None if key is None else partition_of[key], []).append(place)
+        places[None if key is None else partition_of[key]].append(place)
     for where, chosen in places.items():
-        yield Share(where, [values[i] for i in chosen], [keys[i] for i in chosen], chosen)
+        yield Share(where, [values[i] for i in chosen], [keys[i] for i in chosen], chosen, on_delivery)
 
 
 def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
@@ -212,6 +222,8 @@ def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
         return None
     chunk = values[start : start + count]
     first = len(batch.values)
+    if share.on_delivery is not None:
+        batch.call_back(range(first, first + count), share.on_delivery)
     batch.room -= _size(chunk, None if keys is None else keys[start : start + count])
     if batch.keys is not None:
         batch.keys.extend([None] * count if keys is None else keys[start : start + count])

@@ -16,6 +16,7 @@ from fencepost.client.assignors import ASSIGNORS
 from fencepost.client.partitioners import Partitioner, murmur2
 from fencepost.protocol import messages as m
 from fencepost.protocol.compression import Compression
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import (
     EARLIEST_TIMESTAMP,
@@ -29,6 +30,10 @@ from fencepost.protocol.terms import (
 # is 100, retry.backoff.max.ms 1000).
 RETRY_BACKOFF_MS: Final = 10
 RETRY_BACKOFF_MAX_MS: Final = 1_000
+# After CONCURRENT_TRANSACTIONS: the broker still syncs its log or writes the markers of the last transaction,
+# which takes about a millisecond, so a pause of 10 would be most of a short transaction. Kafka shortens this
+# pause too, to 20 ms (TransactionManager.ADD_PARTITIONS_RETRY_BACKOFF_MS).
+CONCURRENT_BACKOFF_MS: Final = 1
 
 # How long a topic may stay unknown before a caller gets UnknownTopic: long enough for a topic that is being
 # created right now.
@@ -61,9 +66,13 @@ def duration_ms(strategy: str) -> int | None:
     return int(sum(float(part or 0) * unit for part, unit in zip(found.groups(), _UNITS_MS, strict=True)))
 
 
-def backoff_ms(attempts: int) -> int:
-    """The pause (ms) after `attempts` attempts: it doubles, without jitter, so that simulated runs repeat."""
-    return min(RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS << min(max(attempts - 1, 0), 10))
+def backoff_ms(attempts: int, error: ErrorCode = NO_ERROR) -> int:
+    """The pause (ms) after `attempts` attempts, the last of which ended with `error`.
+
+    It doubles with each attempt, without jitter, so that simulated runs repeat.
+    """
+    first = CONCURRENT_BACKOFF_MS if error is ErrorCode.CONCURRENT_TRANSACTIONS else RETRY_BACKOFF_MS
+    return min(RETRY_BACKOFF_MAX_MS, first << min(max(attempts - 1, 0), 10))
 
 
 def _from(low: int, high: int = INT32_MAX) -> Callable[[object, attrs.Attribute[int], int], None]:

@@ -295,6 +295,32 @@ async def a_callback_is_told_what_became_of_its_record(clients: Clients) -> None
 
 
 @story
+async def a_column_has_one_callback_for_all_its_records(clients: Clients) -> None:
+    told: list[tuple[ClientError | None, RecordMetadata]] = []
+
+    def tell(error: ClientError | None, place: RecordMetadata) -> None:
+        told.append((error, place))
+
+    async with clients.producer(transactional_id="pay", linger_ms=60_000, batch_size=1_000) as producer:
+        await producer.init_transactions()
+        async with producer.transaction():
+            values, keys = [b"%d" % i for i in range(500)], [b"%d" % (i % 7) for i in range(500)]
+            sent = await producer.send_many("t", values, keys, on_delivery=tell)
+            await producer.flush()
+            placed = await sent
+            await producer.send_many("t", [b"silent"])
+        assert {error for error, _ in told} == {None}
+        assert sorted(place for _, place in told) == sorted(placed)
+        with pytest.raises(TypeError, match="on_delivery"):
+            await producer.send_many("t", [b"x"], on_delivery=cast("Any", 7))
+        told.clear()
+        producer.begin_transaction()
+        await producer.send_many("t", [b"a", None], on_delivery=tell)
+        await producer.abort_transaction()
+    assert ["was aborted before this record was stored" in str(error) for error, _ in told] == [True, True]
+
+
+@story
 async def an_unknown_topic_is_named(clients: Clients) -> None:
     async with clients.producer() as producer:
         with pytest.raises(UnknownTopic, match="topic 'nowhere' does not exist"):

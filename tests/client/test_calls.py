@@ -270,6 +270,18 @@ def test_pauses_double_up_to_a_second() -> None:
     assert pauses[-1] == RETRY_BACKOFF_MAX_MS
 
 
+def test_a_call_that_meets_the_end_of_the_last_transaction_is_soon_retried() -> None:
+    talk = Asking()
+    talk.ask(LIST, ANY_NODE)
+    for pause_ms in (1, 2, 4, 8):
+        talk.answer(None, ErrorCode.CONCURRENT_TRANSACTIONS)
+        talk.step(pause_ms - 1)
+        assert not talk.sent
+        talk.step(1)
+        assert [kind for _, kind in talk.waiting] == [m.ListTransactions]
+    assert backoff_ms(100, ErrorCode.CONCURRENT_TRANSACTIONS) == RETRY_BACKOFF_MAX_MS
+
+
 @pytest.mark.parametrize("text", ["", "host", "host:", ":9", "host:0", "host:70000", "host:x", "a:1,,b:2"])
 def test_a_bootstrap_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host:port"):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.consumer import WAITING_FETCHES_MAX, ConsumerMachine
 from fencepost.client.consumer_records import AbortedFilter, ConsumedBatch, RecordDecoder, select
 from fencepost.client.effects import CallAnswered, Effect, SendRequest, WakeAt
 from fencepost.client.errors import ClientError, CorruptRecords, OffsetOutOfRange, UnknownTopic, WrongState
@@ -197,7 +197,10 @@ class Reader:
                     raise AssertionError(effect)
 
     def metadata(self) -> m.MetadataReply:
-        parts = (m.PartitionMetadata(partition=0, leader_id=1, leader_epoch=0),)
+        parts = tuple(
+            m.PartitionMetadata(partition=number, leader_id=1, leader_epoch=0)
+            for number in range(WAITING_FETCHES_MAX + 2)
+        )
         topic = m.TopicMetadata(topic="t", error=self.unknown, is_internal=False, partitions=parts)
         nodes = (m.NodeAddress(node_id=1, host="h", port=1),)
         return m.MetadataReply(cluster_id="c", controller_id=1, nodes=nodes, topics=(topic,))
@@ -229,6 +232,37 @@ class Reader:
         )  # fmt: skip
         self.answer(m.Fetch, m.FetchReply(partitions=(part,)))
 
+    def answer_fetch(self, partitions: set[int], *, with_records: set[int]) -> None:
+        """Answers the fetch of these partitions; a batch has one record."""
+        send = next(each for each in self.sent if self._fetches(each) == partitions)
+        parts = tuple(
+            m.FetchedPartition(
+                topic="t", partition=number, error=ErrorCode.NONE, high_watermark=9, last_stable_offset=9,
+                log_start_offset=0, aborted=None,
+                records=memoryview(Log().add(1).data if number in with_records else b""),
+            )
+            for number in sorted(partitions)
+        )  # fmt: skip
+        self.sent.remove(send)
+        self.hear(self.machine.on_reply(send.token, ErrorCode.NONE, m.FetchReply(partitions=parts), self.now))
+
+    @staticmethod
+    def _fetches(send: SendRequest) -> set[int]:
+        return (
+            {part.partition for part in send.request.partitions}
+            if isinstance(send.request, m.Fetch)
+            else set()
+        )
+
+    @property
+    def fetches(self) -> list[tuple[set[int], int]]:
+        """The partitions of each fetch without an answer, and how long it may wait, in ms."""
+        return [
+            (self._fetches(send), send.request.max_wait_ms)
+            for send in self.sent
+            if isinstance(send.request, m.Fetch)
+        ]
+
     def waiting(self, kind: type[RequestT]) -> list[RequestT]:
         return [send.request for send in self.sent if isinstance(send.request, kind)]
 
@@ -256,6 +290,46 @@ def test_the_next_fetch_is_on_its_way_before_the_batches_are_read() -> None:
     assert reader.fetch_offsets == [5]
     assert offsets(batches) == [0, 1, 2, 3, 4]
     assert reader.machine.positions == {HERE: 5}
+
+
+def test_few_fetches_of_a_node_wait_at_once() -> None:
+    """A broker reads no request from a connection with eight fetches in progress: a further fetch would wait
+    until one of them is answered, even if there are records for it.
+    """
+    count = WAITING_FETCHES_MAX + 2
+    reader = Reader(ConsumerSettings(), *[TopicPartition("t", number) for number in range(count)])
+    for where in reader.machine.readings:
+        reader.machine.seek(where, 0)
+    reader.sent.clear()
+    reader.wake()
+    others, last = set(range(count)), WAITING_FETCHES_MAX - 1
+    for number in range(last):  # one partition after the other gets a fetch of its own
+        reader.answer_fetch(others, with_records={number})
+        others -= {number}
+        reader.machine.take()
+        reader.wake()
+    reader.answer_fetch(others, with_records={last})
+    others -= {last}
+    alone = [({number}, 500) for number in range(last)]
+    assert reader.fetches == [*alone, (others, 500)]
+    reader.machine.take()
+    reader.wake()
+    assert reader.fetches[len(alone) + 1 :] == [({last}, 0)], (
+        "there may be records, so this one does not wait"
+    )
+    reader.answer_fetch({last}, with_records=set())
+    assert reader.fetches == [*alone, (others, 500)], "its end is known: it is not asked again"
+    reader.answer_fetch({0}, with_records=set())
+    assert reader.fetches == [*alone[1:], (others, 500), ({0, last}, 500)], "it waits together with the next"
+
+
+def test_a_fetch_from_before_a_seek_still_waits_at_the_broker() -> None:
+    reader = Reader(ConsumerSettings())
+    reader.start_at(0)
+    for _ in range(WAITING_FETCHES_MAX):
+        reader.machine.seek(HERE, 9)
+        reader.wake()
+    assert [wait for _, wait in reader.fetches] == [500] * WAITING_FETCHES_MAX + [0]
 
 
 def test_the_position_moves_with_what_is_handed_out_and_over_what_never_is() -> None:

@@ -131,6 +131,17 @@ def test_what_passes_is_tried_again(error: ErrorCode) -> None:
     assert [(done.base_offset, done.failure) for done in talk.done] == [(5, None)]
 
 
+def test_a_batch_that_meets_the_end_of_the_last_transaction_is_soon_retried() -> None:
+    talk = started()
+    talk.send(b"x")
+    for pause_ms in (1, 2, 4, 8):
+        talk.store(error=ErrorCode.CONCURRENT_TRANSACTIONS)
+        talk.after(pause_ms - 1)
+        assert not talk.waiting(m.Produce)
+        talk.after(1)
+        assert talk.sequences() == [1]
+
+
 def test_a_forgotten_duplicate_is_stored_at_an_unknown_offset() -> None:
     talk = started()
     talk.send(b"x")
@@ -272,14 +283,29 @@ def test_records_wait_for_company_and_no_longer() -> None:
 
 
 def test_records_gather_while_no_more_may_be_in_flight() -> None:
-    talk = started(linger_ms=0, max_in_flight_requests_per_connection=1)
+    talk = started(linger_ms=1, max_in_flight_requests_per_connection=1)
     for value in (b"a", b"b", b"c", b"d"):
         append(talk, value, partition=0)
+        talk.after(1)
     assert values_on_the_wire(talk) == [[b"a"]]
     talk.store()
     assert values_on_the_wire(talk) == [[b"b"]]
     talk.store()
     assert values_on_the_wire(talk) == [[b"c", b"d"]]
+    assert talk.wake_at is not None
+    assert talk.wake_at > talk.now, "what waits for an answer has no time of its own"
+
+
+def test_without_linger_a_lone_record_goes_at_once_and_the_next_ones_together() -> None:
+    talk = started(linger_ms=0)
+    for value in (b"a", b"b", b"c"):
+        append(talk, value, partition=0)
+    append(talk, b"elsewhere", partition=1)
+    assert values_on_the_wire(talk) == [[b"a"], [b"elsewhere"]]
+    talk.after(100)
+    assert len(talk.waiting(m.Produce)) == 2
+    talk.store()
+    assert values_on_the_wire(talk) == [[b"elsewhere"], [b"b", b"c"]]
     assert talk.wake_at is not None
     assert talk.wake_at > talk.now, "what waits for an answer has no time of its own"
 
@@ -300,9 +326,10 @@ def test_a_record_larger_than_a_batch_goes_alone() -> None:
 
 
 def test_equal_keys_go_to_one_partition_and_null_keys_take_turns_by_batch() -> None:
-    talk = started(linger_ms=0)
+    talk = started(linger_ms=1)
     for key in (b"a", b"b", b"a", b"b"):
         append(talk, b"v", key)
+        talk.after(1)
     by_key: dict[bytes | None, set[int]] = {}
     for produce in talk.waiting(m.Produce):
         for part in produce.partitions:
@@ -310,7 +337,7 @@ def test_equal_keys_go_to_one_partition_and_null_keys_take_turns_by_batch() -> N
                 by_key.setdefault(key, set()).add(part.partition)
     assert all(len(partitions) == 1 for partitions in by_key.values())
     assert set(by_key) == {b"a", b"b"}
-    calm = started(linger_ms=0)
+    calm = started(linger_ms=1)
     for _ in range(4):
         append(calm, b"v")
         calm.after(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from array import array
@@ -21,6 +22,7 @@ from fencepost.client.errors import (
     RequestTimeout,
     TransactionAborted,
     UnknownTopic,
+    WrongState,
 )
 from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol import messages as m
@@ -410,3 +412,16 @@ def test_a_consumer_seeks(broker: Broker) -> None:
         consumer.seek_to_end()
         assert consumer.poll(50) == []
         assert consumer.position(where) == 10
+
+
+def test_nothing_is_overdue_for_ever(broker: Broker) -> None:
+    with Producer(broker.address) as producer:
+        producer.send("t", b"a")
+        assert producer.overdue(math.inf) == {}
+
+
+def test_a_commit_without_a_group_says_what_to_do(broker: Broker) -> None:
+    with Consumer(broker.address) as consumer:
+        for offsets in (None, {}, {TopicPartition("t", 0): 1}):
+            with pytest.raises(WrongState, match="this consumer has no group_id: create it with one"):
+                consumer.commit(offsets)

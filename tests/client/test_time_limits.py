@@ -11,7 +11,14 @@ import pytest
 
 from fencepost.client.calls import CallScript, ProducerCalls, Wait
 from fencepost.client.effects import CallAnswered, Effect, TransactionCall
-from fencepost.client.errors import ClientClosed, Failure, RequestTimeout
+from fencepost.client.errors import (
+    ClientClosed,
+    CommitOutcomeUnknown,
+    Failure,
+    RequestTimeout,
+    TransactionAborted,
+)
+from fencepost.protocol import messages as m
 from tests.client.conversation import ProducerTalk, transactional
 
 ResultT = TypeVar("ResultT")
@@ -93,6 +100,28 @@ def test_a_producer_whose_block_raised_closes_within_five_seconds() -> None:
     driver.run(driver.calls.close_after(problem))
     assert driver.now - started == 5_000
     assert "close() failed too" in problem.__notes__[0]
+
+
+def interrupted_commit(*, is_sent: bool) -> KeyboardInterrupt:
+    """Ctrl-C while commit_transaction() waits, after or before EndTxn was sent."""
+    driver = SilentBroker()
+    script = driver.calls.commit_transaction()
+    next(script)
+    if is_sent:
+        driver.talk.store()
+        assert driver.talk.waiting(m.EndTxn)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        script.throw(KeyboardInterrupt())
+    return caught.value
+
+
+def test_an_interrupted_commit_says_what_became_of_it() -> None:
+    unsent = interrupted_commit(is_sent=False)
+    assert isinstance(unsent.__cause__, TransactionAborted)
+    assert "before the commit was sent" in str(unsent.__cause__)
+    sent = interrupted_commit(is_sent=True)
+    assert isinstance(sent.__cause__, CommitOutcomeUnknown)
+    assert "interrupted before the answer arrived" in str(sent.__cause__)
 
 
 def test_a_second_interruption_closes_the_producer_at_once() -> None:

@@ -21,7 +21,7 @@ from fencepost.client.batch import Headers, OnDelivery, ProducerBatch, ProducerR
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls, TopicNotLoaded
 from fencepost.client.consumer_records import Record
 from fencepost.client.errors import BufferFull
-from fencepost.client.send_future import BatchRun, PendingColumn, PendingRecord, RecordMetadata
+from fencepost.client.send_future import BatchRun, PendingColumn, PendingRecord, RecordMetadata, StoredRecords
 from fencepost.client.send_path import SendPath, shares
 from fencepost.client.settings import CLOSE_TIMEOUT_MS
 from fencepost.client.shells.aio_driver import AsyncDriver
@@ -87,10 +87,10 @@ class AsyncSendFutures(PendingColumn["AsyncProducer"]):
 
     __slots__ = ()
 
-    def __await__(self) -> Generator[Any, Any, list[RecordMetadata]]:
+    def __await__(self) -> Generator[Any, Any, StoredRecords]:
         return self._acknowledged().__await__()
 
-    async def _acknowledged(self) -> list[RecordMetadata]:
+    async def _acknowledged(self) -> StoredRecords:
         await self._owner.wait_for(self.batches)
         return self.outcomes()
 
@@ -147,17 +147,20 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
         keys: Sequence[Any] | None = None,
         *,
         partition: PartitionNumber | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> AsyncSendFutures:
         """Sends columns of records to one topic, several times faster than `send`; waits as `send` does.
 
         `values`: one per record, for the value serializer. `keys`: as many keys, None for a record without
-        one; by default no record has a key.
+        one; by default no record has a key. `on_delivery`: called once for each record, as that of `send`; it
+        is kept once per batch.
         """
         futures = AsyncSendFutures(self)
         if not values:
             return futures
         values, keys = self._columns(values, keys)
-        for share in shares(await self._driver.run(self._calls.route(topic)), values, keys, partition):
+        route = await self._driver.run(self._calls.route(topic))
+        for share in shares(route, values, keys, partition, on_delivery):
             start = 0
             while start < len(share.values):
                 try:
@@ -165,8 +168,7 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
                 except (BufferFull, TopicNotLoaded):
                     run = None
                 if run is None:
-                    key = None if share.keys is None else share.keys[start]
-                    record = ProducerRecord(topic, share.values[start], key, share.partition)
+                    record = share.record(topic, start)
                     run = BatchRun(*await self._driver.run(self._calls.append(record)), 1)
                 futures.add(run, share.places[start : start + run.length])
                 start += run.length

@@ -108,9 +108,10 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         `bootstrap_servers`: "host:port,host:port", at least one broker. `transactional_id`: the name that
         fences earlier producers with the same name; None: no transactions. `transaction_timeout_ms`: the
         coordinator aborts a transaction that is open for longer. `batch_size`, `linger_ms`: a batch is sent
-        when it has this size or this age. `buffer_memory`: the limit for records without an acknowledgement.
-        `delivery_timeout_ms`: the limit from send() to the acknowledgement, retries included; then
-        DeliveryTimeout. `request_timeout_ms`: the limit of one attempt.
+        when it has this size or this age; with `linger_ms=0`, when it is full or no earlier batch of its
+        partition waits for an acknowledgement. `buffer_memory`: the limit for records without an
+        acknowledgement. `delivery_timeout_ms`: the limit from send() to the acknowledgement, retries
+        included; then DeliveryTimeout. `request_timeout_ms`: the limit of one attempt.
         `max_in_flight_requests_per_connection`: how many batches of a broker may be on their way at once, 1
         to 5. `max_block_ms`: how long a call may wait, unless it has a `timeout_ms` of its own.
         `compression_type`: none, gzip, snappy, lz4 or zstd. `partitioner`: selects the partition of a record

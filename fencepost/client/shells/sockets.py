@@ -56,8 +56,10 @@ class NetworkDriver:
         """
         while self.network.callbacks:
             batch = self.network.callbacks.popleft()
-            for index, on_delivery in batch.callbacks or ():
-                if index < batch.record_count:
+            for indexes, on_delivery in batch.callbacks or ():
+                for index in indexes:
+                    if index >= batch.record_count:
+                        break
                     try:
                         on_delivery(*batch.outcome_of(index))
                     except Exception:  # noqa: BLE001 - the program's own; Kafka's producers log it, too

@@ -18,7 +18,13 @@ from fencepost.client.batch import Headers, OnDelivery, ProducerBatch, ProducerR
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls, TopicNotLoaded
 from fencepost.client.consumer_records import Record
 from fencepost.client.errors import BufferFull
-from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata, make_record_metadata
+from fencepost.client.send_future import (
+    PendingColumn,
+    PendingRecord,
+    RecordMetadata,
+    StoredRecords,
+    make_record_metadata,
+)
 from fencepost.client.send_path import SendPath, shares
 from fencepost.client.settings import CLOSE_TIMEOUT_MS
 from fencepost.client.shells.clients import (
@@ -88,7 +94,7 @@ class SendFutures(PendingColumn["Producer"]):
 
     __slots__ = ()
 
-    def result(self, timeout_ms: Milliseconds | None = None) -> list[RecordMetadata]:
+    def result(self, timeout_ms: Milliseconds | None = None) -> StoredRecords:
         """The places in the order of the values; raises the first error. `timeout_ms`: the limit, None for no
         limit; then RequestTimeout.
         """
@@ -142,17 +148,20 @@ class Producer(ProducerClient[SendFuture, Driver]):
         keys: Sequence[Any] | None = None,
         *,
         partition: PartitionNumber | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> SendFutures:
         """Sends columns of records to one topic, several times faster than `send`; waits as `send` does.
 
         `values`: one per record, for the value serializer. `keys`: as many keys, None for a record without
-        one; by default no record has a key.
+        one; by default no record has a key. `on_delivery`: called once for each record, as that of `send`; it
+        is kept once per batch.
         """
         futures = SendFutures(self)
         if not values:
             return futures
         values, keys = self._columns(values, keys)
-        for share in shares(self._driver.run(self._calls.route(topic)), values, keys, partition):
+        route = self._driver.run(self._calls.route(topic))
+        for share in shares(route, values, keys, partition, on_delivery):
             start = 0
             while start < len(share.values):
                 run = self._put_run(topic, share, start)
