@@ -516,7 +516,7 @@ OF_DAMAGE: Final = (
     ),
     Mutation(
         "a reader does not compare checksums",
-        breaks="An application gets bytes that nobody wrote.",
+        breaks="An application gets bytes that no client wrote.",
         workload="damage",
         edits=(Edit("protocol.batches:check", {"not checksum_matches(data, at, header)": "False"}),),
     ),

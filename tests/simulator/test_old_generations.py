@@ -41,11 +41,11 @@ NOTHING_IS_KNOWN: Final = Mutation(
 
 # Where the fuzz meets each: the generation, the first seed there, and which rule is broken if it goes on.
 MET: Final = (
-    (LATE_END, 0, False, 589, "I4 hanging"),
-    (LATE_END, 1, True, 738, "G1a"),
-    (LATE_MARKER, 0, False, 107, "I5 one decision"),
-    (LATE_MARKER, 1, True, 1570, "I5 one decision"),
-    (LATE_WRITE_ALONE, 0, False, 779, "I4 hanging"),
+    (LATE_END, 0, False, 542, "unseen"),
+    (LATE_END, 1, True, 895, "G1a"),
+    (LATE_MARKER, 0, False, 495, "I4 hanging"),
+    (LATE_MARKER, 1, True, 340, "G1a"),
+    (LATE_WRITE_ALONE, 0, False, 264, "I6 durable decision"),
 )
 
 

@@ -122,7 +122,7 @@ class Runner(Actor):
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self.transaction_timeout_ms,
             transaction_version=self.transaction_version,
-            linger_ms=0,
+            linger_ms=self.choices.one_of((0, 1)),
             batch_size=self.choices.one_of((8 * BATCH_BYTES, 8 * BATCH_BYTES, BATCH_BYTES)),
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )

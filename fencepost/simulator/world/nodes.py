@@ -263,7 +263,7 @@ class SimulatedNode(Participant):
             for send in sends:
                 version = API_BY_REQUEST[type(send.request)].maximum
                 network.ask(self._peer(send.node_id), RequestMessage(send.token, send.request, version))
-        if host.unsynced:
+        if not host.unsynced <= self.syncing:
             for key in sorted(host.unsynced - self.syncing):
                 self.syncing.add(key)
                 journal = self.journals.journal(key)
