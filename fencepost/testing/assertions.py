@@ -73,7 +73,8 @@ def assert_exactly_once(
         inside, outside = (
             _name(records, what) for records, what in ((inputs, "inputs"), (outputs, "outputs"))
         )
-        raise AssertionError(_told(f"{outside} does not have each of {inside} exactly once", lines))
+        told = _told(f"{outside} does not have each of {inside} exactly once", lines)
+        raise AssertionError(told + _hint(broker))
 
 
 def assert_committed(
@@ -139,7 +140,7 @@ def _read(
     broker: HasAddress | str | None, records: str | TopicPartition, isolation_level: str, deadline: float
 ) -> list[_Found]:
     if broker is None:
-        raise TypeError(f"{records!r} is read from a broker: give it as broker=")
+        raise TypeError(f"{records!r} has to be read from a broker: give the broker as broker=")
     found: list[_Found] = []
     address = broker if isinstance(broker, str) else broker.address
     with _admin(broker) as admin:
@@ -289,13 +290,24 @@ def _place(found: _Found) -> str:
     """The partition, offset and producer of a record, as far as they are known."""
     item, batch = found.item, found.batch
     if not hasattr(item, "offset"):
-        return f"number {found.number + 1} of what was given"
+        return f"record {found.number + 1} of those given"
     parts = [getattr(item, name) for name in ("topic", "partition", "offset")]
     topic, partition, offset = (part() if callable(part) else part for part in parts)
     who = ""
     if batch is not None and batch.producer_id != NO_PRODUCER_ID:
         who = f" (producer {batch.producer_id} epoch {batch.producer_epoch})"
     return f"{topic}-{partition} offset {offset}{who}"
+
+
+def _hint(broker: HasAddress | str | None) -> str:
+    """What may explain a lost record, if the broker knows it."""
+    if not getattr(broker, "has_lost_data", False):
+        return ""
+    return (
+        "\n  A power cut lost what this broker had not synced. With sync='commit' only transactions are safe "
+        "from it:\n  a record that was written outside of one may be gone. Write the inputs in a "
+        "transaction, or give the broker sync='all'."
+    )
 
 
 def _shown(identity: Hashable) -> str:

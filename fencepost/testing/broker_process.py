@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Literal
 
+from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.embedded import (
     BrokerFailed,
     KeptPorts,
@@ -29,12 +31,14 @@ from fencepost.broker.embedded import (
 from fencepost.broker.fault_handles import Faults
 from fencepost.broker.faults import Abilities
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.server import BrokerSettings, parsed_listener
+from fencepost.broker.listeners import parsed_listener
 from fencepost.testing.fault_desk import ProcessDesk
+from fencepost.testing.process_recording import ProcessRecording
 
 PATIENCE_S: Final = 60.0  # for a start, which reads the log, or a stop, which syncs it
 LINES_KEPT: Final = 1_000  # of what a process prints
 LAST_LINES: Final = 20  # of it in an error
+POWER_LOSS: Final = re.compile(r"the power was cut: lost [1-9]")
 POWER_CUT: Final = b"cut the power\n"  # understood by `serve --with-parent`
 
 
@@ -116,18 +120,20 @@ class BrokerProcess:
         override: Mapping[str, object] | None = None,
         faults: Iterable[str] = (),
         options: Iterable[str] = (),
+        record: bool = False,
     ) -> None:
         """`directory`: for the data, created if it does not exist. `port`: 0 is any free one. `sync`: "none",
         "commit" or "all", as for a Broker. `advertised_listener`: the HOST:PORT that clients are told to
         connect to, if it is not where the broker listens. `override`: settings under their names in Kafka
         (docs/clients.md). `faults`: as `fencepost serve --fault` takes them. `options`: further ones, such as
-        ("--users", "users.toml"). ValueError if an argument is invalid.
+        ("--users", "users.toml"). `record`: whether `recording` tells what happens. ValueError if an argument
+        is invalid.
         """
         self.directory = checked_directory(directory)
         """Where the data is."""
         policy = checked_choice("sync", sync, SyncPolicy)
         self.advertised_listener = advertised_listener
-        """The HOST:PORT that clients are told to connect to from the next start on; None: `address`."""
+        """The HOST:PORT that the broker gives to clients from the next start on; None: `address`."""
         if advertised_listener is not None:
             parsed_listener(advertised_listener)
         self._arguments = [self.directory, "--sync", policy.value, *options]
@@ -138,7 +144,10 @@ class BrokerProcess:
         self.faults = Faults(self._desk)
         """The faults of this broker: `broker.faults.when(...).do(...)`."""
         self._settings, self._ports = BrokerSettings(port=checked_port(port)), KeptPorts()
+        self.recording = ProcessRecording() if record else None
+        """What happened through all kills and starts, if it was asked for."""
         self._child: _Child | None = None
+        self._has_lost_data = False
         self._heard: deque[str] = deque(maxlen=LINES_KEPT)
 
     @property
@@ -150,6 +159,11 @@ class BrokerProcess:
     def address(self) -> str:
         """`host:port`, from the first start on, also while the broker is down."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def has_lost_data(self) -> bool:
+        """Whether a power cut has taken bytes that were not synced."""
+        return self._has_lost_data
 
     @property
     def bootstrap_servers(self) -> str:
@@ -179,6 +193,8 @@ class BrokerProcess:
         arguments = [*self._arguments, *self._desk.arguments(), "--port", str(self.port), "--with-parent"]
         if self.advertised_listener is not None:
             arguments += ["--advertised-listener", self.advertised_listener]
+        if self.recording is not None:
+            arguments += ["--record-to", str(self.recording.next_life())]
         command = [sys.executable, "-m", "fencepost", "serve", *arguments]
         child = _Child(command, self._heard, self._desk.heard)
         self._child = child
@@ -203,6 +219,8 @@ class BrokerProcess:
         child = self._running()
         self._child = None
         child.end(signal.SIGKILL)
+        if self.recording is not None:
+            self.recording.end_life()
 
     def power_cut(self) -> None:
         """Kill the broker, and lose every byte that it did not sync. Bytes that an earlier process of this
@@ -214,6 +232,7 @@ class BrokerProcess:
         code = child.end()
         if code != -signal.SIGKILL:
             raise self._failure("did not lose its power", code)
+        self._has_lost_data = self._has_lost_data or POWER_LOSS.search(self.output) is not None
 
     def restart(self) -> BrokerProcess:
         """Start again, with the same port and data, after kill() or power_cut(); a running broker is stopped

@@ -7,10 +7,10 @@ Rule: what a test used is in its stash, so that its report and the sweep find it
 from __future__ import annotations
 
 import inspect
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import attrs
 import pytest
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fencepost.testing.broker_process import BrokerProcess
 
 MARK: Final = "fencepost"
+MadeT = TypeVar("MadeT")
 _OF_TOPICS: Final = frozenset({"partitions"})
 
 
@@ -63,15 +64,20 @@ HASTY: Final[dict[str, object]] = {"group.initial.rebalance.delay.ms": 0}
 SWEPT: Final = pytest.StashKey[Swept]()
 
 
+def _misused(because: str) -> NoReturn:
+    """A mark is wrong: one line in the report, without a traceback of what reads it."""
+    pytest.fail(f"@pytest.mark.{MARK}: {because}", pytrace=False)
+
+
 def options_of(item: pytest.Item) -> dict[str, Any]:
     """What the marks of a test say; those of the function count before those of its class and module."""
     marks = list(item.iter_markers(MARK))
     if any(mark.args for mark in marks):
-        raise pytest.UsageError(f"@pytest.mark.{MARK} takes options by name, such as sync='commit'")
+        _misused("options have names, such as sync='commit'")
     return {name: value for mark in reversed(marks) for name, value in mark.kwargs.items()}
 
 
-def _for(item: pytest.Item, made: type[Any]) -> dict[str, Any]:
+def _for(item: pytest.Item, made: Callable[..., object]) -> dict[str, Any]:
     """The options for this kind of broker. An unknown one is an error."""
     options = {name: value for name, value in options_of(item).items() if name not in _OF_TOPICS}
     known = [*inspect.signature(made).parameters, *_OF_TOPICS]
@@ -79,10 +85,19 @@ def _for(item: pytest.Item, made: type[Any]) -> dict[str, Any]:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             meant = f"; did you mean {near[0]}?" if near else f": it has {', '.join(known)}"
-            raise pytest.UsageError(f"@pytest.mark.{MARK}: {made.__name__} has no option {name}{meant}")
+            _misused(f"{getattr(made, '__name__', 'a broker')} has no option {name}{meant}")
     if "node" not in options:
         options["override"] = HASTY | options.get("override", {})
     return options
+
+
+def _made(item: pytest.Item, made: Callable[..., MadeT], *args: object, **more: object) -> MadeT:
+    """A broker with the options of the marks."""
+    options = _for(item, made)
+    try:
+        return made(*args, **more, **options)
+    except (TypeError, ValueError) as problem:
+        _misused(str(problem))
 
 
 @contextmanager
@@ -96,29 +111,41 @@ def _used(item: pytest.Item) -> Generator[TestBrokers]:
 
 
 @contextmanager
+def _faulty(broker: Broker | BrokerProcess, swept: Swept | None) -> Generator[None]:
+    """The broker has the fault of the sweep that its test is in, if there is one."""
+    if swept is not None and swept.text is not None:
+        swept.fault = broker.faults.add(swept.text)
+    yield
+    if swept is not None and swept.fault is not None:
+        swept.struck = swept.fault.struck
+    broker.faults.clear()  # whether they struck was asked when the test ended
+
+
+@contextmanager
 def embedded(item: pytest.Item) -> Generator[Broker]:
     """A broker for this test, with the fault of the sweep that it is in."""
     recording = Recording()
-    with _used(item) as used, Broker(observer=recording, **_for(item, Broker)) as broker:
+    with _used(item) as used, _made(item, Broker, observer=recording) as broker:
         used.brokers.append(broker)
         used.recording = recording
         swept = item.stash.get(SWEPT, None)
         if swept is not None and swept.text is None:
             broker.faults.watch(swept.lesson.hear)
-        elif swept is not None and swept.text is not None:
-            swept.fault = broker.faults.add(swept.text)
-        yield broker
-        if swept is not None and swept.fault is not None:
-            swept.struck = swept.fault.struck
-        broker.faults.clear()  # whether they struck was asked when the test ended
+        with _faulty(broker, swept):
+            yield broker
 
 
 @contextmanager
 def process(item: pytest.Item, directory: Path) -> Generator[BrokerProcess]:
-    """A broker process for this test."""
+    """A broker process for this test, with the fault of the sweep that it is in."""
     from fencepost.testing.broker_process import BrokerProcess
 
-    with _used(item) as used, BrokerProcess(str(directory), **_for(item, BrokerProcess)) as broker:
+    with _used(item) as used, _made(item, BrokerProcess, str(directory), record=True) as broker:
         used.brokers.append(broker)
-        yield broker
-        broker.faults.clear()  # whether they struck was asked when the test ended
+        used.recording = used.recording or broker.recording
+        swept = item.stash.get(SWEPT, None)
+        with _faulty(broker, swept):
+            yield broker
+        if swept is not None and swept.text is None and broker.recording is not None:
+            for point in broker.recording.points():
+                swept.lesson.hear(point)

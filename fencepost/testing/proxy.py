@@ -14,13 +14,13 @@ nothing raises FaultNeverStruck, since nearly always the clients went past the p
 
 from __future__ import annotations
 
+import errno
 import math
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Literal, TypeVar
@@ -30,7 +30,8 @@ import trio
 
 from fencepost.broker.embedded import Broker
 from fencepost.broker.faults import FaultNeverStruck
-from fencepost.broker.server import parsed_listener
+from fencepost.broker.listeners import parsed_listener
+from fencepost.broker.loop_calls import LoopCalls
 from fencepost.protocol.errors import FencepostError
 from fencepost.testing.broker_process import BrokerProcess
 
@@ -40,6 +41,7 @@ BOTH: Final[tuple[Direction, ...]] = ("to_broker", "to_clients")
 CHUNK_BYTES: Final = 1 << 16
 CHUNKS_WAITING_MAX: Final = 256  # in one direction of a connection; then it is not read from
 THROTTLED_S: Final = 0.02  # a throttled direction passes as much as it may in this time
+OUT_OF_DESCRIPTORS_S: Final = 0.05
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # a struct linger of no seconds
 BYPASSED: Final = (
     "Give clients `proxy.address` as bootstrap server, and let the broker advertise it: Proxy(broker) does"
@@ -125,6 +127,7 @@ class Proxy:
         self._thread: threading.Thread | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._is_ready = threading.Event()
+        self._loop = LoopCalls(lambda: self._token, lambda: self._is_alive, threading.Lock())
         self._scope = trio.CancelScope()
         self._changed = trio.Event()
         self._links: list[_Link] = []
@@ -236,20 +239,15 @@ class Proxy:
 
     # --- in the thread of the proxy
 
+    @property
+    def _is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
     def _in_loop(self, do: Callable[[], ResultT]) -> ResultT:
         """Call a function in the proxy's thread, or in this one if it has ended."""
         if self._token is None:
             raise ProxyNotRunning("the proxy is not running: use it as a context manager, or call start()")
-        done: Future[ResultT] = Future()
-
-        def call() -> None:
-            done.set_result(do())
-
-        try:
-            self._token.run_sync_soon(call)
-        except trio.RunFinishedError:
-            return do()
-        return done.result()
+        return self._loop.call(do)
 
     def _cut(self) -> int:
         links, self._links = self._links, []
@@ -274,7 +272,7 @@ class Proxy:
                 self._is_ready.set()
                 async with listener:
                     while True:
-                        nursery.start_soon(self._take, await listener.accept())
+                        nursery.start_soon(self._take, await accepted(listener))
 
     async def _take(self, client: trio.SocketStream) -> None:
         """Serve one connection of a client until one side ends it."""
@@ -350,6 +348,18 @@ class Proxy:
         for fault in striking:
             fault.struck += 1
         return striking
+
+
+async def accepted(listener: trio.SocketListener) -> trio.SocketStream:
+    """The next connection. One that cannot be had now waits until descriptors are free again."""
+    while True:
+        try:
+            return await listener.accept()
+        except OSError as problem:
+            if problem.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                await trio.sleep(OUT_OF_DESCRIPTORS_S)
+            elif problem.errno != errno.ECONNABORTED:
+                raise
 
 
 def _reset_on_close(stream: trio.SocketStream) -> None:

@@ -123,9 +123,23 @@ def sweep(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     mark = item.get_closest_marker(MARK)
     assert mark is not None, "the plugin looked"
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in [*_swept(item, SweepSettings(**mark.kwargs)), *_torn_down(item, nextitem)]:
+    try:
+        if mark.args:
+            raise TypeError("a sweep takes options by name, such as points=20")
+        settings = SweepSettings.given(mark.kwargs)
+    except (TypeError, ValueError) as problem:
+        reports = [_misused(item, f"@pytest.mark.{MARK}: {problem}")]
+    else:
+        reports = _swept(item, settings)
+    for report in [*reports, *_torn_down(item, nextitem)]:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def _misused(item: pytest.Item, because: str) -> pytest.TestReport:
+    """The report of a test whose mark is wrong."""
+    call = pytest.CallInfo[None].from_call(lambda: pytest.fail(because, pytrace=False), when="setup")
+    return item.ihook.pytest_runtest_makereport(item=item, call=call)
 
 
 def _swept(item: pytest.Item, settings: SweepSettings) -> list[pytest.TestReport]:

@@ -26,6 +26,7 @@ tested nothing, and is never counted as passed.
 from __future__ import annotations
 
 import faulthandler
+import math
 import os
 import random
 import re
@@ -34,7 +35,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
@@ -66,7 +67,7 @@ _COORDINATOR: Final = "coordinator of "
 _NAME: Final = re.compile(r"[^ #]+")
 NOTHING: Final = (
     "There is nothing to sweep: the test sent no request to its broker that changes anything. Does it use "
-    "the fixture `fencepost_broker`?"
+    "the fixture `fencepost_broker` or `fencepost_broker_process`?"
 )
 
 LOOKING: Final = frozenset(
@@ -97,11 +98,32 @@ class RunVerdict(Enum):
     NEVER_STRUCK = "never struck"
 
 
-def names(given: Iterable[str]) -> frozenset[str]:
+def _names(given: Iterable[str], of: str) -> frozenset[str]:
     """The names that were given; a single text would be taken for its letters."""
     if isinstance(given, str):
-        raise TypeError(f"{given!r} is one name where several are possible: give [{given!r}]")
-    return frozenset(given)
+        raise TypeError(f"{of}={given!r} is a name and not a list of names: give [{given!r}]")
+    if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise TypeError(f"{of}={given!r} is not a list of names")
+    found = list(given)
+    for each in found:
+        if not isinstance(each, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise TypeError(f"{of} has {each!r}, which is not a name")
+    return frozenset(found)
+
+
+def _is_whole(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{attribute.name}={value!r} is not a whole number")
+
+
+def _is_above_zero(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{attribute.name}={value!r} is not above 0, or has no end")
+
+
+def _is_number(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{attribute.name}={value!r} is not a number")
 
 
 @attrs.frozen(kw_only=True)
@@ -111,15 +133,22 @@ class SweepSettings:
     is down. `time_limit`: seconds for a run.
     """
 
-    seed: int = 0
+    seed: int = attrs.field(default=0, validator=_is_whole)
     points: int | None = attrs.field(
-        default=None,
-        validator=attrs.validators.optional([attrs.validators.instance_of(int), attrs.validators.gt(0)]),
+        default=None, validator=attrs.validators.optional([_is_whole, _is_above_zero])
     )
-    clients: frozenset[str] = attrs.field(default=frozenset(), converter=names)
-    only: frozenset[str] = attrs.field(default=frozenset(), converter=names)
-    down_ms: int = attrs.field(default=DOWN_MS, validator=attrs.validators.gt(0))
-    time_limit: float = attrs.field(default=TIME_LIMIT_S, validator=attrs.validators.gt(0))
+    clients: frozenset[str] = attrs.field(default=frozenset(), converter=partial(_names, of="clients"))
+    only: frozenset[str] = attrs.field(default=frozenset(), converter=partial(_names, of="only"))
+    down_ms: int = attrs.field(default=DOWN_MS, validator=[_is_whole, _is_above_zero])
+    time_limit: float = attrs.field(default=TIME_LIMIT_S, validator=[_is_number, _is_above_zero])
+
+    @classmethod
+    def given(cls, settings: Mapping[str, Any]) -> SweepSettings:
+        """The settings of a sweep that someone wrote. TypeError or ValueError says what is wrong."""
+        known = [field.name for field in attrs.fields(cls)]
+        if unknown := [name for name in settings if name not in known]:
+            raise TypeError(f"a sweep has no option {', '.join(unknown)}; it has {', '.join(known)}")
+        return cls(**settings)
 
 
 @attrs.frozen
@@ -224,7 +253,9 @@ NEVER_STRUCK: Final = (
 
 @attrs.define(eq=False)
 class Lesson:
-    """The points that a run reached, in their order; hears each from `broker.faults.watch`."""
+    """The points that a run reached, in their order; hears each from `broker.faults.watch`, or after the run
+    from the recording of a broker process.
+    """
 
     settings: SweepSettings
     reached: list[tuple[Point, int]] = attrs.Factory(list[tuple[Point, int]])
@@ -376,8 +407,9 @@ def sweep(
     time_limit: float = TIME_LIMIT_S,
 ) -> Callable[[TestT], TestT]: ...
 def sweep(test: Any = None, /, **settings: Any) -> Any:
-    """Decorates a pytest `test` that uses `fencepost_broker`: it runs once to learn its points of the
-    protocol, then once per point with the request lost, the reply lost, or the broker killed there.
+    """Decorates a pytest `test` that uses `fencepost_broker` or `fencepost_broker_process`: it runs once to
+    learn its points of the protocol, then once per point with the request lost, the reply lost, or the broker
+    killed there.
 
     `points`: how many faults are tried, drawn with `seed`; by default all. `clients`: only the requests of
     these client ids. `only`: only these requests and states, such as "EndTxn" and "PREPARE_COMMIT"; by
@@ -387,7 +419,9 @@ def sweep(test: Any = None, /, **settings: Any) -> Any:
     """
     import pytest
 
-    SweepSettings(**settings)  # what is wrong is said where it is written
+    if test is not None and not callable(test):
+        raise TypeError(f"{test!r} is not a test; options have names, such as @sweep(points=20)")
+    SweepSettings.given(settings)  # what is wrong is said where it is written
     mark = pytest.mark.fencepost_sweep(**settings)
     return mark if test is None else mark(test)
 

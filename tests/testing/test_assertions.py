@@ -48,6 +48,24 @@ def capital_key(record: Record) -> bytes:
 # --- assert_exactly_once ------------------------------------------------------------------------------------
 
 
+def test_a_power_cut_is_named_as_a_cause() -> None:
+    """Records outside of a transaction are synced by `sync="all"` only."""
+    with Broker(sync="commit") as broker:
+        create_topic(broker, "orders", 1)
+        with Producer(broker.address) as producer:
+            producer.send("orders", b"A").result()
+        broker.power_cut()
+        broker.start()
+        assert broker.has_lost_data
+        with pytest.raises(AssertionError, match="give the broker sync='all'"):
+            fencepost.assert_exactly_once([b"A"], "orders", broker=broker)
+    with Broker(sync="commit") as broker:
+        create_topic(broker, "orders", 1)
+        with pytest.raises(AssertionError) as found:
+            fencepost.assert_exactly_once([b"A"], "orders", broker=broker)
+        assert "power" not in str(found.value)
+
+
 def test_what_is_there_once_passes(broker: Broker) -> None:
     with shop(broker) as producer:
         commit(producer, "orders", b"A", b"B")
@@ -93,7 +111,7 @@ def test_a_duplicate_says_where_each_copy_stands_and_who_wrote_it(broker: Broker
 
 
 def test_an_output_without_an_input_is_unexpected() -> None:
-    with pytest.raises(AssertionError, match="1 unexpected\n  unexpected   B: number 2 of what was given"):
+    with pytest.raises(AssertionError, match="1 unexpected\n  unexpected   B: record 2 of those given"):
         fencepost.assert_exactly_once([b"A"], [b"A", b"B"])
 
 
@@ -118,7 +136,7 @@ def test_a_topic_of_a_test_has_a_name_that_topics_may_have(broker: Broker) -> No
 
 
 def test_a_topic_without_a_broker_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="'orders' is read from a broker: give it as broker="):
+    with pytest.raises(TypeError, match="'orders' has to be read from a broker: give the broker as broker="):
         fencepost.assert_exactly_once("orders", [])
 
 

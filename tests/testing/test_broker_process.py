@@ -16,6 +16,8 @@ import pytest
 from fencepost import Admin, BrokerFailed, BrokerProcess, FaultNeverStruck, Producer
 from fencepost.broker.faults import NoSuchFault
 from fencepost.faults.grammar import BadPhrase
+from fencepost.simulator.world.history import Sent, Struck
+from fencepost.testing import process_recording
 from tests.broker.test_lifecycle import EVENTS, commit, committed, make_topic, write
 
 PATIENCE_S = 300.0
@@ -58,9 +60,11 @@ def test_a_life_of_stops_kills_and_power_cuts(tmp_path: Path) -> None:
         broker.power_cut()
         broker.restart()
         pids.append(broker.pid)
-        assert committed(broker) == [b"1", b"2"]
+        left = committed(broker)
+        # The last one may be lost; the sync of a marker before it may also have taken it along.
+        assert left in ([b"1", b"2"], [b"1", b"2", b"in no transaction"])
         broker.restart()
-        assert committed(broker) == [b"1", b"2"]
+        assert committed(broker) == left
         pids.append(broker.pid)
     assert broker.output.count('"ready": true') == len(set(pids)) == 4
     assert not any(map(is_alive, pids))
@@ -73,7 +77,9 @@ def test_without_syncs_a_power_cut_loses_what_was_acknowledged(tmp_path: Path) -
         write(broker, b"kept")
         broker.restart()  # a clean stop syncs
         write(broker, b"lost")
+        assert not broker.has_lost_data
         broker.power_cut()
+        assert broker.has_lost_data
         broker.restart()
         assert committed(broker) == [b"kept"]
 
@@ -181,3 +187,41 @@ def test_no_process_outlives_the_program_that_started_it(tmp_path: Path, end: st
             program.kill()
         program.wait(PATIENCE_S)
     wait_for_end(descriptor)
+
+
+def test_a_recording_goes_through_all_lives(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, override=ONE_PARTITION, record=True) as broker:
+        make_topic(broker)
+        write(broker, b"1")
+        broker.kill()
+        broker.restart()
+        write(broker, b"2")
+        assert broker.recording is not None
+        events = broker.recording.history().events
+    assert [event.label for event in events if isinstance(event, Struck)] == ["crash", "restart"]
+    assert [event.at for event in events] == sorted(event.at for event in events)
+    sent = [event for event in events if isinstance(event, Sent)]
+    assert len({event.number for event in sent}) == len(sent)
+    commits = [event for event in sent if event.label.startswith("EndTxn") and event.answers is None]
+    assert len(commits) == 2
+    answered = {event.answers for event in sent}
+    assert {event.number for event in commits} <= answered, "each commit has its reply"
+
+
+def test_a_file_that_is_full_keeps_the_last_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_recording, "EVENTS_KEPT", 4)
+    recording = process_recording.ProcessRecording()
+    child = process_recording.FileRecording.to(recording.next_life())
+    for number in range(11):
+        child.struck(f"fault {number}", None)
+    shown = [event.label for event in recording.history().events if isinstance(event, Struck)]
+    assert shown == [f"fault {number}" for number in (7, 8, 9, 10)]
+
+
+def test_a_recording_on_a_full_disk_ends_and_the_broker_goes_on(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, options=("--record-to", "/dev/full")) as broker:
+        make_topic(broker)
+        write(broker, b"a", b"b")
+        assert committed(broker) == [b"a", b"b"]
+    assert broker.output.count("the recording of this process ends here: No space left on device") == 1
+    assert "bug" not in broker.output

@@ -61,7 +61,9 @@ def test_marks_set_options_and_partitions(pytester: pytest.Pytester) -> None:
     [
         ("synk='all'", "Broker has no option synk; did you mean sync?"),
         ("nothing=1", "Broker has no option nothing: it has directory, port, sync"),
-        ("'all'", "takes options by name, such as sync='commit'"),
+        ("sync='comit'", "sync='comit' is not one of 'none', 'commit', 'all'"),
+        ("port='x'", "port is a number from 0 to 65535, not 'x'"),
+        ("'all'", "options have names, such as sync='commit'"),
     ],
 )
 def test_a_wrong_option_says_what_is_possible(pytester: pytest.Pytester, mark: str, says: str) -> None:
@@ -76,7 +78,36 @@ def test_a_wrong_option_says_what_is_possible(pytester: pytest.Pytester, mark: s
     )
     result = pytester.runpytest()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([f"*{says}*"])
+    result.stdout.fnmatch_lines(
+        ["* ERROR at setup of test_it *", f"@pytest.mark.fencepost: *{says}*", "*short*"]
+    )
+    assert "fixtures.py" not in result.stdout.str()
+
+
+@pytest.mark.parametrize(
+    ("mark", "says"),
+    [
+        ("points='3'", "points='3' is not a whole number"),
+        ("pionts=3", "a sweep has no option pionts; it has seed, points"),
+        ("3", "a sweep takes options by name, such as points=20"),
+    ],
+)
+def test_a_wrong_option_of_a_sweep_is_one_line(pytester: pytest.Pytester, mark: str, says: str) -> None:
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.fencepost_sweep({mark})
+        def test_it(fencepost_broker):
+            pass
+
+        def test_next():
+            pass
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(errors=1, passed=1)
+    result.stdout.fnmatch_lines([f"@pytest.mark.fencepost_sweep: {says}*", "*short*"])
 
 
 FAILING = """
@@ -157,6 +188,38 @@ def test_a_broker_process_is_used_in_the_same_way(pytester: pytest.Pytester) -> 
     never_struck = '*the fault "when nobody sends EndTxn do drop" never struck*'
     result.stdout.fnmatch_lines(
         [never_struck, "*fencepost: output of the broker process*", '{"ready": true*']
+    )
+
+
+def test_a_failure_shows_what_happened_at_a_process_in_all_its_lives(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import fencepost
+
+        def test_it(fencepost_broker_process, fencepost_topic):
+            broker = fencepost_broker_process
+            broker.faults.when("broker sends Produce reply to shop").do("drop")
+            with fencepost.Producer(broker.address, client_id="shop") as producer:
+                producer.send(fencepost_topic, b"apple").result()
+                broker.kill()
+                broker.restart()
+                producer.send(fencepost_topic, b"pear").result()
+            assert False, "as planned"
+        """
+    )
+    result = pytester.runpytest("--fencepost-output", "artefacts")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*fencepost: what happened*",
+            "*shop*broker*",
+            "*Produce*",
+            "*drop*",
+            "*crash*",
+            "*restart*",
+            "*Produce*",
+            "saved in *table.txt, drawing.svg",
+        ]
     )
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import confluent_kafka
 import pytest
 
 from fencepost import Broker, BrokerProcess, FaultNeverStruck, Producer, Proxy
-from fencepost.testing.proxy import ProxyNotRunning
+from fencepost.testing.proxy import ProxyNotRunning, accepted
 from tests.broker.test_lifecycle import EVENTS, committed, make_topic
 
 PATIENCE_S = 300.0
@@ -66,6 +67,22 @@ def test_a_cut_resets_every_connection_and_clients_come_back(broker: Broker) -> 
         producer.send(EVENTS.topic, b"2").result()
         assert proxy.connections > before
         assert committed(broker) == [b"1", b"2"]
+
+
+@pytest.mark.trio
+async def test_a_listener_without_descriptors_accepts_when_there_are_some() -> None:
+    lacking = [errno.EMFILE, errno.ENFILE, errno.ECONNABORTED]
+
+    class Listener:
+        """It fails a few times, as on a machine without descriptors."""
+
+        async def accept(self) -> str:
+            if lacking:
+                raise OSError(lacking.pop(), "as planned")
+            return "a connection"
+
+    assert await accepted(cast("Any", Listener())) == "a connection"
+    assert lacking == []
 
 
 def test_refused_clients_connect_later(broker: Broker) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
 from threading import Event
+from typing import Any
 
 import pytest
 
-from fencepost import Broker, Producer, assert_exactly_once, sweep_points
+from fencepost import Broker, Producer, assert_exactly_once, sweep, sweep_points
 from fencepost.testing.sweep import (
     RunHung,
     RunVerdict,
@@ -298,6 +300,42 @@ def test_async_tests_are_swept_too(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*6 faults: 6 passed", "*3 faults of 6, chosen with seed 0: 3 passed"])
 
 
+@pytest.mark.parametrize(("bug", "outcomes"), [(False, {"passed": 1}), (True, {"failed": 1})])
+def test_a_broker_process_is_swept_at_the_same_points(
+    pytester: pytest.Pytester, bug: bool, outcomes: dict[str, int]
+) -> None:
+    pytester.makepyfile(
+        test_shop=f"""
+        import fencepost
+
+        @fencepost.sweep
+        def test_sales(fencepost_broker_process, fencepost_topic):
+            broker = fencepost_broker_process
+            with fencepost.Admin(broker.address) as admin:
+                admin.list_faults()
+            with fencepost.Producer(broker.address, transactional_id="shop", client_id="shop") as producer:
+                producer.init_transactions()
+                with producer.transaction():
+                    producer.send(fencepost_topic, b"apple").result()
+                if {bug} and any(fault.struck for fault in broker.faults.list()):
+                    with producer.transaction():
+                        producer.send(fencepost_topic, b"apple").result()
+            fencepost.assert_committed(fencepost_topic, [b"apple"], broker=broker)
+        """
+    )
+    result = pytester.runpytest("-rP")
+    result.assert_outcomes(**outcomes)
+    verdict = "FAILED" if bug else "passed"
+    result.stdout.fnmatch_lines(
+        [
+            f"*test_sales: 13 faults: 13 {verdict}",
+            f"1 *shop sends InitProducerId *request lost *1 *{verdict}",
+            f"4 *coordinator of shop appends EMPTY *broker killed *1 *{verdict}",
+            f"12 *coordinator of shop appends PREPARE_COMMIT *broker killed *1 *{verdict}",
+        ]
+    )
+
+
 def test_a_run_that_hangs_is_told_from_one_that_fails(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -347,3 +385,30 @@ def test_a_test_that_asks_nothing_cannot_be_swept(pytester: pytest.Pytester) -> 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*There is nothing to sweep*"])
     pytester.runpytest("--setup-only").assert_outcomes()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"points": "3"}, "points='3' is not a whole number"),
+        ({"points": True}, "points=True is not a whole number"),
+        ({"points": 0}, "points=0 is not above 0"),
+        ({"down_ms": "x"}, "down_ms='x' is not a whole number"),
+        ({"down_ms": 1.5}, "down_ms=1.5 is not a whole number"),
+        ({"seed": "a"}, "seed='a' is not a whole number"),
+        ({"time_limit": "1"}, "time_limit='1' is not a number"),
+        ({"time_limit": float("inf")}, "time_limit=inf is not above 0, or has no end"),
+        ({"time_limit": float("nan")}, "time_limit=nan"),
+        ({"clients": 3}, "clients=3 is not a list of names"),
+        ({"only": ["EndTxn", 3]}, "only has 3, which is not a name"),
+        ({"pionts": 3}, "a sweep has no option pionts; it has seed, points"),
+    ],
+)
+def test_an_option_is_checked_where_it_is_written(options: dict[str, Any], says: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(says)):
+        sweep(**options)
+    if "pionts" not in options:
+        with pytest.raises((TypeError, ValueError), match=re.escape(says)):
+            sweep_points(sell, **options)
+    with pytest.raises(TypeError, match="3 is not a test"):
+        sweep(3)  # type: ignore[arg-type] - the point of the test
