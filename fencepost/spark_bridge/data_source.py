@@ -7,26 +7,25 @@ same records.
 from __future__ import annotations
 
 import os
-import sys
+import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import attrs
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from fencepost.journal.disk import DiskStorage
-from fencepost.protocol.errors import FencepostError
-from fencepost.spark_bridge.options import ReadOptions, checked_names, default_schema, parse_options
-from fencepost.spark_bridge.planning import plan
-from fencepost.spark_bridge.scanning import TaskScan
+from fencepost.spark_bridge.columns import Column, checked_columns, default_schema
+from fencepost.spark_bridge.option_values import UnusableOption
+from fencepost.spark_bridge.options import RECORDS, ReadOptions, parse_options
+from fencepost.spark_bridge.pushdown import Wanted
+from fencepost.spark_bridge.ranges import plan_batch
+from fencepost.spark_bridge.streaming import LogStreamReader
+from fencepost.spark_bridge.tables.registry import TABLES
+from fencepost.spark_bridge.worker import layout_of, read_table, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-class UnfitWorker(FencepostError):
-    """The Python of a Spark worker lacks a package that the reader needs."""
 
 
 class FencepostDataSource(DataSource):
@@ -34,45 +33,117 @@ class FencepostDataSource(DataSource):
     source.
     """
 
+    parallelism: ClassVar[int] = 0
+    """How many tasks run at the same time; 0: as many as the driver has cores. `register` knows."""
+    takes_filters: ClassVar[bool] = False
+    """Whether Spark offers filters. If it does not, a reader that would take them is an error."""
+
     @classmethod
     def name(cls) -> str:
         return "fencepost"
 
     def schema(self) -> str:
-        return default_schema(include_headers=parse_options(self.options).include_headers)
-
-    def reader(self, schema: StructType) -> LogReader:
         options = parse_options(self.options)
+        if options.table == RECORDS:
+            return default_schema(include_headers=options.include_headers)
+        return ", ".join(f"{name} {kind}" for name, kind in TABLES[options.table].columns.items())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = self._options()
+        if options.table == RECORDS:
+            reader = FilteringReader if self.takes_filters else LogReader
+            return reader(options, checked_columns(schema))
+        return TableReader(options, checked_columns(schema, TABLES[options.table].columns))
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:
+        options = self._options()
+        if options.table != RECORDS:
+            raise UnusableOption(f"a stream reads records: read table {options.table} with spark.read")
+        return LogStreamReader(options, checked_columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        _refuse_writing()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        _refuse_writing()
+
+    def _options(self) -> ReadOptions:
+        options = parse_options(self.options, parallelism=self.parallelism or os.cpu_count() or 1)
         # A worker may have another working directory than the driver.
-        return LogReader(attrs.evolve(options, path=os.path.abspath(options.path)), checked_names(schema))
+        return attrs.evolve(options, paths=tuple(map(os.path.abspath, options.paths)))
+
+
+def _refuse_writing() -> NoReturn:
+    raise UnusableOption(
+        'format("fencepost") reads only: write with a transactional producer in foreachBatch or '
+        "foreachPartition, because Spark's tasks cannot share a transaction"
+    )
+
+
+def notice_ignored(options: ReadOptions) -> None:
+    """Warns once of the options that mean nothing here."""
+    if options.ignored:
+        warnings.warn(
+            f"{', '.join(options.ignored)} have no effect: the log is read from its files, not from a broker",
+            stacklevel=2,
+        )
 
 
 class LogReader(DataSourceReader):
     """Plans on the driver and reads on the workers. Small, because Spark sends it with every task."""
 
-    def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
+    def __init__(self, options: ReadOptions, columns: tuple[Column, ...]) -> None:
         self.options = options
-        self.names = names
+        self.columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        storage = DiskStorage(self.options.path, read_only=True)
-        return [InputPartition(task) for task in plan(storage, self.options)]
+        return self._planned(None)
+
+    def _planned(self, wanted: Wanted | None) -> list[InputPartition]:
+        notice_ignored(self.options)
+        layout, report = layout_of(self.options), self.options.report
+        tasks = plan_batch(layout, self.options, report=report, wanted=wanted)
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task: Any = partition.value
         if task is None:  # Spark calls read(None) if partitions() is empty
             return iter(())
-        try:
-            from fencepost.spark_bridge.rows import record_batches
-        except ImportError as missing:
-            raise UnfitWorker(
-                f"a Spark worker ({sys.executable}) cannot import {missing.name}: install fencepost[spark] "
-                "for it, or point PYSPARK_PYTHON to a Python that has it"
-            ) from missing
-        scan = TaskScan(
-            DiskStorage(self.options.path, read_only=True),
-            task,
-            isolation_level=self.options.isolation_level,
-            fail_on_data_loss=self.options.fail_on_data_loss,
-        )
-        return record_batches(scan, task, self.names)
+        return read_task(task, self.options, self.columns)
+
+
+class FilteringReader(LogReader):
+    """A reader that follows the filters of a query where they exclude partitions, offsets or times."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[Column, ...]) -> None:
+        super().__init__(options, columns)
+        self._wanted: Wanted | None = None
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        wanted = Wanted()
+        others = wanted.take(filters)
+        self._wanted = wanted
+        return others
+
+    def partitions(self) -> list[InputPartition]:
+        wanted, self._wanted = self._wanted, None  # workers get the reader, and need no filters
+        return self._planned(wanted)
+
+
+class TableReader(DataSourceReader):
+    """The same for a table other than records."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[Column, ...]) -> None:
+        self.options = options
+        self.columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        notice_ignored(self.options)
+        tasks = TABLES[self.options.table].plan(layout_of(self.options), self.options)
+        return [InputPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        task: Any = partition.value
+        if task is None:  # Spark calls read(None) if partitions() is empty
+            return iter(())
+        return read_table(task, self.options, self.columns)

@@ -1,4 +1,4 @@
-"""Turns options and files into tasks: offset ranges of similar size, each with its aborted transactions.
+"""Cuts ranges of offsets into tasks of similar size, each with what it needs to read alone.
 
 Rule: the plan reads manifests, indexes and batch headers, never records. A cut may fall inside a batch,
 because readers trim by offset.
@@ -6,8 +6,8 @@ because readers trim by offset.
 
 # Theory of operation
 #
-# A read uses only files: no broker, no lock, and a broker may append meanwhile. The plan itself finds where
-# each partition ends for this reader, and which transactions before that end were aborted.
+# A read uses only files: no broker, no lock, and a broker may append meanwhile. A batch, a stream and a table
+# are planned alike; they differ in which offsets they ask for (`RangeOf`) and in what they make of a batch.
 #
 #    segment 0         segment 700
 #    0                 700             1000           1100         1180      1200
@@ -18,8 +18,9 @@ because readers trim by offset.
 #                                                of the manifest
 #
 # 1. The manifest is a lower bound. A broker replaces it every now and then, and it is read before the files
-#    are listed: whatever it describes exists, and more may exist. A log that ends below the manifest's high
-#    watermark has lost data (DataLoss).
+#    are listed: whatever it describes exists, unless the log start, which is read last, says that it was
+#    deleted. More may exist. A log that ends below the manifest's high watermark has lost data (DataLoss).
+#    Files that disappear while a partition is planned are listed again (partition_files.with_listing).
 # 2. The walk (partition_files.find_log_offsets) reads the batch headers from the manifest's LSO to the end of
 #    the log. Every transaction that was open then begins at or after that LSO, so the walk sees the open
 #    transactions from their first batch. Up to the manifest's high watermark it trusts headers; after it,
@@ -30,257 +31,234 @@ because readers trim by offset.
 #    which may not be indexed yet. The walk starts at an indexed batch before the LSO, possibly inside a
 #    transaction that ended before the LSO; so if both know a transaction, the earlier first offset is right.
 # 4. A range is cut at equal byte distances, moved back to batches of the offset index: planning reads one
-#    header per cut. maxRecordsPerPartition adds cuts at plain offsets. A task names the bytes to read of each
+#    header per cut. maxRecordsPerPartition adds cuts at plain offsets. A cut names the bytes to read of each
 #    segment (pieces), starting with the batch that contains its first offset or an earlier one:
 #
 #      cuts          0            350           700                  1180
 #      batches       [0..99][100..349][350.. ..699][700.. .. ..]
-#      tasks         |-- task 1 --|-- task 2 --|------ task 3 ------|
+#      ranges        |-- read 1 --|-- read 2 --|------ read 3 ------|
 #
-# 5. A task carries the aborted ranges that overlap it, so a worker needs no index and no other task. A
-#    retried task reads the same records: its range is fixed, and everything below the end is immutable.
+# 5. A cut range carries the aborted ranges that overlap it, found in one sweep over both, so a worker needs
+#    no index and no other task. More than ABORTED_CARRIED would make tasks large: then the worker searches
+#    the transaction indexes itself. A retried task reads the same records: its range is fixed, and everything
+#    below the end is immutable.
+# 6. The size of a task follows Spark's rule for files, min(128 MB, max(4 MB, total / cores)): large
+#    partitions are cut to it, small ones share a task up to it.
 
 from __future__ import annotations
 
-import re
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import attrs
 
-from fencepost.journal.data_directory import check_data_directory, partitions_in
 from fencepost.journal.indexes import AbortedRange
-from fencepost.journal.storage import StorageReader
-from fencepost.protocol.terms import INTERNAL_TOPICS, IsolationLevel, TopicPartition
-from fencepost.spark_bridge.options import (
-    EARLIEST_OFFSET,
-    LATEST_OFFSET,
-    Offsets,
-    ReadOptions,
-    UnusableOption,
-)
+from fencepost.journal.layouts import LogLayout
+from fencepost.protocol.terms import INT64_MAX, IsolationLevel, TopicPartition
 from fencepost.spark_bridge.partition_files import (
-    DataLoss,
     LogOffsets,
     PartitionFiles,
+    Piece,
     SegmentFile,
     find_log_offsets,
-    open_partition_files,
+    with_listing,
 )
+from fencepost.spark_bridge.task_sizes import RANGE_BYTES, TaskSizes
 
-# A task costs 6 to 14 ms: those of 4 MB are 3 times slower, larger ones leave cores idle at the end.
-TASK_BYTES: Final = 128 << 20
-
-
-class Piece(NamedTuple):
-    """Part of a segment's log file: from byte `position`, where a batch begins, up to byte `stop` at most."""
-
-    path: str
-    position: int
-    stop: int
+ABORTED_CARRIED: Final = 1_000  # aborted ranges of a cut range; each adds about 20 bytes to its task
 
 
 @attrs.frozen(kw_only=True)
-class ReadTask:
-    """The work of one Spark task: offsets [start, end) of a partition, and the aborted ranges among them."""
+class Range:
+    """Offsets [start, end) of a partition."""
 
     partition: TopicPartition
     start: int
     end: int
-    pieces: tuple[Piece, ...]
-    aborted: tuple[AbortedRange, ...]
-    """Sorted by producer id and first offset; empty when reading uncommitted."""
-
-
-def plan(storage: StorageReader, options: ReadOptions) -> list[ReadTask]:
-    """Returns the tasks of a read, ordered by partition and offset.
-
-    Raises NotADataDirectory, UnusableOption, DataLoss or CorruptLog; each message says what to do.
-    """
-    check_data_directory(storage)
-    chosen = choose_partitions(partitions_in(storage), options, storage.location)
-    _check_named(options.starting_offsets, chosen, "startingOffsets")
-    _check_named(options.ending_offsets, chosen, "endingOffsets")
-    ranges = [_range(storage, partition, options) for partition in chosen]
-    total = sum(range_.byte_count for range_ in ranges)
-    task_bytes = (
-        min(TASK_BYTES, max(1, total // options.min_partitions)) if options.min_partitions else TASK_BYTES
-    )
-    return [task for range_ in ranges for task in _tasks(range_, options, task_bytes)]
-
-
-def choose_partitions(
-    existing: Sequence[TopicPartition], options: ReadOptions, where: str
-) -> list[TopicPartition]:
-    """Returns the partitions that the options name, sorted; UnusableOption if one of them does not exist."""
-    topics = sorted({partition.topic for partition in existing})
-    if options.assign is not None:
-        wanted = list(options.assign)
-        missing = [str(partition) for partition in wanted if partition not in set(existing)]
-    elif options.subscribe is not None:
-        wanted = [partition for partition in existing if partition.topic in options.subscribe]
-        missing = [topic for topic in options.subscribe if topic not in topics]
-    else:
-        wanted = _matching(existing, options.subscribe_pattern or "")
-        missing = [] if wanted else [f"any topic matching {options.subscribe_pattern}"]
-    if missing:
-        raise UnusableOption(
-            f"{where} does not hold {', '.join(missing)}; its topics are {', '.join(topics) or 'none yet'}"
-        )
-    return wanted
-
-
-def _matching(existing: Iterable[TopicPartition], pattern: str) -> list[TopicPartition]:
-    """As in Spark's Kafka source, the whole name must match; an internal topic must be named literally."""
-    try:
-        compiled = re.compile(pattern)
-    except re.error as problem:
-        raise UnusableOption(
-            f"option subscribePattern {pattern} is not a regular expression: {problem}"
-        ) from None
-    return [
-        p
-        for p in existing
-        if compiled.fullmatch(p.topic) and (p.topic not in INTERNAL_TOPICS or p.topic == pattern)
-    ]
-
-
-def _check_named(offsets: Offsets, chosen: Sequence[TopicPartition], name: str) -> None:
-    if isinstance(offsets, str):
-        return
-    for partition in chosen:
-        if partition not in offsets:
-            raise UnusableOption(f"{name} must name every partition that is read; {partition} is missing")
-    for partition in offsets:
-        if partition not in chosen:
-            raise UnusableOption(
-                f"{name} names {partition}, which is not read: subscribe to it or remove it from {name}"
-            )
 
 
 @attrs.frozen(kw_only=True)
-class _Range:
-    """The range to read of one partition."""
+class PlannedRange(Range):
+    """A range, with what a worker needs to read it."""
+
+    home: int
+    """Which of the layout's directories has the pieces."""
+    pieces: tuple[Piece, ...]
+    aborted: tuple[AbortedRange, ...]
+    """The aborted transactions that overlap it; empty when reading uncommitted."""
+    is_indexed: bool
+    """Whether the worker must search the transaction indexes, too: `aborted` are those that they lack."""
+
+
+@attrs.frozen
+class ReadTask:
+    """The work of one Spark task, ordered by partition and offset."""
+
+    ranges: tuple[PlannedRange, ...]
+
+
+RangeOf = Callable[[PartitionFiles, LogOffsets], Range]
+"""Returns the range to read, given the files of a partition and the offsets that they hold."""
+
+Survey = Callable[[PartitionFiles], LogOffsets]
+"""Finds the bounds of a log in its files."""
+
+
+def plan(
+    layout: LogLayout,
+    partitions: Iterable[TopicPartition],
+    range_of: RangeOf,
+    *,
+    isolation_level: IsolationLevel,
+    sizes: TaskSizes,
+    survey: Survey = find_log_offsets,
+) -> list[ReadTask]:
+    """Returns the tasks that read a range of each partition, ordered by partition and offset.
+
+    `survey` finds the bounds of a log, and raises or reports its losses. Raises CorruptLog, and what `survey`
+    and `range_of` raise.
+    """
+    planner = _Planner(layout, range_of, isolation_level, survey)
+    sources = [source for partition in partitions if (source := planner.source(partition)).pieces]
+    total = sum(source.byte_count for source in sources)
+    task_bytes = sizes.task_bytes(total=total, range_count=len(sources))
+    cut = [weighed for source in sources for weighed in planner.cut(source, task_bytes, sizes.max_records)]
+    return list(_packed(cut, task_bytes, sizes))
+
+
+@attrs.frozen(kw_only=True)
+class _Source:
+    """The range to read of one partition, before it is cut."""
 
     log: PartitionFiles
-    start: int
-    end: int
-    aborted: tuple[AbortedRange, ...]
-    segments: tuple[SegmentFile, ...]
-    first_position: int
+    range: Range
+    pieces: tuple[Piece, ...]
+    aborted: tuple[AbortedRange, ...]  # sorted by first offset
+    not_indexed: tuple[AbortedRange, ...]  # those of them that no index has
 
     @property
     def byte_count(self) -> int:
-        return sum(segment.size for segment in self.segments) - self.first_position
+        return sum(piece.stop - piece.position for piece in self.pieces)
 
 
-def _range(storage: StorageReader, partition: TopicPartition, options: ReadOptions) -> _Range:
-    log = open_partition_files(storage, partition, fail_on_data_loss=options.fail_on_data_loss)
-    bounds = find_log_offsets(log, fail_on_data_loss=options.fail_on_data_loss)
-    start, end = offset_range(partition, bounds, options)
-    segments: tuple[SegmentFile, ...] = ()
-    if start < end:
-        segments = log.segments[log.segment_index(start) : log.segment_index(end - 1) + 1]
-    committed = options.isolation_level is IsolationLevel.READ_COMMITTED
-    return _Range(
-        log=log,
-        start=start,
-        end=end,
-        aborted=_aborted(log, bounds, start, end) if committed and segments else (),
-        segments=segments,
-        first_position=log.position_before(segments[0], start) if segments else 0,
-    )
+_Weighed = tuple[PlannedRange, int]  # with its bytes
 
 
-def _aborted(log: PartitionFiles, bounds: LogOffsets, start: int, end: int) -> tuple[AbortedRange, ...]:
-    """Returns the aborted ranges of the index and of the walk, without duplicates.
+@attrs.frozen
+class _Planner:
+    layout: LogLayout
+    range_of: RangeOf
+    isolation_level: IsolationLevel
+    survey: Survey
+
+    def source(self, partition: TopicPartition) -> _Source:
+        return with_listing(self.layout, partition, self._source)
+
+    def _source(self, log: PartitionFiles) -> _Source:
+        offsets = self.survey(log)
+        range_ = self.range_of(log, offsets)
+        pieces = log.pieces(range_.start, range_.end)
+        aborted, not_indexed = (), ()
+        if pieces and self.isolation_level is IsolationLevel.READ_COMMITTED:
+            indexed = log.collect_aborted(range_.start, upper=range_.end)
+            aborted, not_indexed = merge_aborted(indexed, offsets.aborted, range_)
+        return _Source(log=log, range=range_, pieces=pieces, aborted=aborted, not_indexed=not_indexed)
+
+    def cut(self, source: _Source, task_bytes: int, max_records: int | None) -> list[_Weighed]:
+        def cut_listed(log: PartitionFiles) -> list[_Weighed]:
+            # After a new listing, everything that was read from the old files is read again.
+            return list(_cut(source if log is source.log else self._source(log), task_bytes, max_records))
+
+        return with_listing(self.layout, source.range.partition, cut_listed, listed=source.log)
+
+
+def merge_aborted(
+    indexed: Iterable[AbortedRange], walked: Iterable[AbortedRange], range_: Range
+) -> tuple[tuple[AbortedRange, ...], tuple[AbortedRange, ...]]:
+    """Returns the aborted ranges that overlap a range, sorted by first offset: all of them, and those that
+    no index has.
 
     For a transaction that both know, the earlier first offset is right (see point 3 above).
     """
-    known: dict[tuple[int, int], AbortedRange] = {}
-    for aborted in (*bounds.aborted, *log.collect_aborted(start, upper=end)):
+    known = {(aborted.producer_id, aborted.last_offset): aborted for aborted in indexed}
+    not_indexed: list[AbortedRange] = []
+    for aborted in walked:
         key = aborted.producer_id, aborted.last_offset
-        if key not in known or aborted.first_offset < known[key].first_offset:
+        if key not in known:
+            not_indexed.append(aborted)
+        elif aborted.first_offset < known[key].first_offset:
             known[key] = aborted
-    return tuple(
-        sorted(
-            range_ for range_ in known.values() if range_.last_offset >= start and range_.first_offset < end
-        )
-    )
+    return _overlapping([*known.values(), *not_indexed], range_), _overlapping(not_indexed, range_)
 
 
-def offset_range(partition: TopicPartition, bounds: LogOffsets, options: ReadOptions) -> tuple[int, int]:
-    """Returns [start, end): the requested offsets, limited to those that exist.
-
-    Raises DataLoss if a requested offset does not exist; warns instead with failOnDataLoss=false.
-    """
-    low = bounds.log_start_offset
-    # DeleteRecords may remove the first records of an open transaction; then no offset is stable.
-    high = max(low, bounds.end(options.isolation_level))
-    start = _asked(options.starting_offsets, partition, low, high, usual=low)
-    end = _asked(options.ending_offsets, partition, low, high, usual=high)
-    for name, offset in (("startingOffsets", start), ("endingOffsets", end)):
-        if not low <= offset <= high:
-            _lost(partition, name, offset, bounds, options)
-    start, end = max(low, start), min(high, end)
-    return (start, end) if start <= end else (end, end)
+def _overlapping(ranges: Iterable[AbortedRange], range_: Range) -> tuple[AbortedRange, ...]:
+    found = (a for a in ranges if a.last_offset >= range_.start and a.first_offset < range_.end)
+    return tuple(sorted(found, key=_first_offset))
 
 
-def _asked(offsets: Offsets, partition: TopicPartition, low: int, high: int, *, usual: int) -> int:
-    if isinstance(offsets, str):
-        return usual
-    offset = offsets[partition]
-    return {EARLIEST_OFFSET: low, LATEST_OFFSET: high}.get(offset, offset)
+def _first_offset(aborted: AbortedRange) -> int:
+    return aborted.first_offset
 
 
-def _lost(
-    partition: TopicPartition, name: str, offset: int, bounds: LogOffsets, options: ReadOptions
-) -> None:
-    low, high = bounds.log_start_offset, bounds.end(options.isolation_level)
-    told = f"{name} requests offset {offset} of {partition}, whose readable offsets are {low} to {high}"
-    if offset > high and bounds.open_transactions and high < bounds.log_end_offset:
-        oldest = bounds.open_transactions[0]
-        told += f" (producer {oldest.producer_id} has a transaction open since offset {oldest.first_offset})"
-    if options.fail_on_data_loss:
-        raise DataLoss(f"{told}: request existing offsets, or set failOnDataLoss=false")
-    warnings.warn(f"{told}: reading the existing offsets", stacklevel=2)
-
-
-def _tasks(range_: _Range, options: ReadOptions, task_bytes: int) -> Iterator[ReadTask]:
-    if not range_.segments:
-        return
-    cuts = [range_.start, *_byte_cuts(range_, task_bytes), range_.end]
-    if options.max_records_per_partition:
-        cuts = split_evenly(cuts, options.max_records_per_partition)
-    for start, end in pairwise(cuts):
-        yield ReadTask(
-            partition=range_.log.partition,
+def _cut(source: _Source, task_bytes: int, max_records: int | None) -> Iterator[_Weighed]:
+    log, range_ = source.log, source.range
+    cuts = [range_.start, *_byte_cuts(source, task_bytes), range_.end]
+    if max_records:
+        cuts = split_evenly(cuts, max_records)
+    aborted = list(sweep(source.aborted, cuts))
+    not_indexed = list(sweep(source.not_indexed, cuts))
+    for number, (start, end) in enumerate(pairwise(cuts)):
+        pieces = log.pieces(start, end)
+        is_indexed = len(aborted[number]) > ABORTED_CARRIED
+        planned = PlannedRange(
+            partition=range_.partition,
             start=start,
             end=end,
-            pieces=tuple(_pieces(range_, start, end)),
-            aborted=tuple(a for a in range_.aborted if a.last_offset >= start and a.first_offset < end),
+            home=log.home,
+            pieces=pieces,
+            aborted=not_indexed[number] if is_indexed else aborted[number],
+            is_indexed=is_indexed,
         )
+        # Of a range that ends inside a segment, the pieces hold more than the range.
+        share = source.byte_count * (end - start) // (range_.end - range_.start)
+        yield planned, min(share, sum(piece.stop - piece.position for piece in pieces))
 
 
-def _byte_cuts(range_: _Range, task_bytes: int) -> Iterator[int]:
-    """Yields offsets that cut the range into parts of about equal size, at most about `task_bytes` each.
+def sweep(aborted: Sequence[AbortedRange], cuts: Sequence[int]) -> Iterator[tuple[AbortedRange, ...]]:
+    """Yields, for each pair of neighbouring cuts, the aborted ranges that overlap it.
+
+    `aborted` is sorted by first offset, and `cuts` ascend. Both are passed once.
+    """
+    reached = 0
+    current: list[AbortedRange] = []
+    for start, end in pairwise(cuts):
+        current = [a for a in current if a.last_offset >= start]
+        while reached < len(aborted) and aborted[reached].first_offset < end:
+            if aborted[reached].last_offset >= start:
+                current.append(aborted[reached])
+            reached += 1
+        yield tuple(current)
+
+
+def _byte_cuts(source: _Source, task_bytes: int) -> Iterator[int]:
+    """Yields offsets that cut a range into parts of about equal size, at most about `task_bytes` each.
 
     Each offset is the base offset of a batch in the offset index.
     """
-    total = range_.byte_count
+    log, total = source.log, source.byte_count
     count = -(-total // task_bytes)
-    number, last, origin = 1, range_.start, -range_.first_position
-    for segment in range_.segments:
-        while number < count and (target := total * number // count - origin) < segment.size:
-            position = range_.log.offset_index(segment).last_position_up_to(target)
-            header = range_.log.header_at(segment, position)
-            if header is not None and last < header.base_offset < range_.end:
+    number, last, passed = 1, source.range.start, 0
+    for piece in source.pieces:
+        segment = SegmentFile(piece.base_offset, size=piece.stop)
+        while number < count and (target := total * number // count - passed) < piece.stop - piece.position:
+            position = log.offset_index(segment).last_position_up_to(piece.position + target)
+            header = log.header_at(segment, position)
+            if header is not None and last < header.base_offset < source.range.end:
                 last = header.base_offset
                 yield last
             number += 1
-        origin += segment.size
+        passed += piece.stop - piece.position
 
 
 def split_evenly(cuts: Sequence[int], longest: int) -> list[int]:
@@ -292,9 +270,24 @@ def split_evenly(cuts: Sequence[int], longest: int) -> list[int]:
     return result
 
 
-def _pieces(range_: _Range, start: int, end: int) -> Iterator[Piece]:
-    log = range_.log
-    following = [segment.base_offset for segment in range_.segments[1:]]
-    for segment, after in zip(range_.segments, [*following, range_.end], strict=True):
-        if segment.base_offset < end and start < after:
-            yield Piece(log.path(segment), log.position_before(segment, start), segment.size)
+def _packed(cut: Sequence[_Weighed], task_bytes: int, sizes: TaskSizes) -> Iterator[ReadTask]:
+    """Puts neighbouring ranges into one task, so that tasks have similar sizes of about `task_bytes`."""
+    # minPartitions asks for parallelism: then only the bytes count, however many partitions hold them.
+    opening = 0 if sizes.min_partitions else RANGE_BYTES
+    work = max(1, sum(size + opening for _, size in cut))
+    count = -(-work // task_bytes)
+    packed: list[PlannedRange] = []
+    done = offsets = number = 0
+    for range_, size in cut:
+        length = range_.end - range_.start
+        # Work is a line of `count` equal parts; a range belongs to the part in which its middle lies.
+        part = (2 * done + size + opening) * count // (2 * work)
+        if packed and (part > number or offsets + length > (sizes.max_records or INT64_MAX)):
+            yield ReadTask(tuple(packed))
+            packed, offsets = [], 0
+        packed.append(range_)
+        number = part
+        done += size + opening
+        offsets += length
+    if packed:
+        yield ReadTask(tuple(packed))

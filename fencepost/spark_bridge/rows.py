@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import repeat
-from typing import Any, Final
+from itertools import groupby, repeat
+from operator import attrgetter
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,16 +19,18 @@ import pyarrow as pa
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import Columns, read_columns
-from fencepost.protocol.terms import INT64_MAX
-from fencepost.spark_bridge.options import decoded_columns
+from fencepost.protocol.terms import INT64_MAX, TopicPartition
+from fencepost.spark_bridge.columns import Column, decoded_columns
+from fencepost.spark_bridge.equal_lengths import Grid, Grids, Shape, read_grids
 from fencepost.spark_bridge.partition_files import CorruptLog
-from fencepost.spark_bridge.planning import ReadTask
-from fencepost.spark_bridge.scanning import VisibleBatch
+from fencepost.spark_bridge.planning import Range
+from fencepost.spark_bridge.scanning import RangeScan
 
 ROWS_PER_BATCH: Final = (
     16_384  # the fastest of 8,000, 16,000 and 64,000; unmerged batches of 20 records are 4 times slower
 )
 BYTES_PER_BATCH: Final = 32 << 20  # limits memory when values are large
+_VALUES_SHARED: Final = 64  # columns of equal values that are kept, each of 2 * ROWS_PER_BATCH rows
 
 _TIMESTAMP_TYPE_BIT: Final = 0x08  # attribute bit 3: 0 the producer's clock, 1 the broker's
 _MILLISECONDS_MAX: Final = INT64_MAX // 1000
@@ -57,39 +60,79 @@ def gc_paused() -> Generator[None]:
             gc.enable()
 
 
-class Rows:
-    """Collects rows of one partition for an Arrow record batch with the columns `names`, in this order."""
+class BytesColumn:
+    """Collects the items of a column: lists, and grids of items of equal lengths."""
 
-    def __init__(self, names: tuple[str, ...], *, topic: str, partition: int) -> None:
-        self.names = names
-        self.schema = pa.schema([pa.field(name, ARROW_TYPES[name]) for name in names])
-        self._constants = {
-            "topic": pa.scalar(topic, pa.string()),
-            "partition": pa.scalar(partition, pa.int32()),
-        }
-        self._filled: dict[str, pa.Array[Any]] = {}
+    def __init__(self) -> None:
+        self._parts: list[list[bytes | None] | Grid] = []
+
+    def extend(self, items: list[bytes | None] | Grid) -> None:
+        """Appends items."""
+        if isinstance(items, Grid):
+            self._parts.append(items)
+        elif self._parts and isinstance(last := self._parts[-1], list):
+            last.extend(items)
+        elif items:
+            self._parts.append(items.copy())
+
+    def array(self) -> pa.Array[Any]:
+        """Returns the column."""
+        arrays: list[pa.Array[Any]] = []
+        for shape, parts in groupby(self._parts, _shape):
+            if shape is None:
+                arrays.extend(pa.array(part, pa.binary()) for part in parts)
+            else:
+                arrays.append(_array_of_grids((part.data for part in parts if isinstance(part, Grid)), shape))
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _shape(part: list[bytes | None] | Grid) -> Shape | None:
+    return part.shape if isinstance(part, Grid) else None
+
+
+def _array_of_grids(parts: Iterable[bytes], shape: Shape) -> pa.Array[Any]:
+    joined = np.frombuffer(b"".join(parts), np.uint8).reshape(-1, shape.stride)
+    items = joined[:, shape.prefix :]
+    count, length = items.shape
+    # 32 bits are enough: BYTES_PER_BATCH and one batch are less than 2 GiB.
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(length)
+    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(items.tobytes())]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+class Rows:
+    """Collects rows for an Arrow record batch with these columns, in this order."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = columns
+        self.schema = pa.schema([pa.field(column.title, ARROW_TYPES[column.name]) for column in columns])
+        self._partition: TopicPartition | None = None
+        self._filled: dict[object, pa.Array[Any]] = {}
         self._clear()
 
     def _clear(self) -> None:
         self.row_count = 0
         self.byte_count = 0
-        self._keys: list[bytes | None] | None = None
-        self._values: list[bytes | None] = []
+        self._keys: BytesColumn | None = None  # None while every key is null
+        self._values = BytesColumn()
         self._headers: list[list[tuple[str, bytes | None]] | None] | None = None
         self._time_deltas: list[int] | None = None
         self._offset_runs: list[tuple[int, int]] = []  # first offset, how many
         self._batch_runs: list[tuple[int, int, int]] = []  # base timestamp, timestamp type, how many
+        self._partition_starts: list[tuple[int, TopicPartition]] = []  # the first row of each
 
     @property
     def is_full(self) -> bool:
         return self.row_count >= ROWS_PER_BATCH or self.byte_count >= BYTES_PER_BATCH
 
-    def add(self, header: BatchHeader, columns: Columns | None, *, start: int, end: int) -> None:
-        """Adds the records of a batch with offsets in [start, end).
+    def add(self, header: BatchHeader, columns: Columns | Grids | None, range_: Range) -> None:
+        """Adds the records of a batch with offsets in the range.
 
         `columns` is None if no requested column needs decoded records.
         """
-        low, high = max(start, header.base_offset), min(end, header.next_offset)
+        low, high = max(range_.start, header.base_offset), min(range_.end, header.next_offset)
+        if not self._partition_starts or self._partition_starts[-1][1] != range_.partition:
+            self._partition_starts.append((self.row_count, range_.partition))
         deltas = columns.offset_deltas if columns else None
         if deltas is None:
             count = high - low
@@ -99,49 +142,73 @@ class Rows:
             runs, first = _sparse_runs(deltas, header.base_offset, low, high)
             self._offset_runs.extend(runs)
             count = sum(length for _, length in runs)
+        is_append_time = header.attributes & _TIMESTAMP_TYPE_BIT != 0
         if columns is not None:
-            self._add_columns(columns, first, first + count)
-        self._batch_runs.append(
-            (header.base_timestamp, (header.attributes & _TIMESTAMP_TYPE_BIT) >> 3, count)
-        )
+            # With the time of the append, all records have it; the producer's deltas stay in them.
+            time_deltas = None if is_append_time else columns.timestamp_deltas
+            self._add_columns(columns, time_deltas, first, first + count)
+        timestamp = header.max_timestamp if is_append_time else header.base_timestamp
+        self._batch_runs.append((timestamp, int(is_append_time), count))
         self.row_count += count
         self.byte_count += _unpacked_size(header, columns)
 
-    def _add_columns(self, columns: Columns, first: int, last: int) -> None:
-        whole = first == 0 and last == len(columns.values)
+    def _add_columns(
+        self, columns: Columns | Grids, time_deltas: list[int] | None, first: int, last: int
+    ) -> None:
         before = self.row_count
-        self._values.extend(columns.values if whole else columns.values[first:last])
-        self._keys = _extended(self._keys, columns.keys, None, before, first, last)
+        self._values.extend(_cut(columns.values, first, last))
+        if columns.keys is not None and self._keys is None:
+            self._keys = BytesColumn()
+            self._keys.extend(_null_items(before))
+        if self._keys is not None:
+            self._keys.extend(
+                _null_items(last - first) if columns.keys is None else _cut(columns.keys, first, last)
+            )
         self._headers = _extended(self._headers, columns.headers, None, before, first, last)
-        self._time_deltas = _extended(self._time_deltas, columns.timestamp_deltas, 0, before, first, last)
+        self._time_deltas = _extended(self._time_deltas, time_deltas, 0, before, first, last)
 
     def take(self) -> pa.RecordBatch:
         """Returns the collected rows as a record batch and starts a new one."""
-        arrays: list[Any] = [_BUILD[name](self) for name in self.names]
+        arrays: list[Any] = [_BUILD[column.name](self) for column in self.columns]
         batch = pa.record_batch(arrays, schema=self.schema)
         self._clear()
         return batch
 
     def key_column(self) -> pa.Array[Any]:
-        return (
-            _nulls(self.row_count, pa.binary()) if self._keys is None else pa.array(self._keys, pa.binary())
-        )
+        return _nulls(self.row_count, pa.binary()) if self._keys is None else self._keys.array()
 
     def value_column(self) -> pa.Array[Any]:
-        return pa.array(self._values, pa.binary())
+        return self._values.array()
 
     def headers_column(self) -> pa.Array[Any]:
         kind = ARROW_TYPES["headers"]
         return _nulls(self.row_count, kind) if self._headers is None else pa.array(self._headers, kind)
 
-    def repeated_column(self, name: str) -> pa.Array[Any]:
-        """A column with the same value in every row; all batches of a task share one array."""
-        filled = self._filled.get(name)
-        if filled is None or len(filled) < self.row_count:
-            filled = self._filled[name] = pa.repeat(
-                self._constants[name], max(self.row_count, 2 * ROWS_PER_BATCH)
-            )
-        return filled.slice(0, self.row_count)
+    def topic_column(self) -> pa.Array[Any]:
+        return self._repeated(pa.string(), attrgetter("topic"))
+
+    def partition_column(self) -> pa.Array[Any]:
+        return self._repeated(pa.int32(), attrgetter("partition"))
+
+    def _repeated(self, kind: pa.DataType, value_of: Callable[[TopicPartition], object]) -> pa.Array[Any]:
+        """A column with the same value in all rows of a partition."""
+        ends = [start for start, _ in self._partition_starts[1:]] + [self.row_count]
+        parts = [
+            self._filled_with(value_of(partition), kind, end - start)
+            for (start, partition), end in zip(self._partition_starts, ends, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _filled_with(self, value: object, kind: pa.DataType, count: int) -> pa.Array[Any]:
+        """`count` times a value; record batches of one partition share one array."""
+        filled = self._filled.get(value)
+        if filled is None or len(filled) < count:
+            if len(self._filled) == _VALUES_SHARED:
+                self._filled.clear()
+            scalar: Any = pa.scalar(value, kind)
+            filled = cast("pa.Array[Any]", pa.repeat(scalar, max(count, 2 * ROWS_PER_BATCH)))
+            self._filled[value] = filled
+        return filled.slice(0, count)
 
     def offset_column(self) -> pa.Array[Any]:
         runs = np.array(self._offset_runs, np.int64).reshape(-1, 2)
@@ -167,8 +234,8 @@ class Rows:
 _BUILD: Final[dict[str, Callable[[Rows], pa.Array[Any]]]] = {
     "key": Rows.key_column,
     "value": Rows.value_column,
-    "topic": lambda rows: rows.repeated_column("topic"),
-    "partition": lambda rows: rows.repeated_column("partition"),
+    "topic": Rows.topic_column,
+    "partition": Rows.partition_column,
     "offset": Rows.offset_column,
     "timestamp": Rows.timestamp_column,
     "timestampType": Rows.timestamp_type_column,
@@ -176,50 +243,59 @@ _BUILD: Final[dict[str, Callable[[Rows], pa.Array[Any]]]] = {
 }
 
 
-def record_batches(
-    scan: Iterable[VisibleBatch], task: ReadTask, names: tuple[str, ...]
-) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a task as Arrow record batches.
+def record_batches(scans: Iterable[RangeScan], columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of the ranges of a task as Arrow record batches.
 
-    Raises CorruptLog if a batch has a valid checksum but invalid records.
+    Raises CorruptLog if a batch has a valid checksum but invalid records, and what scans raise.
     """
-    rows = Rows(names, topic=task.partition.topic, partition=task.partition.partition)
-    decodes = bool(decoded_columns(names))
-    batches = iter(scan)
+    rows = Rows(columns)
+    decodes = bool(decoded_columns(columns))
+    batches = ((scan.range, *batch) for scan in scans for batch in scan)
     more = True
     while more:
         with gc_paused():
-            more = _fill(rows, batches, task, decodes=decodes)
+            more = _fill(rows, batches, decodes=decodes)
             batch = rows.take() if rows.row_count else None
         if batch is not None:
             yield batch
 
 
-def _fill(rows: Rows, batches: Iterator[VisibleBatch], task: ReadTask, *, decodes: bool) -> bool:
+def _fill(rows: Rows, batches: Iterator[tuple[Range, BatchHeader, memoryview]], *, decodes: bool) -> bool:
     """Collects rows until one Arrow batch is full; returns False if there are no more batches."""
-    for header, batch in batches:
+    for range_, header, batch in batches:
         if not header.record_count:
             continue  # compaction removed all records of this batch and kept its header
         try:
             # After compaction, the remaining records of a batch carry their offset deltas.
             sparse = header.record_count != header.last_offset_delta + 1
-            columns = read_columns(batch, header) if decodes or sparse else None
+            columns = read_grids(batch, header) or read_columns(batch, header) if decodes or sparse else None
         except ProtocolViolation as problem:
             raise CorruptLog(
-                f"the batch at offset {header.base_offset} of {task.partition}: {problem}. "
+                f"the batch at offset {header.base_offset} of {range_.partition}: {problem}. "
                 "`fencepost check` lists all batches whose records cannot be read"
             ) from problem
-        rows.add(header, columns, start=task.start, end=task.end)
+        rows.add(header, columns, range_)
         if rows.is_full:
             return True
     return False
 
 
-def _unpacked_size(header: BatchHeader, columns: Columns | None) -> int:
+def _unpacked_size(header: BatchHeader, columns: Columns | Grids | None) -> int:
     """Estimates the bytes that a batch adds to an Arrow batch, which is limited to 2 GiB."""
-    if columns is None or not header.compression:
+    if not header.compression or not isinstance(columns, Columns):
         return header.size
     return sum(map(len, filter(None, columns.values))) + sum(map(len, filter(None, columns.keys or ())))
+
+
+def _cut(items: list[bytes | None] | Grid, first: int, last: int) -> list[bytes | None] | Grid:
+    """Returns the items [first, last)."""
+    if isinstance(items, Grid):
+        return items.cut(first, last)
+    return items if first == 0 and last == len(items) else items[first:last]
+
+
+def _null_items(count: int) -> list[bytes | None]:
+    return [None] * count
 
 
 def _nulls(count: int, kind: pa.DataType) -> pa.Array[Any]:

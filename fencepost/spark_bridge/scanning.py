@@ -1,4 +1,4 @@
-"""The visible batches of one task: in its range, with a valid checksum, without markers and aborted records.
+"""The visible batches of one range: with a valid checksum, without markers and aborted records.
 
 Rule: a batch belongs to one producer and at most one transaction, so visibility is decided per batch, from
 its header.
@@ -6,23 +6,45 @@ its header.
 
 from __future__ import annotations
 
-import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from fencepost.journal.indexes import AbortedRange
-from fencepost.journal.segments import walk_batches
-from fencepost.journal.storage import StorageFile, StorageReader
+from fencepost.journal.layouts import LogLayout
+from fencepost.journal.segments import LOG, file_name, walk_batches
+from fencepost.journal.storage import MissingFile, StorageFile, directory_name
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, read_header, read_marker
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import IsolationLevel, TransactionResult
-from fencepost.spark_bridge.partition_files import CorruptLog, opened
-from fencepost.spark_bridge.planning import Piece, ReadTask
+from fencepost.spark_bridge.losses import Loss, Report
+from fencepost.spark_bridge.partition_files import (
+    RELISTINGS,
+    CorruptLog,
+    DataLoss,
+    PartitionFiles,
+    Piece,
+    find_log_offsets,
+    index_advice,
+    opened,
+    with_listing,
+)
+from fencepost.spark_bridge.planning import PlannedRange, merge_aborted
+from fencepost.spark_bridge.unindexed_aborts import walk_unindexed
 
 CHUNK_BYTES: Final = 8 << 20
 
 VisibleBatch = tuple[BatchHeader, memoryview]
+
+
+class StoredBatch(NamedTuple):
+    """A batch where it lies: base offset of the segment, byte at which it begins, and what was read of it."""
+
+    base_offset: int
+    position: int
+    header: BatchHeader
+    data: memoryview
 
 
 class AbortedRanges:
@@ -47,36 +69,79 @@ class AbortedRanges:
         return at >= 0 and header.base_offset <= found[1][at]
 
 
-class TaskScan:
-    """Reads the pieces of a task; iteration yields the visible batches in offset order."""
+class RangeScan:
+    """Reads a range of a partition, once: iteration yields the visible batches in offset order, `stored` all.
+
+    Raises CorruptLog for damage and DataLoss for records that are gone; with `report`, it reports these
+    losses instead and goes on.
+    """
 
     def __init__(
         self,
-        storage: StorageReader,
-        task: ReadTask,
+        layout: LogLayout,
+        range_: PlannedRange,
         *,
         isolation_level: IsolationLevel,
-        fail_on_data_loss: bool,
+        report: Report | None = None,
     ) -> None:
-        self._storage = storage
-        self._task = task
+        self.range = range_
+        self._layout = layout
+        self._storage = layout.storages[range_.home]
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
-        self._fail_on_data_loss = fail_on_data_loss
-        self._aborted = AbortedRanges(task.aborted)
+        self._report = report
+        self._indexed = AbortedRanges(self._aborted_ranges())
+        self._unindexed: AbortedRanges | None = None  # found at the first transactional batch
         self._shown: set[int] = (
             set()
         )  # producers whose transaction has batches that were yielded and no marker yet
         self._next_offset = 0
+        self._resumed_at = 0  # batches that end here or before were read before the files were listed again
+        self._relistings = 0
+        self._failure: tuple[int, int] | None = None
+
+    def _aborted_ranges(self) -> Sequence[AbortedRange]:
+        if not self.range.is_indexed:
+            return self.range.aborted
+        start, end = self.range.start, self.range.end
+        indexed = with_listing(
+            self._layout, self.range.partition, lambda log: log.collect_aborted(start, upper=end)
+        )
+        return merge_aborted(indexed, self.range.aborted, self.range)[0]
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether the transactional batch belongs to an aborted transaction, by the transaction indexes and,
+        in segments that may lack theirs, by the markers.
+        """
+        if self._indexed.holds(header):
+            return True
+        if not self._layout.is_sparse:
+            return False
+        if self._unindexed is None:
+            start, end = self.range.start, self.range.end
+            walked = with_listing(
+                self._layout, self.range.partition, lambda log: walk_unindexed(log, start, upper=end)
+            )
+            self._unindexed = AbortedRanges(walked)
+        return self._unindexed.holds(header)
 
     def __iter__(self) -> Iterator[VisibleBatch]:
-        for piece in self._task.pieces:
-            for header, batch in self._batches(piece):
-                if header.base_offset >= self._task.end:
-                    return
-                if header.next_offset > self._task.start and self._is_visible(header, batch):
-                    yield header, batch
-                if header.next_offset >= self._task.end:
-                    return
+        for _, _, header, batch in self._batches():
+            if header.base_offset >= self.range.end:
+                return
+            if header.next_offset > self.range.start and self._is_visible(header, batch):
+                yield header, batch
+            if header.next_offset >= self.range.end:
+                return
+
+    def stored(self) -> Iterator[StoredBatch]:
+        """Yields every batch that ends in the range, visible or not."""
+        for batch in self._batches():
+            if batch.header.last_offset >= self.range.end:
+                return
+            if batch.header.last_offset >= self.range.start:
+                yield batch
+            if batch.header.next_offset >= self.range.end:
+                return
 
     def _is_visible(self, header: BatchHeader, batch: memoryview) -> bool:
         if header.is_control:
@@ -84,9 +149,10 @@ class TaskScan:
             return False
         if not self._committed or not header.is_transactional:
             return True
-        if self._aborted.holds(header):
+        if self.is_aborted(header):
             return False
-        self._shown.add(header.producer_id)
+        if header.record_count:  # compaction keeps empty batches of transactions whose marker it removed
+            self._shown.add(header.producer_id)
         return True
 
     def _check_marker(self, header: BatchHeader, batch: memoryview) -> None:
@@ -100,57 +166,144 @@ class TaskScan:
         if header.record_count and read_marker(batch).result is TransactionResult.ABORT:
             raise CorruptLog(
                 f"producer {header.producer_id} aborted a transaction at offset {header.base_offset} of "
-                f"{self._storage.location}/{self._task.partition}, but no transaction index lists it: "
-                "start the broker on this directory once; it rebuilds the index"
+                f"{self._storage.location}/{self.range.partition}, but no transaction index lists it: "
+                f"{index_advice(self._layout)}"
             )
 
-    def _batches(self, piece: Piece) -> Iterator[VisibleBatch]:
-        """Yields the batches of one file; damage raises CorruptLog, or is skipped if data loss is allowed."""
-        with opened(self._storage, piece.path) as file:
+    def _batches(self) -> Iterator[StoredBatch]:
+        """Yields the batches of the pieces."""
+        pieces = list(self.range.pieces)
+        while pieces:
+            piece = pieces.pop(0)
             position = piece.position
-            while position < piece.stop:
-                try:
-                    for at, header, batch in walk_batches(
-                        file, position, piece.stop, chunk_bytes=CHUNK_BYTES
-                    ):
-                        self._check_order(header)
-                        yield header, batch
+            try:
+                with opened(self._storage, self._path(piece)) as file:
+                    for at, header, batch in self._walk(file, position, piece.stop):
+                        if header.next_offset > self._resumed_at:
+                            self._check_order(header)
+                            yield StoredBatch(piece.base_offset, at, header, batch)
                         position = at + header.size
-                except ProtocolViolation as problem:
-                    position = self._step_over(file, piece, position, problem)
+            except (MissingFile, ProtocolViolation) as problem:
+                pieces = self._pieces_after(problem, piece, position, pieces)
+
+    def _walk(
+        self, file: StorageFile, position: int, stop: int
+    ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        """Yields position, header and bytes of each batch; ProtocolViolation at the first damaged one."""
+        return walk_batches(file, position, stop, chunk_bytes=CHUNK_BYTES)
+
+    def _path(self, piece: Piece) -> str:
+        return f"{directory_name(self.range.partition)}/{file_name(piece.base_offset, LOG)}"
 
     def _check_order(self, header: BatchHeader) -> None:
         if header.base_offset < self._next_offset:
             raise ProtocolViolation(f"offset {header.base_offset} comes after offset {self._next_offset - 1}")
+        if header.base_offset > self._next_offset and not self._layout.is_sparse:
+            self._shown.clear()  # the markers of what was shown may be among the batches that are lost
         self._next_offset = header.next_offset
 
-    def _step_over(self, file: StorageFile, piece: Piece, position: int, problem: ProtocolViolation) -> int:
-        """Returns the position at which to continue after damage at `position`."""
-        told = (
-            f"{self._storage.location}/{piece.path} is damaged at byte {position}, "
-            f"at or after offset {max(self._task.start, self._next_offset)}: {problem}"
+    @property
+    def _reached(self) -> int:
+        """Everything before this offset was read."""
+        return max(self.range.start, self._next_offset)
+
+    def _pieces_after(
+        self, problem: MissingFile | ProtocolViolation, piece: Piece, position: int, following: list[Piece]
+    ) -> list[Piece]:
+        """Returns the pieces to read after a problem at `position` of a piece."""
+        failure = piece.base_offset, position
+        # A file that is not as planned may have been cleaned or deleted since: then others are in its place.
+        # The same problem at the same place after a new listing is there to stay.
+        if failure != self._failure and self._relistings < RELISTINGS:
+            self._failure = failure
+            self._relistings += 1
+            self._resumed_at = self._next_offset
+            remaining = partial(self._remaining, checks=isinstance(problem, MissingFile))
+            return with_listing(self._layout, self.range.partition, remaining)
+        if isinstance(problem, MissingFile):
+            self._lose(
+                self._end_of(following), piece, 0, f"keeps disappearing, at or after offset {self._reached}"
+            )
+            return following
+        return self._step_over(problem, piece, position, following)
+
+    def _remaining(self, log: PartitionFiles, *, checks: bool) -> list[Piece]:
+        """Returns the pieces for the rest of the range in the files as they are now.
+
+        With `checks`, records that are no longer in any file are a loss.
+        """
+        self._storage = log.storage
+        start, end = self._reached, self.range.end
+        if checks:
+            offsets = find_log_offsets(log, report=self._report)
+            first, last = max(start, offsets.log_start_offset), min(end, offsets.log_end_offset)
+            for lost_from, lost_to in ((start, min(first, end)), (max(last, start), end)):
+                if lost_from < lost_to:
+                    self._lose(
+                        lost_to,
+                        None,
+                        0,
+                        f"has lost the offsets {lost_from} to {lost_to} since the read began",
+                    )
+            start, end = first, last
+        return list(log.pieces(start, end))
+
+    def _end_of(self, following: list[Piece]) -> int:
+        return following[0].base_offset if following else self.range.end
+
+    def _lose(self, end: int, piece: Piece | None, position: int, what: str, *, advice: str = "") -> None:
+        """Reports offsets that were not reached and do not exist; raises if there is nobody to report to."""
+        self._shown.clear()  # the markers of what was shown may be lost, too
+        place = f"{self._storage.location}/{self.range.partition}" + (
+            "" if piece is None else f"/{file_name(piece.base_offset, LOG)}"
         )
-        if self._fail_on_data_loss:
-            raise CorruptLog(
-                f"{told}. `fencepost repair {self._storage.location}` lists what can be saved; "
-                "failOnDataLoss=false reads around the damage"
-            ) from problem
-        follower = _follower(file, position, piece.stop, self._next_offset)
+        if self._report is None:
+            kind = DataLoss if piece is None else CorruptLog
+            raise kind(f"{place} {what}. {advice}failOnDataLoss=false reads what exists")
+        self._report(
+            Loss(
+                partition=self.range.partition,
+                start=self._reached,
+                end=end,
+                file=place,
+                position=position,
+                reason=f"{place} {what}",
+            )
+        )
+
+    def _step_over(
+        self, problem: ProtocolViolation, piece: Piece, position: int, following: list[Piece]
+    ) -> list[Piece]:
+        """Returns the pieces to read after damage at `position`; CorruptLog if losses are not allowed."""
+        with opened(self._storage, self._path(piece)) as file:
+            follower = _follower(file, position, piece.stop, self._next_offset)
         missing = "the rest of this file is" if follower is None else "that batch is"
-        warnings.warn(f"{told}; {missing} missing from the result", stacklevel=2)
-        return piece.stop if follower is None else follower
+        what = f"is damaged at byte {position}, at or after offset {self._reached}: {problem}"
+        if self._report is not None:
+            what += f"; {missing} missing from the result"
+        command = "check" if self._layout.is_sparse else "repair"
+        found = "all that is damaged" if self._layout.is_sparse else "what can be saved"
+        advice = f"`fencepost {command} {self._storage.location}` lists {found}; "
+        end = self._end_of(following) if follower is None else follower.base_offset
+        self._lose(end, piece, position, what, advice=advice)
+        return following if follower is None else [piece._replace(position=follower.position), *following]
 
 
-def _follower(file: StorageFile, position: int, stop: int, next_offset: int) -> int | None:
-    """Returns the position of the batch after a damaged one, or None if its length field is not plausible.
+class _Follower(NamedTuple):
+    position: int
+    base_offset: int
+
+
+def _follower(file: StorageFile, position: int, stop: int, next_offset: int) -> _Follower | None:
+    """Returns the batch after a damaged one, or None if the length field of that one is not plausible.
 
     The length is plausible if a batch with a later offset starts there.
     """
     try:
         after = position + read_header(file.read(position, HEADER_SIZE)).size
         if after < stop:
-            following = read_header(file.read(after, HEADER_SIZE))
-            return after if following.base_offset > next_offset else None
+            base_offset = read_header(file.read(after, HEADER_SIZE)).base_offset
+            return _Follower(after, base_offset) if base_offset > next_offset else None
     except ProtocolViolation:
         return None
     return None

@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 
 QUIET: Final = Path(__file__).resolve().parent / "log4j2.properties"
 
+FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"  # false in Spark 4.3
+
 # A Python task costs 14 ms through a TCP socket and 6 ms through a Unix domain socket.
 DEFAULTS: Final = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET.as_uri()}",
     "spark.python.unix.domain.socket.enabled": "true",
+    FILTER_PUSHDOWN: "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.enabled": "false",
@@ -74,7 +77,10 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `spark.read.format("fencepost")` work in this session; may be called several times."""
+    """Makes `spark.read.format("fencepost")` work in this session; may be called several times.
+
+    Call it after a change of spark.sql.python.filterPushdown.enabled.
+    """
     from fencepost.spark_bridge.data_source import FencepostDataSource
 
     context = spark.sparkContext
@@ -84,7 +90,12 @@ def register(spark: SparkSession) -> None:
         context.pythonExec = sys.executable
     if not local or not _imports_fencepost(context.pythonExec):
         _ship(context)
-    spark.dataSource.register(FencepostDataSource)
+    # The planner runs in a Python of its own, which cannot ask the session.
+    known = {
+        "parallelism": context.defaultParallelism,
+        "takes_filters": spark.conf.get(FILTER_PUSHDOWN, "false") == "true",
+    }
+    spark.dataSource.register(type(FencepostDataSource.__name__, (FencepostDataSource,), known))
 
 
 def _names_a_python(context: SparkContext) -> bool:

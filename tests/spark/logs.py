@@ -6,6 +6,7 @@ from attrs import frozen
 
 from fencepost.journal.data_directory import META_FILE, DataDirectory
 from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.layouts import open_layout
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import Storage, StorageReader
@@ -19,10 +20,13 @@ from fencepost.protocol.terms import (
     TopicPartition,
     TransactionResult,
 )
+from fencepost.spark_bridge.columns import Column
+from fencepost.spark_bridge.losses import warn
 from fencepost.spark_bridge.options import parse_options
-from fencepost.spark_bridge.planning import ReadTask, plan
+from fencepost.spark_bridge.planning import PlannedRange, ReadTask
+from fencepost.spark_bridge.ranges import plan_batch
 from fencepost.spark_bridge.rows import record_batches
-from fencepost.spark_bridge.scanning import TaskScan
+from fencepost.spark_bridge.scanning import RangeScan
 from tests.journal.logs import Writer
 from tests.journal.logs import copy_of as copy_of_partitions
 
@@ -200,7 +204,7 @@ def visible(entries: Sequence[Entry], isolation_level: IsolationLevel) -> list[R
     ]
 
 
-ALL_COLUMNS = ("offset", "key", "value", "timestamp", "headers")
+ALL_COLUMNS = [Column(name, name) for name in ("offset", "key", "value", "timestamp", "headers")]
 
 
 def tasks_of(
@@ -210,7 +214,17 @@ def tasks_of(
 ) -> list[ReadTask]:
     """The plan for topic `orders`."""
     level = {"isolation.level": isolation_level.name.lower()}
-    return plan(storage, parse_options({"path": "unused", "subscribe": "orders", **level, **(options or {})}))
+    parsed = parse_options({"path": "unused", "subscribe": "orders", **level, **(options or {})})
+    return plan_batch(open_layout([storage]), parsed, report=parsed.report)
+
+
+def ranges_of(
+    storage: StorageReader,
+    isolation_level: IsolationLevel = COMMITTED,
+    options: Mapping[str, str] | None = None,
+) -> list[PlannedRange]:
+    """The ranges of all tasks, in order."""
+    return [range_ for task in tasks_of(storage, isolation_level, options) for range_ in task.ranges]
 
 
 def rows_of_task(
@@ -221,7 +235,11 @@ def rows_of_task(
     fail_on_data_loss: bool = True,
 ) -> list[Row]:
     """What a worker makes of a task, without Spark."""
-    scan = TaskScan(storage, task, isolation_level=isolation_level, fail_on_data_loss=fail_on_data_loss)
+    report = None if fail_on_data_loss else warn
+    layout = open_layout([storage])
+    scans = (
+        RangeScan(layout, range_, isolation_level=isolation_level, report=report) for range_ in task.ranges
+    )
     return [
         Row(
             record["offset"],
@@ -230,7 +248,7 @@ def rows_of_task(
             round(record["timestamp"].timestamp() * 1000),
             None if record["headers"] is None else tuple((h["key"], h["value"]) for h in record["headers"]),
         )
-        for batch in record_batches(scan, task, ALL_COLUMNS)
+        for batch in record_batches(scans, ALL_COLUMNS)
         for record in batch.to_pylist()
     ]
 

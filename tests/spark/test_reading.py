@@ -11,12 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fencepost.journal.journal import JournalSettings
+from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.storage import MissingFile, StorageFile
 from fencepost.protocol.batches import place, walk
 from fencepost.protocol.compression import Compression
-from fencepost.protocol.terms import IsolationLevel
+from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.spark_bridge.partition_files import CorruptLog, DataLoss
+from fencepost.spark_bridge.planning import ReadTask
 from tests.journal.logs import DIRECTORY, files_of
 from tests.spark.logs import (
     COMMITTED,
@@ -27,6 +29,7 @@ from tests.spark.logs import (
     end_of,
     last_stable_offset,
     new_log,
+    ranges_of,
     read,
     rows_of_task,
     tasks_of,
@@ -112,8 +115,7 @@ def test_any_range_cut_into_any_tasks_gives_each_row_once(
     }
     expected = [row for row in visible(log.entries, level) if low <= row.offset < high]
     assert read(storage, level, options) == expected
-    tasks = tasks_of(storage, level, options)
-    edges = [(task.start, task.end) for task in tasks]
+    edges = [(range_.start, range_.end) for range_ in ranges_of(storage, level, options)]
     assert all(start < stop for start, stop in edges)
     assert [start for start, _ in edges[1:]] == [stop for _, stop in edges[:-1]]
     assert (edges[0][0], edges[-1][1]) == (low, high) if edges else low == high
@@ -288,7 +290,7 @@ class TestAnAbortIndexedInALaterSegment:
         storage, _ = self.log()
         (task,) = tasks_of(storage)
         with pytest.raises(CorruptLog, match="producer 1 aborted a transaction at offset 8"):
-            rows_of_task(storage, attrs.evolve(task, aborted=()))
+            rows_of_task(storage, ReadTask((attrs.evolve(*task.ranges, aborted=()),)))
 
     def test_a_missing_index_is_damage(self) -> None:
         storage, _ = self.log()
@@ -390,7 +392,7 @@ def test_large_segments_are_cut_where_batches_begin() -> None:
     log.write_manifest()
     tasks = tasks_of(storage, options={"minPartitions": "8"})
     assert 8 <= len(tasks) <= 12
-    assert all(task.start % 3 == 0 for task in tasks)
+    assert all(range_.start % 3 == 0 for task in tasks for range_ in task.ranges)
     assert [row for task in tasks for row in rows_of_task(storage, task)] == visible(log.entries, COMMITTED)
     sizes = [sum(len(row.value or b"") for row in rows_of_task(storage, task)) for task in tasks]
     assert max(sizes) < 1.5 * sum(sizes) / len(sizes)
@@ -409,3 +411,104 @@ def test_an_index_that_lies_only_costs_time() -> None:
     storage.replace(path, index[:-3], durable=False)
     options = {"startingOffsets": json.dumps({"orders": {"0": 301}}), "minPartitions": "4"}
     assert read(storage, options=options) == visible(log.entries, COMMITTED)[301:]
+
+
+class TestDeletedRecords:
+    """The log start is written durably before a record is deleted, the manifest up to 200 ms later."""
+
+    def log(self) -> tuple[MemoryStorage, RememberedLog]:
+        history = [("plain", 3, False), ("roll",), ("plain", 3, False), ("roll",), ("plain", 3, False)]
+        storage, log = log_of([*history, ("manifest",)])
+        return storage, log
+
+    @pytest.mark.parametrize("start", range(10))
+    def test_do_not_come_back_if_the_broker_dies_before_it_writes_a_manifest(self, start: int) -> None:
+        storage, log = self.log()
+        log.journal.move_log_start(start)
+        for level in IsolationLevel:
+            assert read(storage, level) == [r for r in visible(log.entries, level) if r.offset >= start]
+
+    def test_may_be_gone_from_the_files_while_the_manifest_still_lists_them(self) -> None:
+        """A restart removes segments below the log start, and writes the manifest later."""
+        storage, log = self.log()
+        log.journal.move_log_start(5)
+        log.journal.abandon()
+        recovered = Journal(storage, TopicPartition("orders", 0))
+        assert len(files_of(storage, "log")) == 2
+        assert recovered.log_start_offset == 5
+        assert read(storage) == visible(log.entries, COMMITTED)[5:]
+
+    def test_may_be_deleted_while_the_files_are_listed(self) -> None:
+        """The log start is read last: it explains every segment that the listing lacks."""
+        storage, log = self.log()
+        listed = storage.files
+
+        def files(directory: str) -> dict[str, int]:
+            if directory == DIRECTORY:
+                log.journal.move_log_start(5)
+                storage.remove(files_of_list(listed(directory))[0])
+            return listed(directory)
+
+        storage.files = files
+        assert read(storage) == visible(log.entries, COMMITTED)[5:]
+
+    def test_a_damaged_log_start_is_named(self) -> None:
+        storage, log = self.log()
+        log.journal.move_log_start(5)
+        storage.replace(f"{DIRECTORY}/log-start-offset.json", b"{}", durable=False)
+        with pytest.raises(CorruptLog, match=r"log-start-offset\.json is damaged"):
+            read(storage)
+
+
+def files_of_list(names: dict[str, int]) -> list[str]:
+    return [f"{DIRECTORY}/{name}" for name in names if name.endswith(".log")]
+
+
+class TestAFileThatDisappears:
+    """Retention and compaction remove files between the listing and the read."""
+
+    def log(self) -> tuple[MemoryStorage, RememberedLog]:
+        history = [("plain", 3, False), ("roll",), ("plain", 3, False), ("roll",), ("plain", 3, False)]
+        return log_of(history)
+
+    def removing(self, storage: MemoryStorage, log: RememberedLog, *, times: int) -> None:
+        """Moves the log start and removes the first segment when it is opened, `times` times."""
+        for path in files_of(storage, "snapshot"):  # or the planner would not open the first segment
+            storage.remove(path)
+        opened = storage.open
+        left = times
+
+        def open_file(path: str, *, create: bool = False) -> StorageFile:
+            nonlocal left
+            first = files_of(storage, "log")[0]
+            if left and path == first:
+                left -= 1
+                log.journal.move_log_start(log.journal.full_segments[times - left - 1].end_offset)
+                storage.remove(first)
+            return opened(path, create=create)
+
+        storage.open = open_file
+
+    def test_is_listed_again_by_the_planner(self) -> None:
+        storage, log = self.log()
+        self.removing(storage, log, times=2)
+        assert read(storage) == visible(log.entries, COMMITTED)[6:]
+
+    def test_is_listed_three_times_more_at_most(self) -> None:
+        storage, log = log_of([step for _ in range(6) for step in (("plain", 3, False), ("roll",))])
+        self.removing(storage, log, times=4)
+        with pytest.raises(MissingFile):
+            read(storage)
+
+    def test_is_not_listed_again_if_the_files_are_as_before(self) -> None:
+        storage, _ = self.log()
+        opened: list[str] = []
+
+        def open_file(path: str, *, create: bool = False) -> StorageFile:
+            opened.append(path)
+            raise MissingFile(f"cannot open {path}")
+
+        storage.open = open_file
+        with pytest.raises(MissingFile):
+            read(storage)
+        assert len(opened) == 1

@@ -1,15 +1,17 @@
 """The data source inside Spark: columns, options, errors, and a directory whose writer was killed."""
 
+import gc
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,7 +20,12 @@ from fencepost.journal.disk import DiskStorage
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.spark_bridge.session import session, use_java
+from fencepost.spark_bridge.columns import Column
+from fencepost.spark_bridge.options import parse_options
+from fencepost.spark_bridge.ranges import plan_batch
+from fencepost.spark_bridge.session import use_java
+from fencepost.spark_bridge.worker import UnfitWorker, freeze_imports, layout_of, read_task
+from tests.kafka_directories import consumed, unpack
 from tests.spark import killed_writer
 from tests.spark.logs import COMMITTED, RememberedLog, Row, end_of, last_stable_offset, new_log, visible
 
@@ -27,12 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Row as SparkRow
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator["SparkSession"]:
-    with session("tests", master="local[2]") as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +145,12 @@ def test_offsets_bound_a_read_and_tasks_can_be_small(
     [
         ("nowhere", {}, "nowhere is not a directory"),
         ("", {"subscribe": "ordes"}, "does not hold ordes; its topics are orders"),
-        ("orders-0", {}, "(it has no meta.json): give the directory that `fencepost serve` was started with"),
-        ("", {"startOffsets": "earliest"}, "option startoffsets is unknown; the options are path, subscribe"),
+        (
+            "orders-0",
+            {},
+            "(it has neither meta.json nor meta.properties): give the directory that a broker was",
+        ),
+        ("", {"startOffsets": "earliest"}, "option startoffsets is unknown; did you mean startingOffsets?"),
         (
             "",
             {"startingOffsets": '{"orders":{"0":1}}'},
@@ -221,6 +226,86 @@ def test_the_directory_of_a_killed_writer_is_read_right(spark: "SparkSession", t
     assert (
         promised["last_stable_offset"] < last_stable_offset(remembered.entries) < end_of(remembered.entries)
     )
+
+
+def test_log_directories_of_apache_kafka_are_read_in_the_same_way(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """Two copies of one cluster, each with half of the partitions."""
+    name = "02-transactions"
+    halves = [unpack(name, tmp_path / side) for side in ("a", "b")]
+    for number, directory in enumerate(sorted(path for path in halves[0].iterdir() if path.is_dir())):
+        shutil.rmtree(halves[number % 2] / directory.name)
+    for level in IsolationLevel:
+        options = {"subscribe": "pay,audit", "isolation.level": level.name.lower()}
+        frame = spark.read.format("fencepost").options(**options).load([str(half) for half in halves])
+        found: list[Any] = frame.select("topic", "partition", "offset", "key", "value").collect()
+        assert sorted((tuple(row) for row in found), key=itemgetter(0, 1, 2)) == [
+            (*partition, row.offset, row.key, row.value)
+            for partition, records in sorted(consumed(name, level).items())
+            if not partition.topic.startswith("__")
+            for row in records
+        ]
+
+
+def test_garbage_collection_is_spared_the_modules_once_per_worker(
+    written: tuple[Path, dict[int, RememberedLog]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark's daemon collects after every task, and our modules made that the most expensive part of it."""
+    options = parse_options({"path": str(written[0]), "subscribe": "orders"})
+    frozen: list[str] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append("now"))
+    freeze_imports.cache_clear()
+    for _ in range(3):
+        for task in plan_batch(layout_of(options), options, report=None):
+            list(read_task(task, options, [Column("offset", "offset")]))
+    assert frozen == ["now"]
+
+
+def test_an_executor_without_the_files_names_its_host(written: tuple[Path, dict[int, RememberedLog]]) -> None:
+    options = parse_options({"path": str(written[0]), "subscribe": "orders"})
+    (task,) = plan_batch(layout_of(options), options, report=None)
+    elsewhere = parse_options({"path": "/not/mounted", "subscribe": "orders"})
+    with pytest.raises(
+        UnfitWorker, match=rf"/not/mounted is not a directory.* \(on host {socket.gethostname()};"
+    ):
+        list(read_task(task, elsewhere, [Column("offset", "offset")]))
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_writing_is_refused_in_one_sentence(spark: "SparkSession", tmp_path: Path, streams: bool) -> None:
+    from pyspark.errors import PySparkException
+
+    def write() -> None:
+        if streams:
+            rates = spark.readStream.format("rate").load().writeStream.trigger(availableNow=True)
+            writer = rates.format("fencepost").option("checkpointLocation", str(tmp_path))
+            writer.start().awaitTermination()
+        else:
+            spark.range(3).write.format("fencepost").mode("append").save(str(tmp_path))
+
+    with pytest.raises(PySparkException, match='format\\("fencepost"\\) reads only'):
+        write()
+
+
+def test_names_of_columns_ignore_case(
+    spark: "SparkSession", written: tuple[Path, dict[int, RememberedLog]]
+) -> None:
+    reader = (
+        spark.read.format("fencepost").option("subscribe", "orders").schema("OFFSET bigint, Partition int")
+    )
+    frame = reader.load("file:" + str(written[0]))
+    assert frame.columns == ["OFFSET", "Partition"]
+    assert frame.filter("partition = 1").count() == len(visible(written[1][1].entries, COMMITTED))
+
+
+def test_tasks_are_as_many_as_cores(
+    spark: "SparkSession", written: tuple[Path, dict[int, RememberedLog]]
+) -> None:
+    directory, _ = written
+    assert spark.sparkContext.defaultParallelism == 2
+    assert load(spark, directory).rdd.getNumPartitions() == 1  # less than 4 MB
+    assert load(spark, directory, minPartitions="2").rdd.getNumPartitions() >= 2
 
 
 TRIMMED_JAVA = """#!/bin/sh

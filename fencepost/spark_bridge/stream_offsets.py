@@ -1,0 +1,50 @@
+"""The offsets of a stream: a number per partition, and the cluster that they belong to.
+
+Rule: the JSON is that of Spark's Kafka source, `{"orders":{"0":23}}`, and one more entry for the cluster. Its
+name has a space, which the name of a topic cannot have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fencepost.protocol.terms import TopicPartition
+
+CLUSTER: Final = "cluster id"
+
+Offsets = Mapping[TopicPartition, int]
+
+
+def encode_offsets(offsets: Offsets, *, cluster_id: str) -> dict[str, Any]:
+    """The JSON of these offsets, ordered, because Spark compares it as text."""
+    encoded: dict[str, Any] = {}
+    for partition in sorted(offsets):
+        encoded.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return {**encoded, CLUSTER: cluster_id}
+
+
+def decode_offsets(encoded: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """The offsets in the JSON of `encode_offsets`."""
+    return {
+        TopicPartition(topic, int(number)): offset
+        for topic, by_partition in encoded.items()
+        if topic != CLUSTER
+        for number, offset in by_partition.items()
+    }
+
+
+def limited(starts: Offsets, ends: Offsets, most: int) -> dict[TopicPartition, int]:
+    """Returns ends that are at most `most` offsets away in total, each by the share of its partition.
+
+    Every partition with new offsets moves on by one at least (KafkaMicroBatchStream.rateLimit), so the total
+    may be exceeded by fewer offsets than there are partitions.
+    """
+    sizes = {partition: max(0, ends[partition] - start) for partition, start in starts.items()}
+    total = sum(sizes.values())
+    if total <= most:
+        return dict(ends)
+    return {
+        partition: start + min(sizes[partition], max(most * sizes[partition] // total, 1))
+        for partition, start in starts.items()
+    }

@@ -1,0 +1,227 @@
+"""`readStream.format("fencepost")`: a stream of micro-batches over the files of a log.
+
+Rule: a micro-batch is a pair of offsets per partition, and its end is at most the last stable offset. What is
+below that is decided for good, so a micro-batch that is repeated has the same rows.
+"""
+
+# Theory of operation
+#
+# Spark writes the end of each micro-batch to its checkpoint before it reads the micro-batch, and a second
+# note when the sink is done. After a crash it asks for the same pair of offsets again. So the sink gets each
+# row once if it is idempotent per micro-batch (files, or foreachBatch with the number of the batch), and if a
+# pair of offsets always means the same rows:
+#
+#     committed below the LSO      stays: batches are immutable, and transactions are decided once
+#     aborted below the LSO        stays hidden: its marker is below the LSO, too
+#     at the LSO or after it       not read
+#     deleted records              lost: failOnDataLoss says whether that is an error
+#     a partition that is new      enters the offsets at its log start, with an empty range. The next
+#                                  micro-batch reads from there; a log start that moves changes no range
+#
+# A trigger costs one listing per partition. Only what was added since the last one is walked (surveys.py).
+#
+#     offsets   0        100        160        200
+#               |--------|----------|----------|~~~~~~~~~ open transaction
+#               start    end of     end of     LSO
+#                        trigger 1  trigger 2
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from fencepost.journal.layouts import LogLayout
+from fencepost.protocol.terms import TopicPartition
+from fencepost.spark_bridge.columns import Column
+from fencepost.spark_bridge.losses import Loss
+from fencepost.spark_bridge.options import ReadOptions, check_stream
+from fencepost.spark_bridge.partition_files import DataLoss, LogOffsets, PartitionFiles, with_listing
+from fencepost.spark_bridge.planning import Range, ReadTask, plan
+from fencepost.spark_bridge.ranges import check_named, lose, readable, starting_offset
+from fencepost.spark_bridge.stream_offsets import CLUSTER, Offsets, decode_offsets, encode_offsets, limited
+from fencepost.spark_bridge.surveys import Surveys
+from fencepost.spark_bridge.topics import choose_partitions
+from fencepost.spark_bridge.worker import layout_of, read_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class LogStream:
+    """Decides which offsets a micro-batch has, and cuts them into tasks."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        """UnusableOption for an option that only a batch can follow."""
+        check_stream(options)
+        self._options = options
+        self._surveys = Surveys(options.report)
+
+    def initial(self, layout: LogLayout) -> dict[TopicPartition, int]:
+        """The offsets at which a new query begins; without startingOffsets at the end, as in Spark.
+
+        Raises UnusableOption or DataLoss for offsets that do not exist.
+        """
+        partitions = self._partitions(layout)
+        check_named(self._options.starting, partitions, "starting")
+        return {partition: with_listing(layout, partition, self._initial) for partition in partitions}
+
+    def _initial(self, log: PartitionFiles) -> int:
+        bounds = self._surveys.find(log)
+        low, high = readable(bounds, self._options)
+        offset = starting_offset(log, bounds, self._options, usual="latest")
+        if not low <= offset <= high:
+            lose(log, "startingOffsets", offset, bounds, self._options, self._options.report)
+        return min(high, max(low, offset))
+
+    def latest(self, layout: LogLayout) -> dict[TopicPartition, tuple[int, int]]:
+        """The first offset that can be read now and one past the last, per partition."""
+        return {
+            partition: with_listing(layout, partition, self._readable)
+            for partition in self._partitions(layout)
+        }
+
+    def _readable(self, log: PartitionFiles) -> tuple[int, int]:
+        return readable(self._surveys.find(log), self._options)
+
+    def next_end(
+        self, start: Offsets, available: Mapping[TopicPartition, tuple[int, int]], most: int | None
+    ) -> dict[TopicPartition, int]:
+        """The end of the micro-batch that begins at `start`, with about `most` offsets.
+
+        A partition that is not in `start` enters at its log start, with nothing to read yet. Raises DataLoss
+        if a partition is gone, or ends before its start. With failOnDataLoss=false it goes, or stays there.
+        """
+        starts: dict[TopicPartition, int] = {}
+        ends: dict[TopicPartition, int] = {}
+        for partition, offset in start.items():
+            if partition not in available:
+                self._lose(partition, offset, offset, f"{partition} is gone")
+                continue
+            low, high = available[partition]
+            if high < offset:
+                told = f"{partition} ends at offset {high}, but the stream has read up to {offset}"
+                self._lose(partition, offset, offset, f"{told}: its records were replaced")
+            starts[partition] = max(offset, low)
+            ends[partition] = max(starts[partition], high)
+        if most is not None:
+            ends = limited(starts, ends, most)
+        return {**{partition: low for partition, (low, _) in available.items()}, **ends}
+
+    def tasks(self, layout: LogLayout, start: Offsets, end: Offsets) -> list[ReadTask]:
+        """The tasks that read from `start` to `end`; DataLoss for what cannot be read any more."""
+        partitions = [each for each in sorted(end) if start.get(each, end[each]) < end[each]]
+        existing = set(layout.partitions())
+        for partition in partitions:
+            if partition not in existing:
+                self._lose(partition, start[partition], end[partition], f"{partition} is gone")
+        return plan(
+            layout,
+            [partition for partition in partitions if partition in existing],
+            partial(self._range, start, end),
+            isolation_level=self._options.isolation_level,
+            sizes=self._options.sizes,
+            survey=self._surveys.find,
+        )
+
+    def _range(self, start: Offsets, end: Offsets, log: PartitionFiles, bounds: LogOffsets) -> Range:
+        low, high = readable(bounds, self._options)
+        first, last = start[log.partition], end[log.partition]
+        if first < low:
+            self._lose(
+                log.partition,
+                first,
+                min(low, last),
+                f"the stream is at offset {first} of {log.partition}, whose log begins at {low} now",
+            )
+        if last > high:
+            self._lose(
+                log.partition,
+                max(first, high),
+                last,
+                f"the stream was at offset {last} of {log.partition}, which ends at {high} now",
+            )
+        first, last = max(first, low), min(last, high)
+        return Range(partition=log.partition, start=min(first, last), end=last)
+
+    def _partitions(self, layout: LogLayout) -> list[TopicPartition]:
+        return choose_partitions(layout.partitions(), self._options, layout.location)
+
+    def _lose(self, partition: TopicPartition, start: int, end: int, told: str) -> None:
+        if self._options.report is None:
+            raise DataLoss(f"{told}. failOnDataLoss=false continues with what exists")
+        place = ", ".join(self._options.paths)
+        self._options.report(
+            Loss(partition=partition, start=start, end=end, file=place, position=0, reason=told)
+        )
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What Spark asks of a stream. One instance lives on the driver as long as the query; copies of it read
+    in workers.
+    """
+
+    def __init__(self, options: ReadOptions, columns: Sequence[Column]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._stream = LogStream(options)
+        self._target: Offsets | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        layout = layout_of(self._options)
+        return encode_offsets(self._stream.initial(layout), cluster_id=layout.cluster_id)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        layout = layout_of(self._options)
+        self._target = {partition: high for partition, (_, high) in self._stream.latest(layout).items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        layout = self._layout_of_stream(start)
+        available = self._stream.latest(layout)
+        if self._target is not None:
+            target = self._target
+            available = {
+                partition: (low, max(low, min(high, target[partition])))
+                for partition, (low, high) in available.items()
+                if partition in target
+            }
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = self._stream.next_end(decode_offsets(start), available, most)
+        return encode_offsets(end, cluster_id=layout.cluster_id)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Where the log ends for this stream: Spark's progress shows it beside the end of the micro-batch."""
+        layout = layout_of(self._options)
+        ends = {partition: high for partition, (_, high) in self._stream.latest(layout).items()}
+        return encode_offsets(ends, cluster_id=layout.cluster_id)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        layout = self._layout_of_stream(end)
+        tasks = self._stream.tasks(layout, decode_offsets(start), decode_offsets(end))
+        return [InputPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        task: Any = partition.value
+        return read_task(task, self._options, self._columns)
+
+    def _layout_of_stream(self, offsets: Mapping[str, Any]) -> LogLayout:
+        """The directories, opened anew; DataLoss if they are not those of the offsets."""
+        layout = layout_of(self._options)
+        if offsets.get(CLUSTER, layout.cluster_id) != layout.cluster_id:
+            raise DataLoss(
+                f"the checkpoint has offsets of cluster {offsets[CLUSTER]}, but {layout.location} belongs to "
+                f"cluster {layout.cluster_id}: the directory was replaced; begin with a new checkpoint"
+            )
+        return layout

@@ -1,0 +1,50 @@
+"""Rows of tables as Arrow record batches, with the columns that a query asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+
+from fencepost.protocol.terms import INT64_MAX
+from fencepost.spark_bridge.columns import Column
+from fencepost.spark_bridge.tables.table import Row
+
+ROWS_PER_BATCH: Final = 8_192
+_MILLISECONDS_MAX: Final = INT64_MAX // 1000
+
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "array<string>": pa.list_(pa.string()),
+}
+
+
+def to_arrow(
+    rows: Iterator[Row], kinds: Mapping[str, str], columns: Sequence[Column]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a table, whose types are `kinds` by name, with these columns."""
+    names = list(kinds)
+    numbers = [names.index(column.name) for column in columns]
+    types = [_TYPES[kinds[column.name]] for column in columns]
+    schema = pa.schema([pa.field(column.title, kind) for column, kind in zip(columns, types, strict=True)])
+    while chunk := list(islice(rows, ROWS_PER_BATCH)):
+        arrays = [
+            _array([row[number] for row in chunk], kind) for number, kind in zip(numbers, types, strict=True)
+        ]
+        yield pa.record_batch(arrays, schema=schema)
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array[Any]:
+    if kind == _TYPES["timestamp"]:
+        # Spark counts microseconds: times from the year 294,000 on become the last one that it represents.
+        values = [
+            None if each is None else max(-_MILLISECONDS_MAX, min(each, _MILLISECONDS_MAX)) * 1000
+            for each in values
+        ]
+    return pa.array(values, kind)

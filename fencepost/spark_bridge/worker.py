@@ -1,0 +1,90 @@
+"""What a Spark worker runs: it reads a task from the files and yields Arrow record batches.
+
+Rule: a task and the options are all that a worker knows, so a retried task reads the same records anywhere.
+"""
+
+from __future__ import annotations
+
+import gc
+import socket
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from fencepost.journal.disk import DiskStorage
+from fencepost.journal.layouts import LogLayout, open_layout
+from fencepost.journal.storage import NotADataDirectory, StorageError
+from fencepost.protocol.errors import FencepostError
+from fencepost.spark_bridge.columns import Column
+from fencepost.spark_bridge.options import ReadOptions
+from fencepost.spark_bridge.planning import ReadTask
+from fencepost.spark_bridge.scanning import RangeScan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class UnfitWorker(FencepostError):
+    """The Python of a Spark worker lacks a package that the reader needs, or its host lacks the files."""
+
+
+def layout_of(options: ReadOptions) -> LogLayout:
+    """The directories that the options name; NotADataDirectory if they are not the logs of one cluster."""
+    return open_layout([DiskStorage(path, read_only=True) for path in options.paths])
+
+
+def read_task(task: ReadTask, options: ReadOptions, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+    """Yields the records of a task; UnfitWorker if this host cannot read them, and what a scan raises."""
+    with _explained():
+        from fencepost.spark_bridge.rows import record_batches
+
+        freeze_imports()
+        layout = layout_of(options)
+        scans = (
+            RangeScan(layout, range_, isolation_level=options.isolation_level, report=options.report)
+            for range_ in task.ranges
+        )
+        yield from record_batches(scans, columns)
+
+
+def read_table(task: Any, options: ReadOptions, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a task of a table other than records; raises as `read_task` does."""
+    with _explained():
+        from fencepost.spark_bridge.tables.arrow import to_arrow
+        from fencepost.spark_bridge.tables.registry import TABLES
+
+        freeze_imports()
+        table = TABLES[options.table]
+        wanted = frozenset(column.name for column in columns)
+        rows = table.rows(layout_of(options), task, options, wanted)
+        yield from to_arrow(rows, table.columns, columns)
+
+
+@contextmanager
+def _explained() -> Generator[None]:
+    """Adds to an error what only this worker knows: its Python, and its host."""
+    try:
+        yield
+    except ImportError as missing:
+        raise UnfitWorker(
+            f"a Spark worker ({sys.executable}) cannot import {missing.name}: install fencepost[spark] "
+            "for it, or point PYSPARK_PYTHON to a Python that has it"
+        ) from missing
+    except (NotADataDirectory, StorageError) as problem:
+        raise UnfitWorker(
+            f"{problem} (on host {socket.gethostname()}; the planner could read it, so either it changed or "
+            "the path is not mounted there: every executor needs it)"
+        ) from problem
+
+
+@cache
+def freeze_imports() -> None:
+    """Takes the modules that are loaded now out of garbage collection, once per process.
+
+    PySpark's daemon collects after every task (daemon.py), which costs 60 ms with our modules and pyarrow's
+    on the heap, and 4 ms without them.
+    """
+    gc.collect()
+    gc.freeze()
