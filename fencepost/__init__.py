@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fencepost.broker.embedded import Broker as Broker
     from fencepost.broker.embedded import BrokerFailed as BrokerFailed
     from fencepost.broker.faults import FaultNeverStruck as FaultNeverStruck
+    from fencepost.broker.user_calls import ObserverFailed as ObserverFailed
     from fencepost.client.admin import AbortSpec as AbortSpec
     from fencepost.client.batch import RecordMetadata as RecordMetadata
     from fencepost.client.consumer_records import ConsumedBatch as ConsumedBatch
@@ -110,6 +111,7 @@ _HOMES = {
     "IsolationLevel": "fencepost.protocol.terms",
     "json_deserializer": "fencepost.client.serializers",
     "json_serializer": "fencepost.client.serializers",
+    "ObserverFailed": "fencepost.broker.user_calls",
     "OffsetAndMetadata": "fencepost.client.group_offsets",
     "OffsetOutOfRange": "fencepost.client.errors",
     "Producer": "fencepost.client.shells.sync",

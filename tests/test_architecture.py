@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORES = frozenset(
     {"protocol", "faults", "journal", "log_model", "check", "repair", "broker", "client", "simulator"}
 )
-EDGES = frozenset({"spark_bridge", "kafka_bridge", "lab", "testing"})
+EDGES = frozenset({"spark_bridge", "kafka_bridge", "audit", "lab", "testing"})
 FACES = frozenset({FACE, "cli", "demo"})
 
 # Each part, and the parts that it may import besides itself.
@@ -33,6 +33,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "simulator": frozenset({"protocol", "journal", "log_model", "faults", "broker", "client"}),
     "spark_bridge": frozenset({"protocol", "journal"}),
     "kafka_bridge": frozenset({"protocol"}),
+    "audit": frozenset({"protocol", "journal", "log_model", "check", "spark_bridge"}),
     "lab": frozenset({"protocol", "journal", "faults", "broker", "client", "simulator"}),
     "testing": frozenset({"protocol", "journal", "faults", "broker", "client", "simulator", FACE}),
     FACE: CORES | EDGES | FACES,
@@ -44,10 +45,17 @@ ARROWS: dict[str, frozenset[str]] = {
 SHELLS = frozenset(
     {
         "broker/admission.py",
+        "broker/clocks.py",
         "broker/connections.py",
+        "broker/disk_tasks.py",
         "broker/embedded.py",
         "broker/fault_handles.py",
+        "broker/fault_site.py",
+        "broker/lifecycle.py",
+        "broker/listeners.py",
+        "broker/loop_calls.py",
         "broker/metrics_port.py",
+        "broker/monitor.py",
         "broker/notices.py",
         "broker/server.py",
         "broker/sync_threads.py",

@@ -17,8 +17,8 @@ import attrs
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnknownOptionError
 
 from fencepost import __version__
-from fencepost.cli.config_file import ConfigFile
-from fencepost.cli.errors import INTERRUPTED, OK, WRONG_USAGE, Stopped, complain, report
+from fencepost.cli.config_file import ConfigFile, take_profile
+from fencepost.cli.errors import INTERRUPTED, OK, WRONG_USAGE, CommandFailed, Stopped, complain, report
 from fencepost.cli.examples import EXAMPLES
 from fencepost.protocol.errors import FencepostError
 
@@ -30,8 +30,8 @@ ROOT = "Kafka-style exactly-once messaging: a broker, a client, and tools that l
 EPILOGUE = """
 Exit codes: 0 success, 1 failure or something found, 2 wrong usage, 3 no broker, 130 Ctrl-C, 143 SIGTERM.
 
-FENCEPOST_BOOTSTRAP_SERVER and ~/.config/fencepost/config.toml save typing; `fencepost help cli` describes
-both.
+FENCEPOST_BOOTSTRAP_SERVER, ~/.config/fencepost/config.toml and its profiles (--profile NAME, for each
+command) save typing; `fencepost help cli` describes them.
 """
 
 # Each command: its words, where its function is (None for a group of commands), and its help: one sentence
@@ -152,10 +152,10 @@ COMMANDS = (
     (
         "group reset-offsets",
         "fencepost.cli.reset_offsets:reset_offsets",
-        """Let a group without members read from other offsets.
+        """Change the offsets of a group without members.
 
-        It prints the new offsets and commits them only with --execute. An offset outside a log becomes the
-        nearest one inside, as in Kafka. Give the partitions with --topic or --all-topics, and one goal:
+        It prints the new offsets and commits them only with --execute. An offset outside a log is replaced by
+        the nearest one inside, as in Kafka. Give the partitions with --topic or --all-topics, and one goal:
         --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration or --shift-by.
         """,
     ),
@@ -170,8 +170,8 @@ COMMANDS = (
         """Write lines of text, JSON, CSV or files as records.
 
         Each line is a value, or a key and a value separated by a tab. With --format it reads what `fencepost
-        consume` writes in that format. The command reports what it has written also when it fails, and after
-        Ctrl-C; an open transaction is then aborted.
+        consume` writes in that format. The command reports what it has written even if it fails or Ctrl-C
+        ends it; an open transaction is then aborted.
         """,
     ),
     (
@@ -242,6 +242,28 @@ COMMANDS = (
         It verifies the batches and sequences of each log, and compares indexes, snapshots and manifests with
         the log, and the transaction log with the markers. A problem is a broken guarantee (exit code 1). A
         note is a leftover that the next start repairs, or a change that an administrator made.
+        """,
+    ),
+    (
+        "audit",
+        "fencepost.cli.audit:audit",
+        """Look for broken promises in the logs, with Spark. The broker may be running or stopped.
+
+        It finds duplicates and gaps in sequences, data of fenced epochs, markers that contradict the
+        coordinator or each other, transactions that hang or are overdue, a last stable offset that does not
+        move, and damage. With --acks it also finds acknowledged records that are missing; with --input,
+        --output and --by it compares a topic with the one that it is processed into. The exit code is 1 if it
+        finds a problem. It needs PySpark and Java: pip install 'fencepost[spark,java]'.
+        """,
+    ),
+    (
+        "export",
+        "fencepost.cli.export:export",
+        """Copy committed records to Parquet files, each exactly once, with Spark. The broker may be running.
+
+        Each export adds a directory with what was committed since the last one; manifest.json, beside the
+        directories, has the offsets. The next export repeats one that was killed. It needs PySpark and Java:
+        pip install 'fencepost[spark,java]'.
         """,
     ),
     (
@@ -352,8 +374,10 @@ def _print_options(console: Console, options: ConsoleOptions, panel: HelpPanel) 
     DefaultFormatter(column_specs=columns)(console, options, panel)
 
 
-def application() -> App:
-    """The app with every command by its import path, so that only the invoked command is imported."""
+def application(profile: str | None = None) -> App:
+    """The app with every command by its import path, so that only the invoked command is imported. `profile`:
+    that of --profile.
+    """
     root = App(
         name="fencepost",
         help=ROOT,
@@ -361,7 +385,7 @@ def application() -> App:
         version=__version__,
         default_parameter=Parameter(negative_iterable=(), show_default=_shown_default),
         group_parameters=Group("Options", help_formatter=_print_options),
-        config=ConfigFile(frozenset(words for words, _, _ in COMMANDS)),
+        config=ConfigFile(frozenset(words for words, _, _ in COMMANDS), profile),
     )
     groups = {"": root}
     for words, place, text in COMMANDS:
@@ -411,9 +435,13 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code. No expected error shows a traceback."""
-    app = application()
     try:
-        code = app(list(arguments), result_action="return_value", exit_on_error=False, print_error=False)
+        arguments, profile = take_profile(arguments)
+    except CommandFailed as problem:
+        return report(problem)
+    app = application(profile)
+    try:
+        code = app(arguments, result_action="return_value", exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as problem:
         usage = " ".join(("fencepost", *(problem.command_chain or ()), "--help"))
@@ -435,8 +463,22 @@ def run(arguments: Sequence[str]) -> int:
 
 def run_as_process(arguments: Sequence[str]) -> int:
     """Runs one command as the whole process: SIGTERM unwinds it as Ctrl-C does."""
+    open_standard_streams()
     signal.signal(signal.SIGTERM, _on_terminate)
     return run(arguments)
+
+
+def open_standard_streams() -> None:
+    """Lead the standard streams that the parent has closed (`fencepost status >&-`) to /dev/null. Otherwise
+    Python has None for them, and the next file or socket that is opened would get what is printed.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - as long as the process
 
 
 def _on_terminate(_signal: int, _frame: FrameType | None) -> NoReturn:

@@ -1,4 +1,5 @@
-"""`fencepost check DIR`: compares every file of a data directory with a full scan of its batches.
+"""`fencepost check DIR`: compares every file of a data directory, or of a log directory of Apache Kafka, with
+a full scan of its batches.
 
 Rule: it only reads, and locks the directory against brokers meanwhile. The exit code is 0 without problems
 (notes do not count), 1 with problems or while a broker runs there, 2 if there is no such directory.
@@ -20,8 +21,8 @@ from fencepost.journal.storage import DirectoryInUse
 
 STYLES: Final = {Severity.PROBLEM: RED, Severity.NOTE: YELLOW}
 WHILE_IT_RUNS: Final = (
-    "while it runs, `fencepost status` shows its health, `fencepost transactions find-hanging` what hangs, "
-    "and `fencepost dump` what is in its files"
+    "while it runs, use `fencepost status` for its health, `fencepost transactions find-hanging` for hanging "
+    "transactions, and `fencepost dump` for the contents of its files"
 )
 
 
@@ -31,7 +32,7 @@ def check(directory: Path, /, *, as_json: AsJson = False) -> int:
     Parameters
     ----------
     directory
-        The data directory of `fencepost serve`.
+        The data directory of `fencepost serve`, or a log directory of Apache Kafka.
     """
     storage = DiskStorage(directory, read_only=True)
     try:

@@ -1,13 +1,17 @@
-"""The configuration file: values of options that a user would otherwise repeat.
+"""The configuration file: values of options that a user would otherwise repeat, and profiles of such values.
 
 Rule: the command line wins over the environment, the environment over the file. An unknown key is an error.
 """
+
+# [profile.NAME] holds what the whole file may hold, for one cluster. A profile that is chosen stands over the
+# rest of the file. If --profile chose it, its broker and its client settings also win over the environment:
+# `--profile test` must not reach the broker of a forgotten FENCEPOST_BOOTSTRAP_SERVER.
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -19,6 +23,11 @@ from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 
 SHARED: Final = ("bootstrap-server", "command-config")
 """The keys outside tables: options of every command that has them."""
+PROFILE: Final = "profile"
+"""The table of profiles, and the option that chooses one."""
+ENVIRONMENT: Final = "env"
+"""Where cyclopts says that a value of a variable comes from."""
+PROFILE_VARIABLE: Final = "FENCEPOST_PROFILE"
 THEN: Final = "`fencepost help cli` shows a configuration file; FENCEPOST_CONFIG names the file to read"
 
 
@@ -28,29 +37,103 @@ class ConfigFile:
 
     commands: frozenset[str]
     """The words of each command and of each group of commands."""
+    profile: str | None = None
+    """The profile that the command line names."""
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         """Sets the options that neither the command line nor the environment gives."""
-        path = config_path()
+        chosen, path = self.profile or os.environ.get(PROFILE_VARIABLE) or None, config_path()
         if path is None:
+            if chosen is not None:
+                raise _wrong(f"there is no configuration file, and so no profile {chosen!r}")
             return
         values = _read(path)
+        profiles = _profiles_in(path, values.pop(PROFILE, {}))
         self._check(path, values)
+        for name, profile in profiles.items():
+            self._check(path, profile, within=f"{PROFILE}.{name}.")
+        if chosen is not None:
+            profile = _named(path, profiles, chosen)
+            values = _laid_over(values, profile)
+            if self.profile is not None:
+                _forget_environment(arguments, profile)
         Dict(values, source=str(path))(app, commands, arguments)
         names = {name.lstrip("-") for argument in arguments for name in argument.names}
         shared = {name: values[name] for name in SHARED if name in values and name in names}
         Dict(shared, source=str(path), use_commands_as_keys=False)(app, commands, arguments)
 
-    def _check(self, path: Path, values: dict[str, Any]) -> None:
+    def _check(self, path: Path, values: dict[str, Any], within: str = "") -> None:
         for words, is_table in _keys(values):
+            key = f"{within}{'.'.join(words.split())}"
             if is_table and words not in self.commands:
-                what = f"{path}: [{'.'.join(words.split())}] is not a command"
-                raise CommandFailed(what, then=THEN, code=WRONG_USAGE)
+                raise _wrong(f"{path}: [{key}] is not a command")
             if not is_table and words not in SHARED:
-                what = (
-                    f"{path}: the key {words} is not {' or '.join(SHARED)}, and not in a table of a command"
+                raise _wrong(
+                    f"{path}: the key {key} is not {' or '.join(SHARED)}, and is in no table of a command"
                 )
-                raise CommandFailed(what, then=THEN, code=WRONG_USAGE)
+
+
+def take_profile(arguments: Sequence[str]) -> tuple[list[str], str | None]:
+    """The arguments without `--profile NAME`, which every command takes, and the name."""
+    left, name, words = list[str](), None, iter(arguments)
+    for word in words:
+        option, sign, given = word.partition("=")
+        if word == "--":
+            return [*left, word, *words], name
+        if option != f"--{PROFILE}":
+            left.append(word)
+            continue
+        if name is not None:
+            raise _wrong("--profile is given twice")
+        name = given if sign else next(words, "")
+        if not name or name.startswith("-"):
+            raise _wrong("--profile needs the name of a profile")
+    return left, name
+
+
+def _wrong(what: str, then: str = "") -> CommandFailed:
+    return CommandFailed(what, then=then or THEN, code=WRONG_USAGE)
+
+
+def _profiles_in(path: Path, found: object) -> dict[str, dict[str, Any]]:
+    """The profiles, by name."""
+    if not isinstance(found, dict):
+        raise _wrong(f"{path}: {PROFILE} is not a table; a profile is [{PROFILE}.NAME]")
+    profiles = cast("dict[str, Any]", found)
+    for name, profile in profiles.items():
+        if not isinstance(profile, dict):
+            raise _wrong(
+                f"{path}: the key {PROFILE}.{name} is not in a profile; a profile is [{PROFILE}.NAME]"
+            )
+    return profiles
+
+
+def _named(path: Path, profiles: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    if name not in profiles:
+        from fencepost.faults.grammar import suggestion  # only this error needs it
+
+        known = (
+            f"its profiles are {', '.join(profiles)}" if profiles else f"write [{PROFILE}.{name}] to make one"
+        )
+        raise _wrong(f"{path} has no profile {name!r}{suggestion(name, tuple(profiles))}", known)
+    return profiles[name]
+
+
+def _laid_over(values: dict[str, Any], profile: dict[str, Any]) -> dict[str, Any]:
+    """The values with those of a profile in their place; tables are merged."""
+    merged = dict(values)
+    for key, value in profile.items():
+        below = merged.get(key, {})
+        tables = [cast("dict[str, Any]", each) for each in (below, value) if isinstance(each, dict)]
+        merged[key] = _laid_over(*tables) if len(tables) == len((below, value)) else value
+    return merged
+
+
+def _forget_environment(arguments: ArgumentCollection, profile: dict[str, Any]) -> None:
+    """Drop what the environment says of the options that a profile of the command line sets."""
+    for argument in arguments:
+        if any(name.lstrip("-") in profile for name in argument.names if name.lstrip("-") in SHARED):
+            argument.tokens[:] = [token for token in argument.tokens if token.source != ENVIRONMENT]
 
 
 def config_path() -> Path | None:
@@ -67,10 +150,10 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         what = f"cannot read the configuration file {path}: {problem.strerror}"
-        raise CommandFailed(what, then=THEN, code=WRONG_USAGE) from problem
+        raise _wrong(what) from problem
     except ValueError as problem:  # not TOML, or not UTF-8
         what = f"the configuration file {path} is not TOML: {problem}"
-        raise CommandFailed(what, then=THEN, code=WRONG_USAGE) from problem
+        raise _wrong(what) from problem
 
 
 def _keys(values: dict[str, Any]) -> Iterator[tuple[str, bool]]:

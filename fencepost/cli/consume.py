@@ -144,8 +144,8 @@ class OutputOptions:
             return lambda record: as_csv(csv_row(record, dialect), dialect).encode() + b"\n"
         if "%" not in self.format:
             raise CommandFailed(
-                f"--format {self.format} is neither text, jsonl or csv, nor a format string",
-                then=r"a format string has places, for example '%k %s\n'",
+                f"--format {self.format} is not text, jsonl, csv or a format string",
+                then=r"a format string has placeholders, for example '%k %s\n'",
                 code=WRONG_USAGE,
             )
         try:
@@ -266,20 +266,26 @@ class _Plan:
         if self.group is None:
             starts = starts_at(admin, self.start, has)
             if self.start.kind is Kind.LAST:
-                reader = _PollingReader(consumer, POLLS_MAX)
+                reader = _PollingReader(consumer, POLLS_MAX, _ends_now(admin))
                 starts = starts_of_last(self.start.number, has, ends or has.stable_ends, reader.read)
-            reader = _PollingReader(consumer, None if self.follow else POLLS_MAX)
+            polls_max = None if self.follow else POLLS_MAX
+            reader = _PollingReader(consumer, polls_max, _ends_now(admin))
             is_whole = reader.show(reader.assigned(starts, ends), write, self.records_max)
         else:
             consumer.subscribe([self.topic])
-            reader = _PollingReader(consumer, None if self.follow else POLLS_MAX, commits=True)
+            polls_max = None if self.follow else POLLS_MAX
+            reader = _PollingReader(consumer, polls_max, _ends_now(admin), commits=True)
             is_whole = reader.show(reader.of_group(self.group, ends), write, self.records_max)
         if is_whole and (behind := waiting(has, parts)) and self.until.kind is Kind.LATEST:
             complain(
-                f"offsets behind an open transaction: {behind}",
+                f"offsets hidden by an open transaction: {behind}",
                 then="--isolation read_uncommitted shows them; `fencepost transactions describe-producers` "
                 "shows the transaction",
             )
+
+
+def _ends_now(admin: Admin) -> Callable[[Collection[TopicPartition]], Offsets]:
+    return lambda parts: admin.end_offsets(parts, isolation_level="read_uncommitted")
 
 
 @attrs.define
@@ -288,6 +294,7 @@ class _PollingReader:
 
     consumer: Consumer
     polls_max: int | None
+    ends_now: Callable[[Collection[TopicPartition]], Offsets]
     commits: bool = False
 
     def read(self, starts: Offsets, ends: Offsets) -> Iterator[Record]:
@@ -323,6 +330,8 @@ class _PollingReader:
     def _poll(self, retries: Retries, ends: Offsets | None) -> list[Record]:
         batches = self.consumer.poll(POLL_MS)
         retries.note(batches, self.consumer.fetch_errors())
+        if ends is not None and not batches:
+            self._check_ends(ends)
         records = (record for batch in batches for record in batch)
         if ends is None:
             return list(records)
@@ -331,6 +340,17 @@ class _PollingReader:
             for record in records
             if record.offset < ends[TopicPartition(record.topic, record.partition)]
         ]
+
+    def _check_ends(self, ends: Offsets) -> None:
+        """CommandFailed if a log without more records is shorter than it was: its old end never comes."""
+        parts = self.consumer.assignment()
+        for part, now in self.ends_now(parts).items():
+            if now < ends[part] and self.consumer.position(part) >= now:
+                raise CommandFailed(
+                    f"{part} ended at offset {ends[part]} when this command began, and ends at {now} now: "
+                    "its broker has lost records that were not synced, or the topic was created again",
+                    then="the records printed are all that is left; `fencepost help trust` describes --sync",
+                )
 
     def show(self, polls: Iterator[list[Record]], write: Write, most: int | None) -> bool:
         """Prints up to `most` records; returns False if there are more. Commits what it has printed."""

@@ -63,7 +63,7 @@ class DrawOptions:
                   " such as 3.8ms."),
     ] = ""  # fmt: skip
     until: Annotated[
-        str, Parameter(show_default=False, help="Last step to show. What comes later has not happened yet.")
+        str, Parameter(show_default=False, help="Last step to show. Later ones have not happened yet.")
     ] = ""
     only: Annotated[
         str,
@@ -99,12 +99,10 @@ class Pictures:
             _picture(given.svg).prove()
         elif given.slide or given.scale != 1:
             option = "--slide" if given.slide else "--scale"
-            raise CommandFailed(
-                f"{option} is about pictures", then="name their file with --svg", code=WRONG_USAGE
-            )
+            raise CommandFailed(f"{option} applies to pictures only", then="add --svg FILE", code=WRONG_USAGE)
         elif not given.text and (given.since or given.until or given.only):
             raise CommandFailed(
-                "--from, --until and --only are about tables and pictures",
+                "--from, --until and --only apply to tables and pictures only",
                 then="add --text, or --svg FILE",
                 code=WRONG_USAGE,
             )

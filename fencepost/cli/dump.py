@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import attrs
 from cyclopts import Parameter
@@ -30,10 +30,20 @@ from fencepost.cli.log_files import (
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import Json, print_json, text_of
 from fencepost.cli.table import counted, moment
-from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex, TransactionIndex, decode_snapshot
+from fencepost.journal.indexes import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    AbortedRange,
+    OffsetIndex,
+    TimeIndex,
+    TransactionIndex,
+    decode_snapshot,
+    without_preallocated,
+)
+from fencepost.journal.kafka_directory import PROPERTIES_FILE
 from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, parse_file_name
-from fencepost.protocol.batches import MAGIC_COLUMNS, read_marker
+from fencepost.protocol.batches import CONTROL_TYPES, MAGIC_COLUMNS, control_type, marker_in
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.consumer_group_log import (
     ConsumerRecord,
@@ -45,6 +55,7 @@ from fencepost.protocol.consumer_group_log import (
     read_consumer_groups,
 )
 from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.kraft_log import read_kraft_records
 from fencepost.protocol.metadata_log import read_cluster_records
 from fencepost.protocol.offsets_log import GroupRecord, read_groups, read_offsets
 from fencepost.protocol.records import read_columns
@@ -210,12 +221,16 @@ def facts_of_log(path: Path, *, records: bool = False) -> Iterator[Fact]:
 
 
 def facts_of_batch(batch: StoredBatch) -> Fact:
-    """The header of a batch; a control batch is described as the marker in it."""
+    """The header of a batch; a control batch is described as the marker in it, or by its type."""
     header = batch.header
     place: Fact = {"offset": header.base_offset, "position": batch.position, "size": header.size}
     producer: Fact = {"producer_id": header.producer_id, "producer_epoch": header.producer_epoch}
     if header.is_control and batch.is_intact:
-        marker = read_marker(batch.data)
+        marker = marker_in(batch.data, header)
+        if marker is None:
+            kind = control_type(batch.data, header)
+            what = None if kind is None else CONTROL_TYPES[kind]
+            return {"kind": "control", **place, "what": what, "timestamp_ms": header.max_timestamp}
         result: Fact = {"result": marker.result.name, "coordinator_epoch": marker.coordinator_epoch}
         return {"kind": "marker", **place, **producer, **result, "timestamp_ms": header.max_timestamp}
     fact: Fact = {"kind": "batch", **place, "last_offset": header.last_offset, "records": header.record_count}
@@ -330,25 +345,36 @@ def facts_of_consumers(record: ConsumerRecord | None) -> Fact:
 
 
 def facts_of_cluster(batch: StoredBatch) -> Iterator[Fact]:
-    """The records of `__cluster_metadata`: topics, leaders, blocks of producer ids."""
+    """The records of `__cluster_metadata`: topics, leaders, blocks of producer ids. Of those of an Apache
+    Kafka controller what readers need, of all others the kind.
+    """
+    if (batch.file.parent.parent / PROPERTIES_FILE).exists():
+        for kraft in read_kraft_records(batch.data, batch.header):
+            fields = kraft._asdict()
+            what = {"kind": "cluster", "offset": batch.header.base_offset, "what": fields.pop("kind")}
+            yield what | {name: _shown(value) for name, value in fields.items() if value is not None}
+        return
     for record in read_cluster_records(batch.data, batch.header):
-        fields = {
-            name: value.hex() if isinstance(value, bytes) else value
-            for name, value in attrs.asdict(record).items()
-        }
+        fields = {name: _shown(value) for name, value in attrs.asdict(record).items()}
         yield {"kind": "cluster", "offset": batch.header.base_offset, "what": type(record).__name__, **fields}
+
+
+def _shown(value: Any) -> Json:
+    if isinstance(value, tuple):
+        return list(cast("tuple[Json, ...]", value))
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def facts_of_offset_index(path: Path, base_offset: int) -> Iterator[Fact]:
     """Entries of a `.index` file."""
-    index = OffsetIndex(path.read_bytes())
+    index = OffsetIndex(without_preallocated(path.read_bytes(), OFFSET_ENTRY.size))
     for offset, position in zip(index.offsets, index.positions, strict=True):
         yield {"kind": "index", "offset": base_offset + offset, "position": position}
 
 
 def facts_of_time_index(path: Path, base_offset: int) -> Iterator[Fact]:
     """Entries of a `.timeindex` file."""
-    index = TimeIndex(path.read_bytes())
+    index = TimeIndex(without_preallocated(path.read_bytes(), TIME_ENTRY.size))
     for timestamp, offset in zip(index.timestamps, index.offsets, strict=True):
         yield {"kind": "timeindex", "timestamp_ms": timestamp, "offset": base_offset + offset}
 
@@ -433,6 +459,11 @@ def marker(fact: AnyFact) -> str:
     )
 
 
+def control(fact: AnyFact) -> str:
+    what = fact["what"] or "a control batch that compaction emptied"
+    return f"{fact['offset']:>15}  {what}, {moment(fact['timestamp_ms'])}"
+
+
 def record(fact: AnyFact) -> str:
     key, value = (json.dumps(fact[name], ensure_ascii=False) for name in ("key", "value"))
     headers = f"  headers {json.dumps(fact['headers'], ensure_ascii=False)}" if fact["headers"] else ""
@@ -514,6 +545,7 @@ def damage(fact: AnyFact) -> str:
 TEXTS: dict[str, Callable[[AnyFact], str]] = {
     "batch": batch,
     "marker": marker,
+    "control": control,
     "record": record,
     "transaction": transaction,
     "offset": offset,

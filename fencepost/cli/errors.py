@@ -32,8 +32,8 @@ EXIT_CODES: Final = {
     OK: "Success; a command that searches found nothing.",
     FAILED: "The broker or the data refused: a topic, partition, group or record does not exist, a line of "
     "the input is not a record, a limit is reached, a disk is full. Or a search found something: "
-    "`find-hanging`, `late`, `check`, `dump --check`, `repair` without --write, `status`, `run`, `fuzz`, "
-    "`explore`.",
+    "`find-hanging`, `late`, `check`, `audit`, `dump --check`, `repair` without --write, `status`, `run`, "
+    "`fuzz`, `explore`.",
     WRONG_USAGE: "The command line, a configuration file or a scenario is wrong: an unknown option, an "
     "invalid value, a file that does not exist. Nothing was done.",
     NO_BROKER: "No broker answers at the address, or it refuses the login.",
@@ -54,7 +54,7 @@ ADVICE: Final = {
     ErrorCode.INVALID_RECORD: "a record of a compacted topic needs a key (`fencepost help compaction`)",
     ErrorCode.INVALID_CONFIG: "`fencepost help compaction` lists the settings of a topic",
     ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction of this id is still ending; try again",
-    ErrorCode.KAFKA_STORAGE_ERROR: "look at the broker's messages; `fencepost check DIR` finds damaged files",
+    ErrorCode.KAFKA_STORAGE_ERROR: "see the broker's log; `fencepost check DIR` finds damaged files",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a topic name has up to 249 ASCII letters, digits, '.', '_' and '-'",
 }
 

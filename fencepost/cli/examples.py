@@ -56,6 +56,12 @@ EXAMPLES: Final = {
     "transactions force-terminate": ("fencepost transactions force-terminate till-1",),
     "dump": ("fencepost dump ./data", "fencepost dump ./data/orders-0 --records"),
     "check": ("fencepost check ./data",),
+    "audit": (
+        "fencepost audit ./data",
+        "fencepost audit ./data --acks acks.jsonl",
+        "fencepost audit ./data --input orders --output totals --by key",
+    ),
+    "export": ("fencepost export ./data ./lake --to parquet --topic orders",),
     "repair": ("fencepost repair ./data", "fencepost repair ./data --write"),
     "fuzz": (
         "fencepost fuzz --seeds 500",

@@ -6,6 +6,7 @@ Rule: errors and help texts name a page by this command, so that it exists where
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from fencepost.bundled import bundled_pages
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
@@ -28,10 +29,7 @@ def print_page(page: str | None = None, /) -> None:
     """
     pages = bundled_pages()
     if page is None:
-        titles = [
-            (name, path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# "))
-            for name, path in pages.items()
-        ]
+        titles = [(name, _text(path).partition("\n")[0].lstrip("# ")) for name, path in pages.items()]
         print_rows(PAGES, titles, as_json=False)
         return
     if page not in pages:
@@ -40,4 +38,10 @@ def print_page(page: str | None = None, /) -> None:
             then="`fencepost help` lists the pages",
             code=WRONG_USAGE,
         )
-    sys.stdout.write(pages[page].read_text(encoding="utf-8"))
+    sys.stdout.write(_text(pages[page]))
+
+
+def _text(path: Path) -> str:
+    """A page as people read it: without the settings of a program that shows it as slides."""
+    text = path.read_text(encoding="utf-8")
+    return text.partition("\n---\n")[2].lstrip("\n") if text.startswith("---\n") else text

@@ -22,7 +22,7 @@ from fencepost.log_model.transactions import (
     decisions_of,
     disagreements,
 )
-from fencepost.protocol.batches import BatchHeader, checksum_matches, read_header, read_marker
+from fencepost.protocol.batches import BatchHeader, checksum_matches, marker_in, read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import (
     INTERNAL_TOPICS,
@@ -180,7 +180,9 @@ def contradictions(data: Path) -> list[str]:
             if number == 0:
                 begins_at = batch.header.base_offset
             has_every_marker = has_every_marker and not batch.header.is_covering
-            model.apply(batch.header, read_marker(batch.data) if batch.header.is_control else None)
+            model.apply(
+                batch.header, marker_in(batch.data, batch.header) if batch.header.is_control else None
+            )
         if begins_at == 0:
             for disagreement in disagreements(decided.get(partition, {}), model.all_markers()):
                 may_be_removed = (

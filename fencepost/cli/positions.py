@@ -140,7 +140,7 @@ def ends_at(admin: Admin, where: Position, has: OffsetRange) -> Offsets:
             return {part: min(offset, has.stable_ends[part]) for part, offset in found.items()}
         case Kind.EARLIEST | Kind.LAST:
             raise CommandFailed(
-                f"--until {where.text} is not a place to stop",
+                f"--until {where.text} is not an end to read to",
                 then="give an offset, a time or end",
                 code=WRONG_USAGE,
             )

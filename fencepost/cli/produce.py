@@ -125,7 +125,7 @@ class RecordOptions:
 
     partition: Annotated[
         InPartition | None,
-        Parameter(help="Write to this partition. By default the record says it, or the key decides."),
+        Parameter(help="Write to this partition. By default the record names it, or its key decides."),
     ] = None
     repartition: Annotated[
         bool, Parameter(negative="", help="Ignore the partitions in JSON and CSV, so that the keys decide.")
@@ -136,7 +136,7 @@ class RecordOptions:
     header: Annotated[
         tuple[str, ...],
         Parameter(
-            ("--header", "-H"), help="A header of each record as name=value, after its own. Repeatable."
+            ("--header", "-H"), help="Add a header, name=value, after those of each record. Repeatable."
         ),
     ] = ()
 

@@ -189,7 +189,9 @@ def read_jsonl(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoin
     is_document = dialect.key_column is not None or dialect.value_column is not None
     for line in lines:
         try:
-            found = json.loads(line)
+            found = json.loads(line, object_pairs_hook=_object)
+        except BadRecord:
+            raise
         except ValueError as problem:
             raise BadRecord(f"not JSON: {problem}") from problem
         if not isinstance(found, dict):
@@ -198,12 +200,28 @@ def read_jsonl(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoin
         yield _document(fields, dialect, line.strip()) if is_document else _record(fields)
 
 
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Python would take the last of several members of one name, and lose the others."""
+    found = dict(members)
+    if len(found) < len(members):
+        raise BadRecord(f"{_twice(name for name, _ in members)} is repeated in one JSON object")
+    return found
+
+
+def _twice(names: Iterable[str]) -> str:
+    """The first name that comes a second time."""
+    seen: set[str] = set()
+    return next(repr(name) for name in names if name in seen or seen.add(name))
+
+
 def read_csv(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoing]:
     """Rows of CSV under a row of column names: records, or with --key-column or --value-column documents."""
     csv.field_size_limit(sys.maxsize)
     rows = csv.reader(_decoded(lines), delimiter=dialect.separator, strict=True)
     try:
         names = [name.removeprefix("\ufeff") for name in next(rows, list[str]())]  # as Excel begins a file
+        if len({*names}) < len(names):
+            raise BadRecord(f"{_twice(names)} is repeated among the column names")
         is_document = _check_columns(names, dialect)
         for row in rows:
             if len(row) != len(names):

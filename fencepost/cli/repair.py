@@ -24,7 +24,7 @@ from fencepost.cli.table import counted
 from fencepost.journal.disk import DiskStorage
 from fencepost.protocol.terms import escaped
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import Plan, make_plan
+from fencepost.repair.plan import Plan, make_plan, refuse_kafka
 from fencepost.repair.report import as_facts, in_words
 
 
@@ -48,7 +48,8 @@ def repair(
         Restore this topic, which the metadata has lost, from its directories. Repeatable.
     """
     storage = DiskStorage(directory, read_only=not write)
-    storage.directories()  # before the lock, which creates a directory
+    storage.directories()  # before the lock, which creates a directory, and a file in it
+    refuse_kafka(storage)
     try:
         if write:
             storage.lock()

@@ -1,7 +1,7 @@
-"""`fencepost group reset-offsets`: let a group read from other offsets, as kafka-consumer-groups.sh does.
+"""`fencepost group reset-offsets`: change the offsets of a group, as kafka-consumer-groups.sh does.
 
-Rule: without --execute nothing is committed. Only a group without members can be reset: members would go on
-from their own positions, and commit over it.
+Rule: without --execute nothing is committed. Only a group without members can be reset: members would
+continue from their own positions, and overwrite the new offsets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Final, NamedTuple
 
 from cyclopts import Parameter, Token
 
-from fencepost.cli.errors import ADVICE, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import ADVICE, WRONG_USAGE, CommandFailed, complain
 from fencepost.cli.options import (
     DEFAULT,
     AsJson,
@@ -177,7 +177,7 @@ def _check_members(admin: Admin, name: str) -> None:
     state = admin.describe_consumer_group(name).state
     if state not in NO_MEMBERS:
         raise CommandFailed(
-            f"group {name!r} is {state.title}: it has members, which would commit over new offsets",
+            f"group {name!r} is {state.title}: it has members, which would overwrite new offsets",
             then=ADVICE[ErrorCode.NON_EMPTY_GROUP],
         )
 
@@ -203,7 +203,16 @@ def _new_offsets(
                 since_ms = time.time_ns() // 1_000_000 - goal.value
             found = admin.offsets_for_times(parts, since_ms)
             wanted = {where: ends[where] if at == NO_OFFSET else at for where, at in found.items()}
-    return {where: min(max(wanted[where], starts[where]), ends[where]) for where in parts}
+    return {where: _within(wanted[where], starts[where], ends[where], where) for where in parts}
+
+
+def _within(wanted: int, start: int, end: int, where: TopicPartition) -> int:
+    """The offset, or the nearest one inside the log, with a notice: as Kafka's tool (OffsetsUtils)."""
+    nearest = min(max(wanted, start), end)
+    if nearest != wanted:
+        what = "is before the start" if wanted < start else "is after the end"
+        complain(f"offset {wanted} {what} of {where}; taking {nearest}")
+    return nearest
 
 
 def _committed(current: Mapping[TopicPartition, int], where: TopicPartition) -> int:

@@ -26,15 +26,29 @@ def files_of(given: Sequence[str]) -> list[Path]:
     return [path for word in given for path in _files_of(word)] or list(bundled_scenarios().values())
 
 
+def _in_directory(directory: Path) -> list[Path]:
+    """The scenarios in a directory and those below it. The first file that is none is an error."""
+    found = sorted(directory.rglob("*.toml"))
+    if not found:
+        raise CommandFailed(
+            f"{directory} has no scenario in it", then="a scenario is a *.toml file", code=WRONG_USAGE
+        )
+    for path in found:
+        try:
+            read(path)
+        except CommandFailed as problem:
+            raise CommandFailed(
+                f"not every *.toml file in {directory} is a scenario: {problem}",
+                then="give a directory that has only scenarios, or name files",
+                code=WRONG_USAGE,
+            ) from problem
+    return found
+
+
 def _files_of(word: str) -> list[Path]:
     path, bundled = Path(word), bundled_scenarios()
     if path.is_dir():
-        found = sorted(path.rglob("*.toml"))
-        if not found:
-            raise CommandFailed(
-                f"{path} has no scenario in it", then="a scenario is a *.toml file", code=WRONG_USAGE
-            )
-        return found
+        return _in_directory(path)
     name = path.name.removesuffix(".toml")
     if path.exists() or word != path.name or name not in bundled:
         return [path]  # if it does not exist, reading it says so

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     import trio
 
     from fencepost.broker.access.session import AccessSettings
+    from fencepost.broker.broker_settings import BrokerSettings
     from fencepost.broker.fault_injector import BrokerFaultInjector
     from fencepost.broker.faults import PlannedFault
+    from fencepost.broker.lifecycle import Ready
     from fencepost.broker.memory import MemoryBound
-    from fencepost.broker.server import BrokerSettings, Ready
+    from fencepost.broker.observer import Observer
     from fencepost.broker.settings import NodeSettings
     from fencepost.faults.phrases import Point
 
@@ -75,6 +77,7 @@ def serve(
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
     with_parent: Annotated[bool, _Hidden] = False,
+    record_to: Annotated[Path | None, _Hidden] = None,
 ) -> int:
     """Run a broker until Ctrl-C or SIGTERM.
 
@@ -92,7 +95,7 @@ def serve(
     port
         Port to listen on; 0 picks a free port.
     advertised_listener
-        HOST:PORT that clients are told to connect to. [default: where the broker listens]
+        HOST:PORT that the broker gives to clients. [default: where the broker listens]
     protocol
         Clients that the port serves: Kafka's own, Fencepost's, or both.
     tls_cert
@@ -137,8 +140,8 @@ def serve(
     access = _access(tls_cert, tls_key, tls_client_ca, users, acls, reachable=host, insecure=insecure)
     import attrs
 
+    from fencepost.broker.broker_settings import BrokerSettings
     from fencepost.broker.host import SyncPolicy
-    from fencepost.broker.server import BrokerSettings
     from fencepost.broker.settings import ConnectionSettings
     from fencepost.broker.wire_protocols import ServedProtocol
 
@@ -157,6 +160,7 @@ def serve(
         faults=fault,
         metrics_port=metrics_port,
         metrics_host=metrics_host,
+        observer=_recording(record_to),
     )
     with writing_log(log_level, log_format):
         return _run(settings, with_parent=with_parent)
@@ -166,7 +170,7 @@ def _run(settings: BrokerSettings, *, with_parent: bool) -> int:
     """Serve until a signal."""
     import trio
 
-    from fencepost.broker.server import serve_until_signalled
+    from fencepost.broker.lifecycle import serve_until_signalled
 
     parent = _Parent() if with_parent else None
     tell, faults = partial(_tell_ready, settings, parent), _faults(settings)
@@ -177,8 +181,17 @@ def _run(settings: BrokerSettings, *, with_parent: bool) -> int:
     return OK
 
 
+def _recording(path: Path | None) -> Observer | None:
+    """What a test that started this process wants to know of it."""
+    if path is None:
+        return None
+    from fencepost.testing.process_recording import FileRecording
+
+    return FileRecording.to(path)
+
+
 def _advertised(listener: str | None) -> tuple[str, int] | None:
-    from fencepost.broker.server import parsed_listener
+    from fencepost.broker.listeners import parsed_listener
 
     try:
         return None if listener is None else parsed_listener(listener)
@@ -325,7 +338,7 @@ def _generation(
 
 def _faults(settings: BrokerSettings) -> BrokerFaultInjector:
     """The faults of --fault. One that a broker cannot play is refused before anything starts."""
-    from fencepost.broker.server import injector_of
+    from fencepost.broker.fault_site import injector_of
     from fencepost.faults.grammar import BadPhrase
 
     try:

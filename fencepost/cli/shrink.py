@@ -173,7 +173,7 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
         name, failing = f"seed {seed}", failing_seed(seed, options.planner)
     else:
         scenario = read(
-            file, advice="`fencepost fuzz` finds failing seeds; `fencepost shrink --seed` makes a file of one"
+            file, advice="`fencepost fuzz` finds failing seeds; `fencepost shrink --seed` writes a scenario"
         )
         if scenario.seeded is None:
             raise CommandFailed(

@@ -74,7 +74,7 @@ def top(
     once
         Print the rates of one interval, and stop.
     limit
-        Show so many topics and requests, the busiest first.
+        Number of topics and requests to show, the busiest first.
     """
     with connect(bootstrap, command_config) as admin:
         before = admin.broker_status()

@@ -99,6 +99,13 @@ def test_a_directory_in_use_is_left_alone(data: Path, capsys: Output) -> None:
         assert run(["check", str(data)]) == 1, "as `serve` on such a directory"
         said = capsys.readouterr().err
         assert "in use by another broker" in said
-        assert "while it runs, `fencepost status` shows its health" in said
+        assert "while it runs, use `fencepost status` for its health" in said
         assert "stop it first; nothing was checked\n" in said
     assert run(["check", str(data)]) == 0
+
+
+@pytest.mark.parametrize("command", ["check", "repair"])
+def test_what_is_no_directory_is_named(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "/dev/null"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("fencepost: /dev/null is not a directory: give the directory that a broker was")

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from fencepost.broker.embedded import Broker
 from fencepost.cli.application import COMMANDS, application, run
+from fencepost.cli.config_file import take_profile
 from fencepost.cli.examples import EXAMPLES
 from fencepost.cli.options import DEFAULT
 
@@ -224,6 +225,79 @@ def test_a_mistake_in_the_file_is_named(
         config.write_text(text)
     assert run(["topic", "list"]) == 2
     assert said in capsys.readouterr().err
+
+
+PROFILES: Final = """
+    bootstrap-server = "127.0.0.1:1"
+    topic.create.partitions = 2
+    [profile.here]
+    bootstrap-server = "{address}"
+    topic.create.partitions = 3
+    [profile.wide.topic.create]
+    partitions = 5
+    """
+
+
+def test_a_profile_stands_over_the_rest_of_the_file(
+    config: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text(PROFILES.format(address=address))
+    assert run(["topic", "list"]) == 3
+    assert run(["topic", "create", "three", "--profile", "here"]) == 0
+    assert run(["--profile=here", "consume", "three", "-p", "2"]) == 0
+    assert run(["--profile", "here", "consume", "three", "-p", "3"]) == 1
+    assert run(["topic", "create", "five", "--profile", "wide", "-b", address]) == 0
+    monkeypatch.setenv("FENCEPOST_PROFILE", "here")
+    assert run(["consume", "five", "-p", "4"]) == 0
+    assert run(["topic", "list", "--profile", "wide"]) == 3, "the option wins over the variable"
+    assert run(["topic", "list", "-b", "127.0.0.1:1"]) == 3, "the command line wins over a profile"
+
+
+def test_only_a_profile_of_the_command_line_wins_over_the_environment(
+    config: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text(PROFILES.format(address=address))
+    monkeypatch.setenv("FENCEPOST_BOOTSTRAP_SERVER", "127.0.0.1:1")
+    assert run(["topic", "list", "--profile", "here"]) == 0
+    monkeypatch.setenv("FENCEPOST_PROFILE", "here")
+    assert run(["topic", "list"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("[profile.test]", ["--profile", "tets"], "has no profile 'tets'; did you mean"),
+        ("[profile.test]\n[profile.production]", ["--profile", "x"], "its profiles are test, production"),
+        ("", ["--profile", "test"], "write [profile.test] to make one"),
+        ("", ["--profile"], "--profile needs the name of a profile"),
+        ("", ["--profile", "--json"], "--profile needs the name of a profile"),
+        ("[profile.a]\n[profile.b]", ["--profile", "a", "--profile=b"], "--profile is given twice"),
+        ("profile = 'a'", [], "profile is not a table"),
+        ("[profile]\nbootstrap-server = 'a:1'", [], "the key profile.bootstrap-server is not in a profile"),
+        ("[profile.a]\nbootstrap = 'a:1'", [], "the key profile.a.bootstrap is not bootstrap-server or"),
+        ("[profile.a.topic.make]\npartitions = 3", [], "[profile.a.topic.make] is not a command"),
+    ],
+)
+def test_a_mistake_with_profiles_is_named(
+    config: Path, text: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(text)
+    assert run(["topic", "list", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_profile_without_a_file_is_an_error(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del config
+    monkeypatch.delenv("FENCEPOST_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert run(["topic", "list", "--profile", "test"]) == 2
+    assert "there is no configuration file, and so no profile 'test'" in capsys.readouterr().err
+
+
+def test_what_follows_two_dashes_is_no_option() -> None:
+    assert take_profile(["produce", "--", "--profile", "x"]) == (["produce", "--", "--profile", "x"], None)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from fencepost.broker.embedded import Broker
+from fencepost.cli.application import run
 from fencepost.client.errors import RequestFailed
 from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol.errors import ErrorCode
@@ -180,6 +182,26 @@ def test_a_group_reads_from_where_the_goal_says(tool: GroupTool, goal: tuple[str
     assert committed(tool) == {HERE: 1}, "nothing is changed without --execute"
     assert resets(tool, *RESET, "-p", "0", *goal, "--execute") == [(0, 1, first)]
     assert committed(tool) == {HERE: first}
+
+
+@pytest.mark.parametrize(
+    ("goal", "offset", "said"),
+    [
+        (("--to-offset", "-5"), 0, "fencepost: offset -5 is before the start of orders-0; taking 0"),
+        (("--to-offset", "99"), 3, "fencepost: offset 99 is after the end of orders-0; taking 3"),
+        (("--shift-by", "-7"), 0, "fencepost: offset -6 is before the start of orders-0; taking 0"),
+    ],
+)
+def test_an_offset_outside_the_log_is_a_notice(
+    tool: GroupTool, capsys: Output, goal: tuple[str, ...], offset: int, said: str
+) -> None:
+    """Kafka's tool takes the nearest offset, too, and warns."""
+    tool.commit({HERE: 1})
+    arguments = [*RESET, "-p", "0", *goal, "--bootstrap-server", tool.address, "--json"]
+    assert run(arguments) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["new_offset"] == offset
+    assert told.err.splitlines()[0] == said
 
 
 def test_all_topics_are_those_that_the_group_has_offsets_for(tool: GroupTool) -> None:

@@ -23,6 +23,13 @@ def test_pages_are_listed_and_printed(capsys: Output) -> None:
     assert capsys.readouterr().out == (ROOT / "docs" / "access.md").read_text(encoding="utf-8")
 
 
+def test_a_page_is_shown_without_the_settings_of_its_slides(capsys: Output) -> None:
+    assert run(["help"]) == 0
+    assert re.search(r"^slides +The broker's decision tables$", capsys.readouterr().out, re.MULTILINE)
+    assert run(["help", "slides"]) == 0
+    assert capsys.readouterr().out.startswith("# The broker's decision tables\n")
+
+
 def test_an_unknown_page_is_refused(capsys: Output) -> None:
     assert run(["help", "acess"]) == 2
     assert "no page 'acess'; did you mean" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fencepost.broker.embedded import Broker
-from fencepost.cli import positions, produce
+from fencepost.cli import consume, positions, produce
 from fencepost.cli.application import run
 from fencepost.cli.errors import CommandFailed
 from fencepost.cli.positions import Kind, parse_position
@@ -298,11 +298,11 @@ def test_what_is_no_position(text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--until", "-5"), "is not a place to stop"),
+        (("--until", "-5"), "is not an end to read to"),
         (("--until", "5", "--follow"), "leave out one"),
         (("--group", "g", "-p", "0"), "--partition has no meaning"),
         (("--group", "g", "--from", "5"), "the offsets of the group decide"),
-        (("--format", "xml"), "neither text, jsonl or csv"),
+        (("--format", "xml"), "not text, jsonl, csv or a format string"),
         (("--format", "%x"), "%x is not one of"),
         (("--format", "csv", "--json"), "two formats"),
         (("--format", "csv", "--places"), "--places does not apply"),
@@ -324,7 +324,7 @@ def test_what_waits_behind_an_open_transaction_is_said(tool: DataTool, topic: st
         producer.send(topic, b"open", partition=0).result()
         out, err = tool.both("consume", topic)
         assert out == "0\n"
-        assert f"offsets behind an open transaction: 2 of {topic}-0" in err
+        assert f"offsets hidden by an open transaction: 2 of {topic}-0" in err
         assert tool.both("consume", topic, "-n", "1") == ("0\n", ""), "it stopped for another reason"
         assert tool.both("consume", topic, "--isolation", "read_uncommitted") == ("0\nopen\nopen\n", "")
         producer.abort_transaction()
@@ -359,3 +359,27 @@ def test_formats_of_a_record(tool: DataTool, topic: str) -> None:
 def test_the_clock_of_positions_is_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(positions.time, "time_ns", lambda: 5_000_000_000)
     assert parse_position("--from", "-2s").number == 3_000
+
+
+@pytest.mark.parametrize("options", [(), ("--group", "readers"), ("--until", "latest")])
+def test_a_log_that_got_shorter_meanwhile_is_an_error(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    """The power fails after the command has asked for the end."""
+    with Broker(node=SETTINGS) as broker:
+        tool = DataTool(broker.address, capsys, monkeypatch)
+        with Admin(broker.address) as admin:
+            admin.create_topic("t", 1)
+        broker.restart()  # a clean stop syncs the topic
+        send(broker.address, "t", 5)
+        ask = consume.range_of
+
+        def ask_and_lose_power(*arguments: Any) -> positions.OffsetRange:
+            found = ask(*arguments)
+            broker.power_cut()
+            broker.start()
+            return found
+
+        monkeypatch.setattr(consume, "range_of", ask_and_lose_power)
+        told = tool("consume", "t", *options, code=1)
+        assert "t-0 ended at offset 5 when this command began, and ends at 0 now" in told

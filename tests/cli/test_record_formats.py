@@ -189,3 +189,18 @@ def test_documents_have_their_key_in_a_column() -> None:
 def test_a_value_that_csv_cannot_hold_is_an_error() -> None:
     with pytest.raises(BadRecord, match="the value is not UTF-8: --base64"):
         csv_row(a_record(b"k", b"\xff"), CSV)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b'{"value": "a", "value": "b"}', "'value' is repeated in one JSON object"),
+        (b'{"value": {"a": 1, "a": 2}}', "'a' is repeated in one JSON object"),
+    ],
+)
+def test_a_name_that_comes_twice_is_refused(line: bytes, says: str) -> None:
+    """Python's own reader would take the last one, and lose the others."""
+    with pytest.raises(BadRecord, match=says):
+        list(read_jsonl([line], TSV))
+    with pytest.raises(BadRecord, match="'value' is repeated among the column names"):
+        list(read_csv([b"value,value\n", b"a,b\n"], CSV))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
@@ -185,11 +186,18 @@ def test_a_file_wins_over_a_name(capsys: Output, story: Path, monkeypatch: pytes
     assert "pass  lost acknowledgement" in capsys.readouterr().out
 
 
+def test_the_stories_come_in_the_order_of_the_course() -> None:
+    course = re.findall(r"^fencepost run (\w+)", Path("docs/course.md").read_text(), re.MULTILINE)
+    told = list(dict.fromkeys(course))
+    assert [name for name in bundled_scenarios() if name in told] == told
+
+
 def test_without_a_file_the_bundled_scenarios_are_run(capsys: Output) -> None:
     paths = list(bundled_scenarios().values())
     stories = [path.name for path in paths if path.parent.name != "found"]
     found = [path.name for path in paths if path.parent.name == "found"]
-    assert [path.name for path in paths] == [*sorted(stories), *sorted(found)]
+    assert [path.name for path in paths] == [*stories, *sorted(found)]
+    assert {*stories} == {path.name for path in Path("scenarios").glob("*.toml")}
     assert "late_end_txn.toml" in stories
     assert "lost_sequence.toml" in found
     assert run(["run", "--list"]) == 0
@@ -252,8 +260,8 @@ def test_a_table_in_ascii(capsys: Output, story: Path) -> None:
 def test_what_to_show_is_checked_before_anything_runs(capsys: Output, story: Path, tmp_path: Path) -> None:
     refused = [
         (["--text", "--json"], "both write to standard output"),
-        (["--slide"], "--slide is about pictures"),
-        (["--from", "3"], "are about tables and pictures"),
+        (["--slide"], "--slide applies to pictures only"),
+        (["--from", "3"], "apply to tables and pictures only"),
         (["--text", "--from", "999"], "the run has no message 999: its messages are 1 to "),
         (["--text", "--until", "soon"], "'soon' is not a step"),
         (["--text", "--from", "9 s", "--until", "3"], "has nothing between 9 s and 3"),
@@ -337,3 +345,12 @@ def test_a_picture_goes_where_it_can_and_over_pictures_alone(capsys: Output, sto
     assert "<svg" in picture.read_text()
     assert run(["run", str(story), "--svg", "/dev/full"]) == 1
     assert "cannot write /dev/full: No space left on device" in capsys.readouterr().err
+
+
+def test_a_directory_with_other_files_is_named(tmp_path: Path, capsys: Output) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'app'\n")
+    assert run(["run", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"fencepost: not every *.toml file in {tmp_path} is a scenario: ")
+    assert "pyproject.toml" in told
+    assert told.endswith("give a directory that has only scenarios, or name files\n")

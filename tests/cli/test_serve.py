@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fencepost.broker import server
+from fencepost.broker import lifecycle
 from fencepost.broker.broker_configs import CONNECTION_CONFIGS, NODE_CONFIGS
-from fencepost.broker.server import BrokerSettings
+from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
 from fencepost.cli.application import run
 from tests.cli.tool import Output
@@ -21,7 +21,7 @@ def served(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> BrokerSettings:
     async def take(settings: BrokerSettings, **_: Any) -> None:
         taken.append(settings)
 
-    monkeypatch.setattr(server, "serve_until_signalled", take)
+    monkeypatch.setattr(lifecycle, "serve_until_signalled", take)
     options = [word for each in overrides for word in ("--override", each)]
     assert run(["serve", "--memory", *options]) == 0
     return taken[0]

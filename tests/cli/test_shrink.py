@@ -64,7 +64,7 @@ def test_what_an_old_generation_does_by_design_is_made_small_too(capsys: Output,
     target = tmp_path / "late.toml"
     options = [
         "--seed",
-        "107",
+        "258",
         "--transaction-version",
         "0",
         "--output",
@@ -74,7 +74,7 @@ def test_what_an_old_generation_does_by_design_is_made_small_too(capsys: Output,
     ]
     assert run(["shrink", *options, "--json"]) == 0
     words, small = last_json(capsys)
-    assert words[0].startswith(f"seed 107 shows {small['rule']}: out-0: a marker of producer 1 ")
+    assert words[0].startswith(f"seed 258 shows {small['rule']}: payments-0: a marker of producer ")
     assert "partition_verification = false" in target.read_text()
 
     assert run(["run", str(target), "--json"]) == 0

@@ -1,0 +1,20 @@
+"""The audit of a log with Spark: what `fencepost check` compares on one machine, on as many as there are.
+
+Rule: it reads tables of the source and judges with the functions of `check` and of the log
+model. It writes nothing.
+"""
+
+# Theory of operation
+#
+# Everything about a producer in a partition can be said from that producer's batches there, in order. So the
+# table `batches`, together with what coordinators decided (from the table `coordinator`), is dealt to workers
+# by partition and producer and sorted by offset, and each worker folds its share, a batch at a time:
+#
+#     coordinator ──by transactional id──▶ folds.fold_histories ──▶ findings, decisions
+#                                                                        │
+#     batches ───────by partition and producer────────────────────▶ folds.fold_producers ──▶ findings
+#     transactions, partitions ──▶ waiting.py: what hangs, is overdue, or holds readers back ──▶ findings
+#     losses ─────────────────────────────────────────────────────────────────────────────────▶ findings
+#
+# A fold keeps what the log model keeps of one producer. Two more audits join records: `acks.py` with a list
+# of what was acknowledged, `compare.py` an input topic with an output topic.

@@ -1,0 +1,267 @@
+"""The audit of a directory: Spark deals the tables to the folds and gathers what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast
+
+import attrs
+import pyarrow as pa
+
+from fencepost.audit.directory import (
+    LogStart,
+    comparable_partitions,
+    creation_times,
+    known_cluster,
+    why_not_comparable,
+)
+from fencepost.audit.folds import BATCH_COLUMNS, DECISION_SCHEMA, Known, fold_histories, fold_producers
+from fencepost.audit.rows import FINDING_SCHEMA, Row, findings_of
+from fencepost.audit.waiting import PartitionEnd, judge_open
+from fencepost.check.findings import Finding, Findings, Place
+from fencepost.journal.layouts import LogLayout
+from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOST = (
+    "every reader stops here, or leaves these records out with failOnDataLoss=false; see `fencepost repair`"
+)
+TORN = "the transaction is committed in some partitions and not in others"
+
+
+@attrs.frozen
+class Audited:
+    """What an audit found, and how much it looked at."""
+
+    found: Sequence[Finding]
+    partitions: int
+    batches: int
+    bytes: int
+
+
+def load(spark: SparkSession, paths: Sequence[str], table: str, **options: str) -> DataFrame:
+    """A table of the directories; damage is left out of it, and found in the table `losses`."""
+    reader = spark.read.format("fencepost").option("table", table).option("failOnDataLoss", "false")
+    return reader.options(**options).load(list(paths))
+
+
+def audit(
+    spark: SparkSession, layout: LogLayout, paths: Sequence[str], *, is_in_use: bool = False
+) -> Audited:
+    """Audits the directories `paths`, which `layout` has; `is_in_use`: a broker is running on them."""
+    topics = sorted({each.topic for each in layout.partitions()} - {CLUSTER_METADATA_TOPIC})
+    if not topics:
+        return Audited([], 0, 0, 0)
+    cluster = known_cluster(layout)
+    why_not = why_not_comparable(layout, cluster, is_in_use=is_in_use)
+    findings = Findings()
+    if why_not:
+        findings.note(Place(layout.location), "transactions were not compared with markers", why_not)
+    load_all = partial(load, spark, paths, subscribe=",".join(topics))
+    partitions = _collect(load_all("partitions"))
+    batches = load_all("batches").withColumn("maxMs", _ms("maxTimestamp")).cache()
+    coordinator = load(spark, paths, "coordinator").cache()
+    try:
+        known = Known(
+            gaps=_gaps(batches, is_sparse=layout.is_sparse),
+            comparable=frozenset() if why_not else comparable_partitions(map(_start, partitions), cluster),
+            created_ms=creation_times(cluster),
+            is_sparse=layout.is_sparse,
+        )
+        _judge(load_all, batches, coordinator, partitions, known, findings, is_one_moment=not why_not)
+        total = batches.selectExpr("count(1) AS batches", "coalesce(sum(bytes), 0) AS bytes").collect()[0]
+    finally:
+        batches.unpersist()
+        coordinator.unpersist()
+    return Audited(findings.found, len(partitions), total["batches"], total["bytes"])
+
+
+def _start(row: Row) -> LogStart:
+    partition = TopicPartition(row["topic"], row["partition"])
+    return LogStart(partition, row["logStartOffset"], row["segments"] > 0)
+
+
+def _judge(
+    load_all: Callable[..., DataFrame],
+    batches: DataFrame,
+    coordinator: DataFrame,
+    partitions: Sequence[Row],
+    known: Known,
+    findings: Findings,
+    *,
+    is_one_moment: bool,
+) -> None:
+    """Runs every audit, and gathers what they find."""
+    coordinator = coordinator.withColumns(
+        {"startMs": _ms("startTimestamp"), "updateMs": _ms("updateTimestamp")}
+    )
+    transactions = load_all("transactions")
+    waiting = _open(transactions, partitions, batches, coordinator, is_one_moment=is_one_moment)
+    findings.found += waiting.found
+    if not is_one_moment or not known.has_every_decision:
+        _torn(transactions, findings)
+    findings.found += findings_of(
+        [
+            *_collect(_by_id(coordinator, partial(_history_findings, known=known), FINDING_SCHEMA)),
+            *_collect(_producers(batches, coordinator, known)),
+            # Whether records are aborted, an incomplete index cannot tell; the bytes are the same.
+            *_losses(load_all("losses", **{"isolation.level": "read_uncommitted"})),
+        ]
+    )
+
+
+def _ms(column: str) -> Any:
+    from pyspark.sql import functions
+
+    return functions.unix_millis(column)
+
+
+def _collect(frame: DataFrame) -> list[Row]:
+    return [row.asDict() for row in frame.collect()]
+
+
+def _gaps(batches: DataFrame, *, is_sparse: bool) -> dict[TopicPartition, list[tuple[int, int]]]:
+    """The offsets that compaction or a repair left empty."""
+    if is_sparse:
+        from pyspark.sql import Window, functions
+
+        in_order = Window.partitionBy("topic", "partition").orderBy("baseOffset")
+        empty = batches.withColumn("from", functions.lag("lastOffset").over(in_order) + 1).where(
+            "from < baseOffset"
+        )
+        empty = empty.selectExpr("topic", "partition", "from", "baseOffset AS to")
+    else:
+        covering = "kind = 'data' AND recordCount = 0 AND producerId IS NULL"
+        empty = batches.where(covering).selectExpr(
+            "topic", "partition", "baseOffset AS from", "lastOffset + 1 AS to"
+        )
+    found: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for row in empty.orderBy("topic", "partition", "from").collect():
+        found.setdefault(TopicPartition(row["topic"], row["partition"]), []).append((row["from"], row["to"]))
+    return found
+
+
+def _by_id(
+    coordinator: DataFrame, fold: Callable[[Iterable[Row]], Iterator[Mapping[str, Any]]], schema: str
+) -> DataFrame:
+    """The rows that a fold makes of the histories of transactional ids."""
+    dealt = coordinator.drop("startTimestamp", "updateTimestamp").repartition("transactionalId")
+    ordered = dealt.sortWithinPartitions("transactionalId", "offset")
+    return ordered.mapInArrow(_in_arrow(fold, schema), schema)
+
+
+def _history_findings(rows: Iterable[Row], known: Known) -> Iterator[Mapping[str, Any]]:
+    return chain.from_iterable(findings for findings, _ in fold_histories(rows, known))
+
+
+def _history_decisions(rows: Iterable[Row], known: Known) -> Iterator[Mapping[str, Any]]:
+    return chain.from_iterable(decisions for _, decisions in fold_histories(rows, known))
+
+
+def _producers(batches: DataFrame, coordinator: DataFrame, known: Known) -> DataFrame:
+    """The findings in the batches of each producer of each partition."""
+    from pyspark.sql import functions
+
+    of_producers = batches.where("producerId IS NOT NULL").select(*BATCH_COLUMNS)
+    both = of_producers.withColumn("order", functions.col("baseOffset")).withColumn(
+        "result", functions.lit(None).cast("string")
+    )
+    if known.comparable:
+        decisions = _by_id(coordinator, partial(_history_decisions, known=known), DECISION_SCHEMA)
+        decisions = decisions.withColumn("order", functions.col("offset"))
+        both = both.unionByName(decisions, allowMissingColumns=True)
+    keys = ("topic", "partition", "producerId")
+    ordered = both.repartition(*keys).sortWithinPartitions(*keys, functions.col("result").isNull(), "order")
+    fold = _in_arrow(partial(fold_producers, known=known), FINDING_SCHEMA)
+    return ordered.mapInArrow(fold, FINDING_SCHEMA)
+
+
+def _in_arrow(
+    fold: Callable[[Iterable[Row]], Iterator[Mapping[str, Any]]], schema: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function of Arrow record batches from one of rows; it runs in workers."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        kinds = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_()}
+        fields = [field.split() for field in schema.split(", ")]
+        made = pa.schema([(name, kinds[kind]) for name, kind in fields])
+        rows = chain.from_iterable(cast("list[Row]", batch.to_pylist()) for batch in batches)
+        for row in fold(rows):
+            yield pa.RecordBatch.from_pylist([dict(row)], schema=made)
+
+    return run
+
+
+def _losses(losses: DataFrame) -> Iterator[Row]:
+    for row in losses.collect():
+        yield {
+            "severity": "problem",
+            "file": row["file"],
+            "offset": row["startOffset"],
+            "what": row["reason"],
+            "means": LOST,
+        }
+
+
+def _open(
+    transactions: DataFrame,
+    partitions: Iterable[Row],
+    batches: DataFrame,
+    coordinator: DataFrame,
+    *,
+    is_one_moment: bool,
+) -> Findings:
+    """What holds readers back."""
+    still_open = (
+        transactions.where("state = 'open'")
+        .withColumns({"startMs": _ms("startTimestamp"), "coordinatorStartMs": _ms("coordinatorStart")})
+        .orderBy("topic", "partition", "firstOffset")
+    )
+    rows = _collect(still_open)
+    if not rows:
+        return Findings()
+    newest = {
+        (row["topic"], row["partition"]): row["newest"]
+        for row in batches.where("kind = 'data'")
+        .groupBy("topic", "partition")
+        .agg({"maxMs": "max"})
+        .toDF("topic", "partition", "newest")
+        .collect()
+    }
+    ends = {
+        (row["topic"], row["partition"]): PartitionEnd(
+            row["lastStableOffset"], row["highWatermark"], newest.get((row["topic"], row["partition"])) or 0
+        )
+        for row in partitions
+    }
+    # Markers and the transaction log have the brokers' clocks.
+    clocks = [
+        batches.where("kind IN ('commit', 'abort')").agg({"maxMs": "max"}).collect()[0][0],
+        coordinator.agg({"updateMs": "max"}).collect()[0][0],
+    ]
+    now_ms = max((clock for clock in clocks if clock is not None), default=0)
+    return judge_open(rows, ends, now_ms=now_ms, is_one_moment=is_one_moment)
+
+
+def _torn(transactions: DataFrame, findings: Findings) -> None:
+    """Markers that contradict each other, for a directory without all decisions.
+
+    With an epoch per transaction (KIP-890), a marker has the epoch after its data's, and all markers of that
+    epoch have one result.
+    """
+    from pyspark.sql import functions
+
+    ended = transactions.where("markerEpoch = producerEpoch + 1")
+    results = ended.groupBy("producerId", "markerEpoch").agg(functions.min("state").alias("least"))
+    split = ended.join(results, ["producerId", "markerEpoch"]).where("state != least")
+    order = ("producerId", "markerEpoch", "topic", "partition")
+    for row in split.orderBy(*order).collect():
+        what = (
+            f"producer {row['producerId']} epoch {row['markerEpoch']} {row['state']} here what it did not in "
+            "another partition"
+        )
+        findings.problem(Place(row["file"], row["firstOffset"]), what, TORN)

@@ -1,0 +1,84 @@
+"""Does an output topic have each input exactly once? Both are counted by one expression, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from fencepost.audit.audit import load
+from fencepost.audit.rows import Row
+from fencepost.check.findings import Findings, Place
+from fencepost.journal.layouts import LogLayout
+from fencepost.journal.segments import LOG, file_name
+from fencepost.journal.storage import directory_name
+from fencepost.protocol.terms import TopicPartition
+from fencepost.spark_bridge.partition_files import open_partition_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+TOLD_MAX: Final = 1_000  # findings; the rest is counted
+
+ONCE: Final = "the output does not have each input exactly once"
+
+
+def compare(
+    spark: SparkSession, layout: LogLayout, paths: Sequence[str], *, source: str, target: str, by: str
+) -> Findings:
+    """Compares the committed records of two topics. `by` is a Spark SQL expression over `key` and `value` (as
+    strings) and `headers`; records with equal values correspond to each other.
+    """
+    counted = _counted(spark, paths, source, by, "in").join(
+        _counted(spark, paths, target, by, "out"), "by", "full_outer"
+    )
+    wrong = counted.where("NOT in <=> out").cache()
+    count = wrong.count()
+    findings = Findings()
+    for row in wrong.orderBy("by").limit(TOLD_MAX).collect():
+        _tell(row.asDict(recursive=True), source, target, layout, findings)
+    if count > TOLD_MAX:
+        what = f"{count - TOLD_MAX} more values differ"
+        findings.problem(Place(layout.location), what, ONCE)
+    wrong.unpersist()
+    return findings
+
+
+def _counted(spark: SparkSession, paths: Sequence[str], topic: str, by: str, side: str) -> DataFrame:
+    """How many records have each value of the expression, and where the first of them is; null is a value."""
+    records = load(spark, paths, "records", subscribe=topic, includeHeaders="true").selectExpr(
+        "CAST(key AS string) AS key", "CAST(value AS string) AS value", "headers", "partition", "offset"
+    )
+    expressed = records.selectExpr(f"coalesce(CAST(({by}) AS string), 'null') AS by", "partition", "offset")
+    return expressed.groupBy("by").agg(*_aggregates(side))
+
+
+def _aggregates(side: str) -> list[Column]:
+    from pyspark.sql import functions
+
+    first = functions.min(functions.struct("partition", "offset"))
+    last = functions.max(functions.struct("partition", "offset"))
+    return [functions.count("*").alias(side), first.alias(f"{side}First"), last.alias(f"{side}Last")]
+
+
+def _tell(row: Row, source: str, target: str, layout: LogLayout, findings: Findings) -> None:
+    came, went = row["in"] or 0, row["out"] or 0
+    if not came:
+        what = f"{row['by']!r} is {_times(went)} in {target} and not in {source}"
+        findings.problem(_place(layout, target, row["outFirst"]), what, ONCE)
+    elif went < came:
+        what = f"{row['by']!r} is {_times(came)} in {source} and {_times(went)} in {target}: lost"
+        findings.problem(_place(layout, source, row["inLast"]), what, ONCE)
+    else:
+        what = f"{row['by']!r} is {_times(came)} in {source} and {_times(went)} in {target}: duplicated"
+        findings.problem(_place(layout, target, row["outLast"]), what, ONCE)
+
+
+def _times(count: int) -> str:
+    return {0: "not", 1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _place(layout: LogLayout, topic: str, at: Row) -> Place:
+    """The log file that holds an offset, and the offset."""
+    log = open_partition_files(layout, TopicPartition(topic, at["partition"]))
+    base_offset = log.segments[log.segment_index(at["offset"])].base_offset
+    return Place(f"{directory_name(log.partition)}/{file_name(base_offset, LOG)}", at["offset"])

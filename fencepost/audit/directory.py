@@ -1,0 +1,76 @@
+"""What the driver finds out about a directory before the audit: its cluster, and whether its logs are of one
+moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from fencepost.check.findings import Findings
+from fencepost.check.records import Internals, KnownCluster
+from fencepost.check.scan import scan_log
+from fencepost.journal.layouts import KafkaLayout, LogLayout
+from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+
+MOVING = (
+    "the broker runs, was killed, or the files were copied while it ran: logs may end at different moments, "
+    "so decisions were not compared with markers"
+)
+INCOMPLETE = "logs of transaction coordinators are missing, so decisions were not compared with markers"
+
+
+class LogStart(NamedTuple):
+    """Where a partition begins, and whether it has any file."""
+
+    partition: TopicPartition
+    offset: int
+    has_files: bool
+
+
+def known_cluster(layout: LogLayout) -> KnownCluster:
+    """What the log of the cluster's metadata says; unknown if there is none."""
+    metadata = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+    findings = Findings()  # the metadata is for `check` to judge
+    internals = Internals(findings, is_kafka=isinstance(layout, KafkaLayout))
+    if metadata in layout.partitions():
+        scan_log(
+            layout.storages[layout.home(metadata)],
+            metadata,
+            was_closed=False,
+            contents=internals.contents(metadata),
+            findings=findings,
+            is_sparse=layout.is_sparse,
+        )
+    return internals.cluster
+
+
+def why_not_comparable(layout: LogLayout, cluster: KnownCluster, *, is_in_use: bool) -> str:
+    """Why decisions cannot be compared with markers; empty if they can."""
+    if is_in_use:
+        return MOVING
+    if not isinstance(layout, KafkaLayout):
+        return ""  # a broker of one process: what it wrote first is never lost without what it wrote later
+    if not all(directory.was_closed for directory in layout.directories):
+        return MOVING
+    wanted = {each for each in cluster.partitions() if each.topic == TRANSACTION_STATE_TOPIC}
+    present = {each for directory in layout.directories for each in directory.partitions}
+    return "" if cluster.is_known and wanted <= present else INCOMPLETE
+
+
+def comparable_partitions(starts: Iterable[LogStart], cluster: KnownCluster) -> frozenset[TopicPartition]:
+    """The partitions that have every marker: those that begin at offset 0, or to which nothing was written.
+
+    A partition without files that the metadata does not know belongs to a topic that was deleted.
+    """
+    known = cluster.partitions()
+    return frozenset(
+        start.partition
+        for start in starts
+        if not start.offset and (start.has_files or start.partition in known)
+    )
+
+
+def creation_times(cluster: KnownCluster) -> Mapping[str, int]:
+    """When each topic was created, in ms."""
+    return {name: topic.created_ms for name, topic in cluster.named().items()}

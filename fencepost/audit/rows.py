@@ -1,0 +1,40 @@
+"""Findings as rows of Spark, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from fencepost.check.findings import Finding, Findings, Severity
+
+FINDING_SCHEMA: Final = "severity string, file string, offset bigint, what string, means string"
+
+Row = Mapping[str, Any]
+
+
+def finding_rows(findings: Findings) -> Iterator[dict[str, Any]]:
+    """The findings so far as rows; they are taken out."""
+    for finding in findings.found:
+        yield {
+            "severity": finding.severity.value,
+            "file": finding.file,
+            "offset": finding.offset,
+            "what": finding.what,
+            "means": finding.means,
+        }
+    findings.found.clear()
+
+
+def findings_of(rows: Iterable[Row]) -> list[Finding]:
+    """The rows as findings, in the order of files and offsets."""
+    found = [
+        Finding(
+            severity=Severity(row["severity"]),
+            file=row["file"],
+            offset=row["offset"],
+            what=row["what"],
+            means=row["means"],
+        )
+        for row in rows
+    ]
+    return sorted(found, key=lambda each: (each.file, each.offset is not None, each.offset or 0, each.what))

@@ -1,0 +1,156 @@
+"""`fencepost audit DIR`: looks for broken promises in the logs, with Spark.
+
+Rule: it only reads; a broker may run. The exit code is 0 without problems (notes do not count), 1 with
+problems, 2 if there is no such directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import attrs
+from cyclopts import Parameter
+
+from fencepost.check.findings import Finding, Severity
+from fencepost.cli.check import facts, in_words
+from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.options import AsJson
+from fencepost.cli.output import print_json
+from fencepost.cli.spark_errors import reason_of
+from fencepost.cli.table import counted
+from fencepost.journal.disk import DiskStorage
+from fencepost.journal.layouts import open_layout
+from fencepost.journal.storage import DirectoryInUse
+from fencepost.spark_bridge.session import require_spark, session
+
+if TYPE_CHECKING:
+    from fencepost.audit.audit import Audited
+
+
+def audit(
+    directory: Path,
+    /,
+    *more: Path,
+    acks: Path | None = None,
+    source: Annotated[str | None, Parameter(name="--input")] = None,
+    target: Annotated[str | None, Parameter(name="--output")] = None,
+    by: str | None = None,
+    master: str = "local[*]",
+    as_json: AsJson = False,
+) -> int:
+    """Look for broken promises in the logs, with Spark.
+
+    Parameters
+    ----------
+    directory
+        The data directory of `fencepost serve`, or a log directory of Apache Kafka.
+    more
+        Other log directories of the same Kafka cluster.
+    acks
+        JSON lines with topic, partition, offset and perhaps key of records that were acknowledged.
+    source
+        A topic that is processed into another: together with --output and --by.
+    target
+        The topic with the results.
+    by
+        A Spark SQL expression over key and value (strings) and headers: what a record and its result have in
+        common, such as `value:id` or `key`.
+    master
+        Where Spark runs.
+    """
+    comparison = _comparison(source, target, by)
+    if acks is not None and not acks.is_file():
+        raise CommandFailed(f"{acks} is not a file", then="check the path", code=WRONG_USAGE)
+    require_spark()
+    from pyspark.errors import PySparkException
+
+    storages = [DiskStorage(path, read_only=True) for path in (directory, *more)]
+    open_layout(storages)  # before Spark, which takes seconds to start
+    in_use = [_is_in_use(storage) for storage in storages]  # locks each of the others
+    try:
+        audited = _run(storages, acks, comparison, master=master, is_in_use=any(in_use))
+    except PySparkException as problem:
+        raise CommandFailed(reason_of(problem)) from problem
+    finally:
+        for storage in storages:
+            storage.unlock()
+    return _report(audited, as_json=as_json)
+
+
+def _comparison(source: str | None, target: str | None, by: str | None) -> tuple[str, str, str] | None:
+    """The two topics to compare and the expression; CommandFailed if one of them is missing."""
+    if source and target and by:
+        return source, target, by
+    named = {"--input": source, "--output": target, "--by": by}
+    given = [name for name, value in named.items() if value]
+    if given:
+        raise CommandFailed(
+            f"{given[0]} needs the others of --input, --output and --by",
+            then="fencepost audit ./data --input orders --output totals --by key",
+            code=WRONG_USAGE,
+        )
+    return None
+
+
+def _run(
+    storages: Sequence[DiskStorage],
+    acks: Path | None,
+    comparison: tuple[str, str, str] | None,
+    *,
+    master: str,
+    is_in_use: bool,
+) -> Audited:
+    from fencepost.audit.acks import missing_acks
+    from fencepost.audit.audit import audit
+    from fencepost.audit.compare import compare
+
+    layout = open_layout(storages)
+    paths = [os.path.abspath(storage.location) for storage in storages]
+    with session("fencepost audit", master=master) as spark:
+        audited = audit(spark, layout, paths, is_in_use=is_in_use)
+        found = list(audited.found)
+        if acks is not None:
+            found += missing_acks(spark, paths, acks).found
+        if comparison is not None:
+            source, target, by = comparison
+            found += compare(spark, layout, paths, source=source, target=target, by=by).found
+    return attrs.evolve(audited, found=found)
+
+
+def _report(audited: Audited, *, as_json: bool) -> int:
+    """Prints the findings and a summary; returns the exit code."""
+    for finding in audited.found:
+        if as_json:
+            print_json(facts(finding))
+        else:
+            print(in_words(finding))
+    summary = {
+        "problems": _count(audited.found, Severity.PROBLEM),
+        "notes": _count(audited.found, Severity.NOTE),
+        "partitions": audited.partitions,
+        "batches": audited.batches,
+        "bytes": audited.bytes,
+    }
+    if as_json:
+        print_json(summary)
+    else:
+        looked_at = f"{counted(summary['partitions'], 'partition')}, {counted(summary['batches'], 'batch')}"
+        verdict = f"{counted(summary['problems'], 'problem')}, {counted(summary['notes'], 'note')}"
+        print(f"{looked_at}, {summary['bytes']:,} bytes: {verdict}.")
+    return FAILED if summary["problems"] else OK
+
+
+def _count(found: Sequence[Finding], severity: Severity) -> int:
+    return sum(finding.severity is severity for finding in found)
+
+
+def _is_in_use(storage: DiskStorage) -> bool:
+    """Whether a broker runs on a directory; if not, none can start until it is unlocked."""
+    try:
+        storage.keep_out()
+    except DirectoryInUse:
+        return True
+    return False

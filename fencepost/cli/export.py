@@ -1,0 +1,96 @@
+"""`fencepost export DIR --to parquet OUT`: committed records as Parquet files, each exactly once.
+
+Rule: it only reads DIR; a broker may run. OUT grows by what was committed since the last export.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal
+
+from fencepost.cli.errors import OK, CommandFailed
+from fencepost.cli.options import AsJson
+from fencepost.cli.output import print_json
+from fencepost.cli.spark_errors import reason_of
+from fencepost.cli.table import counted
+from fencepost.journal.disk import DiskStorage
+from fencepost.journal.layouts import open_layout
+from fencepost.spark_bridge.export import Exported, RecordsDeleted
+from fencepost.spark_bridge.export import export as export_records
+from fencepost.spark_bridge.session import require_spark, session
+
+
+def export(
+    directory: Path,
+    target: Path,
+    /,
+    *more: Path,
+    to: Literal["parquet"] = "parquet",
+    topic: tuple[str, ...] = (),
+    accept_loss: bool = False,
+    master: str = "local[*]",
+    as_json: AsJson = False,
+) -> int:
+    """Copy committed records to Parquet files, with Spark.
+
+    Parameters
+    ----------
+    directory
+        The data directory of `fencepost serve`, or a log directory of Apache Kafka.
+    target
+        The directory for the files; it is created, and later exports add to it.
+    more
+        Other log directories of the same Kafka cluster.
+    to
+        The format of the files.
+    topic
+        Only this topic; all but internal ones without it. Repeatable.
+    accept_loss
+        Continue at the log start if records were deleted before their export; the manifest names the gap.
+    master
+        Where Spark runs.
+    """
+    del to  # there is one
+    require_spark()
+    from pyspark.errors import PySparkException
+
+    layout = open_layout([DiskStorage(path, read_only=True) for path in (directory, *more)])
+    paths = [str(path.absolute()) for path in (directory, *more)]
+    try:
+        with ExitStack() as stack:
+            exported = export_records(
+                lambda: stack.enter_context(session("fencepost export", master=master)),
+                layout,
+                paths,
+                target.absolute(),
+                topic,
+                accepts_loss=accept_loss,
+            )
+    except RecordsDeleted as problem:
+        raise CommandFailed(str(problem), then="--accept-loss exports the records that exist") from problem
+    except PySparkException as problem:
+        raise CommandFailed(reason_of(problem)) from problem
+    report(target, exported, as_json=as_json)
+    return OK
+
+
+def report(target: Path, exported: Exported, *, as_json: bool) -> None:
+    """Prints what an export has done."""
+    moved = {str(each): [exported.start[each], exported.end[each]] for each in sorted(exported.end)}
+    if as_json:
+        lost = {str(gap.partition): [gap.start, gap.end] for gap in exported.gaps}
+        print_json({"export": exported.name or None, "rows": exported.rows, "offsets": moved, "gaps": lost})
+        return
+    for gap in exported.gaps:
+        print(f"{gap.partition}: offsets {gap.start} to {gap.end - 1} were deleted before they were exported")
+    if not exported.name:
+        print("Nothing was committed since the last export.")
+    else:
+        print(f"{target / exported.name}: {counted(exported.rows, 'record')}")
+        for partition, (start, end) in moved.items():
+            print(
+                f"  {partition}: offsets {start} to {end - 1}"
+                if start < end
+                else f"  {partition}: nothing new"
+            )

@@ -1,0 +1,12 @@
+"""What went wrong in Spark, for a person at a terminal: a report of Spark is pages long."""
+
+from __future__ import annotations
+
+import re
+
+
+def reason_of(problem: Exception) -> str:
+    """What a worker raised, out of the report of Spark; else the first line of that."""
+    lines = str(problem).splitlines()
+    raised = [line for line in lines if re.match(r"fencepost[\w.]+: ", line)]
+    return raised[-1].partition(": ")[2] if raised else lines[0]

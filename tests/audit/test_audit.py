@@ -1,0 +1,150 @@
+"""The audit inside Spark: both brokers, all kinds of findings, acknowledgements, two topics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fencepost.audit.acks import missing_acks
+from fencepost.audit.audit import Audited, audit
+from fencepost.audit.compare import compare
+from fencepost.check.findings import Finding, Severity
+from fencepost.journal.data_directory import DataDirectory
+from fencepost.journal.disk import DiskStorage
+from fencepost.journal.layouts import open_layout
+from fencepost.protocol.records import build_data_batch
+from fencepost.protocol.terms import TopicPartition, TransactionState
+from fencepost.spark_bridge.session import session
+from tests.audit.directories import put_on_disk
+from tests.check.directories import LEFT_LOG, OFFSETS_LOG, ORDERS_LOG, SMALL_LOG, closed
+from tests.check.planting import ABORT, PLAIN, mark, restate
+from tests.journal.logs import Writer
+from tests.kafka_directories import unpack
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with session("tests", master="local[2]") as started:
+        yield started
+
+
+def audited(spark: SparkSession, directory: Path) -> Audited:
+    layout = open_layout([DiskStorage(directory, read_only=True)])
+    return audit(spark, layout, [str(directory)])
+
+
+def problems(found: list[Finding]) -> list[tuple[str, int | None, str]]:
+    return [(each.file, each.offset, each.what) for each in found if each.severity is Severity.PROBLEM]
+
+
+def test_faults_of_every_kind_in_one_directory(spark: SparkSession, tmp_path: Path) -> None:
+    at = closed()
+    at.change(SMALL_LOG, PLAIN + 1, base_sequence=0)
+    mark(at, SMALL_LOG, 1, result=ABORT)
+    restate(at, LEFT_LOG, 1, state=TransactionState.COMPLETE_ABORT, partitions=())
+    at.flip(ORDERS_LOG, 6_000)
+    result = audited(spark, put_on_disk(at, tmp_path))
+    told = "\n".join(f"{file}@{offset}: {what}" for file, offset, what in problems(list(result.found)))
+    for says in (
+        f"{SMALL_LOG}@5: producer 3 epoch 0: sequence 0 where 1 was expected",
+        f"{SMALL_LOG}@1: ABORT of producer 0 epoch 1, but 'pay' decided COMMIT",
+        f"{SMALL_LOG}@7: producer 2 has a transaction open since this offset, and no coordinator knows it",
+        f"{LEFT_LOG}@1: 'left' is CompleteAbort after Empty",
+        f"{tmp_path}/{ORDERS_LOG}@1: {tmp_path}/{ORDERS_LOG} is damaged at byte 5070",
+    ):
+        assert says in told, told
+    assert result.partitions == 6
+
+
+def test_a_directory_of_apache_kafka_has_no_findings(spark: SparkSession, tmp_path: Path) -> None:
+    directory = unpack("02-transactions", tmp_path)
+    result = audited(spark, directory)
+    assert (list(result.found), result.partitions) == ([], 8)
+    # Without the file of an orderly stop, its logs may be of different moments.
+    (directory / ".kafka_cleanshutdown").unlink()
+    (note,) = audited(spark, directory).found
+    assert (note.severity, note.what) == (Severity.NOTE, "transactions were not compared with markers")
+
+
+def test_without_a_coordinator_markers_contradict_each_other(spark: SparkSession, tmp_path: Path) -> None:
+    at = closed()
+    mark(at, SMALL_LOG, 1, result=ABORT)
+    directory = put_on_disk(at, tmp_path)
+    layout = open_layout([DiskStorage(directory, read_only=True)])
+    found = audit(spark, layout, [str(directory)], is_in_use=True).found
+    assert problems(list(found)) == [
+        (file, 0, "producer 0 epoch 1 committed here what it did not in another partition")
+        for file in (OFFSETS_LOG, ORDERS_LOG)
+    ]
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Topic `orders` holds 1 to 6, topic `totals` 1, 2, 2, 4, 5 and 9, and an aborted 3."""
+    directory = tmp_path_factory.mktemp("pipeline")
+    data = DataDirectory.open(DiskStorage(directory))
+    source = Writer(data.journal(TopicPartition("orders", 0)))
+    for number in range(1, 7):
+        source.append(_record(number))
+    target = Writer(data.journal(TopicPartition("totals", 0)))
+    for number in (1, 2, 2, 4, 5, 9):
+        target.append(_record(number))
+    target.data(7)
+    target.abort(7)
+    data.abandon()
+    return directory
+
+
+def _record(number: int) -> bytearray:
+    value = json.dumps({"id": number}).encode()
+    return build_data_batch([value], keys=[f"key {number}".encode()], base_timestamp=1_000)
+
+
+def test_an_output_is_compared_with_its_input(spark: SparkSession, pipeline: Path) -> None:
+    layout = open_layout([DiskStorage(pipeline, read_only=True)])
+    by = "get_json_object(value, '$.id')"
+    found = compare(spark, layout, [str(pipeline)], source="orders", target="totals", by=by).found
+    name = "0/00000000000000000000.log"
+    assert problems(found) == [
+        (f"totals-{name}", 2, "'2' is once in orders and twice in totals: duplicated"),
+        (f"orders-{name}", 2, "'3' is once in orders and not in totals: lost"),
+        (f"orders-{name}", 5, "'6' is once in orders and not in totals: lost"),
+        (f"totals-{name}", 5, "'9' is once in totals and not in orders"),
+    ]
+    same = compare(spark, layout, [str(pipeline)], source="orders", target="orders", by="key").found
+    assert same == []
+
+
+def test_acknowledged_records_that_are_missing(spark: SparkSession, pipeline: Path, tmp_path: Path) -> None:
+    acks = tmp_path / "acks.jsonl"
+    lines = [
+        {"topic": "orders", "partition": 0, "offset": 0},
+        {"topic": "orders", "partition": 0, "offset": 1, "key": "key 2"},
+        {"topic": "orders", "partition": 0, "offset": 2, "key": "key 7"},
+        {"topic": "orders", "partition": 0, "offset": 6},
+        {"topic": "totals", "partition": 0, "offset": 6},
+        {"topic": "totals", "partition": 0, "offset": 7},
+        {"topic": "gone", "partition": 0, "offset": 0},
+    ]
+    acks.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + "nonsense\n")
+    found = problems(missing_acks(spark, [str(pipeline)], acks).found)
+    name = "0/00000000000000000000.log"
+    assert found == [
+        (str(acks), None, "1 lines do not have a topic, a partition and an offset"),
+        ("gone-0", 0, "the acknowledged record is missing: there is no such partition"),
+        (
+            f"orders-{name}",
+            2,
+            "the acknowledged record with key 'key 7' is not here, but one with key 'key 3'",
+        ),
+        ("orders-0", 6, "the acknowledged record is missing: the log ends at offset 6"),
+        (f"totals-{name}", 6, "the acknowledged record was aborted"),
+        (f"totals-{name}", 7, "the acknowledged record is missing: an abort marker is at its offset"),
+    ]

@@ -1,0 +1,50 @@
+"""Commands whose parent has closed stdout or stderr: they do their work, and show no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from fencepost import Broker
+from tests.cli.processes import COMMAND, PATIENCE_S
+
+COMMANDS = [
+    (["--version"], 0),
+    (["--help"], 0),
+    (["help"], 0),
+    (["status", "-b", "BROKER"], 0),
+    (["status", "-b", "BROKER", "--json"], 0),
+    (["topic", "list", "-b", "BROKER"], 0),
+    (["fault", "list", "-b", "BROKER"], 0),
+    (["top", "-b", "BROKER", "--once"], 0),
+    (["consume", "t", "-b", "BROKER"], 1),
+    (["fuzz", "--seeds", "1"], 0),
+    (["run", "--list"], 0),
+    (["run", "zombie_fencing", "--text"], 0),
+    (["check", "DIRECTORY"], 2),
+    (["topic", "create"], 2),
+]
+
+
+def _name(given: object) -> str:
+    return "_".join(cast("list[str]", given)) if isinstance(given, list) else str(given)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize(("words", "code"), COMMANDS, ids=_name)
+def test_a_closed_stream_is_no_error(words: list[str], code: int, closed: str, tmp_path: Path) -> None:
+    """The exit code is the answer, and what is open shows no traceback."""
+    with Broker() as broker:
+        named = {"BROKER": broker.address, "DIRECTORY": str(tmp_path)}
+        arguments = [*COMMAND, *(named.get(word, word) for word in words)]
+        ended = subprocess.run(
+            ["sh", "-c", f'exec "$@" {closed}', "sh", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+    assert "Traceback" not in ended.stderr + ended.stdout
+    assert ended.returncode == code
