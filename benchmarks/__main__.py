@@ -1,6 +1,6 @@
 """`python -m benchmarks`: measures client and broker beside confluent-kafka and librdkafka's mock cluster,
-confluent-kafka on several brokers, and the simulator. `python -m benchmarks partitions` and `restarts`
-measure what takes longer.
+confluent-kafka on several brokers, and the simulator; on request, growth and the PySpark source. `python -m
+benchmarks partitions` and `restarts` measure what takes longer.
 
 Rule: stdout has only the results; nothing passes or fails by speed.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
+import attrs
 from cyclopts import App, Parameter
 from rich.console import Console
 
@@ -29,7 +30,7 @@ from benchmarks.brokers_report import (
     brokers_grid,
     brokers_results,
 )
-from benchmarks.growth import growth_as_json, growth_conditions, growth_grids, measured_growth
+from benchmarks.growth import SECONDS_MAX, growth_as_json, growth_conditions, growth_grids, measured_growth
 from benchmarks.load_rounds import Round, Tell, measure
 from benchmarks.loads import Load, Scale
 from benchmarks.report import (
@@ -54,10 +55,19 @@ from benchmarks.simulator import (
     simulator_conditions,
     simulator_grids,
 )
+from benchmarks.spark import (
+    SparkReport,
+    SparkScale,
+    measured_spark,
+    spark_as_json,
+    spark_conditions,
+    spark_grids,
+)
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 FULL, QUICK = Scale(), Scale(records=100_000, transactions=200)
 FULL_SIMULATOR, QUICK_SIMULATOR = SimulatorScale(), SimulatorScale(calm_worlds=1, seeds=10)
+FULL_SPARK, QUICK_SPARK = SparkScale(), SparkScale(rows=180_000, tiny_partitions=100)
 FULL_ROUNDS, QUICK_ROUNDS = 5, 2
 SIMULATOR_ROUNDS = 3
 CHOICES = {
@@ -76,9 +86,11 @@ def run(
     *,
     quick: Annotated[bool, Parameter(negative="")] = False,
     rounds: int | None = None,
-    only: Literal["produce", "fetch", "commits", "latency", "brokers", "simulator", "growth"] | None = None,
+    only: Literal["produce", "fetch", "commits", "latency", "brokers", "simulator", "growth", "spark"]
+    | None = None,
     records: int | None = None,
     transactions: int | None = None,
+    seconds: float = SECONDS_MAX,
     as_json_line: Annotated[bool, Parameter("--json", negative="")] = False,
     write: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
@@ -93,11 +105,15 @@ def run(
     rounds
         Number of rounds.
     only
-        Measure only this. Growth is measured only if it is named: with what a broker becomes slower.
+        Measure only this. Two are measured only if they are named: growth, with what a broker becomes
+        slower; and spark, the PySpark source beside Parquet and JSON files of the same rows.
     records
-        Number of records to produce and fetch.
+        Number of records to produce and fetch, or of rows that the PySpark source reads.
     transactions
         Number of transactions to commit.
+    seconds
+        Seconds at most to make what a row of growth is about, and again to measure it: a million
+        transactions take minutes to make.
     as_json_line
         Print the results as one JSON object in the last line, too.
     write
@@ -125,9 +141,14 @@ def run(
         _hand_out(tables, where, section="simulated" if write else None)
         found["simulator"] = simulator_as_json(simulator)
     if only == "growth":
-        grown = measured_growth(quick=quick)
-        _hand_out(growth_grids(grown), growth_conditions(grown), section="growth" if write else None)
+        grown = measured_growth(quick=quick, seconds_max=seconds)
+        where = growth_conditions(grown, seconds_max=seconds)
+        _hand_out(growth_grids(grown), where, section="growth" if write else None)
         found["growth"] = growth_as_json(grown)
+    if only == "spark":
+        spark = measured_spark_report(records, quick=quick, rounds=rounds)
+        _hand_out(spark_grids(spark), spark_conditions(spark), section="spark" if write else None)
+        found["spark"] = spark_as_json(spark)
     if as_json_line:
         print(json.dumps(found))
 
@@ -206,6 +227,15 @@ def measured_simulator_report(*, quick: bool, rounds: int | None) -> SimulatorRe
     rounds = rounds or (QUICK_ROUNDS if quick else SIMULATOR_ROUNDS)
     with _measuring() as (data, tell):
         return measured_simulator(scale, rounds=rounds, data=data, tell=tell)
+
+
+def measured_spark_report(rows: int | None, *, quick: bool, rounds: int | None) -> SparkReport:
+    """Measures the PySpark source; shows the current step on a terminal."""
+    usual = QUICK_SPARK if quick else FULL_SPARK
+    scale = attrs.evolve(usual, rows=rows or usual.rows)
+    rounds = rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS)
+    with _measuring() as (data, tell):
+        return measured_spark(scale, rounds=rounds, data=data, tell=tell)
 
 
 @contextmanager

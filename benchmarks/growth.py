@@ -286,9 +286,9 @@ def growth_as_json(rows: Sequence[Grown]) -> list[dict[str, Any]]:
     return [{**attrs.asdict(row), "rate": row.rate} for row in rows]
 
 
-def growth_conditions(rows: Sequence[Grown]) -> str:
+def growth_conditions(rows: Sequence[Grown], *, seconds_max: float = SECONDS_MAX) -> str:
     """The conditions of the measurement, in one sentence."""
     return (
-        f"{len(rows)} rows, each of one run · at most {SECONDS_MAX:.0f} s to make what grows and as many to "
+        f"{len(rows)} rows, each of one run · at most {seconds_max:.0f} s to make what grows and as many to "
         f"measure · {os.cpu_count()} CPUs, {sys.platform}, Python {platform.python_version()}"
     )

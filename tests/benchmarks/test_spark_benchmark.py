@@ -1,0 +1,116 @@
+"""The benchmark of the PySpark source reads the same rows from every source, and compares within a round."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.report import Spread, markdown
+from benchmarks.spark import (
+    ALL_COLUMNS,
+    COUNT,
+    JSON,
+    KAFKA,
+    OURS,
+    PARQUET,
+    SparkReport,
+    SparkScale,
+    spark_as_json,
+    spark_grids,
+    spark_results,
+)
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RUN_SECONDS_MAX = 600  # a bound on a hang
+
+SLOW_ROUND = {
+    (ALL_COLUMNS, OURS): 4.0,
+    (ALL_COLUMNS, PARQUET): 2.0,
+    (ALL_COLUMNS, JSON): 12.0,
+    (ALL_COLUMNS, KAFKA): 10.0,
+    (COUNT, OURS): 2.0,
+    (COUNT, PARQUET): 1.0,
+    (COUNT, JSON): 4.0,
+}
+
+
+def _report(
+    *rounds: dict[tuple[str, str], float], tiny: float = 10.0, partitions: int = 1_000
+) -> SparkReport:
+    return SparkReport(
+        results=spark_results(list(rounds), rows=1_000),
+        tiny=Spread.of([tiny]),
+        rows=1_000,
+        tiny_partitions=partitions,
+        rounds=len(rounds),
+    )
+
+
+def test_a_ratio_of_rates_is_that_of_the_same_round() -> None:
+    """The machine was slow in the first round, for all."""
+    fast = {run: seconds / 4 for run, seconds in SLOW_ROUND.items()}
+    results = {
+        (r.comparison.query, r.comparison.ours, r.comparison.peer): r
+        for r in _report(SLOW_ROUND, fast).results
+    }
+    found = {run: (each.ratio.middle, each.is_reached) for run, each in results.items()}
+    assert found == {
+        (ALL_COLUMNS, OURS, PARQUET): (0.5, False),
+        (ALL_COLUMNS, OURS, JSON): (3.0, True),
+        (COUNT, OURS, PARQUET): (0.5, True),
+        (COUNT, OURS, JSON): (2.0, None),
+        (ALL_COLUMNS, KAFKA, PARQUET): (0.2, False),
+        (ALL_COLUMNS, KAFKA, JSON): (1.2, None),
+    }
+    assert results[ALL_COLUMNS, OURS, PARQUET].ours == Spread(625, 250, 1_000)
+
+
+def test_the_table_says_which_goals_are_met() -> None:
+    page = markdown(spark_grids(_report(SLOW_ROUND)), "")
+    assert "| 7 columns | fencepost | 250 | Parquet | 500 | 0.50× | ≥ 0.6× missed |" in page
+    assert "| 7 columns | fencepost | 250 | JSON | 83 | 3.00× | ≥ 3× met |" in page
+    assert "| count | fencepost | 500 | JSON | 250 | 2.00× | - |" in page
+    assert "| 1,000 | 10.0 s | ≤ 10 s met |" in page
+
+
+@pytest.mark.parametrize(
+    ("partitions", "seconds", "reached"), [(1_000, 10.1, False), (1_000, 9.9, True), (100, 0.1, None)]
+)
+def test_the_goal_for_partitions_is_for_a_thousand(
+    partitions: int, seconds: float, reached: bool | None
+) -> None:
+    report = _report(SLOW_ROUND, tiny=seconds, partitions=partitions)
+    assert spark_as_json(report)["tiny"]["is_reached"] is reached
+
+
+def test_without_confluent_kafka_its_topic_is_left_out() -> None:
+    without = {run: seconds for run, seconds in SLOW_ROUND.items() if run[1] != KAFKA}
+    assert KAFKA not in {result.comparison.ours for result in _report(without).results}
+
+
+@pytest.mark.parametrize(("rows", "transactions"), [(1, 40), (36_000, 40), (36_001, 80), (2_800_000, 3_120)])
+def test_a_tenth_of_the_transactions_is_aborted_in_addition(rows: int, transactions: int) -> None:
+    assert SparkScale(rows=rows).transactions == transactions
+
+
+def test_every_source_reads_the_same_rows() -> None:
+    """The benchmark itself fails if it counts different rows."""
+    command = ["--only", "spark", "--quick", "--rounds", "1", "--records", "36000", "--json"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])["spark"]
+    assert found["rows"] == 36_000
+    queries = {each["comparison"]["query"] for each in found["comparisons"]}
+    assert queries == {ALL_COLUMNS, COUNT}
+    assert all(each["ratio"]["middle"] > 0 for each in found["comparisons"])
+    assert found["tiny"]["partitions"] == 100
