@@ -25,7 +25,7 @@ help:
 	@echo '             runs franz-go and kcat, too, where Go and kcat are'
 	@echo 'make oracle  compare Fencepost with recorded answers of Apache Kafka; FILES="..." replays others; WIRE=kafka'
 	@echo 'make attack  attack a broker on loopback while a client checks every record; SEED=2 draws other requests'
-	@echo 'make sweep   300 kills, 10,000 simulated clusters that lose power, every bit of a directory; SEED=2'
+	@echo 'make sweep   300 kills, 10,000 simulated clusters that lose power, every bit of a directory, 20 kills of a stream; SEED=2'
 	@echo 'make bench   measure client and broker against peers, and the speed of the simulator;'
 	@echo '             after make kafka-jars, Apache Kafka is one of the peers'
 	@echo 'make docs    generate tables and diagrams of the docs, and the blocking client'

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
@@ -20,18 +21,20 @@ import attrs
 import trio
 from cyclopts import App, Parameter
 
+from fencepost.spark_bridge.session import session
 from tests.attack import kills
 from tests.attack.playing import Run, play
 from tests.attack.scene import Scene
 from tests.broker import test_every_byte
 from tests.cli.processes import COMMAND
+from tests.spark import test_stream_in_spark as streams
 
 FLIGHTS_PER_KILL = 50
 SEEDS_AT_ONCE = 500  # between two lines of progress
 BITS = range(8)
 
-Part = Literal["demo", "kills", "power", "bytes"]
-PARTS: tuple[Part, ...] = ("demo", "kills", "power", "bytes")
+Part = Literal["demo", "kills", "power", "bytes", "streams"]
+PARTS: tuple[Part, ...] = ("demo", "kills", "power", "bytes", "streams")
 
 app = App(name="tests.sweep", help_format="plaintext")
 
@@ -102,6 +105,28 @@ class Sweep:
         self.facts["bits flipped"] = {"wrong": 0, **flipped}
         self.facts["files removed"] = {"wrong": 0, "silent": 0, **removed}
 
+    def streams(self, of_processes: int, of_jobs: int) -> None:
+        """Kills of a streaming job that writes Parquet: of Spark's Python processes, and of the whole job."""
+        for what, outlive, count in (
+            ("processes of a stream", streams.outlive_kills_of_processes, of_processes),
+            ("a whole streaming job", streams.outlive_kills_of_the_job, of_jobs),
+        ):
+            with TemporaryDirectory(prefix="fencepost-sweep-") as name, session("sweep") as spark:
+                live = streams.LiveLog(Path(name) / "data")
+                job = streams.Job(live, Path(name))
+                outlive(spark, live, job, Random(self.seed), kills=count)
+                written, expected = job.written(spark), live.visible()
+                live.close()
+            lost, twice = len(set(expected) - set(written)), len(written) - len(set(written))
+            self.facts[f"kills of {what}"] = {
+                "kills": count,
+                "rows": len(expected),
+                "lost": lost,
+                "twice": twice,
+            }
+            self.tell(f"kills of {what}: {count}, {len(expected):,} rows, {lost} lost, {twice} twice")
+            self.faults += [f"kills of {what}: the rows differ"] * (written != expected)
+
     def _judged(self, cases: Iterator[tuple[str, str]], what: str) -> Counter[str]:
         counts: Counter[str] = Counter()
         for place, found in cases:
@@ -126,6 +151,7 @@ def sweep(
     demo_kills: int = 60,
     random_kills: int = 45,
     seeds: int = 10_000,
+    stream_kills: int = 20,
     only: Annotated[tuple[Part, ...], Parameter(negative="")] = PARTS,
 ) -> int:
     """Run everything at length: at least 300 kills, 10,000 seeds with power loss, every bit of a directory.
@@ -140,6 +166,8 @@ def sweep(
         Kills of a broker and its client at any moment, under each sync policy.
     seeds
         Simulated clusters that lose power.
+    stream_kills
+        Kills of a streaming job on Spark, a tenth of them of the whole job.
     only
         Parts to run. Repeatable.
     """
@@ -149,6 +177,7 @@ def sweep(
         "kills": lambda: done.kills(random_kills),
         "power": lambda: done.power(seeds),
         "bytes": done.bytes,
+        "streams": lambda: done.streams(stream_kills - stream_kills // 10, stream_kills // 10),
     }
     for part in only:
         parts[part]()

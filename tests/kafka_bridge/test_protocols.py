@@ -7,7 +7,7 @@ import socket
 import pytest
 
 import fencepost
-from fencepost.broker.server import parsed_listener
+from fencepost.broker.listeners import parsed_listener
 from tests.cli.processes import fencepost as run
 from tests.kafka_bridge.confluent import Confluent
 from tests.kafka_bridge.libraries import Access

@@ -1,0 +1,100 @@
+"""A cluster of Apache Kafka on loopback: two brokers, the first of which is the controller, too."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from tests.kafka_bridge.confluent import ADMIN
+from tests.kafka_clients import tools
+
+START_S: Final = 120.0  # a bound on a hang
+CLUSTER_ID: Final = "aWxsLWZlbmNlcG9zdC1pZA"
+SETTINGS: Final = {
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+    # So that the files say soon what the brokers know.
+    "replica.high.watermark.checkpoint.interval.ms": "50",
+    "log.flush.start.offset.checkpoint.interval.ms": "50",
+    "log.cleaner.backoff.ms": "50",
+    "log.index.size.max.bytes": "100000",
+    # So that the metadata begins with a snapshot.
+    "metadata.log.max.record.bytes.between.snapshots": "2000",
+}
+
+
+@attrs.frozen
+class Cluster:
+    """The processes of two brokers."""
+
+    address: str
+    directories: tuple[Path, Path]
+    processes: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]
+
+    def stop(self) -> None:
+        """Stop the brokers in order, the controller last."""
+        for process in reversed(self.processes):
+            process.terminate()
+            process.wait(START_S)
+
+
+@contextmanager
+def running(home: Path) -> Generator[Cluster]:
+    """Runs a new cluster for the block."""
+    ports = _free_ports(3)
+    files = [home / f"server{node}.properties" for node in (1, 2)]
+    for node, file in enumerate(files, 1):
+        settings = _settings(home, node, ports)
+        file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        tools.process("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(file))
+    address = f"127.0.0.1:{ports[0]}"
+    with subprocess.Popen(_command(files[0])) as first, subprocess.Popen(_command(files[1])) as second:
+        try:
+            admin = ADMIN.AdminClient({"bootstrap.servers": address, "log_level": 0})
+            while len(admin.list_topics(timeout=START_S).brokers) < len(files):
+                assert first.poll() is None, "the first broker has died"
+                assert second.poll() is None, "the second broker has died"
+            yield Cluster(address, (home / "data1", home / "data2"), (first, second))
+        finally:
+            for process in (first, second):
+                process.kill()
+
+
+def _settings(home: Path, node: int, ports: list[int]) -> Mapping[str, str]:
+    controller = f"127.0.0.1:{ports[2]}"
+    is_controller = node == 1
+    listener = f"PLAINTEXT://127.0.0.1:{ports[node - 1]}"
+    return SETTINGS | {
+        "node.id": str(node),
+        "process.roles": "broker,controller" if is_controller else "broker",
+        "controller.quorum.voters": f"1@{controller}",
+        "listeners": f"{listener},CONTROLLER://{controller}" if is_controller else listener,
+        "advertised.listeners": listener,
+        "log.dirs": str(home / f"data{node}"),
+    }
+
+
+def _command(settings: Path) -> list[str]:
+    return tools.java("kafka.Kafka", str(settings))
+
+
+def _free_ports(count: int) -> list[int]:
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [server.getsockname()[1] for server in servers]
+    finally:
+        for server in servers:
+            server.close()
