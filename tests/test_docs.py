@@ -51,7 +51,9 @@ def test_a_page_shows_the_live_tables(path: Path) -> None:
 
 def test_a_slide_fits_one_screen() -> None:
     """A title, at most one table or diagram, and a few lines of what to see."""
-    for slide in (docs.DOCS / "slides.md").read_text().split("\n---\n"):
+    settings, *slides = (docs.DOCS / "slides.md").read_text().split("\n---\n")
+    assert settings.startswith("---\nmarp: true\n"), "what Marp needs to show the page as slides"
+    for slide in slides:
         lines = [line for line in slide.strip().splitlines() if line]
         assert [line for line in lines if line.startswith("#")] == lines[:1], "one title"
         assert slide.count("<!-- generated: ") <= 1, lines[0]

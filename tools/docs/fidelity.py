@@ -167,7 +167,7 @@ DIFFERENCES: Final = (
         here="As with the policy disabled, only an empty group changes its protocol; offsets stay. A member "
         "of the consumer protocol gets GROUP_ID_NOT_FOUND from a classic group with members, and a classic "
         "member INCONSISTENT_GROUP_PROTOCOL from a group of the consumer protocol with members.",
-        because="A migration is an operation on a cluster that runs for years.",
+        because="Migration is for clusters that run for years.",
         noticed="Stop all members of a group before you change group.protocol.",
     ),
     Difference(
@@ -404,7 +404,7 @@ DIFFERENCES: Final = (
     Difference(
         what="retry pauses of a client",
         kafka="retry.backoff.ms 100, doubling up to a second, with random jitter.",
-        here="10 ms, doubling up to a second, without jitter.",
+        here="10 ms (1 ms after CONCURRENT_TRANSACTIONS), doubling up to a second, without jitter.",
         because="Most refusals of a local broker last milliseconds, and runs must be reproducible.",
         noticed="Retries come sooner.",
     ),

@@ -27,6 +27,7 @@ MORE: Final = {
     "SendFutures": "fencepost.client.shells.sync",
     "AsyncSendFuture": "fencepost.client.shells.aio",
     "AsyncSendFutures": "fencepost.client.shells.aio",
+    "StoredRecords": "fencepost.client.send_future",
     "TopicDescription": "fencepost.client.admin",
     "TransactionListing": "fencepost.client.admin",
     "TransactionDescription": "fencepost.protocol.messages",
@@ -135,8 +136,8 @@ of them, unless its docstring explains the parameter.
 """
 
 GIVEN: Final = frozenset({
-    "SendFuture", "SendFutures", "AsyncSendFuture", "AsyncSendFutures", "ConsumedBatch", "Faults",
-    "FaultPoint", "FaultHandle", "NetworkFault", "Builder", "When", "SecuritySettings",
+    "SendFuture", "SendFutures", "AsyncSendFuture", "AsyncSendFutures", "StoredRecords", "ConsumedBatch",
+    "Faults", "FaultPoint", "FaultHandle", "NetworkFault", "Builder", "When", "SecuritySettings",
 })  # fmt: skip
 """Classes whose objects only calls make, so the constructor is not shown."""
 

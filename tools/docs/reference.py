@@ -28,7 +28,7 @@ PAGES: Final[dict[str, Page]] = {
         "Producers",
         "A blocking producer and an async one with the same methods. Threads may share a blocking producer.",
         ("Producer", "AsyncProducer", "SendFuture", "SendFutures", "AsyncSendFuture", "AsyncSendFutures",
-         "RecordMetadata"),
+         "StoredRecords", "RecordMetadata"),
     ),
     "consumer": (
         "Consumers",
@@ -63,10 +63,10 @@ PAGES: Final[dict[str, Page]] = {
     "testing": (
         "Brokers and tests",
         "A broker to run, faults and a proxy for it, checks, and sweeps.",
-        ("Broker", "BrokerProcess", "BrokerFailed", "Faults", "FaultPoint", "FaultHandle", "FaultNeverStruck",
-         "NoSuchFault", "Proxy", "NetworkFault", "ProxyNotRunning", "Recording", "assert_exactly_once",
-         "assert_committed", "assert_no_open_transactions", "sweep", "sweep_points", "SweepReport",
-         "SweepFault", "SweepRun", "RunVerdict", "SweepFailed"),
+        ("Broker", "BrokerProcess", "BrokerFailed", "ObserverFailed", "Faults", "FaultPoint", "FaultHandle",
+         "FaultNeverStruck", "NoSuchFault", "Proxy", "NetworkFault", "ProxyNotRunning", "Recording",
+         "assert_exactly_once", "assert_committed", "assert_no_open_transactions", "sweep", "sweep_points",
+         "SweepReport", "SweepFault", "SweepRun", "RunVerdict", "SweepFailed"),
     ),
     "simulation": (
         "Simulations",
