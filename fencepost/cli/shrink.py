@@ -181,6 +181,12 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
                 then=f"to see what happens in it: fencepost run {file} --text",
                 code=WRONG_USAGE,
             )
+        if scenario.faults:
+            raise CommandFailed(
+                f"{file} has [[fault]] tables, and shrink keeps only what its [seeded] table decides",
+                then="remove them, or shrink the scenario that they were added to",
+                code=WRONG_USAGE,
+            )
         name, failing = scenario.name, failing_run(scenario.seeded, scenario.choices)
     if failing is None:
         raise CommandFailed(f"{name} violates no invariant", then="`fencepost fuzz` finds a seed that does")

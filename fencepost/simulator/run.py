@@ -187,8 +187,9 @@ class Run:
         if self.spec.may_be_damaged:
             world.writes_manifests = True
             self.damage.attach()
-        if self.spec.keeps_going:
+        if self.spec.keeps_going or self.spec.faults:
             self.protocol_events.attach()
+        if self.spec.keeps_going:
             self.invariants.attach(self._guarded)
             for node in world.nodes:
                 node.sends_at_once = True
@@ -227,7 +228,7 @@ class Run:
             if not role.waits_for_fault:
                 self.enter(role)
         self.random_faults.start()
-        self._until(self._has_struck)
+        self._act()
         self._heal()
         is_at_rest = self._until(self._is_at_rest)
         self._read_all()
@@ -236,6 +237,16 @@ class Run:
         self._note_what_is_stuck()
         if not self.stuck and not self.damage.is_detected:
             self._judge_end()
+
+    def _act(self) -> None:
+        """Until every fault is over. In a run that ends at its first breach, a planned fault that still lasts
+        when nothing else goes on is left to the healing.
+        """
+        try:
+            self._until(self._has_struck)
+        except Disordered:
+            if self.injector.is_over:
+                raise
 
     def _judge_end(self) -> None:
         if self.spec.keeps_going:
@@ -280,10 +291,13 @@ class Run:
     # --- when a phase is over -------------------------------------------------------------------------------
 
     def _has_struck(self) -> bool:
-        """Faults are over; those that chance draws are, too, when there is nothing left to disturb."""
-        return (
-            self.random_faults.is_over or (self._is_worked() and self._is_copied())
-        ) and self.injector.is_over
+        """Faults are over. When there is nothing left to disturb, those that chance draws are, too, and in a
+        run that ends at its first breach also those that were planned and never came to their points.
+        """
+        if self.spec.keeps_going and not self.injector.is_over:
+            return False
+        is_over = self.random_faults.is_over and self.injector.is_over
+        return is_over or (self._is_worked() and self._is_copied())
 
     def _is_worked(self) -> bool:
         working = self.working

@@ -164,6 +164,16 @@ WRONG_FOUND: list[tuple[str, str, str]] = [
     ('"hold"', '"hole"', '[seeded.faults] kinds: there is no "hole"; did you mean "hold"?'),
     ('name = "p"', 'name = "p"\nrecords = 3', "[[seeded.txn_writer]] 1 records: is not a key here"),
     ("3 = 1", "1000000 = 3", "is not the index of a choice: the maximum is 999999"),
+    (
+        "[seeded]",
+        '[[fault]]\nwhen = "q ends"\ndo = "drop"\n\n[seeded]',
+        '[[fault]] 1 when: there is no "q" (possible: p, feeder, reader, node 1, broker, final, *)',
+    ),
+    (
+        "[seeded]",
+        '[[fault]]\nwhen = "p ends"\ndo = "start p"\n\n[seeded]',
+        '"start p": every process of a [seeded] run starts at once',
+    ),
     ("3 = 1", "3 = 99999999999", "is 99999999999, but must be a whole number from 0 to 1000000000"),
 ]
 

@@ -6,12 +6,13 @@ from functools import partial
 
 import attrs
 
+from fencepost.faults.phrases import FAULTS, Fault
 from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.fuzz.plan import draw, draw_groups
 from fencepost.simulator.fuzz.shrinking import failing_seed
 from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.found import seeded_text
-from fencepost.simulator.scenarios.model import FuzzPlan, Scenario, ScenarioExpectation, cases
+from fencepost.simulator.scenarios.model import FuzzPlan, Scenario, ScenarioExpectation, TxnWriterPlan, cases
 from fencepost.simulator.scenarios.runner import record_case, run, run_case
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.history import Appended
@@ -88,6 +89,43 @@ def test_what_a_world_does_without_is_written_too() -> None:
     text = seeded_text(Scenario(name="older", seeded=plan))
     assert 'without_fixes = ["fences_once"]' in text
     assert scenario_of(text, "older.toml").seeded == plan
+
+
+def calm_with(*faults: str) -> Scenario:
+    """Two writers without random faults, and with these in one line each."""
+    plan = FuzzPlan(txn_writers=(TxnWriterPlan(name="p", transactions=3), TxnWriterPlan(name="q")))
+    lines = [FAULTS.read(text) for text in faults]
+    return Scenario(
+        name="calm", seeded=plan, faults=tuple(Fault(when=(line.when,), do=line.do) for line in lines)
+    )
+
+
+def test_faults_may_be_added_to_a_plan() -> None:
+    scenario = calm_with("when p sends EndTxn do drop", "when at 1 ms do pause node 1")
+    text = seeded_text(scenario)
+    assert text.count("[[fault]]") == 2
+    assert scenario_of(text, "calm.toml") == scenario
+    (report,) = run(scenario)
+    assert report.problems == ()
+    assert report.struck == ("drop (p sends EndTxn)", "pause node 1 (at 1 ms)")
+    (calm,) = run(calm_with())
+    assert calm.digest != report.digest
+
+
+def test_an_added_fault_that_never_struck_is_told_and_does_not_stop_the_run() -> None:
+    (report,) = run(calm_with("when p sends EndTxn #1000 do drop"))
+    assert report.problems == ("fault struck 0 of 1 times: drop (p sends EndTxn #1000)",)
+    assert report.violation is None
+
+
+def test_an_added_fault_that_would_last_for_ever_is_healed() -> None:
+    line = FAULTS.read("when p sends EndTxn do pause p until q gets PRODUCER_FENCED #99")
+    fault = Fault(when=(line.when,), do=line.do, until=line.until)
+    (report,) = run(attrs.evolve(calm_with(), faults=(fault,)))
+    assert report.problems == (
+        "fault never ended: pause p (p sends EndTxn) until q gets PRODUCER_FENCED #99",
+    )
+    assert report.violation is None
 
 
 def test_what_broke_a_rule_is_drawn_though_the_world_was_stopped_there() -> None:

@@ -50,8 +50,10 @@ def scenario_in(values: dict[str, Any], source: str, lines: Sequence[str] = ()) 
     if "expect" in values and not expect.values:
         possible = [field.alias for field in attrs.fields(ScenarioExpectation)]
         raise top.wrong("expect", "expects nothing: say what must hold, or leave the table out", possible)
-    if "seeded" in values:  # such a file has no other cluster, no parts and no faults
-        top.refuse_others(("name", "lesson", "seeded", "expect"))
+    if (
+        "seeded" in values
+    ):  # such a file has no other cluster and no parts; its faults are added to the plan's
+        top.refuse_others(("name", "lesson", "fault", "seeded", "expect"))
         expect.refuse_others(("holds", "violates"))
         scenario = attrs.evolve(read_table(Scenario, top), choices=_choices(top.inner("seeded")))
     else:

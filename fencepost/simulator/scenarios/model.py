@@ -315,7 +315,8 @@ class Variant:
 class Scenario:
     """A story. `lesson` is what it teaches, `parts` are producers, then consumers, then processors; `choices`
     are those of a run that was found by a search; without any it is the calmest run. With a `seeded` plan it
-    is such a run: the plan says who works and what strikes, and the choices decide the rest.
+    is such a run: the plan says who works and what strikes, and the choices decide the rest; `faults` strike
+    besides.
     """
 
     name: str

@@ -92,7 +92,7 @@ def record_case(case: Case) -> RecordedRun:
 def stage(case: Case, watch: Watch | None = None, choices: Choices | None = None) -> Run:
     """The run of a case before its first event; `watch` may subscribe to its world first of all."""
     seeded = case.scenario.seeded
-    spec = spec_of(case) if seeded is None else worlds.spec_of(seeded)
+    spec = spec_of(case) if seeded is None else attrs.evolve(worlds.spec_of(seeded), faults=case.faults)
     return run_of(spec, choices or Choices(recorded=case.scenario.choices), watch)
 
 
@@ -101,18 +101,17 @@ def finish(case: Case, run: Run) -> RunResult:
     if case.scenario.seeded is not None:
         run.end_at_first_breach()
         wrong = problems_of_seed(case, run)
-        struck = tuple(map(str, run.random_faults.struck))
     else:
         wrong = _play_and_judge(case, run)
-        strikes = [strike for strike in run.injector.strikes if strike.struck]
-        struck = tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes)
+    strikes = [strike for strike in run.injector.strikes if strike.struck]
+    struck = tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes)
     return run.result(
         record=lambda: record_case(case).history,
         name=case.name,
         problems=tuple(wrong),
         expected=tuple(_in_words(case.expect)),
         reached=tuple(str(listener.point) for listener in run.reached if listener.is_over),
-        struck=struck,
+        struck=(*map(str, run.random_faults.struck), *struck),
     )
 
 

@@ -25,7 +25,8 @@ from fencepost.faults.phrases import (
     ScriptLine,
     Verb,
 )
-from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, topic_name_problem
+from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TopicPartition, topic_name_problem
+from fencepost.simulator.fuzz import worlds
 from fencepost.simulator.scenarios.model import (
     PARTS,
     RULE_NAMES,
@@ -55,25 +56,57 @@ def check(scenario: Scenario) -> None:
         if problem := topic_name_problem(topic):
             raise Inconsistent("[cluster]", "topics", f"{quoted(topic)} is not a topic: {problem}")
     _check_names(scenario)
+    cast = _cast_of(scenario)
     for place, part in _places(scenario):
         if isinstance(part, ProducerPart):
-            _check_script(scenario, place, part)
+            _check_script(scenario, cast, place, part)
         else:
-            _check_reads(scenario, place, part)
+            _check_reads(scenario, cast, place, part)
     for number, fault in enumerate(scenario.faults):
-        _check_fault(scenario, f"[[fault]] {number + 1}", fault)
-    _check_starts(scenario)
-    _check_expectations(scenario)
+        _check_fault(cast, f"[[fault]] {number + 1}", fault)
+    _check_starts(scenario, cast)
+    _check_expectations(scenario, cast)
 
 
 # --- names --------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class _Cast:
+    """Everything in the world of a scenario that has a name."""
+
+    nodes: int
+    processes: tuple[str, ...]
+    transactional_ids: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...]
+    final_reader: str
+
+
+def _cast_of(scenario: Scenario) -> _Cast:
+    if scenario.seeded is None:
+        return _Cast(
+            nodes=scenario.cluster.nodes,
+            processes=tuple(part.name for part in scenario.parts),
+            transactional_ids=scenario.transactional_ids,
+            partitions=scenario.cluster.partitions,
+            final_reader=FINAL_READER,
+        )
+    spec = worlds.spec_of(scenario.seeded)
+    named = (role.transactional_id for role in spec.roles)
+    return _Cast(
+        nodes=spec.world.nodes,
+        processes=tuple(role.name for role in spec.roles),
+        transactional_ids=tuple(dict.fromkeys(name for name in named if name is not None)),
+        partitions=spec.partitions,
+        final_reader=spec.final.name,
+    )
 
 
 @attrs.frozen
 class _Names:
     """Checks names under one key of one table."""
 
-    scenario: Scenario
+    cast: _Cast
     place: str
     key: str
 
@@ -92,7 +125,7 @@ class _Names:
 
     def check_partition(self, name: str) -> None:
         """Refuse a name that is not a partition of this cluster or of __consumer_offsets."""
-        of_topics = [str(each) for each in self.scenario.cluster.partitions]
+        of_topics = [str(each) for each in self.cast.partitions]
         possible = [*of_topics, f"{CONSUMER_OFFSETS_TOPIC}-0"]
         if name not in possible and not of_topics:
             because = f"there is no {quoted(name)}, and there are no topics"
@@ -107,20 +140,20 @@ class _Names:
                 self._check_blank(blank, name, is_point=isinstance(phrase, Point))
 
     def _check_blank(self, blank: str, name: str, *, is_point: bool) -> None:
-        nodes = [f"node {number + 1}" for number in range(self.scenario.cluster.nodes)]
+        cast = self.cast
+        nodes = [f"node {number + 1}" for number in range(cast.nodes)]
         nodes += [BROKER] if len(nodes) == 1 else []
-        processes = [part.name for part in self.scenario.parts]
         role, _, subject = name.partition(" of ")  # "coordinator of app", "leader of t-0", or only a name
         if blank == "ID" or (subject and role == "coordinator"):
-            self.check(subject or name, self.scenario.transactional_ids, made_by="transactional_id")
+            self.check(subject or name, cast.transactional_ids, made_by="transactional_id")
         elif blank.startswith("PARTITION") or (subject and role == "leader"):
             self.check_partition(subject or name)
         elif blank == "NODE":
             self.check(name, nodes)
         elif blank == "PROCESS":
-            self.check(name, processes, made_by="name")
+            self.check(name, cast.processes, made_by="name")
         elif blank == "WHO":
-            self.check(name, [*processes, *nodes, *([FINAL_READER, ANYONE] if is_point else [])])
+            self.check(name, [*cast.processes, *nodes, *([cast.final_reader, ANYONE] if is_point else [])])
 
 
 # --- who takes part -----------------------------------------------------------------------------------------
@@ -147,7 +180,7 @@ def _check_names(scenario: Scenario) -> None:
             raise Inconsistent(place, "transactional_id", 'is ""; write a name, or leave it out')
 
 
-def _check_reads(scenario: Scenario, place: str, part: ConsumerPart | ProcessorPart) -> None:
+def _check_reads(scenario: Scenario, cast: _Cast, place: str, part: ConsumerPart | ProcessorPart) -> None:
     inputs = part.reads
     if isinstance(part, ProcessorPart):
         if part.reads and part.subscribes:
@@ -155,19 +188,22 @@ def _check_reads(scenario: Scenario, place: str, part: ConsumerPart | ProcessorP
                 place, "subscribes", 'a member of a group reads what it subscribes to; leave out "reads"'
             )
         for topic in part.subscribes:
-            _Names(scenario, place, "subscribes").check(topic, [name for name, _ in scenario.cluster.topics])
+            _Names(cast, place, "subscribes").check(topic, [name for name, _ in scenario.cluster.topics])
         inputs = part.inputs(scenario.cluster)
     if not inputs:
         raise Inconsistent(place, "reads", "is empty: there is nothing to read")
     for where in inputs:
-        _Names(scenario, place, "reads").check_partition(str(where))
+        _Names(cast, place, "reads").check_partition(str(where))
         if isinstance(part, ProcessorPart):
-            _Names(scenario, place, "writes").check_partition(f"{part.writes}-{where.partition}")
+            _Names(cast, place, "writes").check_partition(f"{part.writes}-{where.partition}")
 
 
-def _check_starts(scenario: Scenario) -> None:
+def _check_starts(scenario: Scenario, cast: _Cast) -> None:
     """Refuse a process that starts on request and that no fault starts, and the reverse."""
     called = [fault.do.who for fault in scenario.faults if fault.do.kind is ActionKind.START]
+    if scenario.seeded is not None and called:
+        because = f'"start {called[0]}": every process of a [seeded] run starts at once'
+        raise _Names(cast, "[[fault]] 1", "do").wrong(because)
     for place, part in _places(scenario):
         if part.is_called and part.name not in called:
             raise Inconsistent(
@@ -193,8 +229,8 @@ _ENDED: Final = {
 }
 
 
-def _check_script(scenario: Scenario, place: str, part: ProducerPart) -> None:
-    names = _Names(scenario, place, "script")
+def _check_script(scenario: Scenario, cast: _Cast, place: str, part: ProducerPart) -> None:
+    names = _Names(cast, place, "script")
     # Judges tell records apart by their values, so no two producers may write the same one to a partition.
     sent = {
         (line.partition, line.value): other.name
@@ -256,8 +292,8 @@ _NEED_MESSAGE: Final = {
 }
 
 
-def _check_fault(scenario: Scenario, place: str, fault: Fault) -> None:
-    when, kind = _Names(scenario, place, "when"), fault.do.kind
+def _check_fault(cast: _Cast, place: str, fault: Fault) -> None:
+    when, kind = _Names(cast, place, "when"), fault.do.kind
     if not fault.when:
         raise when.wrong("is empty: a fault needs a point at which it strikes")
     for point in fault.when:
@@ -268,19 +304,19 @@ def _check_fault(scenario: Scenario, place: str, fault: Fault) -> None:
         if point.kind not in possible:
             raise when.wrong(f'"{fault.do}" needs {needed}', [each.value.shown for each in possible])
     if fault.until is not None:
-        until = _Names(scenario, place, "until")
+        until = _Names(cast, place, "until")
         if kind in ENDS_ITSELF:
             raise until.wrong(f'"{fault.do}" ends at once; leave out `until`')
         if fault.until.kind is PointKind.AT:
             raise until.wrong(f'is a time of the run; write "{str(fault.until).replace("at", "after", 1)}"')
         until.check_blanks(fault.until)
-    do = _Names(scenario, place, "do")
+    do = _Names(cast, place, "do")
     do.check_blanks(fault.do)
     if fault.do.who and fault.do.who == fault.do.whom:
         raise do.wrong(f'"{fault.do}" names one side twice')
 
 
-def _check_expectations(scenario: Scenario) -> None:
+def _check_expectations(scenario: Scenario, cast: _Cast) -> None:
     for expect in (scenario.expect, *(variant.expect for variant in scenario.also_with)):
         for name in contradictory(expect.holds, expect.violates):
             because = f"{quoted(name)} is also in violates; remove it from one of the two"
@@ -288,12 +324,12 @@ def _check_expectations(scenario: Scenario) -> None:
         if scenario.seeded is None:
             for key, names in (("holds", expect.holds), ("violates", expect.violates)):
                 for name in names:
-                    _Names(scenario, "[expect]", key).check(name, RULE_NAMES)
-        reaches = _Names(scenario, "[expect]", "reaches")
+                    _Names(cast, "[expect]", key).check(name, RULE_NAMES)
+        reaches = _Names(cast, "[expect]", "reaches")
         for point in expect.reaches:
             if point.is_time:
                 raise reaches.wrong(f'"{point}" is a time, which every run reaches; name an event')
             reaches.check_blanks(point)
         for key, values in (("visible", expect.visible), ("logs", expect.logs)):
             for where, _ in values:
-                _Names(scenario, "[expect]", key).check_partition(str(where))
+                _Names(cast, "[expect]", key).check_partition(str(where))

@@ -139,6 +139,7 @@ def problems_of_seed(case: Case, run: Run) -> list[str]:
         struck = {each.kind for each in run.random_faults.struck}
         kinds = run.spec.random_faults.kinds
         found += [f"fault never struck: {kind.value}" for kind in kinds if kind not in struck]
+        found += _of_faults(run)
     elif broken not in expect.violates:
         found.append(f"violates {breach}")
     return found
