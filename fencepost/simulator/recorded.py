@@ -6,17 +6,29 @@ playing it again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from fencepost.simulator.run import Run, RunResult
 from fencepost.simulator.world.history import History
 from fencepost.simulator.world.recording import Recorder
 
+Also = Callable[[Run, Recorder], None]
+"""Another watcher of the same run; it is called when the recorder has subscribed and the judges have not."""
+
+
+def nobody(_run: Run, _recorder: Recorder) -> None:
+    """No other watcher."""
+
 
 @attrs.define(eq=False)
 class Watcher:
-    """Records the run that `watch` is given; the last reader and the admin are not shown."""
+    """Records the run that `watch` is given; the last reader and the admin are not shown. `also` watches the
+    same run.
+    """
 
+    also: Also = nobody
     run: Run = attrs.field(init=False)
     recorder: Recorder = attrs.field(init=False)
 
@@ -25,6 +37,7 @@ class Watcher:
         self.run = run
         self.recorder = Recorder(run.world, unseen=("admin", run.spec.final.name))
         self.recorder.attach()
+        self.also(run, self.recorder)
 
     def history(self, title: str, result: RunResult) -> History:
         """The whole run, with the rules that it broke."""

@@ -66,6 +66,7 @@ from fencepost.simulator.world.events import CallBegan
 from fencepost.simulator.world.history import History
 from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess, Script
+from fencepost.simulator.world.recording import Recorder
 from fencepost.simulator.world.world import Disordered, World, WorldSettings
 
 CORE_FAILED: Final = "a core failed"
@@ -623,7 +624,7 @@ class RunResult:
     there were. `elapsed`: virtual nanoseconds. `coverage`: counts cells of the coordinator's tables by the
     kinds of fault that struck. `known_anomaly`: what brokers of an old generation do by design; where a
     fuzzed world met it, it ended. `commands`: they show the run again. `record`: makes the history, by
-    playing the run again.
+    playing the run again before another watcher.
 
     Only scenarios have these. `name`: the scenario's. `problems`: how the run differs from what is expected;
     empty for one that passed. `expected`, `reached`, `struck`: the expectations, the points that were
@@ -645,7 +646,7 @@ class RunResult:
     reached: tuple[str, ...] = attrs.field(default=(), repr=counted("points"))
     struck: tuple[str, ...] = attrs.field(default=(), repr=counted("faults"))
     commands: tuple[str, ...] = attrs.field(default=(), eq=False, repr=False)
-    record: Callable[[], History] = attrs.field(eq=False, repr=False)
+    record: Callable[[Callable[[Run, Recorder], None]], History] = attrs.field(eq=False, repr=False)
 
     @property
     def passed(self) -> bool:
@@ -655,7 +656,7 @@ class RunResult:
     @property
     def history(self) -> History:
         """Everything that happened, for tables and drawings."""
-        return self.record()
+        return self.record(lambda _run, _recorder: None)
 
     def raise_if_failed(self) -> None:
         """Raises SimulationFailed, which shows the end of the run and how to repeat it, unless it passed."""

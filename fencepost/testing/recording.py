@@ -206,6 +206,7 @@ class Recording:
                         partition=where,
                         last_stable_offset=bounds[0],
                         high_watermark=bounds[1],
+                        node=BROKER,
                     )
                 )
 

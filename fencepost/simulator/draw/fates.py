@@ -292,10 +292,11 @@ def note(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
 
 def sentence(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
     """One event as a sentence that stands for itself, with its time."""
-    return f"{milliseconds(event.at)} ms: {_told(event, messages)}"
+    return f"{milliseconds(event.at)} ms: {told(event, messages)}"
 
 
-def _told(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
+def told(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
+    """The same without its time."""
     brief = note(event, messages)
     match event:
         case Sent(source=source, target=target):

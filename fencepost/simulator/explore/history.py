@@ -187,6 +187,7 @@ class ExploredHistory:
                             partition=where,
                             last_stable_offset=bounds[0],
                             high_watermark=bounds[1],
+                            node=BROKER_NAME,
                         )
                     )
 

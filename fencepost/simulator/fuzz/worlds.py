@@ -45,7 +45,7 @@ from fencepost.simulator.faults.random_faults import (
     RandomFaultPlan,
 )
 from fencepost.simulator.fuzz.plan import PLANNERS, Planner, draw, verifies
-from fencepost.simulator.recorded import Watcher
+from fencepost.simulator.recorded import Also, Watcher
 from fencepost.simulator.run import Role, Run, RunResult, RunSpec, Task, run_of
 from fencepost.simulator.scenarios.model import (
     LONG_MS,
@@ -190,11 +190,11 @@ def planner_of(
 
 def try_seed(seed: int, planner: Planner = draw) -> RunResult:
     """Run the world of a seed."""
-    return attrs.evolve(try_choices(Choices(seed), planner), record=lambda: _record_seed(seed, planner))
+    return attrs.evolve(try_choices(Choices(seed), planner), record=partial(_record_seed, seed, planner))
 
 
-def _record_seed(seed: int, planner: Planner) -> History:
-    watcher = Watcher()
+def _record_seed(seed: int, planner: Planner, also: Also) -> History:
+    watcher = Watcher(also)
     return watcher.history(f"seed {seed}", try_choices(Choices(seed), planner, watcher.watch))
 
 
@@ -208,11 +208,15 @@ def try_spec(spec: RunSpec, choices: Choices, watch: Callable[[Run], None] | Non
     drawn = len(choices.taken)  # those that drew the spec
     run = run_of(spec, choices, watch)
     run.end_at_first_breach()
-    return run.result(record=lambda: _record_spec(spec, choices.taken[drawn:]))
+
+    def record(also: Also) -> History:
+        return _record_spec(spec, choices.taken[drawn:], also)
+
+    return run.result(record=record)
 
 
-def _record_spec(spec: RunSpec, choices: Sequence[int]) -> History:
-    watcher = Watcher()
+def _record_spec(spec: RunSpec, choices: Sequence[int], also: Also) -> History:
+    watcher = Watcher(also)
     return watcher.history("a run", try_spec(spec, Choices(recorded=choices), watcher.watch))
 
 

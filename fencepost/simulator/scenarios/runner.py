@@ -15,7 +15,7 @@ from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer
 from fencepost.simulator.actors.workloads import Membership, Runner, group_processor, processor
 from fencepost.simulator.fuzz import worlds
 from fencepost.simulator.judges.rules import Violation
-from fencepost.simulator.recorded import Watcher
+from fencepost.simulator.recorded import Also, Watcher, nobody
 from fencepost.simulator.run import (
     CORE_FAILED,
     JUDGE_FAILED,
@@ -72,9 +72,9 @@ class RecordedRun:
     choices: NotedChoices
 
 
-def record_case(case: Case) -> RecordedRun:
-    """Run one case, and record it."""
-    watcher, choices = Watcher(), NotedChoices(case.scenario.choices)
+def record_case(case: Case, also: Also = nobody) -> RecordedRun:
+    """Run one case, and record it; `also` watches it, too."""
+    watcher, choices = Watcher(also), NotedChoices(case.scenario.choices)
 
     def watch(run: Run) -> None:
         choices.clock = run.world
@@ -105,8 +105,12 @@ def finish(case: Case, run: Run) -> RunResult:
         wrong = _play_and_judge(case, run)
     strikes = [strike for strike in run.injector.strikes if strike.struck]
     struck = tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes)
+
+    def record(also: Also) -> History:
+        return record_case(case, also).history
+
     return run.result(
-        record=lambda: record_case(case).history,
+        record=record,
         name=case.name,
         problems=tuple(wrong),
         expected=tuple(_in_words(case.expect)),

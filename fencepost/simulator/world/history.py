@@ -61,12 +61,13 @@ class Appended:
 
 @attrs.frozen(kw_only=True)
 class Bounded:
-    """What readers of a partition may see has moved."""
+    """What readers of a partition may see has moved at its leader, `node`."""
 
     at: int
     partition: TopicPartition
     last_stable_offset: int
     high_watermark: int
+    node: str = ""
 
 
 @attrs.frozen(kw_only=True)

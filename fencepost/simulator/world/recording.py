@@ -220,6 +220,7 @@ class Recorder:
                             partition=where,
                             last_stable_offset=bounds[0],
                             high_watermark=bounds[1],
+                            node=node.participant,
                         )
                     )
 

@@ -1,0 +1,123 @@
+"""Plays runs again and returns their documents: cases of scenarios, results of searches, explored traces.
+
+    record(case)             a scenario's variant, also one with a [seeded] plan
+    record_result(result)    a RunResult of simulate(), of a scenario, of a shrunk run
+    record_explored(found)   the trace of explore(), if it found a violation
+
+Rule: a run goes the same way with a watcher and without one, so a document shows the run that was judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from fencepost.lab.details import Details
+from fencepost.lab.document import RunDocument, RunFacts, document
+from fencepost.protocol.terms import IsolationLevel
+from fencepost.simulator.explore import Explored
+from fencepost.simulator.explore.history import BROKER_NAME
+from fencepost.simulator.fuzz.plan import verifies
+from fencepost.simulator.judges.rules import Violation
+from fencepost.simulator.run import Run, RunResult, Task
+from fencepost.simulator.scenarios.model import Case
+from fencepost.simulator.scenarios.runner import record_case
+from fencepost.simulator.world.history import History
+from fencepost.simulator.world.recording import Recorder
+
+
+def record(case: Case) -> RunDocument:
+    """The document of a scenario's case, which is run for it."""
+    watch = _Watch()
+    recorded = record_case(case, watch.also)
+    return watch.document(recorded.history, recorded.result)
+
+
+def record_result(result: RunResult) -> RunDocument:
+    """The document of a run that is over; it is run again."""
+    watch = _Watch()
+    return watch.document(result.record(watch.also), result)
+
+
+def record_explored(found: Explored) -> RunDocument | None:
+    """The document of the trace to a violation; None if there is none. Each step takes a millisecond."""
+    history, config = found.history, found.config
+    if history is None or found.violation is None:
+        return None
+    clients = [name for name in history.participants if name != BROKER_NAME]
+    facts = RunFacts(
+        settings={
+            "transaction_version": config.transaction_version,
+            "partition_verification": verifies(config.transaction_version, config.partition_verification),
+            "broken": sorted(config.broken),
+            "without_fixes": list(config.fixes.off),
+            "nodes": 1,
+            "sync": "none",
+        },
+        transaction_version=config.transaction_version,
+        passed=False,
+        broken=[(found.violation, found.because)],
+        nodes=frozenset({BROKER_NAME}),
+        transactional_ids=dict(zip(clients, clients, strict=True)),
+    )
+    return document(history, facts)
+
+
+@attrs.define(eq=False)
+class _Watch:
+    """The other watcher of a run: what the recorder does not keep."""
+
+    run: Run = attrs.field(init=False)
+    details: Details = attrs.Factory(Details)
+
+    def also(self, run: Run, recorder: Recorder) -> None:
+        """Called before the first event."""
+        self.run = run
+
+    def document(self, history: History, result: RunResult) -> RunDocument:
+        return document(history, self._facts(history, result), self.details)
+
+    def _facts(self, history: History, result: RunResult) -> RunFacts:
+        run, settings = self.run, self.run.world.settings.node_settings
+        of_role = {role.name: role.transactional_id for role in run.spec.roles}
+        named = {each.process.participant: of_role.get(each.role.name) for each in run.cast}
+        return RunFacts(
+            settings={
+                "transaction_version": settings.transaction_version.number,
+                "partition_verification": settings.partition_verification,
+                "broken": sorted(settings.broken),
+                "without_fixes": list(settings.fixes.off),
+                "nodes": len(run.world.nodes),
+                "sync": run.world.settings.policy.value,
+            },
+            transaction_version=settings.transaction_version.number,
+            passed=result.passed,
+            expected=result.expected,
+            problems=result.problems,
+            broken=_broken(result.breaches),
+            nodes=frozenset(node.participant for node in run.world.nodes),
+            isolation=_isolation(run),
+            transactional_ids={lane: name for lane, name in named.items() if name is not None},
+        )
+
+
+def _broken(breaches: Sequence[Violation]) -> list[tuple[str, str]]:
+    """The first breach of each rule."""
+    found: dict[str, str] = {}
+    for breach in breaches:
+        found.setdefault(breach.rule, breach.evidence)
+    return list(found.items())
+
+
+def _isolation(run: Run) -> dict[str, str]:
+    """The isolation level of each process that reads."""
+    found: dict[str, str] = {}
+    for each in run.cast:
+        if each.role.task is not Task.WORK:
+            for port in each.process.ports:
+                level: Any = getattr(getattr(port.machine, "settings", None), "isolation_level", None)
+                if isinstance(level, IsolationLevel):
+                    found[each.process.participant] = level.name.lower()
+    return found

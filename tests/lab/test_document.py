@@ -1,0 +1,142 @@
+"""Run documents of real runs: every event is a step, and what stands in it agrees with the history.
+
+Rule: the runs are those of bundled scenarios and of seeds, so a document that loses something is found here.
+"""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+
+from fencepost.bundled import bundled_scenarios
+from fencepost.lab.document import RunDocument, machine
+from fencepost.lab.recordings import record, record_explored, record_result
+from fencepost.simulation import explore, read_scenario, run_scenario, scenario, simulate
+from fencepost.simulator.draw.fates import follow as follow_messages
+from fencepost.simulator.draw.fates import milliseconds, sentence
+from fencepost.simulator.scenarios.model import Case, cases
+from fencepost.simulator.scenarios.runner import record_case
+
+
+def case_of(name: str, variant: int = 1) -> Case:
+    return list(cases(read_scenario(name)))[variant - 1]
+
+
+def first_cases() -> list[Case]:
+    return [case_of(name) for name in bundled_scenarios()]
+
+
+@pytest.mark.parametrize("case", first_cases(), ids=lambda case: case.scenario.name)
+def test_every_event_is_a_step_in_the_words_of_the_history(case: Case) -> None:
+    recorded, told = record_case(case), record(case)
+    events = recorded.history.events
+    messages = follow_messages(events)
+    assert [step["at"] for step in told["steps"]] == [event.at for event in events]
+    assert [f"{milliseconds(step['at'])} ms: {step['text']}" for step in told["steps"]] == [
+        sentence(event, messages) for event in events
+    ]
+    assert told["passed"] is True
+    assert told["end"] == recorded.history.end
+    assert json.loads(json.dumps(told)) == told
+    lanes = {participant["name"] for participant in told["participants"]} | {""}
+    assert {step["lane"] for step in told["steps"]} <= lanes
+
+
+@pytest.mark.parametrize("name", ["late_end_txn", "duplicate_after_lost_ack", "consume_transform_produce"])
+def test_messages_and_batches_refer_to_their_steps(name: str) -> None:
+    told = record(case_of(name))
+    steps = told["steps"]
+    for message in told["messages"]:
+        assert steps[message["sent"]]["kind"] == "sent"
+        assert message["arrived"] is None or steps[message["arrived"]]["kind"] == "arrived"
+        assert message["lost"] is None or steps[message["lost"]]["kind"] == "lost"
+    for number, batch in enumerate(told["batches"]):
+        assert steps[batch["appended"]].get("batch") == number
+        if batch["decided"] is not None:
+            marker = told["batches"][steps[batch["decided"]].get("batch", -1)]
+            assert (marker["producer"], marker["partition"]) == (batch["producer"], batch["partition"])
+            assert {"commit": "committed", "abort": "aborted"}[marker["kind"]] == batch["result"]
+        else:
+            assert batch["result"] in ("open", "plain", "marker")
+
+
+def test_a_late_commit_that_ends_the_next_transaction() -> None:
+    told = record(case_of("late_end_txn"))
+    assert told["settings"]["transaction_version"] == 0
+    assert [rule["rule"] for rule in told["broken"]] == list(run_scenario("late_end_txn")[0].broken)
+    late = [message for message in told["messages"] if message["late"]]
+    assert [message["api"] for message in late] == ["EndTxn"]
+    assert "late" in told["steps"][late[0]["arrived"] or 0].get("flags", [])
+    assert late[0]["transactions"] == [told["producers"][0]["transactional_id"]]
+
+
+def test_a_refusal_is_marked_with_its_error() -> None:
+    told = record(case_of("zombie_fencing"))
+    refused = {message["error"] for message in told["messages"] if message["error"]}
+    assert "PRODUCER_FENCED" in refused or "INVALID_PRODUCER_EPOCH" in refused
+    for message in told["messages"]:
+        assert ("refusal" in told["steps"][message["sent"]].get("flags", ())) == bool(message["error"])
+
+
+def test_a_truncated_marker_has_decided_nothing() -> None:
+    """What was cut off by a loss of power is gone from its step on."""
+    told = next(
+        told
+        for seed in range(200)
+        if (told := record_result(simulate(seed, workload="power")))
+        and any(batch["gone"] is not None for batch in told["batches"])
+    )
+    for batch in told["batches"]:
+        if batch["gone"] is not None:
+            assert told["steps"][batch["gone"]]["kind"] == "truncated"
+        if batch["decided"] is not None and batch["gone"] is None:
+            marker = told["batches"][told["steps"][batch["decided"]].get("batch", -1)]
+            assert marker["gone"] is None
+
+
+def test_seeds_searches_and_seeded_scenarios_have_documents() -> None:
+    told = record_result(simulate(7))
+    assert len(told["steps"]) == len(simulate(7).history.events)
+    found = explore(transaction_version=0, partition_verification=False)
+    trace = record_explored(found)
+    assert trace is not None
+    assert found.history is not None
+    assert len(trace["steps"]) == len(found.history.events)
+    assert [rule["rule"] for rule in trace["broken"]] == [found.violation]
+    assert record_explored(explore(transactions=1, retries=0)) is None
+
+
+def test_markup_quotes_and_control_characters_stay_text() -> None:
+    value = '<script>alert("x")</script>&\'\u202e\x07\u2028'
+    story = (
+        scenario("<b>bold</b>", "Says \"hello\" & 'bye'")
+        .cluster(topics={"t": 1})
+        .producer("p", "init", "begin", f"send t-0 {json.dumps(value)}", "commit", transactional_id="</i>")
+        .scenario()
+    )
+    (case,) = cases(story)
+    told = record(case)
+    [batch] = [batch for batch in told["batches"] if batch["kind"] == "data"]
+    assert batch["transactions"] == ["</i>"]
+    assert told["title"] == "<b>bold</b>"
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_the_machine_has_the_arrows_of_the_live_table() -> None:
+    first, newest = machine(0), machine(2)
+    assert {"from": "Ongoing", "to": "PrepareCommit", "input": "commit"} in first["arrows"]
+    assert {"from": "CompleteCommit", "to": "CompleteCommit", "input": "commit retry"} in newest["arrows"]
+    assert not [arrow for arrow in first["arrows"] if "retry" in arrow["input"]]
+    assert set(first["states"]) >= {arrow[end] for arrow in first["arrows"] for end in ("from", "to")}
+
+
+def test_consumers_have_their_isolation_level() -> None:
+    told: RunDocument = record(case_of("hanging_transaction"))
+    kinds = {each["name"]: (each["kind"], each.get("isolation")) for each in told["participants"]}
+    case = case_of("hanging_transaction")
+    for part in case.scenario.parts:
+        expected = getattr(part, "isolation_level", None)
+        assert kinds[part.name] == ("client", None if expected is None else expected.name.lower())
+    assert attrs.asdict(case.cluster)["nodes"] == sum(kind == "node" for kind, _ in kinds.values())
