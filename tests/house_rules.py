@@ -248,6 +248,25 @@ def uses(tree: ast.AST) -> Iterator[str]:
                 pass
 
 
+def overloaded_names(root: Path, *, but: frozenset[str] = frozenset()) -> list[str]:
+    """Classes of the same name in several modules: a reader who has met one would take it for the other.
+
+    The parts `but` are left alone.
+    """
+    owners: dict[str, list[str]] = {}
+    for module in package_modules(root):
+        if module.part in but:
+            continue
+        names = {node.name for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)}
+        for name in names:
+            owners.setdefault(name, []).append(module.place)
+    return [
+        f"{name} is a class in {' and in '.join(places)}: give one of them another name"
+        for name, places in sorted(owners.items())
+        if len(places) > 1
+    ]
+
+
 def banned_words(root: Path) -> list[str]:
     """Names that say nothing, marks of unfinished work, and exemptions from a check without a reason."""
     complaints: list[str] = []

@@ -19,7 +19,7 @@ from fencepost.audit.directory import (
 )
 from fencepost.audit.folds import BATCH_COLUMNS, DECISION_SCHEMA, Known, fold_histories, fold_producers
 from fencepost.audit.rows import FINDING_SCHEMA, Row, findings_of
-from fencepost.audit.waiting import PartitionEnd, judge_open
+from fencepost.audit.stalled_readers import PartitionEnd, judge_open
 from fencepost.check.findings import Finding, Findings, Place
 from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TopicPartition

@@ -92,7 +92,7 @@ def read_grids(batch: memoryview, header: BatchHeader) -> Grids | None:
     return Grids(key_grid, value_grid)
 
 
-class _Found(NamedTuple):
+class _FoundColumn(NamedTuple):
     """Where a column lies if all items are like the first."""
 
     start: int
@@ -100,7 +100,7 @@ class _Found(NamedTuple):
     shape: Shape
 
 
-def _found(payload: memoryview, at: int, count: int) -> _Found | None:
+def _found(payload: memoryview, at: int, count: int) -> _FoundColumn | None:
     """Finds the column at byte `at`; None if the first or the second item shows that it is not a grid."""
     first = _after_array_header(payload, at, count)
     if first is None or first >= len(payload):
@@ -113,10 +113,10 @@ def _found(payload: memoryview, at: int, count: int) -> _Found | None:
     end, second = first + count * stride, first + stride
     if end > len(payload) or payload[first : first + prefix] != payload[second : second + prefix]:
         return None
-    return _Found(first, end, Shape(prefix, stride))
+    return _FoundColumn(first, end, Shape(prefix, stride))
 
 
-def _grid(payload: memoryview, found: _Found, count: int) -> Grid | None:
+def _grid(payload: memoryview, found: _FoundColumn, count: int) -> Grid | None:
     """Returns the column; None if an item has not the prefix of the first."""
     data, (prefix, stride) = bytes(payload[found.start : found.end]), found.shape
     # Slices of bytes with a step are faster than those of a memoryview; numpy is slower for short columns.

@@ -77,7 +77,7 @@ class Gap:
 
 
 @attrs.frozen(kw_only=True)
-class Manifest:
+class ExportManifest:
     """What was exported."""
 
     cluster_id: str
@@ -127,7 +127,7 @@ def export(
     target.mkdir(parents=True, exist_ok=True)
     _refuse_strangers(target)  # before the lock, because the lock creates a file
     with locked(target):
-        manifest = read_manifest(target) or Manifest(cluster_id=layout.cluster_id, offsets={})
+        manifest = read_manifest(target) or ExportManifest(cluster_id=layout.cluster_id, offsets={})
         if manifest.cluster_id != layout.cluster_id:
             raise UnusableExport(
                 f"{target} has records of cluster {manifest.cluster_id}, and {layout.location} is of cluster "
@@ -178,7 +178,7 @@ def _is_selected(topic: str, topics: Sequence[str]) -> bool:
 
 
 def _refuse_other_logs(
-    manifest: Manifest,
+    manifest: ExportManifest,
     selected: Sequence[TopicPartition],
     topic_ids: Mapping[str, str],
     topics: Sequence[str],
@@ -201,7 +201,7 @@ def _refuse_other_logs(
 
 
 def _ranges(
-    layout: LogLayout, manifest: Manifest, selected: Sequence[TopicPartition], target: Path
+    layout: LogLayout, manifest: ExportManifest, selected: Sequence[TopicPartition], target: Path
 ) -> tuple[Offsets, Offsets, tuple[Gap, ...]]:
     """Where each partition continues, where it ends now, and what was deleted before that."""
     start: dict[TopicPartition, int] = {}
@@ -289,7 +289,7 @@ def _refuse_strangers(target: Path) -> None:
         )
 
 
-def _remove_unfinished(target: Path, manifest: Manifest) -> None:
+def _remove_unfinished(target: Path, manifest: ExportManifest) -> None:
     """Removes what an export left behind that was killed. UnusableExport if a file has its name."""
     for path in (target / WRITING, target / manifest.next_name):
         if path.is_dir() and not path.is_symlink():
@@ -300,13 +300,13 @@ def _remove_unfinished(target: Path, manifest: Manifest) -> None:
             )
 
 
-def read_manifest(target: Path) -> Manifest | None:
+def read_manifest(target: Path) -> ExportManifest | None:
     """The manifest of an export, None before the first one; UnusableExport if it is malformed."""
     try:
         content: dict[str, Any] = json.loads((target / MANIFEST).read_bytes())
         if content["version"] != VERSION:
             raise ValueError(f"version {content['version']} is unknown")
-        return Manifest(
+        return ExportManifest(
             cluster_id=content["cluster_id"],
             offsets={
                 TopicPartition(topic, int(number)): int(offset)
@@ -330,7 +330,7 @@ def read_manifest(target: Path) -> Manifest | None:
         raise UnusableExport(f"{target / MANIFEST} is malformed: {problem}") from problem
 
 
-def write_manifest(target: Path, manifest: Manifest) -> None:
+def write_manifest(target: Path, manifest: ExportManifest) -> None:
     """Replaces the manifest durably: a reader sees the old one or the new one."""
     content = {
         "version": VERSION,

@@ -70,7 +70,7 @@ ABORTED_CARRIED: Final = 1_000  # aborted ranges of a cut range; each adds about
 
 
 @attrs.frozen(kw_only=True)
-class Range:
+class PartitionRange:
     """Offsets [start, end) of a partition."""
 
     partition: TopicPartition
@@ -79,7 +79,7 @@ class Range:
 
 
 @attrs.frozen(kw_only=True)
-class PlannedRange(Range):
+class PlannedRange(PartitionRange):
     """A range, with what a worker needs to read it."""
 
     home: int
@@ -98,7 +98,7 @@ class ReadTask:
     ranges: tuple[PlannedRange, ...]
 
 
-RangeOf = Callable[[PartitionFiles, LogOffsets], Range]
+RangeOf = Callable[[PartitionFiles, LogOffsets], PartitionRange]
 """Returns the range to read, given the files of a partition and the offsets that they hold."""
 
 Survey = Callable[[PartitionFiles], LogOffsets]
@@ -119,7 +119,7 @@ def plan(
     `survey` finds the bounds of a log, and raises or reports its losses. Raises CorruptLog, and what `survey`
     and `range_of` raise.
     """
-    planner = _Planner(layout, range_of, isolation_level, survey)
+    planner = _RangePlanner(layout, range_of, isolation_level, survey)
     sources = [source for partition in partitions if (source := planner.source(partition)).pieces]
     total = sum(source.byte_count for source in sources)
     task_bytes = sizes.task_bytes(total=total, range_count=len(sources))
@@ -132,7 +132,7 @@ class _Source:
     """The range to read of one partition, before it is cut."""
 
     log: PartitionFiles
-    range: Range
+    range: PartitionRange
     pieces: tuple[Piece, ...]
     aborted: tuple[AbortedRange, ...]  # sorted by first offset
     not_indexed: tuple[AbortedRange, ...]  # those of them that no index has
@@ -146,7 +146,7 @@ _Weighed = tuple[PlannedRange, int]  # with its bytes
 
 
 @attrs.frozen
-class _Planner:
+class _RangePlanner:
     layout: LogLayout
     range_of: RangeOf
     isolation_level: IsolationLevel
@@ -174,7 +174,7 @@ class _Planner:
 
 
 def merge_aborted(
-    indexed: Iterable[AbortedRange], walked: Iterable[AbortedRange], range_: Range
+    indexed: Iterable[AbortedRange], walked: Iterable[AbortedRange], range_: PartitionRange
 ) -> tuple[tuple[AbortedRange, ...], tuple[AbortedRange, ...]]:
     """Returns the aborted ranges that overlap a range, sorted by first offset: all of them, and those that
     no index has.
@@ -192,7 +192,7 @@ def merge_aborted(
     return _overlapping([*known.values(), *not_indexed], range_), _overlapping(not_indexed, range_)
 
 
-def _overlapping(ranges: Iterable[AbortedRange], range_: Range) -> tuple[AbortedRange, ...]:
+def _overlapping(ranges: Iterable[AbortedRange], range_: PartitionRange) -> tuple[AbortedRange, ...]:
     found = (a for a in ranges if a.last_offset >= range_.start and a.first_offset < range_.end)
     return tuple(sorted(found, key=_first_offset))
 

@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
 
 from fencepost.protocol.terms import INT64_MAX, TopicPartition
 from fencepost.spark_bridge.partition_files import PartitionFiles
-from fencepost.spark_bridge.planning import Range
+from fencepost.spark_bridge.planning import PartitionRange
 from fencepost.spark_bridge.times import find_timestamp
 
 _NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestamp", "timestamptype"})
@@ -119,7 +119,7 @@ class Wanted:
         """Whether a partition may have a wanted record."""
         return all(test(partition) for test in self.tests)
 
-    def narrowed(self, log: PartitionFiles, range_: Range) -> Range:
+    def narrowed(self, log: PartitionFiles, range_: PartitionRange) -> PartitionRange:
         """The part of a range that may have a wanted record."""
         start, end = max(range_.start, self.low), min(range_.end, self.high)
         if self.since_ms is not None and start < end:

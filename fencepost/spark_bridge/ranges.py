@@ -24,25 +24,25 @@ from fencepost.spark_bridge.options import (
     check_batch,
 )
 from fencepost.spark_bridge.partition_files import DataLoss, LogOffsets, PartitionFiles, find_log_offsets
-from fencepost.spark_bridge.planning import Range, ReadTask, plan
+from fencepost.spark_bridge.planning import PartitionRange, ReadTask, plan
 from fencepost.spark_bridge.times import find_timestamp
 from fencepost.spark_bridge.topics import choose_partitions
 
 
-class Wanted(Protocol):
+class OffsetFilter(Protocol):
     """What a query does not exclude."""
 
     def has(self, partition: TopicPartition) -> bool:
         """Whether a partition may have a wanted record."""
         ...
 
-    def narrowed(self, log: PartitionFiles, range_: Range) -> Range:
+    def narrowed(self, log: PartitionFiles, range_: PartitionRange) -> PartitionRange:
         """The part of a range that may have a wanted record."""
         ...
 
 
 def plan_batch(
-    layout: LogLayout, options: ReadOptions, *, report: Report | None, wanted: Wanted | None = None
+    layout: LogLayout, options: ReadOptions, *, report: Report | None, wanted: OffsetFilter | None = None
 ) -> list[ReadTask]:
     """Returns the tasks of a batch read; losses are reported if the options allow them.
 
@@ -53,7 +53,7 @@ def plan_batch(
     check_named(options.starting, partitions, "starting")
     check_named(options.ending, partitions, "ending")
 
-    def range_of(log: PartitionFiles, bounds: LogOffsets) -> Range:
+    def range_of(log: PartitionFiles, bounds: LogOffsets) -> PartitionRange:
         range_ = batch_range(log, bounds, options=options, report=report)
         return range_ if wanted is None else wanted.narrowed(log, range_)
 
@@ -86,7 +86,7 @@ def check_named(position: Position | None, chosen: Sequence[TopicPartition], edg
 
 def batch_range(
     log: PartitionFiles, bounds: LogOffsets, *, options: ReadOptions, report: Report | None
-) -> Range:
+) -> PartitionRange:
     """Returns the range of a partition: the requested offsets, limited to those that exist.
 
     Raises DataLoss if a requested offset does not exist; with `report` it reports that instead.
@@ -98,7 +98,7 @@ def batch_range(
         if not low <= offset <= high:
             lose(log, name, offset, bounds, options, report)
     start, end = max(low, start), min(high, end)
-    return Range(partition=log.partition, start=min(start, end), end=end)
+    return PartitionRange(partition=log.partition, start=min(start, end), end=end)
 
 
 def starting_offset(log: PartitionFiles, bounds: LogOffsets, options: ReadOptions, *, usual: Edge) -> int:

@@ -23,7 +23,7 @@ from fencepost.protocol.terms import INT64_MAX, TopicPartition
 from fencepost.spark_bridge.columns import Column, decoded_columns
 from fencepost.spark_bridge.equal_lengths import Grid, Grids, Shape, read_grids
 from fencepost.spark_bridge.partition_files import CorruptLog
-from fencepost.spark_bridge.planning import Range
+from fencepost.spark_bridge.planning import PartitionRange
 from fencepost.spark_bridge.scanning import RangeScan
 
 ROWS_PER_BATCH: Final = (
@@ -125,7 +125,7 @@ class Rows:
     def is_full(self) -> bool:
         return self.row_count >= ROWS_PER_BATCH or self.byte_count >= BYTES_PER_BATCH
 
-    def add(self, header: BatchHeader, columns: Columns | Grids | None, range_: Range) -> None:
+    def add(self, header: BatchHeader, columns: Columns | Grids | None, range_: PartitionRange) -> None:
         """Adds the records of a batch with offsets in the range.
 
         `columns` is None if no requested column needs decoded records.
@@ -260,7 +260,9 @@ def record_batches(scans: Iterable[RangeScan], columns: Sequence[Column]) -> Ite
             yield batch
 
 
-def _fill(rows: Rows, batches: Iterator[tuple[Range, BatchHeader, memoryview]], *, decodes: bool) -> bool:
+def _fill(
+    rows: Rows, batches: Iterator[tuple[PartitionRange, BatchHeader, memoryview]], *, decodes: bool
+) -> bool:
     """Collects rows until one Arrow batch is full; returns False if there are no more batches."""
     for range_, header, batch in batches:
         if not header.record_count:

@@ -38,7 +38,7 @@ CHUNK_BYTES: Final = 8 << 20
 VisibleBatch = tuple[BatchHeader, memoryview]
 
 
-class StoredBatch(NamedTuple):
+class LocatedBatch(NamedTuple):
     """A batch where it lies: base offset of the segment, byte at which it begins, and what was read of it."""
 
     base_offset: int
@@ -133,7 +133,7 @@ class RangeScan:
             if header.next_offset >= self.range.end:
                 return
 
-    def stored(self) -> Iterator[StoredBatch]:
+    def stored(self) -> Iterator[LocatedBatch]:
         """Yields every batch that ends in the range, visible or not."""
         for batch in self._batches():
             if batch.header.last_offset >= self.range.end:
@@ -170,7 +170,7 @@ class RangeScan:
                 f"{index_advice(self._layout)}"
             )
 
-    def _batches(self) -> Iterator[StoredBatch]:
+    def _batches(self) -> Iterator[LocatedBatch]:
         """Yields the batches of the pieces."""
         pieces = list(self.range.pieces)
         while pieces:
@@ -181,7 +181,7 @@ class RangeScan:
                     for at, header, batch in self._walk(file, position, piece.stop):
                         if header.next_offset > self._resumed_at:
                             self._check_order(header)
-                            yield StoredBatch(piece.base_offset, at, header, batch)
+                            yield LocatedBatch(piece.base_offset, at, header, batch)
                         position = at + header.size
             except (MissingFile, ProtocolViolation) as problem:
                 pieces = self._pieces_after(problem, piece, position, pieces)

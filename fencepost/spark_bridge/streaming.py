@@ -45,7 +45,7 @@ from fencepost.spark_bridge.columns import Column
 from fencepost.spark_bridge.losses import Loss
 from fencepost.spark_bridge.options import ReadOptions, check_stream
 from fencepost.spark_bridge.partition_files import DataLoss, LogOffsets, PartitionFiles, with_listing
-from fencepost.spark_bridge.planning import Range, ReadTask, plan
+from fencepost.spark_bridge.planning import PartitionRange, ReadTask, plan
 from fencepost.spark_bridge.ranges import check_named, lose, readable, starting_offset
 from fencepost.spark_bridge.stream_offsets import CLUSTER, Offsets, decode_offsets, encode_offsets, limited
 from fencepost.spark_bridge.surveys import Surveys
@@ -132,7 +132,7 @@ class LogStream:
             survey=self._surveys.find,
         )
 
-    def _range(self, start: Offsets, end: Offsets, log: PartitionFiles, bounds: LogOffsets) -> Range:
+    def _range(self, start: Offsets, end: Offsets, log: PartitionFiles, bounds: LogOffsets) -> PartitionRange:
         low, high = readable(bounds, self._options)
         first, last = start[log.partition], end[log.partition]
         if first < low:
@@ -150,7 +150,7 @@ class LogStream:
                 f"the stream was at offset {last} of {log.partition}, which ends at {high} now",
             )
         first, last = max(first, low), min(last, high)
-        return Range(partition=log.partition, start=min(first, last), end=last)
+        return PartitionRange(partition=log.partition, start=min(first, last), end=last)
 
     def _partitions(self, layout: LogLayout) -> list[TopicPartition]:
         return choose_partitions(layout.partitions(), self._options, layout.location)

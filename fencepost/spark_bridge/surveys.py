@@ -13,7 +13,7 @@ from fencepost.spark_bridge.losses import Report
 from fencepost.spark_bridge.partition_files import LogOffsets, PartitionFiles, find_log_offsets
 
 
-class _Known(NamedTuple):
+class _Surveyed(NamedTuple):
     log: PartitionFiles
     offsets: LogOffsets
 
@@ -23,7 +23,7 @@ class Surveys:
 
     def __init__(self, report: Report | None) -> None:
         self._report = report
-        self._known: dict[TopicPartition, _Known] = {}
+        self._known: dict[TopicPartition, _Surveyed] = {}
 
     def find(self, log: PartitionFiles) -> LogOffsets:
         """The bounds of a log; raises what `find_log_offsets` raises."""
@@ -34,7 +34,7 @@ class Surveys:
             log.walked.update(known.log.walked)
         if known is None or log != known.log:
             since = None if known is None else known.offsets
-            known = _Known(log, find_log_offsets(log, since=since, report=self._report))
+            known = _Surveyed(log, find_log_offsets(log, since=since, report=self._report))
             self._known[log.partition] = known
         return known.offsets
 

@@ -24,7 +24,7 @@ def walk_unindexed(log: PartitionFiles, start: int, *, upper: int) -> list[Abort
     segments = log.segments[log.segment_index(start) :]
     if log.unindexed.isdisjoint(segment.base_offset for segment in segments):
         return []
-    walk = _Walk(log, start, upper)
+    walk = _MarkerWalk(log, start, upper)
     for segment in segments:
         if walk.is_done or (segment.base_offset >= upper and walk.transactions.first_offset is None):
             break
@@ -32,7 +32,7 @@ def walk_unindexed(log: PartitionFiles, start: int, *, upper: int) -> list[Abort
     return walk.found
 
 
-class _Walk:
+class _MarkerWalk:
     """One pass over the headers that a range needs."""
 
     def __init__(self, log: PartitionFiles, start: int, upper: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.audit.waiting import ABORT_INTERVAL_MS, STANDSTILL_MS, PartitionEnd, judge_open
+from fencepost.audit.stalled_readers import ABORT_INTERVAL_MS, STANDSTILL_MS, PartitionEnd, judge_open
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
 from fencepost.protocol.batches import read_header

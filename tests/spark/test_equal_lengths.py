@@ -19,7 +19,7 @@ from fencepost.protocol.terms import TopicPartition
 from fencepost.spark_bridge import equal_lengths
 from fencepost.spark_bridge.columns import Column
 from fencepost.spark_bridge.equal_lengths import RECORDS_MIN, Grids, read_grids
-from fencepost.spark_bridge.planning import Range
+from fencepost.spark_bridge.planning import PartitionRange
 from fencepost.spark_bridge.rows import Rows
 from tests.protocol.batches_drawn import stranger
 from tests.spark.logs import COMMITTED, new_log, read, visible
@@ -47,7 +47,7 @@ def by_grids(batch: Batch, header: BatchHeader) -> Columns | Grids:
 
 def rows_of(drawn: Sequence[Batch], reader: Any, start: int = 0, end: int = 1_000) -> Any:
     """The rows by column, or why there are none. Every batch begins at offset 0."""
-    range_ = Range(partition=TopicPartition("orders", 0), start=start, end=end)
+    range_ = PartitionRange(partition=TopicPartition("orders", 0), start=start, end=end)
     rows = Rows(COLUMNS)
     try:
         for batch in drawn:

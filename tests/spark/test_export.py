@@ -25,8 +25,8 @@ from fencepost.protocol.terms import TopicPartition
 from fencepost.spark_bridge import export as module
 from fencepost.spark_bridge.export import (
     Exported,
+    ExportManifest,
     Gap,
-    Manifest,
     UnusableExport,
     export,
     read_manifest,
@@ -124,7 +124,7 @@ def test_an_export_that_ends_between_two_steps_is_repeated(
     def die(*_: object) -> None:
         raise Killed
 
-    def write(target: Path, manifest: Manifest) -> None:
+    def write(target: Path, manifest: ExportManifest) -> None:
         if manifest.exports:  # the first manifest is of none
             raise Killed
         write_manifest(target, manifest)
@@ -173,7 +173,7 @@ def test_what_is_refused(source: Source, tmp_path: Path) -> None:
     target.mkdir()
     with module.locked(target), pytest.raises(UnusableExport, match="another export"):
         plan(source.directory, target)
-    write_manifest(target, Manifest(cluster_id="other", offsets={}))
+    write_manifest(target, ExportManifest(cluster_id="other", offsets={}))
     with pytest.raises(UnusableExport, match="has records of cluster other"):
         plan(source.directory, target)
     (target / "manifest.json").write_text("{")
@@ -224,7 +224,7 @@ def manifest_of(target: Path, directory: Path, end: int, **others: Any) -> None:
     target.mkdir(exist_ok=True)
     cluster_id = open_layout([DiskStorage(directory, read_only=True)]).cluster_id
     offsets = {TopicPartition("orders", 0): end}
-    write_manifest(target, Manifest(cluster_id=cluster_id, offsets=offsets, **others))
+    write_manifest(target, ExportManifest(cluster_id=cluster_id, offsets=offsets, **others))
 
 
 def test_a_log_that_ends_before_the_exported_offset_is_refused(source: Source, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ same rows.
 
 # Theory of operation
 #
-# A table is a `Table`: names and types of its columns, a plan, and the rows of a task. Each stands in a file
-# of its own and knows nothing of Spark. `arrow.py` makes Arrow record batches of the rows, with the columns
-# that a query asks for.
+# A table is a `SourceTable`: names and types of its columns, a plan, and the rows of a task. Each stands in
+# a file of its own and knows nothing of Spark. `arrow.py` makes Arrow record batches of the rows, with the
+# columns that a query asks for.
 #
 #   batches        one row per batch, from headers alone           a task is a range of offsets
 #   partitions     one row per partition                           a task is a few partitions

@@ -22,11 +22,11 @@ from fencepost.protocol.terms import (
 )
 from fencepost.spark_bridge.options import ReadOptions
 from fencepost.spark_bridge.partition_files import CorruptLog, LogOffsets, PartitionFiles, find_log_offsets
-from fencepost.spark_bridge.planning import PlannedRange, Range, plan
+from fencepost.spark_bridge.planning import PartitionRange, PlannedRange, plan
 from fencepost.spark_bridge.ranges import batch_range
-from fencepost.spark_bridge.scanning import RangeScan, StoredBatch
+from fencepost.spark_bridge.scanning import LocatedBatch, RangeScan
 from fencepost.spark_bridge.tables.headers import HeaderScan
-from fencepost.spark_bridge.tables.table import Row, Table, place, time_or_none
+from fencepost.spark_bridge.tables.table import Row, SourceTable, place, time_or_none
 from fencepost.spark_bridge.topics import choose_partitions
 
 COLUMNS: Final = {
@@ -72,7 +72,7 @@ def plan_headers(layout: LogLayout, options: ReadOptions) -> list[HeaderTask]:
     everything = attrs.evolve(options, isolation_level=IsolationLevel.READ_UNCOMMITTED)
     opened: dict[TopicPartition, Opened] = {}
 
-    def range_of(log: PartitionFiles, offsets: LogOffsets) -> Range:
+    def range_of(log: PartitionFiles, offsets: LogOffsets) -> PartitionRange:
         opened[log.partition] = {each.producer_id: each.first_offset for each in offsets.open_transactions}
         return batch_range(log, offsets, options=everything, report=options.report)
 
@@ -102,7 +102,7 @@ def read_batches(
             yield _row(layout, scan, opened, batch, verifies=verifies)
 
 
-def _row(layout: LogLayout, scan: HeaderScan, opened: Opened, batch: StoredBatch, *, verifies: bool) -> Row:
+def _row(layout: LogLayout, scan: HeaderScan, opened: Opened, batch: LocatedBatch, *, verifies: bool) -> Row:
     header, range_ = batch.header, scan.range
     marker = read_stored_marker(batch, range_.partition)
     return (
@@ -131,7 +131,7 @@ def _row(layout: LogLayout, scan: HeaderScan, opened: Opened, batch: StoredBatch
     )
 
 
-def read_stored_marker(batch: StoredBatch, partition: TopicPartition) -> Marker | None:
+def read_stored_marker(batch: LocatedBatch, partition: TopicPartition) -> Marker | None:
     """The marker in a batch, None for other batches; CorruptLog if a control batch cannot be read."""
     if not batch.header.is_control:
         return None
@@ -164,4 +164,4 @@ def compression_name(bits: int) -> str:
     return Compression(bits).name.lower() if bits in set(Compression) else str(bits)
 
 
-BATCHES: Final = Table(columns=COLUMNS, plan=plan_headers, rows=read_batches)
+BATCHES: Final = SourceTable(columns=COLUMNS, plan=plan_headers, rows=read_batches)

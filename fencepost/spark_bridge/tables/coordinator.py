@@ -14,10 +14,10 @@ from fencepost.protocol.transaction_log import TransactionRecord, read_transacti
 from fencepost.spark_bridge.losses import Report
 from fencepost.spark_bridge.options import ReadOptions
 from fencepost.spark_bridge.partition_files import CorruptLog, with_listing
-from fencepost.spark_bridge.scanning import RangeScan, StoredBatch
+from fencepost.spark_bridge.scanning import LocatedBatch, RangeScan
 from fencepost.spark_bridge.tables.table import (
     Row,
-    Table,
+    SourceTable,
     names_of,
     place,
     plan_partitions,
@@ -49,7 +49,7 @@ class WrittenState(NamedTuple):
     transactional_id: str
     record: TransactionRecord | None
     partition: TopicPartition
-    stored: StoredBatch
+    stored: LocatedBatch
     file: str
 
 
@@ -113,4 +113,4 @@ def read_states(
                 ) from problem
 
 
-COORDINATOR: Final = Table(columns=COLUMNS, plan=plan_coordinator, rows=read_coordinator)
+COORDINATOR: Final = SourceTable(columns=COLUMNS, plan=plan_coordinator, rows=read_coordinator)

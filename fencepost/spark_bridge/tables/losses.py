@@ -16,7 +16,7 @@ from fencepost.spark_bridge.options import ReadOptions
 from fencepost.spark_bridge.planning import PlannedRange
 from fencepost.spark_bridge.ranges import plan_batch
 from fencepost.spark_bridge.scanning import RangeScan
-from fencepost.spark_bridge.tables.table import Row, Table
+from fencepost.spark_bridge.tables.table import Row, SourceTable
 from fencepost.spark_bridge.topics import missing_from
 
 COLUMNS: Final = {
@@ -92,4 +92,4 @@ def _row(loss: Loss) -> Row:
     return topic, partition, loss.start, loss.end, loss.file, loss.position, loss.reason
 
 
-LOSSES: Final = Table(columns=COLUMNS, plan=plan_losses, rows=read_losses)
+LOSSES: Final = SourceTable(columns=COLUMNS, plan=plan_losses, rows=read_losses)

@@ -13,7 +13,7 @@ from fencepost.protocol.terms import TopicPartition
 from fencepost.spark_bridge.options import ReadOptions
 from fencepost.spark_bridge.partition_files import PartitionFiles, find_log_offsets, with_listing
 from fencepost.spark_bridge.tables.headers import HeaderScan
-from fencepost.spark_bridge.tables.table import Row, Table, plan_partitions, time_or_none, whole_range
+from fencepost.spark_bridge.tables.table import Row, SourceTable, plan_partitions, time_or_none, whole_range
 
 COLUMNS: Final = {
     "topic": "string",
@@ -78,4 +78,4 @@ def _begun(
     return None
 
 
-PARTITIONS: Final = Table(columns=COLUMNS, plan=plan_partitions, rows=read_partitions)
+PARTITIONS: Final = SourceTable(columns=COLUMNS, plan=plan_partitions, rows=read_partitions)

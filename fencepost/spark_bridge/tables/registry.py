@@ -11,10 +11,10 @@ from fencepost.spark_bridge.tables.batches import BATCHES
 from fencepost.spark_bridge.tables.coordinator import COORDINATOR
 from fencepost.spark_bridge.tables.losses import LOSSES
 from fencepost.spark_bridge.tables.partitions import PARTITIONS
-from fencepost.spark_bridge.tables.table import Table
+from fencepost.spark_bridge.tables.table import SourceTable
 from fencepost.spark_bridge.tables.transactions import TRANSACTIONS
 
-TABLES: Final[Mapping[str, Table]] = {
+TABLES: Final[Mapping[str, SourceTable]] = {
     "batches": BATCHES,
     "transactions": TRANSACTIONS,
     "partitions": PARTITIONS,

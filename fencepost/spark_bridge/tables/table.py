@@ -22,7 +22,7 @@ Row = tuple[object, ...]
 
 
 @attrs.frozen(kw_only=True)
-class Table:
+class SourceTable:
     """A table of the source. What `plan` returns, Spark sends to workers one by one."""
 
     columns: Mapping[str, str]

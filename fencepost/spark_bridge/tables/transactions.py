@@ -38,7 +38,7 @@ from fencepost.spark_bridge.tables.coordinator import read_states
 from fencepost.spark_bridge.tables.headers import HeaderScan
 from fencepost.spark_bridge.tables.table import (
     Row,
-    Table,
+    SourceTable,
     names_of,
     place,
     plan_partitions,
@@ -233,4 +233,4 @@ def _read_views(layout: LogLayout, partitions: list[TopicPartition], report: Rep
     return views
 
 
-TRANSACTIONS: Final = Table(columns=COLUMNS, plan=plan_partitions, rows=read_table)
+TRANSACTIONS: Final = SourceTable(columns=COLUMNS, plan=plan_partitions, rows=read_table)
