@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from fencepost.client.shells.sync import Admin as Admin
     from fencepost.client.shells.sync import Consumer as Consumer
     from fencepost.client.shells.sync import Producer as Producer
+    from fencepost.lab.broker_recording import Recording as Recording
     from fencepost.protocol.errors import ErrorCode as ErrorCode
     from fencepost.protocol.errors import FencepostError as FencepostError
     from fencepost.protocol.errors import ProtocolViolation as ProtocolViolation
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from fencepost.testing.assertions import assert_no_open_transactions as assert_no_open_transactions
     from fencepost.testing.broker_process import BrokerProcess as BrokerProcess
     from fencepost.testing.proxy import Proxy as Proxy
-    from fencepost.testing.recording import Recording as Recording
     from fencepost.testing.sweep import SweepFailed as SweepFailed
     from fencepost.testing.sweep import SweepReport as SweepReport
     from fencepost.testing.sweep import sweep as sweep
@@ -124,7 +124,7 @@ _HOMES = {
     "Record": "fencepost.client.consumer_records",
     "RecordMetadata": "fencepost.client.batch",
     "RecordTooLarge": "fencepost.client.errors",
-    "Recording": "fencepost.testing.recording",
+    "Recording": "fencepost.lab.broker_recording",
     "Remedy": "fencepost.protocol.errors",
     "RequestFailed": "fencepost.client.errors",
     "RequestTimeout": "fencepost.client.errors",

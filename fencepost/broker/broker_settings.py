@@ -8,6 +8,7 @@ from __future__ import annotations
 import attrs
 
 from fencepost.broker.access.session import AccessSettings
+from fencepost.broker.feed import Feed
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.observer import Observer
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
@@ -35,3 +36,4 @@ class BrokerSettings:
     metrics_port: int | None = None  # None: no metrics; 0: any free port
     metrics_host: str = "127.0.0.1"
     observer: Observer | None = None
+    feed: Feed | None = None  # None: nobody can follow this broker

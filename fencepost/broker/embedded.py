@@ -27,6 +27,7 @@ from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.fault_handles import Faults, ThreadDesk
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.fault_site import injector_of
+from fencepost.broker.feed import Feed
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.lifecycle import Ready, machine_of, serve
 from fencepost.broker.listeners import PORT_MAX, BoundSockets, bound_sockets, parsed_listener
@@ -169,6 +170,7 @@ class Broker:
         tls_key: str | None = None,
         tls_client_ca: str | None = None,
         observer: Observer | None = None,
+        feed: Feed | None = None,
         faults: Iterable[str] = (),
         metrics_port: int | None = None,
     ) -> None:
@@ -180,7 +182,8 @@ class Broker:
         of the broker under their names in Kafka (docs/clients.md), such as {"num.partitions": 3}. `users`:
         passwords by name; then clients must authenticate. `acls`: the text of an ACL file. `tls_cert`,
         `tls_key`, `tls_client_ca`: PEM files (docs/access.md). `observer`: hears what happens, such as a
-        fencepost.Recording. `faults`: as `fencepost serve --fault` takes them (docs/faults.md).
+        fencepost.Recording. `feed`: a fencepost.StepFeed lets `fencepost lab --broker` follow this broker;
+        None: nobody can. `faults`: as `fencepost serve --fault` takes them (docs/faults.md).
         `metrics_port`: for `/metrics` and `/ready`, on loopback; 0 is any free one (docs/operations.md).
         ValueError if an argument is invalid.
         """
@@ -205,6 +208,7 @@ class Broker:
             node=settings,
             connections=ConnectionSettings(**of_connections),
             observer=None if observer is None else self._users.observing(observer),
+            feed=feed,
             faults=tuple(faults),
             metrics_port=metrics_port,
         )

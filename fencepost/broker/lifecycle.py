@@ -36,6 +36,7 @@ from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.connections import half_of_descriptors, raise_descriptor_limit
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.fault_site import injector_of
+from fencepost.broker.feed import FEED_BYTES
 from fencepost.broker.host import Host, MetadataLost
 from fencepost.broker.listeners import bound_sockets
 from fencepost.broker.memory import MemoryBound
@@ -157,10 +158,15 @@ def _ready(server: Server, metrics: socket.socket | None) -> Ready:
     return Ready(
         server.settings.host,
         server.listener.getsockname()[1],
-        server.connections.memory,
+        _memory(server),
         server,
         None if metrics is None else metrics.getsockname()[1],
     )
+
+
+def _memory(server: Server) -> MemoryBound:
+    bound = server.connections.memory
+    return bound if server.settings.feed is None else bound._replace(feed=FEED_BYTES)
 
 
 @asynccontextmanager

@@ -96,6 +96,23 @@ GROUP_MEMBERS: Final = Limit(
     "1 KiB per member, and its metadata for each protocol; group.max.size counts members",
 )
 
+_FOLLOWING: Final = "`serve --follow` only; the oldest go, and are counted"
+FOLLOWED_STEPS: Final = Limit("steps kept for followers", 20_000, "steps", None, _FOLLOWING)
+FOLLOWED_BYTES: Final = Limit("memory of the steps kept for followers", 16 << 20, "bytes", None, _FOLLOWING)
+FOLLOWED_AT_ONCE: Final = Limit(
+    "steps in one answer to a follower", 1 << 19, "bytes", None, "the follower asks for the next ones"
+)
+FOLLOWERS: Final = Limit(
+    "followers of a broker that wait for its next steps",
+    16,
+    "connections",
+    ErrorCode.POLICY_VIOLATION,
+    "one request for each; pages of one lab share its follower",
+)
+FOLLOW_WAIT: Final = Limit(
+    "time that a follower waits for a step", 1_000, "ms", None, "a longer wait is cut to it"
+)
+
 _OF_FIELDS: Final = {
     "group_id": GROUP_ID,
     "transactional_id": TRANSACTIONAL_ID,
@@ -231,6 +248,11 @@ LIMITS: Final = (
         ErrorCode.UNKNOWN_SERVER_ERROR,
         "message.max.bytes; CoordinatorRuntime, TransactionStateManager",
     ),
+    FOLLOWED_STEPS,
+    FOLLOWED_BYTES,
+    FOLLOWED_AT_ONCE,
+    FOLLOWERS,
+    FOLLOW_WAIT,
     Limit("a response", FRAME_SIZE_MAX, "bytes", ErrorCode.INVALID_REQUEST, "as large as a request"),
     Limit("a batch in any log", BATCH_SIZE_MAX, "bytes", None, "the largest batch that recovery reads"),
 )

@@ -190,6 +190,7 @@ class MemoryBound(NamedTuple):
     requests: int
     answers: int
     in_progress: int
+    feed: int = 0
 
     @property
     def total(self) -> int:
@@ -197,13 +198,14 @@ class MemoryBound(NamedTuple):
 
     def shares(self) -> list[tuple[str, int]]:
         """What needs how many bytes."""
-        return [
+        shares = [
             ("the program", self.program),
             (f"{self.connection_count:,} connections", self.connections),
             ("requests", self.requests),
             ("answers", self.answers),
             ("the request and the answer in progress", self.in_progress),
         ]
+        return [*shares, ("the steps for followers", self.feed)] if self.feed else shares
 
     @classmethod
     def of(cls, settings: ConnectionSettings, *, connections: int, has_tls: bool = False) -> MemoryBound:

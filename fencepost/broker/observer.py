@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import attrs
+
 from fencepost.broker.contract import Append, Input, Outcome, Reply, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.protocol.frames import RequestFrame
@@ -44,3 +46,39 @@ class Observer(Protocol):
     def stepped(self, arrived: Input, outcome: Outcome) -> None:
         """The node took an input and decided."""
         ...
+
+
+@attrs.frozen
+class BothObservers:
+    """Two observers, one after the other."""
+
+    first: Observer
+    second: Observer
+
+    def started(self, node: Node) -> None:
+        self.first.started(node)
+        self.second.started(node)
+
+    def killed(self) -> None:
+        self.first.killed()
+        self.second.killed()
+
+    def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
+        self.first.asked(to, arrived)
+        self.second.asked(to, arrived)
+
+    def answered(self, answer: Reply, lost_because: str | None) -> None:
+        self.first.answered(answer, lost_because)
+        self.second.answered(answer, lost_because)
+
+    def appended(self, append: Append) -> None:
+        self.first.appended(append)
+        self.second.appended(append)
+
+    def struck(self, label: str, to: ReplyTo | None) -> None:
+        self.first.struck(label, to)
+        self.second.struck(label, to)
+
+    def stepped(self, arrived: Input, outcome: Outcome) -> None:
+        self.first.stepped(arrived, outcome)
+        self.second.stepped(arrived, outcome)

@@ -16,7 +16,8 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 #     keep_room               idle or pressed        closes connections that hold what others need
 #
 # More tasks run beside these: two wait for the disk (disk_tasks.py), one for the deadlines of faults
-# (fault_site.py). monitor.py counts and logs what happens here; lifecycle.py starts and ends servers.
+# (fault_site.py), and one answers followers (follow_site.py). monitor.py counts and logs what happens here;
+# lifecycle.py starts and ends servers.
 #
 # `turn` is the heart: it lets the host work until nothing is left to do, and hands all answers to the kernel.
 # What trio's parts cost is measured in docs/performance.md.
@@ -59,12 +60,13 @@ from fencepost.broker.disk_tasks import DiskTasks
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.fault_requests import FAULT_REQUESTS
 from fencepost.broker.fault_site import FaultSite, injector_of
+from fencepost.broker.follow_site import FollowSite, observer_of
 from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, MetadataLost
 from fencepost.broker.monitor import Monitor
 from fencepost.broker.wire_protocols import ProtocolSwitchedOff
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import FrameTooLarge, PeerSpeaksTls, ReplyFrame, RequestFrame, encode_reply
-from fencepost.protocol.messages import BrokerStatusReply, Produce, Request
+from fencepost.protocol.messages import BrokerStatusReply, Follow, Produce, Request
 from fencepost.protocol.secure import TlsFailed
 from fencepost.protocol.wire_protocol import Asked
 
@@ -73,6 +75,7 @@ RECEIVE_SIZE: Final = 1 << 20  # bytes of a large frame per wake-up
 ROUND_NS: Final = 10_000_000
 OUT_OF_RESOURCES_S: Final = 0.1
 IDLE_WAKE_MS: Final = 3_600_000
+PAST_NODE: Final = frozenset({*FAULT_REQUESTS, Follow})
 
 
 @attrs.frozen(kw_only=True)
@@ -115,7 +118,7 @@ class Server:
             protocol=settings.protocol,
         )
         host.answers_pool, host.is_open = self.connections.answers, self.connections.is_open
-        self.observer = settings.observer
+        self.observer = observer_of(settings)
         if self.observer is not None:
             self.observer.started(host.node)
         # One buffer serves all connections: its bytes are copied into frames before the next receive.
@@ -129,6 +132,7 @@ class Server:
         self._in_line = 0  # connections that have yielded and wait for their next turn
         self.faults = injector_of(settings) if faults is None else faults
         self.fault_site = FaultSite(self, self.faults)
+        self.follow_site = FollowSite(self, None if settings.feed is None else settings.feed.buffer)
         self.faults.attach(self.fault_site)
         self._disk_tasks = DiskTasks(host, self.faults, self.monitor.counters, turn=self.turn)
 
@@ -140,6 +144,7 @@ class Server:
         nursery.start_soon(self._disk_tasks.sync)
         nursery.start_soon(self._disk_tasks.keep_clean)
         nursery.start_soon(self.fault_site.keep_faults)
+        nursery.start_soon(self.follow_site.keep_followed)
 
     def kill(self, *, loses_power: bool = False, restarts_after_ms: int | None = None) -> None:
         """End the server as SIGKILL ends a process: from now on it neither writes nor sends. May be called
@@ -150,6 +155,7 @@ class Server:
             self.fault_site.is_held = True
             if self.observer is not None:
                 self.observer.killed()
+                self.follow_site.hurry()
             self.scope.cancel()
             for connection in list(self.connections.opened.values()):
                 connection.reset()
@@ -174,6 +180,8 @@ class Server:
         host.tick(now)
         if self.fault_site.goes_by_steps:
             self.fault_site.work_by_steps(now)
+            if self.fault_site.is_held:
+                self.follow_site.hurry()
         else:
             while not host.is_idle:
                 # Answers leave together, but before work that no client waits for, such as markers: a commit
@@ -213,8 +221,14 @@ class Server:
         if self.connections.answers.free < 0:
             self.connections.shrink()
 
+    def reply_past_node(self, answer: Reply) -> None:
+        """Send an answer at once: past all faults, and before the answers of the node that wait."""
+        connection = self.connections.opened.get(answer.to.connection)
+        if connection is not None and connection.end(answer.to.correlation_id) is not None:
+            self._go_on(connection, self._answered(connection, answer))
+
     def _answered(self, connection: Connection, answer: Reply) -> Asked:
-        """What an answer of the node leads to."""
+        """What an answer leads to."""
         number, session, protocol = answer.to.correlation_id, connection.session, connection.protocol
         try:
             if session is not None:
@@ -371,8 +385,8 @@ class Server:
             if allowed is None:
                 return
             request = allowed
-        if type(request) in FAULT_REQUESTS:
-            self.fault_site.control(connection, request, to)
+        if type(request) in PAST_NODE:
+            self._control(connection, request, to)
             return
         received = Received(
             request,
@@ -383,6 +397,13 @@ class Server:
         )
         if not (self.faults.is_active and self.faults.keeps_request(connection, received)):
             self.host.offer(received)
+
+    def _control(self, connection: Connection, request: Request, to: ReplyTo) -> None:
+        """Answer a request that no node sees."""
+        if type(request) is Follow:
+            self.follow_site.control(connection, request, to)
+        else:
+            self.fault_site.control(connection, request, to)
 
     def _authorized(self, connection: Connection, session: Session, arrived: RequestFrame) -> Request | None:
         """The part of the request that the principal may have carried out; None if it is answered already."""

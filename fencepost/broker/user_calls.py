@@ -24,10 +24,15 @@ class ObserverFailed(FencepostError):
     """
 
 
+def _no_report(what: str, problem: BaseException) -> None:
+    """Whoever stops the broker gets the error."""
+
+
 @attrs.define(eq=False)
 class UserCalls:
-    """The functions of one user, and the first error of each."""
+    """The functions of one user, and the first error of each. `report` hears of an error at once."""
 
+    report: Callable[[str, BaseException], None] = _no_report
     failures: list[tuple[str, BaseException]] = attrs.Factory(list[tuple[str, BaseException]])
 
     def guarded(self, what: str, call: Callable[..., None]) -> Callable[..., None]:
@@ -42,6 +47,7 @@ class UserCalls:
                 except BaseException as problem:  # noqa: BLE001 - also pytest.fail(), which is no Exception
                     is_over = True
                     self.failures.append((what, problem))
+                    self.report(what, problem)
 
         return guard
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.client.arguments import Count, FaultId, NodeId, OffsetOrEnd, Timestamp
+from fencepost.client.arguments import Count, FaultId, NodeId, Offset, OffsetOrEnd, Timestamp
 from fencepost.client.calls import CallScript, RequestCalls
 from fencepost.client.errors import RequestFailed
 from fencepost.client.group_offsets import ConsumerGroupMetadata, offsets_to_commit
@@ -497,6 +497,20 @@ class AdminCalls(RequestCalls):
         such fault.
         """
         yield from self.ask(m.RemoveFaults(fault_ids=(fault_id,), keeps=False), ANY_NODE)
+
+    # --- steps ----------------------------------------------------------------------------------------------
+
+    def follow(
+        self, run: str = "", after: Offset = 0, *, bytes_max: Count = 1 << 18, wait_ms: Count = 500
+    ) -> CallScript[m.FollowReply]:
+        """Waits for the next steps of a broker that was started with `--follow`, for pictures of it.
+
+        `run`, `after`: of the steps that came before, as the last reply had them; nothing at first.
+        `bytes_max`: of the steps in the reply. `wait_ms`: how long to wait for a step; a second at most. The
+        `run` of the reply is empty if the broker does not let itself be followed.
+        """
+        request = m.Follow(run=run, after=after, bytes_max=bytes_max, wait_ms=wait_ms)
+        return (yield from self.ask(request, ANY_NODE))
 
 
 def _topics(reply: m.MetadataReply) -> list[TopicDescription]:

@@ -1217,6 +1217,50 @@ class RemoveFaultsReply:
     faults: tuple[FaultResult, ...]
 
 
+# --- the steps of a broker: Fencepost's own, in no version of Kafka -----------------------------------------
+
+
+@value(kw_only=True)
+class Follow:
+    """Wait for the next steps of a broker that lets itself be followed (`fencepost lab --broker`).
+
+    `run`: of an earlier reply; empty at first. `after`: how many steps of that run the follower has passed.
+    `bytes_max`: of the steps in the reply; at least one step comes. `wait_ms`: how long to wait for one.
+    """
+
+    run: str
+    after: Int64
+    bytes_max: Int32
+    wait_ms: Int32
+
+
+@value(kw_only=True)
+class FollowedStep:
+    """One step of a broker. `event`: what happened, in msgpack (fencepost/lab/wire_steps.py). `changes`: the
+    new values of what it changed, a map in msgpack; empty if it changed nothing.
+    """
+
+    event: bytes
+    changes: bytes
+
+
+@value(kw_only=True)
+class FollowReply:
+    """The next steps of a broker, `steps`, in their order.
+
+    `run`: names the life of the process; empty: the broker was started without following. `first`: how many
+    steps of this run came before these. `missed`: how many of them the broker no longer keeps, and the
+    follower did not get. `base`: the state before the first step, a map in msgpack; empty if the follower
+    knows it.
+    """
+
+    run: str
+    first: Int64
+    missed: Int64
+    base: bytes
+    steps: tuple[FollowedStep, ...]
+
+
 # --- the status of a broker: Fencepost's own, in no version of Kafka ----------------------------------------
 
 
@@ -1319,6 +1363,7 @@ Request = (
     | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete | SaslHandshake | SaslAuthenticate
     | DescribeConfigs | IncrementalAlterConfigs | CreatePartitions | OffsetForLeaderEpoch
     | ConsumerGroupHeartbeat | ConsumerGroupDescribe | BrokerStatus | AddFaults | ListFaults | RemoveFaults
+    | Follow
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
@@ -1330,7 +1375,7 @@ ReplyBody = (
     | OffsetDeleteReply | DeleteRecordsReply | SaslHandshakeReply | SaslAuthenticateReply
     | DescribeConfigsReply | IncrementalAlterConfigsReply | CreatePartitionsReply | OffsetForLeaderEpochReply
     | ConsumerGroupHeartbeatReply | ConsumerGroupDescribeReply | BrokerStatusReply | AddFaultsReply
-    | ListFaultsReply | RemoveFaultsReply
+    | ListFaultsReply | RemoveFaultsReply | FollowReply
 )  # fmt: skip
 
 
@@ -1402,6 +1447,7 @@ OWN_APIS: Final[tuple[Api, ...]] = (
     _api(10_001, AddFaults, AddFaultsReply, (0, 0)),
     _api(10_002, ListFaults, ListFaultsReply, (0, 0)),
     _api(10_003, RemoveFaults, RemoveFaultsReply, (0, 0)),
+    _api(10_004, Follow, FollowReply, (0, 0)),
 )
 """What no version of Kafka has. The server answers these requests itself; no node sees one."""
 

@@ -17,10 +17,8 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from fencepost.client.consumer_records import ConsumedBatch
 from fencepost.client.shells.sync import Admin, Consumer
+from fencepost.lab.unseen import ASSERTING_CLIENT
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition, TransactionState
-
-ASSERTING_CLIENT: Final = "fencepost-assertions"
-"""The client id under which assertions read; what it asks is in no picture."""
 
 LINES_MAX: Final = 20  # of a message: what has more has one cause, and must fit a screen
 LINE_MAX: Final = 160  # characters

@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from fencepost.broker.embedded import Broker
-from fencepost.testing.recording import Recording
+from fencepost.lab.broker_recording import Recording
 from fencepost.testing.sweep import Lesson
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ import attrs
 from fencepost.broker.fault_requests import FAULT_REQUESTS
 from fencepost.broker.notices import BROKER as BROKER_LOG
 from fencepost.faults.phrases import BROKER, Point, PointKind
+from fencepost.lab.broker_recording import EVENTS_KEPT, Recording
 from fencepost.simulator.world.history import Arrived, Coordinated, Event, History, Lost, Sent, Struck
-from fencepost.testing.recording import EVENTS_KEPT, Recording
 
 LIFE_NUMBERS: Final = 1_000_000_000
 OLDER: Final = ".older"

@@ -31,7 +31,7 @@ from fencepost.testing.sweep import (
 )
 
 if TYPE_CHECKING:
-    from fencepost.testing.recording import Recording
+    from fencepost.lab.broker_recording import Recording
 
 EVENTS_SHOWN: Final = 60  # the last; the drawing has them all
 WIDTH_MIN, WIDTH_MAX = 100, 160

@@ -45,10 +45,9 @@ import attrs
 
 from fencepost.faults.grammar import quoted
 from fencepost.faults.phrases import ANYONE, BROKER, Point, PointKind
+from fencepost.lab.broker_recording import Recording
+from fencepost.lab.unseen import UNSEEN
 from fencepost.protocol.errors import FencepostError
-from fencepost.testing.assertions import ASSERTING_CLIENT
-from fencepost.testing.recording import Recording
-from fencepost.testing.topic import FIXTURE_CLIENT
 
 if TYPE_CHECKING:
     from fencepost.broker.embedded import Broker
@@ -62,7 +61,7 @@ HUNG_EXIT: Final = 1
 GIVE_UP_AFTER_S: Final = 5.0  # after a run should have ended
 POINTS_MAX: Final = 1_000
 ROWS_MAX: Final = 40  # of a table on a screen
-_OURS: Final = frozenset({ASSERTING_CLIENT, FIXTURE_CLIENT})
+
 _COORDINATOR: Final = "coordinator of "
 _NAME: Final = re.compile(r"[^ #]+")
 NOTHING: Final = (
@@ -267,7 +266,7 @@ class Lesson:
         """Note a point that can be swept, with its number among those of its kind."""
         if point.is_before or point.kind not in (PointKind.SENDS, PointKind.DECIDES):
             return
-        if point.kind is PointKind.SENDS and point.who not in _OURS:
+        if point.kind is PointKind.SENDS and point.who not in UNSEEN:
             self._clients.add(point.who)
         self._whats.add(point.what)
         # What cannot be written as a name is anyone: then the requests of all clients count.
@@ -283,7 +282,7 @@ class Lesson:
         if point.kind is PointKind.DECIDES:
             return not only or point.what in only
         is_wanted = point.what in only if only else point.what not in LOOKING
-        return is_wanted and point.who not in _OURS and (not clients or point.who in clients)
+        return is_wanted and point.who not in UNSEEN and (not clients or point.who in clients)
 
     def missing(self) -> str:
         """Why a sweep would test less than it was asked for; "" if it would not."""

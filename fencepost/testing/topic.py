@@ -6,10 +6,8 @@ import re
 from typing import Final
 
 from fencepost.client.shells.sync import Admin
+from fencepost.lab.unseen import FIXTURE_CLIENT
 from fencepost.testing.assertions import HasAddress
-
-FIXTURE_CLIENT: Final = "fencepost-fixtures"
-"""The client id under which fixtures work; what it asks is in no picture."""
 
 NAME_MAX: Final = 249  # Kafka's limit
 

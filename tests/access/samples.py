@@ -152,6 +152,7 @@ SAMPLES: Final[dict[type[Any], Samples]] = {
     m.AddFaults: (lambda: m.AddFaults(faults=("when broker sends EndTxn reply #999 do drop",)),),
     m.ListFaults: (m.ListFaults,),
     m.RemoveFaults: (lambda: m.RemoveFaults(fault_ids=(), keeps=False),),
+    m.Follow: (lambda: m.Follow(run="", after=0, bytes_max=1, wait_ms=0),),
     m.BrokerStatus: (m.BrokerStatus,),
     m.DeleteGroups: (lambda: m.DeleteGroups(groups=("absent",)),),
     m.OffsetDelete: (lambda: m.OffsetDelete(group_id=GROUP, partitions=_of_topics(TOPIC)),),

@@ -267,7 +267,12 @@ DOCUMENTED = {
     "ConsumerGroupHeartbeat": {"Group Read", "Topic Describe"},
     "ConsumerGroupDescribe": {"Group Describe", "Topic Describe"},
 }
-OWN = {"AddFaults": {"Cluster Alter"}, "ListFaults": {"Cluster Describe"}, "RemoveFaults": {"Cluster Alter"}}
+OWN = {
+    "AddFaults": {"Cluster Alter"},
+    "ListFaults": {"Cluster Describe"},
+    "RemoveFaults": {"Cluster Alter"},
+    "Follow": {"Cluster ClusterAction"},
+}
 """Of requests that Kafka does not have."""
 
 

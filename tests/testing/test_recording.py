@@ -8,10 +8,10 @@ import confluent_kafka
 import pytest
 
 from fencepost import Broker, Consumer, Producer
+from fencepost.lab import broker_recording as recording
+from fencepost.lab.broker_recording import Recording
 from fencepost.simulator.draw.fates import follow
 from fencepost.simulator.world.history import Appended, Bounded, Coordinated, Sent, Struck
-from fencepost.testing import recording
-from fencepost.testing.recording import Recording
 from fencepost.testing.topic import create_topic
 
 

@@ -38,6 +38,8 @@ MORE: Final = {
     "DescribedConfig": "fencepost.protocol.messages",
     "ConfigSynonym": "fencepost.protocol.messages",
     "DescribedFault": "fencepost.protocol.messages",
+    "FollowReply": "fencepost.protocol.messages",
+    "FollowedStep": "fencepost.protocol.messages",
     "BrokerStatusReply": "fencepost.protocol.messages",
     "TopicStatus": "fencepost.protocol.messages",
     "StateCount": "fencepost.protocol.messages",
@@ -93,6 +95,7 @@ TYPES: Final = {
     "NodeSettings": "Settings of a broker, most of them under Kafka's names with underscores; "
     "in `fencepost.broker.settings`.",
     "Observer": "What hears each step of a broker; a Recording is one.",
+    "Feed": "What keeps the last steps of a broker for those who follow it; a StepFeed is one.",
     "HasAddress": "A broker, or another object with an `address`.",
     "Identity": '"key", "value", or a function of a record that returns what can be a key of a dictionary.',
     "Records": "The name of a topic, a TopicPartition, or an iterable of records, batches or plain values.",

@@ -43,7 +43,7 @@ PAGES: Final[dict[str, Page]] = {
          "ConfigSource", "ConfigType", "TransactionListing", "TransactionDescription", "TransactionState",
          "ProducerDescription", "GroupListing", "GroupDescription", "MemberDescription", "GroupState",
          "GroupType", "DescribedFault", "BrokerStatusReply", "TopicStatus", "StateCount", "RequestStatus",
-         "DiskProblem"),
+         "DiskProblem", "FollowReply", "FollowedStep"),
     ),
     "values": (
         "Values of all clients",

@@ -281,4 +281,6 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
     m.AddFaults: RequestRights((_need(_R.CLUSTER, _O.ALTER),)),
     m.ListFaults: RequestRights((_need(_R.CLUSTER, _O.DESCRIBE),)),
     m.RemoveFaults: RequestRights((_need(_R.CLUSTER, _O.ALTER),)),
+    # A follower sees the records of every topic, as a replica of Kafka does.
+    m.Follow: RequestRights((_CLUSTER_ACTION,)),
 }  # fmt: skip

@@ -320,6 +320,7 @@ class AsyncAdmin(AdminClient[AsyncDriver]):
     list_faults = awaited(AdminCalls.list_faults)
     end_fault = awaited(AdminCalls.end_fault)
     remove_fault = awaited(AdminCalls.remove_fault)
+    follow = awaited(AdminCalls.follow)
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -310,6 +310,7 @@ class Admin(AdminClient[Driver]):
     list_faults = blocking(AdminCalls.list_faults)
     end_fault = blocking(AdminCalls.end_fault)
     remove_fault = blocking(AdminCalls.remove_fault)
+    follow = blocking(AdminCalls.follow)
 
     def close(self) -> None:
         """Closes the connections."""

@@ -1,5 +1,5 @@
 """Records what happens at a running broker as a history, the same that the simulator draws: the space-time
-table of a failed test, and its drawing.
+table of a failed test, its drawing, and the steps that the lab follows (feed.py).
 
 Rule: it looks and never touches. It keeps the last events, bounded, and says how many it left out.
 """
@@ -23,9 +23,10 @@ from fencepost.broker.contract import Append, Durable, Input, Outcome, Received,
 from fencepost.broker.fault_injector import UNNAMED
 from fencepost.broker.node import Node
 from fencepost.faults.phrases import BROKER
+from fencepost.lab.unseen import UNSEEN
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.frames import RequestFrame
-from fencepost.protocol.messages import API_BY_REQUEST, Api
+from fencepost.protocol.messages import API_BY_REQUEST, Api, Follow
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
@@ -46,13 +47,13 @@ from fencepost.simulator.world.history import (
     Struck,
 )
 from fencepost.simulator.world.labels import UNTOLD, batch_label, reply_label, request_label
-from fencepost.testing.assertions import ASSERTING_CLIENT
-from fencepost.testing.topic import FIXTURE_CLIENT
 
 EVENTS_KEPT: Final = 20_000  # about 10 MB
 LABEL_MAX: Final = 60
+NAME_MAX: Final = 60
+ASKED_MAX: Final = 10_000  # that get no reply, as those of a client that has left
 DROP: Final = "drop"  # the action of a fault
-_UNSEEN: Final = frozenset({ASSERTING_CLIENT, FIXTURE_CLIENT})
+_UNTOLD: Final = UNTOLD | {Follow.__name__}
 
 
 @attrs.define(eq=False)
@@ -132,9 +133,11 @@ class Recording:
 
     def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
         """A request has arrived."""
-        client, request = arrived.client_id or UNNAMED, arrived.request
-        if client in _UNSEEN or type(request).__name__ in UNTOLD:
+        client, request = lane_of(arrived.client_id), arrived.request
+        if client in UNSEEN or type(request).__name__ in _UNTOLD:
             return
+        while len(self._asked) >= ASKED_MAX:
+            del self._asked[next(iter(self._asked))]
         number = self._leaves(client, BROKER, request_label(request))
         self._asked[to] = _Asked(client, number, API_BY_REQUEST[type(request)])
 
@@ -232,6 +235,12 @@ class Recording:
         if len(self._events) > EVENTS_KEPT:
             self.left_out += EVENTS_KEPT // 2
             del self._events[: EVENTS_KEPT // 2]
+
+
+def lane_of(client_id: str) -> str:
+    """The lane of a client. One that calls itself as the broker is called stands beside it."""
+    name = shortened(client_id, NAME_MAX) or UNNAMED
+    return f"{name} (a client)" if name == BROKER else name
 
 
 def _whole(events: Iterable[Event]) -> tuple[Event, ...]:

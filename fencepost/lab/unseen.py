@@ -1,0 +1,12 @@
+"""Clients that no recording shows: those of a test itself.
+
+Rule: a file without imports, since every assertion about a broker loads it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+ASSERTING_CLIENT: Final = "fencepost-assertions"
+FIXTURE_CLIENT: Final = "fencepost-fixtures"
+UNSEEN: Final = frozenset({ASSERTING_CLIENT, FIXTURE_CLIENT})
