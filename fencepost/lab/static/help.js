@@ -1,0 +1,37 @@
+// The overlay with the keys and the signs of the page. The browser's own dialog: Escape closes it, and the focus returns.
+
+import { html } from "lab/html.js";
+import { useEffect, useRef } from "preact/hooks";
+import { icon } from "lab/icons.js";
+import { KEYS } from "lab/keys.js";
+import { STATES } from "lab/batches.js";
+import { FLAGS } from "lab/words.js";
+
+const WORDS = [
+  ["LSO", "last stable offset: read_committed readers may read below it, because every transaction before it is decided"],
+  ["HW", "high watermark: everything below it is durable, and read_uncommitted readers may read it"],
+  ["7/2", "producer id 7, epoch 2: a newer epoch fences the older one"],
+  ["marker", "a record that says how a transaction ended in this partition: C commit, A abort"],
+  ["guard", "the leader asks the coordinator whether a transaction is open before it takes its first record"],
+];
+
+export function Help({ isOpen, close }) {
+  const dialog = useRef(null);
+  useEffect(() => {
+    if (isOpen && !dialog.current.open) dialog.current.showModal();
+    if (!isOpen && dialog.current.open) dialog.current.close();
+  }, [isOpen]);
+  return html`
+    <dialog ref=${dialog} class="help" data-testid="help-dialog" aria-label="Keys and signs" onClose=${close}>
+      <form method="dialog"><button aria-label="Close help">Close</button></form>
+      <h2>Keys</h2>
+      <dl class="keys">${KEYS.map(({ shown, words }) => html`<div key=${shown}><dt><kbd>${shown}</kbd></dt><dd>${words}</dd></div>`)}</dl>
+      <h2>Signs</h2>
+      <dl class="signs">
+        ${Object.entries(FLAGS).map(([flag, { word }]) => html`<div key=${flag}><dt class=${`flag ${flag}`}>${icon(flag)}</dt><dd>${word}</dd></div>`)}
+        ${Object.entries(STATES).filter(([state]) => state !== "plain").map(([state, { word }]) => html`<div key=${state}><dt><span class=${`sample cell ${state}`}></span></dt><dd>${word}</dd></div>`)}
+      </dl>
+      <h2>Words</h2>
+      <dl class="words">${WORDS.map(([word, meaning]) => html`<div key=${word}><dt>${word}</dt><dd>${meaning}</dd></div>`)}</dl>
+    </dialog>`;
+}

@@ -1,0 +1,110 @@
+// A strip per partition: each record at its offset, in the colour of its producer and the pattern of its transaction's
+// state, with the last stable offset and the high watermark as pointers that move; and the transaction log in words.
+//
+// Rule: offsets have one width, so a pointer's place is its offset; what does not fit is the oldest, and is counted.
+
+import { html } from "lab/html.js";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { Panel } from "lab/panel.js";
+import { logAt, records, STATES, stateOf } from "lab/batches.js";
+import { counted, producerName, spaced } from "lab/words.js";
+import { placeAt } from "lab/run.js";
+
+const WORDS = 5; // states of a transaction that are shown
+
+export function Logs({ run, step, state }) {
+  const strips = useRef(null);
+  const cells = useCells(strips);
+  return html`
+    <${Panel} id="panel-logs" title="Logs" kind="logs">
+      <div ref=${strips}>
+        ${run.partitions.map((partition) => html`<${Strip} key=${partition} run=${run} step=${step} partition=${partition} state=${state} cells=${cells} />`)}
+        ${run.transactions.map((id) => html`<${TransactionLog} key=${id} run=${run} step=${step} id=${id} />`)}
+      </div>
+    <//>`;
+}
+
+function Strip({ run, step, partition, state, cells }) {
+  const log = state[`log/${partition}`] ?? { start: 0, end: 0, lso: 0, hw: 0 };
+  const broken = brokenBatches(run, step);
+  const batches = logAt(run, partition, step, cells + 1);
+  const origin = Math.max(log.start ?? 0, log.end - cells + 2, 0);
+  const shown = batches.filter((batch) => batch.last >= origin);
+  const readers = readersOf(run, state, partition);
+  return html`
+    <div class="strip">
+      <h3>${partition}<small>${origin > 0 ? counted(origin, "record") + " before" : ""}</small></h3>
+      <ol class="cells" role="list" aria-label=${`Log of ${partition}: last stable offset ${log.lso}, high watermark ${log.hw}`}>
+        ${log.hw > log.lso && html`<li class="held" aria-hidden="true" style=${{ "--at": Math.max(log.lso - origin, 0), "--count": log.hw - Math.max(log.lso, origin) }}></li>`}
+        ${shown.flatMap((batch) => cellsOf(batch, step, origin, run, broken))}
+        ${pointer("lso", "LSO", log.lso - origin, log.lso)}
+        ${pointer("hw", "HW", log.hw - origin, log.hw)}
+        ${readers.map(({ name, offset }) => pointer("reader", name, offset - origin, offset))}
+      </ol>
+    </div>`;
+}
+
+function cellsOf(batch, step, origin, run, broken) {
+  const state = stateOf(batch, step);
+  const place = run.producerPlace(batch.producer);
+  const colour = `var(--producer-${place < 0 ? "none" : place % 6})`;
+  const isNew = batch.appended === step;
+  const inside = batch.kind === "data" ? records(batch) : [{ value: STATES[state].sign, offset: batch.first }];
+  const who = batch.producer == null || batch.producer < 0 ? "" : `${batch.producer}/${batch.epoch}`;
+  return inside.filter(({ offset }) => offset >= origin).map(({ value, offset }) => html`
+    <li key=${`${batch.index}-${offset}`} class=${`cell ${state} ${isNew ? "new" : ""} ${broken.has(offset) ? "wrong" : ""}`}
+      style=${{ "--at": offset - origin, "--count": 1, "--producer": colour }}
+      title=${`offset ${offset}: ${value}, ${STATES[state].word}${who ? `, ${producerName(run, batch.producer)} epoch ${batch.epoch}` : ""}`}>
+      <span class="offset" aria-hidden="true">${offset}</span>
+      <b>${value}</b>
+      <small>${batch.kind === "data" ? html`${who} ${STATES[state].sign}<span class="sr-only">${STATES[state].word}</span>` : batch.kind}</small>
+    </li>`);
+}
+
+// The offsets whose records broke a rule by this step, as the run says.
+function brokenBatches(run, step) {
+  const found = (run.document.broken ?? []).filter((rule) => rule.step != null && rule.step <= step && rule.batch != null);
+  return new Set(found.flatMap((rule) => records(run.batches[rule.batch]).map(({ offset }) => offset)));
+}
+
+function pointer(kind, word, at, offset) {
+  return html`<li key=${`${kind}-${word}`} class=${`pointer ${kind}`} style=${{ "--at": Math.max(at, 0) }}><span>${at < 0 ? "◂" : ""}${word} ${offset}</span></li>`;
+}
+
+function readersOf(run, state, partition) {
+  const found = Object.entries(state).filter(([key]) => key.startsWith("reader/") && key.endsWith(`/${partition}`));
+  return found.map(([key, offset]) => ({ name: key.slice(7, -partition.length - 1), offset }));
+}
+
+function TransactionLog({ run, step, id }) {
+  const all = run.changed.get(`txn/${id}`) ?? [];
+  const place = placeAt(all, step);
+  const shown = all.slice(Math.max(0, place + 1 - WORDS), place + 1).filter(({ value }) => value);
+  return html`
+    <div class="strip words">
+      <h3>__transaction_state <small>${id}</small></h3>
+      <ol class="said" aria-label=${`What the transaction log says of ${id}`}>
+        ${place + 1 > WORDS && html`<li class="more">…</li>`}
+        ${shown.map(({ step: at, value }, nth) => html`
+          <li key=${at} class=${nth === shown.length - 1 ? "newest" : ""}><b>${spaced(value.state)}</b> ${value.producer}/${value.epoch}${value.partitions?.length ? ` {${value.partitions.join(", ")}}` : ""}</li>`)}
+        ${shown.length === 0 && html`<li class="more">nothing yet</li>`}
+      </ol>
+    </div>`;
+}
+
+// How many offsets fit beside each other.
+function useCells(element) {
+  const [cells, setCells] = useState(12);
+  useLayoutEffect(() => {
+    const measure = () => {
+      const style = getComputedStyle(element.current);
+      const wide = parseFloat(style.getPropertyValue("--cell")) * parseFloat(getComputedStyle(document.documentElement).fontSize);
+      const names = parseFloat(style.getPropertyValue("--names")) * parseFloat(getComputedStyle(document.documentElement).fontSize);
+      setCells(Math.max(4, Math.floor((element.current.clientWidth - names) / wide) - 1));
+    };
+    const observer = new ResizeObserver(measure);
+    observer.observe(element.current);
+    return () => observer.disconnect();
+  }, []);
+  return cells;
+}

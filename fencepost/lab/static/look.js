@@ -1,0 +1,53 @@
+// How the page looks: colours, size of type, height of rows. Rule: what a reader chose is kept for the next page.
+
+import { useEffect, useState } from "preact/hooks";
+
+const THEMES = ["auto", "light", "dark"];
+const ZOOMS = [0.5, 0.75, 1, 1.25, 1.5, 2];
+const ROW = 22; // pixels of a row at 100 %
+const LARGE = 1.5;
+
+export function useLook() {
+  const [theme, setTheme] = useKept("theme", "auto");
+  const [large, setLarge] = useKept("large", false);
+  const [zoom, setZoom] = useKept("zoom", 1);
+  useEffect(() => {
+    document.documentElement.dataset.theme = theme;
+    document.documentElement.classList.toggle("large", large);
+  }, [theme, large]);
+  const nearest = ZOOMS.indexOf(zoom);
+  return {
+    theme,
+    large,
+    zoom,
+    zooms: ZOOMS,
+    unit: Math.round(ROW * zoom * (large ? LARGE : 1)),
+    setZoom,
+    zoomBy: (steps) => setZoom(ZOOMS[Math.max(0, Math.min(ZOOMS.length - 1, nearest + steps))]),
+    toggleLarge: () => setLarge(!large),
+    nextTheme: () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]),
+  };
+}
+
+function useKept(name, otherwise) {
+  const [value, setValue] = useState(() => kept(name) ?? otherwise);
+  const keep = (next) => {
+    setValue(next);
+    store()?.setItem(`fencepost.${name}`, JSON.stringify(next));
+  };
+  return [value, keep];
+}
+
+function kept(name) {
+  const text = store()?.getItem(`fencepost.${name}`);
+  return text == null ? null : JSON.parse(text);
+}
+
+// A browser that forbids storage throws at the mere mention of it; then nothing is kept.
+function store() {
+  try {
+    return window.localStorage;
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,57 @@
+// Where the reader is, and whether the run plays. Rule: one number, the place in the timeline, says it all; the
+// address holds it as #step=42 (two runs: #step=42,40), so that a step can be linked to.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+
+export const SPEEDS = [1, 2, 5, 10, 25, 100]; // steps per second
+const FRAME = 1000 / 25; // faster than this, several steps are taken at once
+
+export function usePlayer(timeline, { opening, following = false }) {
+  const [steps, setSteps] = useState(() => stepsInAddress() ?? opening);
+  const [playing, setPlaying] = useState(false);
+  const [speed, setSpeed] = useState(2);
+  const [isTouched, touch] = useState(stepsInAddress() !== null);
+  const [isTied, tie] = useState(following);
+  const place = isTied ? timeline.last : timeline.placeOfAll(steps);
+  const here = useRef(place);
+  here.current = place;
+
+  const go = (next) => {
+    const bounded = Math.max(0, Math.min(next, timeline.last));
+    touch(true);
+    tie(following && bounded === timeline.last);
+    setSteps(timeline.at(bounded));
+  };
+  const toggle = () => {
+    if (!playing && (place === timeline.last || !isTouched)) go(0);
+    setPlaying(!playing);
+  };
+
+  useEffect(() => {
+    if (!playing) return undefined;
+    const pause = Math.max(1000 / speed, FRAME);
+    const stride = Math.max(1, Math.round((speed * pause) / 1000));
+    const timer = setInterval(() => {
+      if (here.current >= timeline.last) setPlaying(false);
+      else go(here.current + stride);
+    }, pause);
+    return () => clearInterval(timer);
+  }, [playing, speed, timeline]);
+
+  useEffect(() => {
+    if (isTouched && !playing) history.replaceState(null, "", `#step=${timeline.at(place).join(",")}`);
+  }, [place, playing, isTouched, timeline]);
+
+  useEffect(() => {
+    const jump = () => stepsInAddress() && go(timeline.placeOfAll(stepsInAddress()));
+    window.addEventListener("hashchange", jump);
+    return () => window.removeEventListener("hashchange", jump);
+  }, [timeline]);
+
+  return { place, steps: timeline.at(place), go, playing, toggle, pause: () => setPlaying(false), speed, setSpeed };
+}
+
+function stepsInAddress() {
+  const found = /[#&]step=(\d+(?:,\d+)?)/.exec(window.location.hash);
+  return found ? found[1].split(",").map(Number) : null;
+}

@@ -1,0 +1,60 @@
+// What readers of either isolation level see at the selected step, side by side, and where each stands.
+
+import { html } from "lab/html.js";
+import { Panel } from "lab/panel.js";
+import { logAt, visible } from "lab/batches.js";
+import { counted } from "lab/words.js";
+
+const SHOWN = 24;
+const LEVELS = {
+  read_committed: "up to the last stable offset, without aborted data",
+  read_uncommitted: "up to the high watermark, whatever became of it",
+};
+
+export function Readers({ run, step, state }) {
+  return html`
+    <${Panel} id="panel-readers" title="What readers see" kind="readers">
+      <div class="columns">
+        ${Object.entries(LEVELS).map(([isolation, words]) => html`
+          <div class=${`reader ${isolation}`} key=${isolation}>
+            <h3 title=${words}>${isolation}</h3>
+            ${run.partitions.map((partition) => html`<${Sight} run=${run} step=${step} state=${state} partition=${partition} isolation=${isolation} />`)}
+            ${consumersOf(run, state, isolation).map(({ name, where }) => html`<p class="consumer"><b>${name}</b> next reads ${where}</p>`)}
+          </div>`)}
+      </div>
+    <//>`;
+}
+
+function Sight({ run, step, state, partition, isolation }) {
+  const log = state[`log/${partition}`] ?? { lso: 0, hw: 0 };
+  const seen = visible(logAt(run, partition, step, 200), step, log, isolation);
+  const committed = isolation === "read_committed";
+  const next = committed ? log.lso : log.hw;
+  const waiting = committed && log.hw > log.lso ? `waits at ${next}: a transaction is open there` : `next offset ${next}`;
+  return html`
+    <div class="sight">
+      <span class="name">${partition}</span>
+      <ul aria-label=${`${isolation} readers see of ${partition}`}>
+        ${seen.length > SHOWN && html`<li class="more">${counted(seen.length - SHOWN, "record")} …</li>`}
+        ${seen.slice(-SHOWN).map((record) => chip(run, step, record))}
+        ${seen.length === 0 && html`<li class="more">nothing</li>`}
+      </ul>
+      <span class="position">${waiting}</span>
+    </div>`;
+}
+
+function chip(run, step, { batch, value, offset }) {
+  const place = run.producerPlace(batch.producer);
+  const isWrong = (run.document.broken ?? []).some((rule) => rule.batch === batch.index && (rule.step ?? Infinity) <= step);
+  return html`
+    <li key=${offset} class=${isWrong ? "wrong" : ""} style=${{ "--producer": `var(--producer-${place < 0 ? "none" : place % 6})` }}>
+      ${value}${isWrong ? html`<span class="sr-only"> breaks a rule</span>` : null}</li>`;
+}
+
+function consumersOf(run, state, isolation) {
+  const wanted = (run.document.participants ?? []).filter((participant) => participant.isolation === isolation);
+  return wanted.map(({ name }) => {
+    const found = Object.entries(state).filter(([key]) => key.startsWith(`reader/${name}/`));
+    return { name, where: found.map(([key, offset]) => `${key.slice(name.length + 8)} at ${offset}`).join(", ") };
+  }).filter(({ where }) => where);
+}

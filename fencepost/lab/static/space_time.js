@@ -1,0 +1,129 @@
+// The picture of a run: lanes of clients and nodes with the messages between them, the state of each transaction,
+// and the logs as a staircase. A click on a row selects its step.
+//
+// Rule: only rows near those in sight are drawn (in blocks of BLOCK rows, so that scrolling redraws seldom). What
+// has not happened yet lies under a veil, which moves with the step; the marks below it stay as they are.
+
+import { memo } from "lab/memo.js";
+import { html } from "lab/html.js";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Geometry } from "lab/geometry.js";
+import { Marks } from "lab/marks.js";
+
+const BLOCK = 24;
+
+export function SpaceTime({ run, version, rows, step, unit, side, onStep, onMessage, onParticipant }) {
+  const scroller = useRef(null);
+  const { width, height } = useSize(scroller);
+  const geometry = useMemo(() => new Geometry(run, rows, { width: width - 2, unit }), [run, version, rows, width, unit]);
+  const [first, setFirst] = useState(0);
+  const lines = Math.ceil(height / unit / BLOCK) * BLOCK;
+  const last = Math.min(first + lines + 2 * BLOCK, rows.length);
+  const follow = () => setFirst(blockAt(scroller.current.scrollTop, unit));
+  useFollow(scroller, geometry, step, follow);
+  usePrint(setFirst, geometry);
+  const picture = { geometry, first, last: printing() ? rows.length : last, onStep, onMessage, onParticipant, side };
+  return html`
+    <section class="panel space-time" data-testid="panel-space-time" aria-label="Space and time">
+      <div class="scroller" ref=${scroller} onScroll=${follow} tabindex="0" role="group"
+        aria-label="Messages, transactions and logs, one row per step. Arrow keys step.">
+        <${Heads} geometry=${geometry} run=${run} step=${step} side=${side} onParticipant=${onParticipant} />
+        <div class="sheet" style=${{ width: `${geometry.width}px`, height: `${geometry.height + unit}px` }}>
+          <${Current} geometry=${geometry} step=${step} />
+          <${Drawn} ...${picture} />
+          <${Veil} geometry=${geometry} step=${step} />
+        </div>
+      </div>
+    </section>`;
+}
+
+const Drawn = memo(({ geometry, first, last, onStep, onMessage, side }) => {
+  const { unit, width } = geometry;
+  const select = (event) => {
+    const row = first + Math.floor(event.offsetY / unit);
+    if (geometry.rows[row] !== undefined) onStep(geometry.rows[row]);
+  };
+  return html`
+    <svg class="picture" width=${width} height=${(last - first + 1) * unit} viewBox=${viewBox(geometry, first, last)}
+      style=${{ top: `${first * unit}px`, fontSize: `${geometry.type}px` }} aria-hidden="true" onClick=${select}>
+      <${Marks} geometry=${geometry} first=${first} last=${last} side=${side} onStep=${onStep} onMessage=${onMessage} />
+    </svg>`;
+});
+
+function viewBox(geometry, first, last) {
+  return `0 ${first * geometry.unit} ${geometry.width} ${(last - first + 1) * geometry.unit}`;
+}
+
+function Current({ geometry, step }) {
+  const top = geometry.rowOf(step) * geometry.unit;
+  return html`<div class="current" style=${{ top: `${top}px`, height: `${geometry.unit}px` }}></div>`;
+}
+
+function Veil({ geometry, step }) {
+  const top = (geometry.rowOf(step) + 1) * geometry.unit;
+  return html`<div class="veil" style=${{ top: `${top}px` }}></div>`;
+}
+
+function Heads({ geometry, run, step, side, onParticipant }) {
+  const state = run.at(step);
+  const name = (text, x, width, kind, title) => html`
+    <span class=${`head ${kind}`} style=${{ left: `${x}px`, width: `${width}px` }} title=${title}>${text}</span>`;
+  return html`
+    <div class="heads" style=${{ width: `${geometry.width}px`, fontSize: `${geometry.type * 1.08}px` }}>
+      ${name("ms", 0, geometry.time, "time", "Virtual time in milliseconds")}
+      ${[...geometry.lanes].map(([lane, x]) => participant({ lane, x, state, geometry, onParticipant, side, step }))}
+      ${[...geometry.bars].map(([id, x]) => name(`txn ${id}`, x, geometry.bar, "txn", `Transaction ${id} at its coordinator`))}
+      ${[...geometry.logs].map(([log, x]) => name(`log ${log}`, x, geometry.log, "log", `Log of ${log}`))}
+    </div>`;
+}
+
+function participant({ lane, x, state, geometry, onParticipant, side, step }) {
+  const silent = { down: "crashed", paused: "paused" }[state[`participant/${lane}`]];
+  const style = { left: `${x - geometry.lane / 2}px`, width: `${geometry.lane}px` };
+  const inside = html`${lane}${silent ? html` <b class="silent-word">${silent}</b>` : null}`;
+  if (!onParticipant) return html`<span class="head lane" style=${style}>${inside}</span>`;
+  const choose = (event) => onParticipant({ name: lane, step, side, anchor: event.currentTarget.getBoundingClientRect() });
+  return html`<button class="head lane" style=${style} onClick=${choose} data-participant=${lane}>${inside}</button>`;
+}
+
+// The first row of the block that holds this height, one block earlier.
+function blockAt(top, unit) {
+  return Math.max(0, Math.floor(top / unit / BLOCK) - 1) * BLOCK;
+}
+
+// Keeps the step in sight, with more of the past than of the future around it.
+function useFollow(scroller, geometry, step, follow) {
+  useLayoutEffect(() => {
+    const box = scroller.current;
+    const [top, room] = [geometry.rowOf(step) * geometry.unit, box.clientHeight - 3 * geometry.unit];
+    if (top < box.scrollTop + geometry.unit * 2 || top > box.scrollTop + room * 0.86) {
+      box.scrollTop = Math.max(0, top - room * 0.62);
+    }
+    follow();
+  }, [geometry, step]);
+}
+
+function useSize(element) {
+  const [size, setSize] = useState({ width: 700, height: 500 });
+  useLayoutEffect(() => {
+    const measure = () => setSize({ width: element.current.clientWidth, height: element.current.clientHeight });
+    const observer = new ResizeObserver(measure);
+    observer.observe(element.current);
+    measure();
+    return () => observer.disconnect();
+  }, []);
+  return size;
+}
+
+// On paper every row is drawn, whatever is in sight.
+function usePrint(setFirst, geometry) {
+  useEffect(() => {
+    const print = () => setFirst(0);
+    window.addEventListener("beforeprint", print);
+    return () => window.removeEventListener("beforeprint", print);
+  }, [geometry]);
+}
+
+function printing() {
+  return window.matchMedia("print").matches;
+}

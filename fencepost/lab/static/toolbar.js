@@ -1,0 +1,60 @@
+// The controls of a run: playing, stepping, jumping, and how it is shown. Every control has a key; `?` lists them.
+
+import { html } from "lab/html.js";
+import { icon } from "lab/icons.js";
+import { SPEEDS } from "lab/player.js";
+import { Scrub } from "lab/scrub.js";
+import { milliseconds } from "lab/words.js";
+
+const JUMPS = ["fault", "refusal", "marker", "violation"];
+
+export function Toolbar({ timeline, version, player, jump, look, filter, setFilter, setHelp, extras }) {
+  const { place, steps, go, playing, toggle } = player;
+  const [run] = timeline.runs;
+  return html`
+    <header class="toolbar"><div class="tools" role="toolbar" aria-label="Steps of the run">
+      <div class="group">
+        ${button({ id: "first", label: "First step (Home)", onClick: () => go(0), picture: "first" })}
+        ${button({ id: "back", label: "Step back (left arrow)", onClick: () => go(place - 1), picture: "back", disabled: place === 0 })}
+        ${button({ id: playing ? "pause" : "play", label: playing ? "Pause (space)" : "Play (space)", onClick: toggle, picture: playing ? "pause" : "play", kind: "main" })}
+        ${button({ id: "forward", label: "Step forward (right arrow)", onClick: () => go(place + 1), picture: "forward", disabled: place === timeline.last })}
+        ${button({ id: "last", label: "Last step (End)", onClick: () => go(timeline.last), picture: "last" })}
+      </div>
+      <${Scrub} timeline=${timeline} version=${version} place=${place} go=${go} />
+      <output class="counter" data-testid="step-counter">${`step ${steps[0]} of ${run.last}`}<small>${milliseconds(run.steps[steps[0]]?.at ?? 0)} ms</small></output>
+      <div class="group jumps" role="group" aria-label="Next">
+        <span class="word">next</span>
+        ${JUMPS.map((flag) => jumpButton(timeline, place, flag, jump))}
+      </div>
+      <div class="group">
+        ${run.transactions.length > 0 && html`
+          <label>show <select data-testid="filter" value=${filter} onChange=${(event) => setFilter(event.target.value)}>
+            <option value="">all</option>
+            ${run.transactions.map((id) => html`<option key=${id} value=${id}>txn ${id}</option>`)}
+          </select></label>`}
+        <label>speed <select data-testid="speed" value=${player.speed} onChange=${(event) => player.setSpeed(Number(event.target.value))}>
+          ${SPEEDS.map((speed) => html`<option key=${speed} value=${speed}>${speed}/s</option>`)}
+        </select></label>
+        <label>zoom <select data-testid="zoom" value=${look.zoom} onChange=${(event) => look.setZoom(Number(event.target.value))}>
+          ${look.zooms.map((zoom) => html`<option key=${zoom} value=${zoom}>${Math.round(zoom * 100)} %</option>`)}
+        </select></label>
+        <button data-testid="large-type" aria-pressed=${look.large ? "true" : "false"} title="Large type, for a lecture hall (L)" onClick=${look.toggleLarge}>A<span class="bigger">A</span><span class="sr-only"> large type</span></button>
+        ${button({ id: "theme", label: `Colours: ${look.theme} (T)`, onClick: look.nextTheme, picture: "theme" })}
+        ${button({ id: "help", label: "Keys and signs (?)", onClick: () => setHelp(true), picture: "help" })}
+        ${extras}
+      </div>
+    </div></header>`;
+}
+
+function jumpButton(timeline, place, flag, jump) {
+  const found = timeline.next(flag, place);
+  const any = found ?? timeline.next(flag, place, -1);
+  return html`
+    <button key=${flag} class=${`jump ${flag}`} data-testid=${`next-${flag}`} disabled=${any === null && !timeline.runs.some((run) => run.flagged.has(flag))}
+      title=${`Next ${flag} (${flag[0].toUpperCase()}); Shift goes back`} onClick=${(event) => jump(flag, event.shiftKey ? -1 : 1)}>
+      ${icon(flag)}<span>${flag}</span></button>`;
+}
+
+function button({ id, label, onClick, picture, kind = "", disabled = false }) {
+  return html`<button class=${kind} data-testid=${id} aria-label=${label} title=${label} disabled=${disabled} onClick=${onClick}>${icon(picture)}</button>`;
+}

@@ -1,0 +1,90 @@
+// The view of one run, or of two side by side: the root of every page.
+//
+// Properties: `runs` (one or two Run), `divergence` ([left, right] steps, or null), `version` (rises when a live run
+// grows), `following` (stay at the newest step until the reader steps back), and the hooks of the lab: `onMessage`
+// ({number, step, side, anchor}), `onParticipant` ({name, step, side, anchor}), `toolbarExtras`, `aside` (elements).
+
+import { html } from "lab/html.js";
+import { useMemo, useState } from "preact/hooks";
+import { Coordinator } from "lab/coordinator.js";
+import { Help } from "lab/help.js";
+import { useKeys } from "lab/keys.js";
+import { Leader } from "lab/leader.js";
+import { Logs } from "lab/logs.js";
+import { useLook } from "lab/look.js";
+import { Moments } from "lab/moments.js";
+import { usePlayer } from "lab/player.js";
+import { Readers } from "lab/readers.js";
+import { SpaceTime } from "lab/space_time.js";
+import { Timeline } from "lab/timeline.js";
+import { Toolbar } from "lab/toolbar.js";
+import { Verdict } from "lab/verdict.js";
+import { Why } from "lab/why.js";
+
+export function RunView({ runs, divergence = null, version = 0, following = false, onMessage, onParticipant, toolbarExtras, aside }) {
+  const [filter, setFilter] = useState("");
+  const [isHelpOpen, setHelp] = useState(false);
+  const look = useLook();
+  const timeline = useMemo(() => new Timeline(runs, { divergence, transaction: filter }), [...runs, version, divergence, filter]);
+  const opening = useMemo(() => (divergence && runs.length > 1 ? divergence : runs.map((run) => run.opening)), [...runs]);
+  const player = usePlayer(timeline, { opening, following });
+  const jump = (flag, direction) => {
+    const found = timeline.next(flag, player.place, direction) ?? timeline.next(flag, direction > 0 ? -1 : timeline.last + 1, direction);
+    if (found !== null) player.go(found);
+  };
+  useKeys({ player, timeline, jump, look, setHelp });
+  const hooks = { onMessage, onParticipant };
+  return html`
+    <div class=${`view ${runs.length > 1 ? "beside" : "single"} ${aside ? "with-aside" : ""}`}>
+      <${Definitions} />
+      <${Toolbar} timeline=${timeline} version=${version} player=${player} jump=${jump} look=${look} filter=${filter} setFilter=${setFilter} setHelp=${setHelp} extras=${toolbarExtras} />
+      ${timeline.parting !== null && html`<${Divergence} timeline=${timeline} player=${player} />`}
+      <main>
+        ${aside && html`<aside class="aside">${aside}</aside>`}
+        ${runs.map((run, side) => html`<${Side} key=${side} run=${run} version=${version} side=${side} timeline=${timeline} player=${player} look=${look} hooks=${hooks} />`)}
+      </main>
+      <${Help} isOpen=${isHelpOpen} close=${() => setHelp(false)} />
+    </div>`;
+}
+
+function Side({ run, version, side, timeline, player, look, hooks }) {
+  const step = player.steps[side];
+  const state = run.at(step);
+  const onStep = (number) => {
+    player.pause();
+    player.go(timeline.placeOf(number, side));
+  };
+  const shown = { run, version, step, state };
+  return html`
+    <div class="side">
+      <${Verdict} run=${run} onStep=${onStep} />
+      <${Moments} run=${run} version=${version} step=${step} onStep=${onStep} />
+      <${SpaceTime} ...${shown} ...${hooks} rows=${timeline.rows[side]} unit=${look.unit} side=${side} onStep=${onStep} />
+      <div class="panels">
+        <${Why} ...${shown} playing=${player.playing} />
+        <${Logs} ...${shown} />
+        <${Readers} ...${shown} />
+        <${Coordinator} ...${shown} />
+        <${Leader} ...${shown} />
+      </div>
+    </div>`;
+}
+
+function Divergence({ timeline, player }) {
+  const { parting } = timeline;
+  const words = player.place < parting ? "Both runs are the same so far." : player.place === parting ? "Here the runs diverge." : "The runs have diverged; both show the same time.";
+  return html`
+    <p class=${`divergence ${player.place >= parting ? "apart" : ""}`} data-testid="divergence" role="status">
+      ${words} <button onClick=${() => player.go(parting)}>Go to the point of divergence (D)</button></p>`;
+}
+
+// The hatchings of aborted data, one per producer colour: every picture of the page refers to them.
+function Definitions() {
+  return html`
+    <svg class="definitions" width="0" height="0" aria-hidden="true"><defs>
+      ${[0, 1, 2, 3, 4, 5].map((place) => html`
+        <pattern key=${place} id=${`hatch-${place}`} width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+          <line x1="0" y1="0" x2="0" y2="5" stroke-width="3" style=${{ stroke: `var(--producer-${place})` }} />
+        </pattern>`)}
+    </defs></svg>`;
+}

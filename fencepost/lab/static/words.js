@@ -1,0 +1,44 @@
+// Numbers and names in words. Rule: the words alone tell the story; colour and shape repeat it.
+
+export function milliseconds(at) {
+  return `${Math.floor(at / 1e6)}.${String(Math.floor(at / 1e3) % 1000).padStart(3, "0")}`;
+}
+
+export function shortened(text, length) {
+  return text.length <= length ? text : `${text.slice(0, Math.max(length - 1, 0))}…`;
+}
+
+// "app (id 7)", or "id 7" of a producer without transactions.
+export function producerName(run, id) {
+  const known = (run.document.producers ?? []).find((producer) => producer.id === id);
+  return known?.transactional_id ? `${known.transactional_id} (id ${id})` : `id ${id}`;
+}
+
+export function spaced(state) {
+  return state.replace(/([a-z])([A-Z])/g, "$1 $2");
+}
+
+export function counted(count, word) {
+  return `${count} ${word}${count === 1 ? "" : "s"}`;
+}
+
+export const FLAGS = {
+  violation: { sign: "✗", word: "broken rule" },
+  late: { sign: "⧗", word: "late" },
+  fault: { sign: "⚡", word: "fault" },
+  refusal: { sign: "⊘", word: "refusal" },
+  lost: { sign: "╳", word: "lost" },
+  again: { sign: "↻", word: "repeated" },
+  marker: { sign: "◆", word: "marker" },
+};
+
+// The flag of a step that says most about it.
+export function mainFlag(step) {
+  return Object.keys(FLAGS).find((flag) => step.flags.includes(flag)) ?? null;
+}
+
+// A step in a few words that stand for themselves: a fault names the message that it struck.
+export function brief(run, step) {
+  const message = step.kind === "struck" && run.messages.get(step.message);
+  return message ? `${step.note.replace(/ \(\d+\)$/, "")}: ${message.label}` : step.note || step.text;
+}
