@@ -166,25 +166,27 @@ def test_wrong_arguments_are_refused_at_the_call(arguments: dict[str, Any], erro
         BrokerProcess(**arguments)
 
 
+# It runs until its input ends, so that its broker is alive while the test looks for it.
 PROGRAM = """
 import sys, fencepost
 broker = fencepost.BrokerProcess(sys.argv[1]).start()
 print(broker.pid, flush=True)
-if sys.argv[2] == "killed":
-    sys.stdin.read()
+sys.stdin.read()
 """
 
 
 @pytest.mark.parametrize("end", ["returned", "killed"])
 def test_no_process_outlives_the_program_that_started_it(tmp_path: Path, end: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), end],
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as program:  # fmt: skip
+        assert program.stdin is not None
         assert program.stdout is not None
         descriptor = os.pidfd_open(int(program.stdout.readline()))
         if end == "killed":
             program.kill()
+        program.stdin.close()
         program.wait(PATIENCE_S)
     wait_for_end(descriptor)
 
