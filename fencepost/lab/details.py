@@ -1,13 +1,26 @@
 """What a history does not hold: what each step changed in nodes and readers, and what its messages said.
 
-Rule: it looks and never touches; a world runs the same with it and without it.
+Rule: it holds values by the number of a step or message, whoever found them: the observer of a simulated
+world (observer.py), of an explored one, or of a running broker.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import attrs
+
+from fencepost.broker.contract import Append
+from fencepost.lab.node_state import Changes
+from fencepost.protocol.batches import Buffer, walk
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.messages import Produce, ReplyBody, Request, WriteTxnMarkers
+from fencepost.protocol.records import read_columns
+from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, NO_PRODUCER_ID
+from fencepost.simulator.world.labels import VALUES_MAX, batch_label
+
+_LOG: Final = "log/"
 
 
 @attrs.frozen(kw_only=True)
@@ -22,17 +35,87 @@ class MessageDetails:
 @attrs.define(eq=False)
 class Details:
     """By step: the `changes` of states and the `values` of batches. By number: `messages`. By rule:
-    `breaches`, the steps that broke them.
+    `breaches`, the steps that broke them. `state` is what the changes so far add up to.
     """
 
-    changes: dict[int, dict[str, Any]] = attrs.Factory(dict[int, dict[str, Any]])
+    changes: dict[int, Changes] = attrs.Factory(dict[int, dict[str, Any]])
     values: dict[int, tuple[str, ...]] = attrs.Factory(dict[int, tuple[str, ...]])
     messages: dict[int, MessageDetails] = attrs.Factory(dict[int, MessageDetails])
     breaches: dict[str, int] = attrs.Factory(dict[str, int])
+    state: Changes = attrs.Factory(dict[str, Any])
 
-    def step_of_breach(self, rule: str) -> int | None:
-        """The step that broke this rule, if it is known."""
-        return self.breaches.get(rule)
+    def put(self, step: int, changes: Mapping[str, Any]) -> None:
+        """These values are new at this step. A log that nobody leads any more stays as it was, without a
+        leader.
+        """
+        for key, new in changes.items():
+            value, before = new, self.state.get(key)
+            if value is None and before is not None and key.startswith(_LOG):
+                value = {**before, "leader": None}
+            if value != before:
+                self.changes.setdefault(max(step, 0), {})[key] = value
+                if value is None:
+                    del self.state[key]
+                else:
+                    self.state[key] = value
 
 
 NO_DETAILS: Final = Details()
+
+
+# --- messages and batches -----------------------------------------------------------------------------------
+
+
+def request_details(request: Request) -> MessageDetails:
+    """Whose request it is."""
+    name: object = getattr(request, "transactional_id", None)
+    return MessageDetails(
+        transactional_id=name if isinstance(name, str) else None,
+        producer_ids=tuple(dict.fromkeys(_producer_ids(request))),
+    )
+
+
+def _producer_ids(request: Request) -> Iterator[int]:
+    match request:
+        case Produce():
+            for part in request.partitions:
+                found = (header.producer_id for _, header in walk(part.records))
+                yield from (number for number in found if number != NO_PRODUCER_ID)
+        case WriteTxnMarkers():
+            yield from (marker.producer_id for marker in request.markers)
+        case _:
+            number: object = getattr(request, "producer_id", NO_PRODUCER_ID)
+            if isinstance(number, int) and number != NO_PRODUCER_ID:
+                yield number
+
+
+def reply_details(error: ErrorCode, body: ReplyBody | None) -> MessageDetails:
+    """The first error of a reply, or of a part of it."""
+    found = error if error is not NO_ERROR else next(_errors(body), NO_ERROR)
+    return MessageDetails(error=None if found is NO_ERROR else found.name)
+
+
+def _errors(part: object) -> Iterator[ErrorCode]:
+    if isinstance(part, ErrorCode):
+        if part is not NO_ERROR:
+            yield part
+    elif isinstance(part, tuple):
+        for each in part:  # pyright: ignore[reportUnknownVariableType] - whatever a reply holds
+            yield from _errors(each)  # pyright: ignore[reportUnknownArgumentType] - whatever a reply holds
+    elif attrs.has(type(part)):
+        for field in attrs.fields(type(part)):
+            yield from _errors(getattr(part, field.name))
+
+
+def batch_values(append: Append) -> tuple[str, ...]:
+    """The values of a batch as people read them; of a batch of many, and of offsets, its label."""
+    header = append.header
+    if header.is_control:
+        return ()
+    if append.partition.topic == CONSUMER_OFFSETS_TOPIC or header.record_count > VALUES_MAX:
+        return (batch_label(append),)
+    return tuple(_text(value) for value in read_columns(append.batch, header).values)
+
+
+def _text(value: Buffer | None) -> str:
+    return "null" if value is None else bytes(value).decode("utf-8", "replace")

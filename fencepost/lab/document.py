@@ -194,7 +194,7 @@ def document(history: History, facts: RunFacts, details: Details = NO_DETAILS) -
     batches = _batches(history.events, owners, details)
     found = _messages(messages, owners, details)
     broken: list[BrokenRule] = [
-        {"rule": rule, "text": text, "step": details.step_of_breach(rule)} for rule, text in facts.broken
+        {"rule": rule, "text": text, "step": details.breaches.get(rule)} for rule, text in facts.broken
     ]
     return {
         "format": FORMAT,

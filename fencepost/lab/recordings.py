@@ -10,13 +10,11 @@ Rule: a run goes the same way with a watcher and without one, so a document show
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 
-from fencepost.lab.details import Details
 from fencepost.lab.document import RunDocument, RunFacts, document
-from fencepost.protocol.terms import IsolationLevel
+from fencepost.lab.observer import RunObserver, consumer_of
 from fencepost.simulator.explore import Explored
 from fencepost.simulator.explore.history import BROKER_NAME
 from fencepost.simulator.fuzz.plan import verifies
@@ -70,16 +68,18 @@ class _Watch:
     """The other watcher of a run: what the recorder does not keep."""
 
     run: Run = attrs.field(init=False)
-    details: Details = attrs.Factory(Details)
+    observer: RunObserver = attrs.field(init=False)
 
     def also(self, run: Run, recorder: Recorder) -> None:
         """Called before the first event."""
-        self.run = run
+        self.run, self.observer = run, RunObserver(run, recorder)
+        self.observer.attach()
 
     def document(self, history: History, result: RunResult) -> RunDocument:
-        return document(history, self._facts(history, result), self.details)
+        self.observer.finish()
+        return document(history, self._facts(result), self.observer.details)
 
-    def _facts(self, history: History, result: RunResult) -> RunFacts:
+    def _facts(self, result: RunResult) -> RunFacts:
         run, settings = self.run, self.run.world.settings.node_settings
         of_role = {role.name: role.transactional_id for role in run.spec.roles}
         named = {each.process.participant: of_role.get(each.role.name) for each in run.cast}
@@ -116,8 +116,7 @@ def _isolation(run: Run) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in run.cast:
         if each.role.task is not Task.WORK:
-            for port in each.process.ports:
-                level: Any = getattr(getattr(port.machine, "settings", None), "isolation_level", None)
-                if isinstance(level, IsolationLevel):
-                    found[each.process.participant] = level.name.lower()
+            consumer = consumer_of(each.process)
+            if consumer is not None:
+                found[each.process.participant] = consumer.settings.isolation_level.name.lower()
     return found

@@ -1,0 +1,231 @@
+"""Watches a simulated world beside its recorder, and finds what the history does not hold.
+
+A change belongs to the step that shows it: of a batch, its append; of a bound, its move; of everything else
+the latest step. A node changes its state when it decides, which is before it writes (broker/node.py). So the
+changes of a log wait until the appends of that step are written; those of a node that dies before are gone.
+
+Rule: it looks and never touches; a world runs the same with it and without it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import attrs
+
+from fencepost.broker.contract import Append
+from fencepost.client.consumer import ConsumerMachine
+from fencepost.lab.details import Details, batch_values, reply_details, request_details
+from fencepost.lab.node_state import Changes, ClusterState, touched_by
+from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.simulator.run import Run
+from fencepost.simulator.world.events import (
+    ActDone,
+    CallBegan,
+    CallEnded,
+    FaultEnded,
+    FaultStruck,
+    Life,
+    LifeChanged,
+    MessageLost,
+    MessageSent,
+    MessageTaken,
+    NodeKilled,
+    NodeStepped,
+    RecordsRead,
+    ReplyDiscarded,
+)
+from fencepost.simulator.world.history import Appended, Bounded, Coordinated, Truncated
+from fencepost.simulator.world.network import Message, ReplyMessage, RequestMessage
+from fencepost.simulator.world.processes import ClientProcess
+from fencepost.simulator.world.recording import Recorder
+
+LIVES: Final = {
+    Life.STARTS: "up",
+    Life.RESTARTS: "up",
+    Life.RESUMES: "up",
+    Life.PAUSES: "paused",
+    Life.CRASHES: "down",
+    Life.DIES: "down",
+    Life.ENDS: "ended",
+}
+
+
+@attrs.define(eq=False)
+class _Unwritten:
+    """Changes of a log that wait for so many appends."""
+
+    changes: Changes
+    appends: int
+
+
+@attrs.define(eq=False)
+class RunObserver:
+    """The details of a run, found while it goes on. `looked` is how many events had happened when it looked
+    last.
+    """
+
+    run: Run
+    recorder: Recorder
+    details: Details = attrs.Factory(Details)
+    cluster: ClusterState = attrs.Factory(ClusterState)
+    positions: dict[str, dict[TopicPartition, int]] = attrs.Factory(dict[str, dict[TopicPartition, int]])
+    looked: int = 0
+    breaches: int = 0
+    unwritten: dict[tuple[str, TopicPartition], _Unwritten] = attrs.Factory(
+        dict[tuple[str, TopicPartition], _Unwritten]
+    )
+
+    def attach(self) -> None:
+        """From now on, after the recorder."""
+        events = self.run.world.events
+        events.subscribe(MessageSent, lambda sent: self._message(sent.message))
+        events.subscribe(ReplyDiscarded, lambda discarded: self._message(discarded.message))
+        events.subscribe(NodeStepped, self._stepped)
+        events.subscribe(ActDone, self._act_done)
+        events.subscribe(NodeKilled, self._killed)
+        events.subscribe(LifeChanged, self._life)
+        events.subscribe(RecordsRead, self._read)
+        for kind in (MessageTaken, MessageLost, CallBegan, CallEnded, FaultStruck, FaultEnded):
+            events.subscribe(kind, self._happened)
+
+    @property
+    def _latest(self) -> int:
+        return len(self.recorder.events) - 1
+
+    # --- what moved by itself before an event
+
+    def _happened(self, _: object) -> None:
+        """Readers that moved, and rules that were broken, since the last look: that was at the step then."""
+        self._look(self.looked - 1)
+
+    def _look(self, step: int) -> None:
+        self._readers(step)
+        for breach in self.run.breaches[self.breaches :]:
+            self.details.breaches.setdefault(breach.rule, max(step, 0))
+        self.breaches = len(self.run.breaches)
+        self.looked = len(self.recorder.events)
+
+    def _readers(self, step: int) -> None:
+        for process in self.run.world.processes:
+            if process.participant not in self.recorder.unseen:
+                machine = consumer_of(process)
+                if machine is not None:
+                    self._reader(step, process.participant, machine)
+
+    def _reader(self, step: int, name: str, machine: ConsumerMachine) -> None:
+        positions = {
+            where: reading.position
+            for where, reading in machine.readings.items()
+            if reading.position is not None
+        }
+        before = self.positions.get(name, {})
+        if positions != before:
+            self.positions[name] = positions
+            moved = {**dict.fromkeys(before), **positions}
+            self.details.put(step, {f"reader/{name}/{where}": offset for where, offset in moved.items()})
+
+    def _read(self, _: RecordsRead) -> None:
+        """The step of these records is there already, and it moved the reader."""
+        self._look(self._latest)
+
+    # --- messages
+
+    def _message(self, message: Message) -> None:
+        self._look(self.looked - 1)
+        known = self.recorder.numbers.get(id(message))
+        if known is None:
+            return
+        match message:
+            case RequestMessage():
+                self.details.messages[known[1]] = request_details(message.request)
+            case ReplyMessage():
+                self.details.messages[known[1]] = reply_details(message.error, message.body)
+            case _:
+                pass
+
+    # --- nodes
+
+    def _stepped(self, step: NodeStepped) -> None:
+        host, began = step.node.host, self.looked
+        self._look(began - 1)
+        if host is None:
+            return
+        name = step.node.participant
+        touched = touched_by(step.arrived, step.outcome)
+        for where, changes in self.cluster.stepped(name, host.node, touched).items():
+            appends = sum(append.partition == where for append in step.outcome.appends)
+            before = self.unwritten.pop((name, where), None)
+            merged = changes if before is None else {**before.changes, **changes}
+            if appends:
+                self.unwritten[name, where] = _Unwritten(merged, appends)
+            else:
+                self.details.put(self._shown_by(where, began), merged)
+
+    def _shown_by(self, where: TopicPartition, began: int) -> int:
+        """The step since `began` that shows a change of this log, or the latest."""
+        events = self.recorder.events
+        for place in range(len(events) - 1, began - 1, -1):
+            event = events[place]
+            if isinstance(event, Bounded | Truncated) and event.partition == where:
+                return place
+        return len(events) - 1
+
+    def _act_done(self, done: ActDone) -> None:
+        act, began = done.act, self.looked
+        self._look(began - 1)
+        if isinstance(act, Append):
+            self._values(act, began)
+            waiting = self.unwritten.get((done.node.participant, act.partition))
+            if waiting is not None:
+                waiting.appends -= 1
+                if not waiting.appends:
+                    del self.unwritten[done.node.participant, act.partition]
+                    self.details.put(self._latest, waiting.changes)
+
+    def _values(self, append: Append, began: int) -> None:
+        events = self.recorder.events
+        if len(events) > began and isinstance(events[-1], Appended):
+            self.details.values[len(events) - 1] = batch_values(append)
+
+    def _killed(self, killed: NodeKilled) -> None:
+        self._look(self.looked - 1)
+        name = killed.node.participant
+        for at in [at for at in self.unwritten if at[0] == name]:
+            del self.unwritten[at]
+        for changes in self.cluster.stopped(name).values():
+            self.details.put(self._latest, changes)
+
+    def _life(self, life: LifeChanged) -> None:
+        self._look(self.looked - 1)
+        if life.participant not in self.recorder.unseen:
+            self.details.put(self._latest, {f"participant/{life.participant}": LIVES[life.change]})
+
+    # --- the end
+
+    def finish(self) -> None:
+        """The run is over, and the recorder has what it was about to do."""
+        events = self.recorder.events
+        places = {
+            (event.node, _log_of(event)): place
+            for place, event in enumerate(events[self.looked :], start=self.looked)
+            if isinstance(event, Appended | Coordinated)
+        }
+        for (name, where), waiting in self.unwritten.items():
+            is_told = where.topic == TRANSACTION_STATE_TOPIC
+            log: Any = TRANSACTION_STATE_TOPIC if is_told else where
+            self.details.put(places.get((name, log), self._latest), waiting.changes)
+        self.unwritten.clear()
+        self._look(self._latest)
+
+
+def consumer_of(process: ClientProcess) -> ConsumerMachine | None:
+    """The newest consumer of a process, if it has one."""
+    for port in reversed(process.ports):
+        if isinstance(port.machine, ConsumerMachine):
+            return port.machine
+    return None
+
+
+def _log_of(event: Appended | Coordinated) -> TopicPartition | str:
+    return event.partition if isinstance(event, Appended) else TRANSACTION_STATE_TOPIC
