@@ -23,6 +23,7 @@ export function Coordinator({ run, step, state }) {
   const [chosen, choose] = useState(null);
   const current = chosen ?? lately(run, step);
   const known = current === null ? null : state[`txn/${current}`];
+  if (current === null) return html`<${Panel} id="panel-coordinator" title="Transaction coordinator"><p class="more">This run has no transactions.</p><//>`;
   return html`
     <${Panel} id="panel-coordinator" title="Transaction coordinator" note=${known?.node ? `on ${known.node}` : ""} kind="coordinator">
       ${run.transactions.length > 1 && html`

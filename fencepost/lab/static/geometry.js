@@ -8,9 +8,9 @@ import { placeAt } from "lab/run.js";
 
 const CHUNK = 64;
 const SIDE = 0.62; // the width of a character, in its size
-const LANE = 92; // the least width of a lane, of a log and of a transaction, at a row of 22 px
-const LOG = 96;
-const TRANSACTION = 26;
+const LANE = 84; // the least width of a lane, of a log and of a transaction, at a row of 22 px
+const LOG = 45;
+const TRANSACTION = 40;
 const CELLS = 28; // a log with more offsets than this shows those in sight
 
 export class Geometry {

@@ -4,32 +4,38 @@ import { html } from "lab/html.js";
 import { Panel } from "lab/panel.js";
 import { producerName } from "lab/words.js";
 
+const COLUMNS = ["partition", "producer", "epoch", "last sequence", "transaction", "guard"];
+
 export function Leader({ run, state }) {
-  const tables = run.partitions.map((partition) => ({ partition, log: state[`log/${partition}`], producers: producersOf(state, partition) }));
   return html`
-    <${Panel} id="panel-leader" title="Partition leaders" kind="leader">
-      ${tables.map(({ partition, log, producers }) => html`
-        <table key=${partition}>
-          <caption>${partition}${log?.leader ? html` <small>led by ${log.leader}, leader epoch ${log.leader_epoch}</small>` : null}</caption>
-          <thead><tr><th scope="col">producer</th><th scope="col">epoch</th><th scope="col">last sequence</th><th scope="col">transaction</th><th scope="col">guard</th></tr></thead>
-          <tbody>
-            ${producers.map(({ id, value }) => producer(run, id, value))}
-            ${producers.length === 0 && html`<tr><td colspan="5" class="more">no producer known</td></tr>`}
-          </tbody>
-        </table>`)}
+    <${Panel} id="panel-leader" title="What partition leaders know" kind="leader">
+      <table>
+        <thead><tr>${COLUMNS.map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
+        ${run.partitions.map((partition) => partitionRows(run, state, partition))}
+      </table>
     <//>`;
 }
 
-function producer(run, id, value) {
+function partitionRows(run, state, partition) {
+  const log = state[`log/${partition}`];
+  const producers = producersOf(state, partition);
+  const led = log?.leader ? html` <small>${log.leader}, epoch ${log.leader_epoch}</small>` : null;
+  const head = html`<th scope="rowgroup" rowspan=${Math.max(producers.length, 1)}>${partition}${led}</th>`;
+  return html`
+    <tbody key=${partition}>
+      ${producers.map(({ id, value }, place) => html`<tr key=${id}>${place === 0 && head}${producerCells(run, id, value)}</tr>`)}
+      ${producers.length === 0 && html`<tr>${head}<td colspan=${COLUMNS.length - 1} class="more">no producer</td></tr>`}
+    </tbody>`;
+}
+
+function producerCells(run, id, value) {
   const place = run.producerPlace(id);
   return html`
-    <tr key=${id}>
-      <th scope="row"><i class="swatch" style=${{ "--producer": `var(--producer-${place < 0 ? "none" : place % 6})` }}></i>${producerName(run, id)}</th>
-      <td>${value.epoch}</td>
-      <td>${value.last_sequence ?? "–"}</td>
-      <td>${value.open_since == null ? "none" : html`<b>open from ${value.open_since}</b>`}</td>
-      <td>${value.guard ?? "–"}</td>
-    </tr>`;
+    <th scope="row"><i class="swatch" style=${{ "--producer": `var(--producer-${place < 0 ? "none" : place % 6})` }}></i>${producerName(run, id)}</th>
+    <td>${value.epoch}</td>
+    <td>${value.last_sequence ?? "none"}</td>
+    <td>${value.open_since == null ? "none" : html`<b>open from ${value.open_since}</b>`}</td>
+    <td>${value.guard ?? "none"}</td>`;
 }
 
 function producersOf(state, partition) {

@@ -4,20 +4,24 @@
 // Rule: offsets have one width, so a pointer's place is its offset; what does not fit is the oldest, and is counted.
 
 import { html } from "lab/html.js";
-import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Panel } from "lab/panel.js";
 import { logAt, records, STATES, stateOf } from "lab/batches.js";
-import { counted, producerName, spaced } from "lab/words.js";
+import { producerName, spaced } from "lab/words.js";
 import { placeAt } from "lab/run.js";
 
+const [CELL, CELL_MAX, LETTER] = [3.4, 8, 0.66]; // rem: a record's width, at least and at most, and a letter's
+const NAMES = 5.4; // rem: the names before the strips
 const WORDS = 5; // states of a transaction that are shown
+const ROOMY = 2; // more strips than this are lower, and say their bounds beside their names
 
-export function Logs({ run, step, state }) {
+export function Logs({ run, version, step, state }) {
   const strips = useRef(null);
-  const cells = useCells(strips);
+  const wide = useMemo(() => cellWidth(run), [run, version]);
+  const cells = useCells(strips, wide);
   return html`
     <${Panel} id="panel-logs" title="Logs" kind="logs">
-      <div ref=${strips}>
+      <div ref=${strips} class=${`strips ${run.partitions.length > ROOMY ? "many" : ""}`} style=${{ "--cell": wide }}>
         ${run.partitions.map((partition) => html`<${Strip} key=${partition} run=${run} step=${step} partition=${partition} state=${state} cells=${cells} />`)}
         ${run.transactions.map((id) => html`<${TransactionLog} key=${id} run=${run} step=${step} id=${id} />`)}
       </div>
@@ -33,7 +37,7 @@ function Strip({ run, step, partition, state, cells }) {
   const readers = readersOf(run, state, partition);
   return html`
     <div class="strip">
-      <h3>${partition}<small>${origin > 0 ? counted(origin, "record") + " before" : ""}</small></h3>
+      <h3>${partition.replace(/^__consumer_/, "")}<small class="bounds">LSO ${log.lso} HW ${log.hw}</small><small>${origin > 0 ? `${origin} before` : ""}</small></h3>
       <ol class="cells" role="list" aria-label=${`Log of ${partition}: last stable offset ${log.lso}, high watermark ${log.hw}`}>
         ${log.hw > log.lso && html`<li class="held" aria-hidden="true" style=${{ "--at": Math.max(log.lso - origin, 0), "--count": log.hw - Math.max(log.lso, origin) }}></li>`}
         ${shown.flatMap((batch) => cellsOf(batch, step, origin, run, broken))}
@@ -56,7 +60,7 @@ function cellsOf(batch, step, origin, run, broken) {
       style=${{ "--at": offset - origin, "--count": 1, "--producer": colour }}
       title=${`offset ${offset}: ${value}, ${STATES[state].word}${who ? `, ${producerName(run, batch.producer)} epoch ${batch.epoch}` : ""}`}>
       <span class="offset" aria-hidden="true">${offset}</span>
-      <b>${value}</b>
+      <b data-sign=${batch.kind === "data" ? STATES[state].sign : ""}>${value}</b>
       <small>${batch.kind === "data" ? html`${who} ${STATES[state].sign}<span class="sr-only">${STATES[state].word}</span>` : batch.kind}</small>
     </li>`);
 }
@@ -92,19 +96,24 @@ function TransactionLog({ run, step, id }) {
     </div>`;
 }
 
-// How many offsets fit beside each other.
-function useCells(element) {
+// As wide as the longest record needs, within reason.
+function cellWidth(run) {
+  const longest = Math.max(0, ...run.batches.flatMap(records).map(({ value }) => value.length));
+  return Math.min(CELL_MAX, Math.max(CELL, longest * LETTER + 1.1));
+}
+
+// How many offsets fit beside each other; the size of type may have changed with any redraw.
+function useCells(element, cell) {
   const [cells, setCells] = useState(12);
+  const measure = () => {
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    setCells(Math.max(3, Math.floor((element.current.clientWidth / rem - NAMES - 2) / cell)));
+  };
+  useLayoutEffect(measure);
   useLayoutEffect(() => {
-    const measure = () => {
-      const style = getComputedStyle(element.current);
-      const wide = parseFloat(style.getPropertyValue("--cell")) * parseFloat(getComputedStyle(document.documentElement).fontSize);
-      const names = parseFloat(style.getPropertyValue("--names")) * parseFloat(getComputedStyle(document.documentElement).fontSize);
-      setCells(Math.max(4, Math.floor((element.current.clientWidth - names) / wide) - 1));
-    };
     const observer = new ResizeObserver(measure);
     observer.observe(element.current);
     return () => observer.disconnect();
-  }, []);
+  }, [cell]);
   return cells;
 }

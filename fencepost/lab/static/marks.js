@@ -80,7 +80,7 @@ function bar(geometry, id, x, first, last) {
 
 function stateWords(geometry, value) {
   const words = `${spaced(value.state)} ${value.producer}/${value.epoch}`;
-  return geometry.bar < 8 * geometry.letter ? value.state[0] : shortened(words, Math.floor(geometry.bar / geometry.letter) - 1);
+  return isNarrow(geometry) ? value.state[0] : shortened(words, Math.floor(geometry.bar / geometry.letter) - 1);
 }
 
 // --- messages -----------------------------------------------------------------------------------------------------
@@ -258,7 +258,14 @@ function coordinated(geometry, step, line) {
     ${from !== undefined && html`
       <line class="guide" x1=${from} x2=${x} y1=${y} y2=${y} />
       <path class="dot" d=${`M${from - r} ${y}L${from} ${y - r}L${from + r} ${y}L${from} ${y + r}Z`} />`}
-    ${label(geometry, x + geometry.unit * 0.45 + 4, line, stateWords(geometry, value), "loud")}`;
+    ${isNarrow(geometry) && from !== undefined
+      ? beside(geometry, from, line, { text: step.note, side: -1, kind: "loud" })
+      : label(geometry, x + geometry.unit * 0.45 + 4, line, stateWords(geometry, value), "loud")}`;
+}
+
+// Whether a transaction's bar has no room for words: then they stand beside its coordinator.
+function isNarrow(geometry) {
+  return geometry.bar < 12 * geometry.letter;
 }
 
 function called(geometry, step, line) {

@@ -3,17 +3,20 @@
 // Rule: taken from the flags of the steps, the weightiest first, and shown in the order of time.
 
 import { html } from "lab/html.js";
+import { useMemo } from "preact/hooks";
 import { icon } from "lab/icons.js";
+import { useName } from "lab/side_name.js";
 import { brief, FLAGS, mainFlag, milliseconds } from "lab/words.js";
 
 const MOST = 6;
 const WEIGHTS = ["violation", "late", "fault", "refusal", "again", "lost"];
 
-export function Moments({ run, step, onStep }) {
-  const moments = momentsOf(run);
+export function Moments({ run, version, step, onStep }) {
+  const name = useName("Key moments");
+  const moments = useMemo(() => momentsOf(run), [run, version]);
   if (!moments.length) return null;
   return html`
-    <nav class="moments" aria-label="Key moments" data-testid="moments">
+    <nav class="moments" aria-label=${name} data-testid="moments">
       ${moments.map(({ number, flag, text }) => html`
         <button key=${number} class=${`moment ${flag}`} aria-current=${number === step ? "step" : null} onClick=${() => onStep(number)}>
           <span class="what">${icon(flag)} ${FLAGS[flag].word}</span> <span class="when">${milliseconds(run.steps[number].at)} ms</span>
@@ -25,7 +28,7 @@ export function Moments({ run, step, onStep }) {
 function momentsOf(run) {
   const found = new Map();
   for (const flag of WEIGHTS) {
-    for (const number of run.flagged.get(flag) ?? []) {
+    for (const number of run.weighty(flag)) {
       if (found.size >= MOST) break;
       if (!found.has(number)) found.set(number, { number, flag: mainFlag(run.steps[number]), text: noteOf(run, number) });
     }

@@ -18,7 +18,7 @@ export function Readers({ run, step, state }) {
         ${Object.entries(LEVELS).map(([isolation, words]) => html`
           <div class=${`reader ${isolation}`} key=${isolation}>
             <h3 title=${words}>${isolation}</h3>
-            ${run.partitions.map((partition) => html`<${Sight} run=${run} step=${step} state=${state} partition=${partition} isolation=${isolation} />`)}
+            ${run.partitions.filter((name) => !name.startsWith("__")).map((partition) => html`<${Sight} run=${run} step=${step} state=${state} partition=${partition} isolation=${isolation} />`)}
             ${consumersOf(run, state, isolation).map(({ name, where }) => html`<p class="consumer"><b>${name}</b> next reads ${where}</p>`)}
           </div>`)}
       </div>

@@ -12,7 +12,9 @@ const MESSAGE = { overtaken_by: NOTHING, transactions: NOTHING, label: "", becau
 const BATCH = { values: NOTHING, transactions: NOTHING, text: "" };
 
 // Where a reader who opens a run should look first: the first flag of these that the run has.
-const OPENING = ["late", "violation", "refusal", "lost", "again", "fault"];
+const OPENING = ["late", "violation", "refusal", "again", "fault", "lost"];
+// Refusals that say "not yet" or "first do this": every run has some.
+const ROUTINE = /CONCURRENT_TRANSACTIONS|MEMBER_ID_REQUIRED|REBALANCE_IN_PROGRESS|NOT_COORDINATOR|COORDINATOR_LOAD_IN_PROGRESS|NOT_LEADER/;
 
 export function load(document) {
   return new Run(document);
@@ -43,7 +45,7 @@ export class Run {
       this.batches[index] = { ...BATCH, ...batch, index };
     });
     this.batchesOf = Map.groupBy(this.batches, (batch) => batch.partition);
-    this.partitions = [...this.batchesOf.keys(), ...this.#named("log/")].filter(isFirst).sort(byName);
+    this.partitions = [...this.batchesOf.keys(), ...this.#named("log/")].filter(isFirst).sort(dataFirst);
     this.transactions = this.#named("txn/").sort(byName);
     this.version += 1;
   }
@@ -92,8 +94,14 @@ export class Run {
 
   // The step at which to open the run.
   get opening() {
-    const flag = OPENING.find((name) => this.flagged.has(name));
-    return flag ? this.flagged.get(flag)[0] : this.last;
+    const first = OPENING.map((flag) => this.weighty(flag)[0]).find((step) => step !== undefined);
+    return first ?? this.last;
+  }
+
+  // The steps with this flag, without routine refusals.
+  weighty(flag) {
+    const all = this.flagged.get(flag) ?? NOTHING;
+    return flag === "refusal" ? all.filter((step) => !ROUTINE.test(this.steps[step].note)) : all;
   }
 
   producerPlace(id) {
@@ -130,6 +138,10 @@ function listOf(map, key) {
 
 function isFirst(name, place, all) {
   return all.indexOf(name) === place;
+}
+
+function dataFirst(a, b) {
+  return a.startsWith("__") - b.startsWith("__") || byName(a, b);
 }
 
 function byName(a, b) {

@@ -9,6 +9,7 @@ import { html } from "lab/html.js";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Geometry } from "lab/geometry.js";
 import { Marks } from "lab/marks.js";
+import { useName } from "lab/side_name.js";
 
 const BLOCK = 24;
 
@@ -24,7 +25,7 @@ export function SpaceTime({ run, version, rows, step, unit, side, onStep, onMess
   usePrint(setFirst, geometry);
   const picture = { geometry, first, last: printing() ? rows.length : last, onStep, onMessage, onParticipant, side };
   return html`
-    <section class="panel space-time" data-testid="panel-space-time" aria-label="Space and time">
+    <section class="panel space-time" data-testid="panel-space-time" aria-label=${useName("Space and time")}>
       <div class="scroller" ref=${scroller} onScroll=${follow} tabindex="0" role="group"
         aria-label="Messages, transactions and logs, one row per step. Arrow keys step.">
         <${Heads} geometry=${geometry} run=${run} step=${step} side=${side} onParticipant=${onParticipant} />
@@ -72,9 +73,13 @@ function Heads({ geometry, run, step, side, onParticipant }) {
     <div class="heads" style=${{ width: `${geometry.width}px`, fontSize: `${geometry.type * 1.08}px` }}>
       ${name("ms", 0, geometry.time, "time", "Virtual time in milliseconds")}
       ${[...geometry.lanes].map(([lane, x]) => participant({ lane, x, state, geometry, onParticipant, side, step }))}
-      ${[...geometry.bars].map(([id, x]) => name(`txn ${id}`, x, geometry.bar, "txn", `Transaction ${id} at its coordinator`))}
-      ${[...geometry.logs].map(([log, x]) => name(`log ${log}`, x, geometry.log, "log", `Log of ${log}`))}
+      ${[...geometry.bars].map(([id, x]) => name(fitting(geometry, `txn ${id}`, id, geometry.bar), x, geometry.bar, "txn", `Transaction ${id} at its coordinator`))}
+      ${[...geometry.logs].map(([log, x]) => name(fitting(geometry, `log ${log}`, log.replace(/^__consumer_/, ""), geometry.log), x, geometry.log, "log", `Log of ${log}`))}
     </div>`;
+}
+
+function fitting(geometry, full, short, width) {
+  return full.length * geometry.letter * 1.1 < width ? full : short;
 }
 
 function participant({ lane, x, state, geometry, onParticipant, side, step }) {

@@ -1,14 +1,14 @@
-// The controls of a run: playing, stepping, jumping, and how it is shown. Every control has a key; `?` lists them.
+// The controls that move through a run: playing, stepping, jumping. Every one has a key; `?` lists them.
 
 import { html } from "lab/html.js";
 import { icon } from "lab/icons.js";
-import { SPEEDS } from "lab/player.js";
+import { button } from "lab/button.js";
 import { Scrub } from "lab/scrub.js";
 import { milliseconds } from "lab/words.js";
 
 const JUMPS = ["fault", "refusal", "marker", "violation"];
 
-export function Toolbar({ timeline, version, player, jump, look, filter, setFilter, setHelp, extras }) {
+export function Toolbar({ timeline, version, player, jump, children }) {
   const { place, steps, go, playing, toggle } = player;
   const [run] = timeline.runs;
   return html`
@@ -26,23 +26,7 @@ export function Toolbar({ timeline, version, player, jump, look, filter, setFilt
         <span class="word">next</span>
         ${JUMPS.map((flag) => jumpButton(timeline, place, flag, jump))}
       </div>
-      <div class="group">
-        ${run.transactions.length > 0 && html`
-          <label>show <select data-testid="filter" value=${filter} onChange=${(event) => setFilter(event.target.value)}>
-            <option value="">all</option>
-            ${run.transactions.map((id) => html`<option key=${id} value=${id}>txn ${id}</option>`)}
-          </select></label>`}
-        <label>speed <select data-testid="speed" value=${player.speed} onChange=${(event) => player.setSpeed(Number(event.target.value))}>
-          ${SPEEDS.map((speed) => html`<option key=${speed} value=${speed}>${speed}/s</option>`)}
-        </select></label>
-        <label>zoom <select data-testid="zoom" value=${look.zoom} onChange=${(event) => look.setZoom(Number(event.target.value))}>
-          ${look.zooms.map((zoom) => html`<option key=${zoom} value=${zoom}>${Math.round(zoom * 100)} %</option>`)}
-        </select></label>
-        <button data-testid="large-type" aria-pressed=${look.large ? "true" : "false"} title="Large type, for a lecture hall (L)" onClick=${look.toggleLarge}>A<span class="bigger">A</span><span class="sr-only"> large type</span></button>
-        ${button({ id: "theme", label: `Colours: ${look.theme} (T)`, onClick: look.nextTheme, picture: "theme" })}
-        ${button({ id: "help", label: "Keys and signs (?)", onClick: () => setHelp(true), picture: "help" })}
-        ${extras}
-      </div>
+      ${children}
     </div></header>`;
 }
 
@@ -53,8 +37,4 @@ function jumpButton(timeline, place, flag, jump) {
     <button key=${flag} class=${`jump ${flag}`} data-testid=${`next-${flag}`} disabled=${any === null && !timeline.runs.some((run) => run.flagged.has(flag))}
       title=${`Next ${flag} (${flag[0].toUpperCase()}); Shift goes back`} onClick=${(event) => jump(flag, event.shiftKey ? -1 : 1)}>
       ${icon(flag)}<span>${flag}</span></button>`;
-}
-
-function button({ id, label, onClick, picture, kind = "", disabled = false }) {
-  return html`<button class=${kind} data-testid=${id} aria-label=${label} title=${label} disabled=${disabled} onClick=${onClick}>${icon(picture)}</button>`;
 }

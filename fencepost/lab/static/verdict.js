@@ -3,17 +3,18 @@
 import { html } from "lab/html.js";
 import { icon } from "lab/icons.js";
 
-export function Verdict({ run, onStep, kind = "" }) {
+export function Verdict({ run, onStep, children }) {
   const { title, lesson, broken = [], source } = run.document;
   const rules = [...new Set(broken.map(({ rule }) => rule))];
   const first = broken.find(({ step }) => step != null);
   return html`
-    <header class=${`verdict ${kind}`}>
+    <header class="verdict">
       <h1>${title}</h1>
       ${rules.length > 0 && html`
         <button class="badge broken" disabled=${!first} title=${broken[0].text} onClick=${() => onStep(first.step)}>${icon("violation")} breaks ${rules.join(", ")}</button>`}
-      ${rules.length === 0 && source !== "broker" && html`<span class="badge held">${icon("ok")} no rule broken</span>`}
+      ${rules.length === 0 && source !== "broker" && html`<span class="badge kept">${icon("ok")} no rule broken</span>`}
       ${settingsOf(run.document.settings ?? {}).map((words) => html`<span key=${words} class="badge setting">${words}</span>`)}
+      ${children}
       ${lesson && html`<details class="lesson"><summary>${lesson}</summary></details>`}
     </header>`;
 }

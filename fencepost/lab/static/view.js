@@ -15,6 +15,8 @@ import { useLook } from "lab/look.js";
 import { Moments } from "lab/moments.js";
 import { usePlayer } from "lab/player.js";
 import { Readers } from "lab/readers.js";
+import { Settings } from "lab/settings.js";
+import { SideName } from "lab/side_name.js";
 import { SpaceTime } from "lab/space_time.js";
 import { Timeline } from "lab/timeline.js";
 import { Toolbar } from "lab/toolbar.js";
@@ -34,20 +36,21 @@ export function RunView({ runs, divergence = null, version = 0, following = fals
   };
   useKeys({ player, timeline, jump, look, setHelp });
   const hooks = { onMessage, onParticipant };
+  const settings = html`<${Settings} run=${runs[0]} player=${player} look=${look} filter=${filter} setFilter=${setFilter} setHelp=${setHelp} extras=${toolbarExtras} />`;
   return html`
     <div class=${`view ${runs.length > 1 ? "beside" : "single"} ${aside ? "with-aside" : ""}`}>
       <${Definitions} />
-      <${Toolbar} timeline=${timeline} version=${version} player=${player} jump=${jump} look=${look} filter=${filter} setFilter=${setFilter} setHelp=${setHelp} extras=${toolbarExtras} />
+      <${Toolbar} timeline=${timeline} version=${version} player=${player} jump=${jump}>${runs.length > 1 && settings}<//>
       ${timeline.parting !== null && html`<${Divergence} timeline=${timeline} player=${player} />`}
       <main>
         ${aside && html`<aside class="aside">${aside}</aside>`}
-        ${runs.map((run, side) => html`<${Side} key=${side} run=${run} version=${version} side=${side} timeline=${timeline} player=${player} look=${look} hooks=${hooks} />`)}
+        ${runs.map((run, side) => html`<${Side} key=${side} run=${run} version=${version} side=${side} timeline=${timeline} player=${player} look=${look} hooks=${hooks} settings=${runs.length > 1 ? null : settings} />`)}
       </main>
       <${Help} isOpen=${isHelpOpen} close=${() => setHelp(false)} />
     </div>`;
 }
 
-function Side({ run, version, side, timeline, player, look, hooks }) {
+function Side({ run, version, side, timeline, player, look, hooks, settings }) {
   const step = player.steps[side];
   const state = run.at(step);
   const onStep = (number) => {
@@ -55,19 +58,20 @@ function Side({ run, version, side, timeline, player, look, hooks }) {
     player.go(timeline.placeOf(number, side));
   };
   const shown = { run, version, step, state };
+  const name = timeline.runs.length > 1 ? ["left run", "right run"][side] : "";
   return html`
-    <div class="side">
-      <${Verdict} run=${run} onStep=${onStep} />
+    <${SideName.Provider} value=${name}><div class="side">
+      <${Verdict} run=${run} onStep=${onStep}>${settings}<//>
       <${Moments} run=${run} version=${version} step=${step} onStep=${onStep} />
       <${SpaceTime} ...${shown} ...${hooks} rows=${timeline.rows[side]} unit=${look.unit} side=${side} onStep=${onStep} />
-      <div class="panels">
+      <div class="panels" tabindex="0" role="group" aria-label=${name ? `Panels, ${name}` : "Panels"}>
         <${Why} ...${shown} playing=${player.playing} />
         <${Logs} ...${shown} />
         <${Readers} ...${shown} />
         <${Coordinator} ...${shown} />
         <${Leader} ...${shown} />
       </div>
-    </div>`;
+    </div><//>`;
 }
 
 function Divergence({ timeline, player }) {

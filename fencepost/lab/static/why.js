@@ -2,15 +2,17 @@
 
 import { html } from "lab/html.js";
 import { icon } from "lab/icons.js";
+import { useName } from "lab/side_name.js";
 import { FLAGS, mainFlag, milliseconds } from "lab/words.js";
 
 export function Why({ run, step: number, playing }) {
   const step = run.steps[number];
-  if (!step) return html`<section class="panel why" data-testid="why" aria-label="Why"><p class="happened">The run has not begun.</p></section>`;
+  const name = useName("Why");
+  if (!step) return html`<section class="panel why" data-testid="why" aria-label=${name}><p class="happened">The run has not begun.</p></section>`;
   const flag = mainFlag(step);
   const broken = (run.document.broken ?? []).filter((rule) => rule.step === number);
   return html`
-    <section class=${`panel why ${flag ?? ""}`} data-testid="why" aria-label="Why">
+    <section class=${`panel why ${flag ?? ""}`} data-testid="why" aria-label=${name}>
       <div aria-live=${playing ? "off" : "polite"} aria-atomic="true">
         <p class="happened">
           ${flag && html`<span class=${`flag ${flag}`}>${icon(flag)} ${FLAGS[flag].word}</span>`}
