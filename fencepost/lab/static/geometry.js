@@ -11,7 +11,8 @@ const SIDE = 0.62; // the width of a character, in its size
 const LANE = 84; // the least width of a lane, of a log and of a transaction, at a row of 22 px
 const LOG = 45;
 const TRANSACTION = 40;
-const CELLS = 28; // a log with more offsets than this shows those in sight
+const CELLS = 28; // a log with more offsets than this shows those in sight, CELLS_MIN at least
+const CELLS_MIN = 10;
 
 export class Geometry {
   constructor(run, rows, { width, unit }) {
@@ -115,7 +116,7 @@ export class Geometry {
     const all = this.run.batchesOf.get(partition) ?? [];
     const whole = all.length ? all[all.length - 1].last + 1 : 1;
     const low = whole <= CELLS ? 0 : Math.min(...bounds.map(({ value }) => Math.min(value?.lso ?? end, value?.hw ?? end)));
-    const high = whole <= CELLS ? whole : Math.max(end, low + CELLS);
+    const high = whole <= CELLS ? whole : Math.max(end, low + CELLS_MIN);
     const room = this.log - 8 - Math.min(11 * this.letter, this.log * 0.45);
     const cell = Math.min(room / Math.max(high - low, 1), this.unit * 0.8);
     const at = (offset) => x + 6 + Math.max(offset - low, 0) * cell;

@@ -32,7 +32,7 @@ function Strip({ run, step, partition, state, cells }) {
   const log = state[`log/${partition}`] ?? { start: 0, end: 0, lso: 0, hw: 0 };
   const broken = brokenBatches(run, step);
   const batches = logAt(run, partition, step, cells + 1);
-  const origin = Math.max(log.start ?? 0, log.end - cells + 2, 0);
+  const origin = Math.max(log.start ?? 0, log.end - cells, 0);
   const shown = batches.filter((batch) => batch.last >= origin);
   const readers = readersOf(run, state, partition);
   return html`
@@ -107,7 +107,7 @@ function useCells(element, cell) {
   const [cells, setCells] = useState(12);
   const measure = () => {
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
-    setCells(Math.max(3, Math.floor((element.current.clientWidth / rem - NAMES - 2) / cell)));
+    setCells(Math.max(3, Math.floor((element.current.clientWidth / rem - NAMES - 3.4) / cell)));
   };
   useLayoutEffect(measure);
   useLayoutEffect(() => {

@@ -130,8 +130,15 @@ function row(geometry, number, sight) {
   return html`<g class="row">
     ${isNew && html`<text class="time" x=${geometry.time - 8} y=${baseline(geometry, line)}>${at}</text>`}
     ${draw(geometry, step, line, sight)}
-    ${step.flags.includes("violation") && html`<path class="cross" d=${crossAt(9, (line + 0.5) * geometry.unit, geometry.unit * 0.26)} />`}
+    ${step.flags.includes("violation") && breach(geometry, number, line)}
   </g>`;
+}
+
+function breach(geometry, number, line) {
+  const rules = (geometry.run.document.broken ?? []).filter(({ step }) => step === number).map(({ rule }) => rule);
+  return html`
+    <path class="cross" d=${crossAt(geometry.unit * 0.45, (line + 0.5) * geometry.unit, geometry.unit * 0.26)} />
+    ${label(geometry, geometry.width - 8, line, `breaks ${[...new Set(rules)].join(", ")}`, "loud late-text", "end")}`;
 }
 
 const ROWS = {

@@ -3,9 +3,9 @@
 import { html } from "lab/html.js";
 import { Panel } from "lab/panel.js";
 import { logAt, visible } from "lab/batches.js";
-import { counted } from "lab/words.js";
 
-const SHOWN = 24;
+const SHOWN = 12;
+const BATCHES = 60; // the newest of a log; a reader's older records are beyond what is shown
 const LEVELS = {
   read_committed: "up to the last stable offset, without aborted data",
   read_uncommitted: "up to the high watermark, whatever became of it",
@@ -27,7 +27,7 @@ export function Readers({ run, step, state }) {
 
 function Sight({ run, step, state, partition, isolation }) {
   const log = state[`log/${partition}`] ?? { lso: 0, hw: 0 };
-  const seen = visible(logAt(run, partition, step, 200), step, log, isolation);
+  const seen = visible(logAt(run, partition, step, BATCHES), step, log, isolation);
   const committed = isolation === "read_committed";
   const next = committed ? log.lso : log.hw;
   const waiting = committed && log.hw > log.lso ? `waits at ${next}: a transaction is open there` : `next offset ${next}`;
@@ -35,7 +35,7 @@ function Sight({ run, step, state, partition, isolation }) {
     <div class="sight">
       <span class="name">${partition}</span>
       <ul aria-label=${`${isolation} readers see of ${partition}`}>
-        ${seen.length > SHOWN && html`<li class="more">${counted(seen.length - SHOWN, "record")} …</li>`}
+        ${seen.length > SHOWN && html`<li class="more">… earlier</li>`}
         ${seen.slice(-SHOWN).map((record) => chip(run, step, record))}
         ${seen.length === 0 && html`<li class="more">nothing</li>`}
       </ul>

@@ -7,6 +7,7 @@
 const KEYFRAME = 256;
 const NOTHING = Object.freeze([]);
 const NO_CHANGES = Object.freeze({});
+const WORDED = /^__(transaction_state|cluster_metadata)-/; // logs that the page shows in words
 const STEP = { lane: "", note: "", transactions: NOTHING, flags: NOTHING, changes: NO_CHANGES };
 const MESSAGE = { overtaken_by: NOTHING, transactions: NOTHING, label: "", because: "" };
 const BATCH = { values: NOTHING, transactions: NOTHING, text: "" };
@@ -45,7 +46,7 @@ export class Run {
       this.batches[index] = { ...BATCH, ...batch, index };
     });
     this.batchesOf = Map.groupBy(this.batches, (batch) => batch.partition);
-    this.partitions = [...this.batchesOf.keys(), ...this.#named("log/")].filter(isFirst).sort(dataFirst);
+    this.partitions = [...this.batchesOf.keys()].filter((name) => !WORDED.test(name)).sort(dataFirst);
     this.transactions = this.#named("txn/").sort(byName);
     this.version += 1;
   }
@@ -134,10 +135,6 @@ function belongs(step, transaction) {
 function listOf(map, key) {
   if (!map.has(key)) map.set(key, []);
   return map.get(key);
-}
-
-function isFirst(name, place, all) {
-  return all.indexOf(name) === place;
 }
 
 function dataFirst(a, b) {

@@ -22,8 +22,8 @@ export function SpaceTime({ run, version, rows, step, unit, side, onStep, onMess
   const last = Math.min(first + lines + 2 * BLOCK, rows.length);
   const follow = () => setFirst(blockAt(scroller.current.scrollTop, unit));
   useFollow(scroller, geometry, step, follow);
-  usePrint(setFirst, geometry);
-  const picture = { geometry, first, last: printing() ? rows.length : last, onStep, onMessage, onParticipant, side };
+  const isPrinted = usePrinting();
+  const shown = isPrinted ? { first: 0, last: rows.length } : { first, last };
   return html`
     <section class="panel space-time" data-testid="panel-space-time" aria-label=${useName("Space and time")}>
       <div class="scroller" ref=${scroller} onScroll=${follow} tabindex="0" role="group"
@@ -31,7 +31,7 @@ export function SpaceTime({ run, version, rows, step, unit, side, onStep, onMess
         <${Heads} geometry=${geometry} run=${run} step=${step} side=${side} onParticipant=${onParticipant} />
         <div class="sheet" style=${{ width: `${geometry.width}px`, height: `${geometry.height + unit}px` }}>
           <${Current} geometry=${geometry} step=${step} />
-          <${Drawn} ...${picture} />
+          <${Drawn} geometry=${geometry} ...${shown} onStep=${onStep} onMessage=${onMessage} side=${side} />
           <${Veil} geometry=${geometry} step=${step} />
         </div>
       </div>
@@ -120,15 +120,14 @@ function useSize(element) {
   return size;
 }
 
-// On paper every row is drawn, whatever is in sight.
-function usePrint(setFirst, geometry) {
+// Whether the page goes to paper: then every row is drawn, whatever is in sight.
+function usePrinting() {
+  const [isPrinted, print] = useState(false);
   useEffect(() => {
-    const print = () => setFirst(0);
-    window.addEventListener("beforeprint", print);
-    return () => window.removeEventListener("beforeprint", print);
-  }, [geometry]);
-}
-
-function printing() {
-  return window.matchMedia("print").matches;
+    const paper = window.matchMedia("print");
+    const turn = () => print(paper.matches);
+    paper.addEventListener("change", turn);
+    return () => paper.removeEventListener("change", turn);
+  }, []);
+  return isPrinted;
 }

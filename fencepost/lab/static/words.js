@@ -18,10 +18,6 @@ export function spaced(state) {
   return state.replace(/([a-z])([A-Z])/g, "$1 $2");
 }
 
-export function counted(count, word) {
-  return `${count} ${word}${count === 1 ? "" : "s"}`;
-}
-
 export const FLAGS = {
   violation: { sign: "✗", word: "broken rule" },
   late: { sign: "⧗", word: "late" },
@@ -37,8 +33,11 @@ export function mainFlag(step) {
   return Object.keys(FLAGS).find((flag) => step.flags.includes(flag)) ?? null;
 }
 
-// A step in a few words that stand for themselves: a fault names the message that it struck.
+// A step in a few words beside the name of its flag, which they do not repeat; a fault names the message it struck.
 export function brief(run, step) {
-  const message = step.kind === "struck" && run.messages.get(step.message);
-  return message ? `${step.note.replace(/ \(\d+\)$/, "")}: ${message.label}` : step.note || step.text;
+  const message = run.messages.get(step.message);
+  if (!message) return step.note || step.text;
+  if (step.kind === "struck") return `${step.note.replace(/ \(\d+\)$/, "")}: ${message.label}`;
+  if (step.kind === "lost") return `${message.label}: ${message.because}`;
+  return message.late && step.kind === "arrived" ? `${message.label}, ${message.late}` : message.label;
 }
