@@ -1,6 +1,7 @@
 """The columns of the records, and which of them a schema asks for.
 
-Rule: names and types are those of Spark's Kafka source; the case of a name does not matter, as in Spark.
+Rule: names and types are those of Spark's Kafka source, as far as it has them; the case of a name does not
+matter, as in Spark.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ COLUMNS: Final = {
     "timestamp": "timestamp",
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
+    "producerId": "bigint",  # with the next two null for records of no producer
+    "producerEpoch": "int",
+    "sequence": "int",
+    "transactionState": "string",  # committed, aborted or open; none outside transactions
 }
+
+HEADERS: Final = ("headers",)
+TRANSACTION_STATE: Final = "transactionState"
+TRANSACTIONS: Final = ("producerId", "producerEpoch", "sequence", TRANSACTION_STATE)
 
 _INSIDE_RECORDS: Final = frozenset({"key", "value", "timestamp", "headers"})
 
@@ -34,11 +43,10 @@ class Column(NamedTuple):
     title: str
 
 
-def default_schema(*, include_headers: bool) -> str:
+def default_schema(*, include_headers: bool, include_transactions: bool) -> str:
     """The schema, as Spark DDL, for a read without a schema of its own."""
-    return ", ".join(
-        f"{name} {kind}" for name, kind in COLUMNS.items() if include_headers or name != "headers"
-    )
+    left_out = {*(() if include_headers else HEADERS), *(() if include_transactions else TRANSACTIONS)}
+    return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name not in left_out)
 
 
 def decoded_columns(columns: Iterable[Column]) -> frozenset[str]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import attrs
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from fencepost.spark_bridge.columns import Column, checked_columns, default_schema
+from fencepost.spark_bridge.columns import TRANSACTION_STATE, Column, checked_columns, default_schema
 from fencepost.spark_bridge.option_values import UnusableOption
 from fencepost.spark_bridge.options import RECORDS, ReadOptions, parse_options
 from fencepost.spark_bridge.pushdown import Wanted
@@ -45,21 +45,25 @@ class FencepostDataSource(DataSource):
     def schema(self) -> str:
         options = parse_options(self.options)
         if options.table == RECORDS:
-            return default_schema(include_headers=options.include_headers)
+            return default_schema(
+                include_headers=options.include_headers, include_transactions=options.include_transactions
+            )
         return ", ".join(f"{name} {kind}" for name, kind in TABLES[options.table].columns.items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._options()
         if options.table == RECORDS:
             reader = FilteringReader if self.takes_filters else LogReader
-            return reader(options, checked_columns(schema))
+            columns = checked_columns(schema)
+            return reader(_following(options, columns), columns)
         return TableReader(options, checked_columns(schema, TABLES[options.table].columns))
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
         options = self._options()
         if options.table != RECORDS:
             raise UnusableOption(f"a stream reads records: read table {options.table} with spark.read")
-        return LogStreamReader(options, checked_columns(schema))
+        columns = checked_columns(schema)
+        return LogStreamReader(_following(options, columns), columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         _refuse_writing()
@@ -71,6 +75,12 @@ class FencepostDataSource(DataSource):
         options = parse_options(self.options, parallelism=self.parallelism or os.cpu_count() or 1)
         # A worker may have another working directory than the driver.
         return attrs.evolve(options, paths=tuple(map(os.path.abspath, options.paths)))
+
+
+def _following(options: ReadOptions, columns: Sequence[Column]) -> ReadOptions:
+    """The options of a read with these columns: a schema may ask for the state of transactions, too."""
+    asks = any(column.name == TRANSACTION_STATE for column in columns)
+    return attrs.evolve(options, include_transactions=asks)
 
 
 def _refuse_writing() -> NoReturn:

@@ -48,8 +48,8 @@ _TOPIC_CHOICES: Final = ("subscribe", "assign", "subscribePattern")
 _KNOWN: Final = (
     "path", "paths", *_TOPIC_CHOICES, "startingOffsets", "endingOffsets", "startingOffsetsByTimestamp",
     "endingOffsetsByTimestamp", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy",
-    "isolation.level", "kafka.isolation.level", "includeHeaders", "failOnDataLoss", "minPartitions",
-    "maxRecordsPerPartition", "maxOffsetsPerTrigger", "table", "verifyChecksums",
+    "isolation.level", "kafka.isolation.level", "includeHeaders", "includeTransactions", "failOnDataLoss",
+    "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "table", "verifyChecksums",
 )  # fmt: skip
 
 # Of Spark's Kafka source (KafkaSourceProvider): how a broker is reached, and how long a trigger waits.
@@ -90,11 +90,17 @@ class ReadOptions:
     """Whether a read begins at the end of a partition that has no record as new as the starting time."""
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     include_headers: bool = False
+    include_transactions: bool = False
     fail_on_data_loss: bool = True
     sizes: TaskSizes = attrs.field(factory=TaskSizes)
     max_offsets_per_trigger: int | None = None
     ignored: tuple[str, ...] = ()
     """Options that were given and mean nothing here."""
+
+    @property
+    def follows_transactions(self) -> bool:
+        """Whether a read needs to know how transactions ended."""
+        return self.include_transactions or self.isolation_level is IsolationLevel.READ_COMMITTED
 
     @property
     def report(self) -> Report | None:
@@ -128,6 +134,7 @@ def parse_options(given: Mapping[str, str], *, parallelism: int = 1) -> ReadOpti
         == "latest",
         isolation_level=parse_isolation_level(options),
         include_headers=parse_flag(options, "includeHeaders", usual=False),
+        include_transactions=parse_flag(options, "includeTransactions", usual=False),
         fail_on_data_loss=parse_flag(options, "failOnDataLoss", usual=True),
         sizes=TaskSizes(
             parallelism=parallelism,

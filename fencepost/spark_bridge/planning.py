@@ -41,21 +41,23 @@ because readers trim by offset.
 # 5. A cut range carries the aborted ranges that overlap it, found in one sweep over both, so a worker needs
 #    no index and no other task. More than ABORTED_CARRIED would make tasks large: then the worker searches
 #    the transaction indexes itself. A retried task reads the same records: its range is fixed, and everything
-#    below the end is immutable.
+#    below the end is immutable. With read_uncommitted, a range carries transactions only if the state of
+#    records is asked for (includeTransactions), and then the open ones, too.
 # 6. The size of a task follows Spark's rule for files, min(128 MB, max(4 MB, total / cores)): large
 #    partitions are cut to it, small ones share a task up to it.
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final
 
 import attrs
 
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.layouts import LogLayout
-from fencepost.protocol.terms import INT64_MAX, IsolationLevel, TopicPartition
+from fencepost.journal.open_transactions import OpenTransaction
+from fencepost.protocol.terms import INT64_MAX, TopicPartition
 from fencepost.spark_bridge.partition_files import (
     LogOffsets,
     PartitionFiles,
@@ -86,7 +88,9 @@ class PlannedRange(PartitionRange):
     """Which of the layout's directories has the pieces."""
     pieces: tuple[Piece, ...]
     aborted: tuple[AbortedRange, ...]
-    """The aborted transactions that overlap it; empty when reading uncommitted."""
+    """The aborted transactions that overlap it; empty if the read does not follow transactions."""
+    opened: tuple[OpenTransaction, ...]
+    """Those that are open and overlap it, sorted by first offset; empty for the same reason."""
     is_indexed: bool
     """Whether the worker must search the transaction indexes, too: `aborted` are those that they lack."""
 
@@ -110,16 +114,17 @@ def plan(
     partitions: Iterable[TopicPartition],
     range_of: RangeOf,
     *,
-    isolation_level: IsolationLevel,
+    follows_transactions: bool,
     sizes: TaskSizes,
     survey: Survey = find_log_offsets,
 ) -> list[ReadTask]:
     """Returns the tasks that read a range of each partition, ordered by partition and offset.
 
-    `survey` finds the bounds of a log, and raises or reports its losses. Raises CorruptLog, and what `survey`
-    and `range_of` raise.
+    With `follows_transactions`, tasks know which transactions were aborted and which are open. `survey` finds
+    the bounds of a log, and raises or reports its losses. Raises CorruptLog, and what `survey` and `range_of`
+    raise.
     """
-    planner = _RangePlanner(layout, range_of, isolation_level, survey)
+    planner = _RangePlanner(layout, range_of, follows_transactions, survey)
     sources = [source for partition in partitions if (source := planner.source(partition)).pieces]
     total = sum(source.byte_count for source in sources)
     task_bytes = sizes.task_bytes(total=total, range_count=len(sources))
@@ -136,6 +141,7 @@ class _Source:
     pieces: tuple[Piece, ...]
     aborted: tuple[AbortedRange, ...]  # sorted by first offset
     not_indexed: tuple[AbortedRange, ...]  # those of them that no index has
+    opened: tuple[OpenTransaction, ...]  # sorted by first offset
 
     @property
     def byte_count(self) -> int:
@@ -149,7 +155,7 @@ _Weighed = tuple[PlannedRange, int]  # with its bytes
 class _RangePlanner:
     layout: LogLayout
     range_of: RangeOf
-    isolation_level: IsolationLevel
+    follows_transactions: bool
     survey: Survey
 
     def source(self, partition: TopicPartition) -> _Source:
@@ -159,11 +165,15 @@ class _RangePlanner:
         offsets = self.survey(log)
         range_ = self.range_of(log, offsets)
         pieces = log.pieces(range_.start, range_.end)
-        aborted, not_indexed = (), ()
-        if pieces and self.isolation_level is IsolationLevel.READ_COMMITTED:
+        aborted, not_indexed, opened = (), (), ()
+        if pieces and self.follows_transactions:
             indexed = log.collect_aborted(range_.start, upper=range_.end)
             aborted, not_indexed = merge_aborted(indexed, offsets.aborted, range_)
-        return _Source(log=log, range=range_, pieces=pieces, aborted=aborted, not_indexed=not_indexed)
+            # Sorted, so this looks at one more than it takes: none of them begins before the LSO.
+            opened = tuple(takewhile(_begins_before(range_.end), offsets.open_transactions))
+        return _Source(
+            log=log, range=range_, pieces=pieces, aborted=aborted, not_indexed=not_indexed, opened=opened
+        )
 
     def cut(self, source: _Source, task_bytes: int, max_records: int | None) -> list[_Weighed]:
         def cut_listed(log: PartitionFiles) -> list[_Weighed]:
@@ -197,6 +207,10 @@ def _overlapping(ranges: Iterable[AbortedRange], range_: PartitionRange) -> tupl
     return tuple(sorted(found, key=_first_offset))
 
 
+def _begins_before(offset: int) -> Callable[[OpenTransaction], bool]:
+    return lambda each: each.first_offset < offset
+
+
 def _first_offset(aborted: AbortedRange) -> int:
     return aborted.first_offset
 
@@ -218,6 +232,7 @@ def _cut(source: _Source, task_bytes: int, max_records: int | None) -> Iterator[
             home=log.home,
             pieces=pieces,
             aborted=not_indexed[number] if is_indexed else aborted[number],
+            opened=tuple(takewhile(_begins_before(end), source.opened)),
             is_indexed=is_indexed,
         )
         # Of a range that ends inside a segment, the pieces hold more than the range.

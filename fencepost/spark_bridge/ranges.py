@@ -61,7 +61,7 @@ def plan_batch(
         layout,
         [partition for partition in partitions if wanted is None or wanted.has(partition)],
         range_of,
-        isolation_level=options.isolation_level,
+        follows_transactions=options.follows_transactions,
         sizes=options.sizes,
         survey=partial(find_log_offsets, report=report),
     )

@@ -19,8 +19,8 @@ import pyarrow as pa
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import Columns, read_columns
-from fencepost.protocol.terms import INT64_MAX, TopicPartition
-from fencepost.spark_bridge.columns import Column, decoded_columns
+from fencepost.protocol.terms import INT32_MAX, INT64_MAX, NO_SEQUENCE, TopicPartition
+from fencepost.spark_bridge.columns import TRANSACTION_STATE, TRANSACTIONS, Column, decoded_columns
 from fencepost.spark_bridge.equal_lengths import Grid, Grids, Shape, read_grids
 from fencepost.spark_bridge.partition_files import CorruptLog
 from fencepost.spark_bridge.planning import PartitionRange
@@ -45,6 +45,10 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestampType": pa.int32(),
     "headers": pa.list_(_HEADER),
+    "producerId": pa.int64(),
+    "producerEpoch": pa.int32(),
+    "sequence": pa.int32(),
+    "transactionState": pa.string(),
 }
 
 
@@ -107,6 +111,9 @@ class Rows:
         self.columns = columns
         self.schema = pa.schema([pa.field(column.title, ARROW_TYPES[column.name]) for column in columns])
         self._partition: TopicPartition | None = None
+        names = {column.name for column in columns}
+        self.has_states = TRANSACTION_STATE in names
+        self._has_producers = not names.isdisjoint(TRANSACTIONS)
         self._filled: dict[object, pa.Array[Any]] = {}
         self._clear()
 
@@ -119,16 +126,24 @@ class Rows:
         self._time_deltas: list[int] | None = None
         self._offset_runs: list[tuple[int, int]] = []  # first offset, how many
         self._batch_runs: list[tuple[int, int, int]] = []  # base timestamp, timestamp type, how many
+        self._producer_runs: list[tuple[BatchHeader, str, int]] = []  # with transaction state and how many
         self._partition_starts: list[tuple[int, TopicPartition]] = []  # the first row of each
 
     @property
     def is_full(self) -> bool:
         return self.row_count >= ROWS_PER_BATCH or self.byte_count >= BYTES_PER_BATCH
 
-    def add(self, header: BatchHeader, columns: Columns | Grids | None, range_: PartitionRange) -> None:
+    def add(
+        self,
+        header: BatchHeader,
+        columns: Columns | Grids | None,
+        range_: PartitionRange,
+        *,
+        state: str = "none",
+    ) -> None:
         """Adds the records of a batch with offsets in the range.
 
-        `columns` is None if no requested column needs decoded records.
+        `columns` is None if no requested column needs decoded records; `state` is that of their transaction.
         """
         low, high = max(range_.start, header.base_offset), min(range_.end, header.next_offset)
         if not self._partition_starts or self._partition_starts[-1][1] != range_.partition:
@@ -149,6 +164,8 @@ class Rows:
             self._add_columns(columns, time_deltas, first, first + count)
         timestamp = header.max_timestamp if is_append_time else header.base_timestamp
         self._batch_runs.append((timestamp, int(is_append_time), count))
+        if self._has_producers:
+            self._producer_runs.append((header, state, count))
         self.row_count += count
         self.byte_count += _unpacked_size(header, columns)
 
@@ -211,11 +228,13 @@ class Rows:
         return filled.slice(0, count)
 
     def offset_column(self) -> pa.Array[Any]:
+        return pa.array(self._offsets(), pa.int64())
+
+    def _offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         runs = np.array(self._offset_runs, np.int64).reshape(-1, 2)
         lengths = runs[:, 1]
         ends = np.cumsum(lengths)
-        offsets = np.arange(self.row_count, dtype=np.int64) + np.repeat(runs[:, 0] - ends + lengths, lengths)
-        return pa.array(offsets, pa.int64())
+        return np.arange(self.row_count, dtype=np.int64) + np.repeat(runs[:, 0] - ends + lengths, lengths)
 
     def timestamp_column(self) -> pa.Array[Any]:
         runs = np.array(self._batch_runs, np.int64).reshape(-1, 3)
@@ -230,6 +249,35 @@ class Rows:
         runs = np.array(self._batch_runs, np.int64).reshape(-1, 3)
         return pa.array(np.repeat(runs[:, 1], runs[:, 2]).astype(np.int32), pa.int32())
 
+    def producer_id_column(self) -> pa.Array[Any]:
+        return self._of_producers([header.producer_id for header, _, _ in self._producer_runs], pa.int64())
+
+    def producer_epoch_column(self) -> pa.Array[Any]:
+        return self._of_producers([header.producer_epoch for header, _, _ in self._producer_runs], pa.int32())
+
+    def _of_producers(self, values: list[int], kind: pa.DataType) -> pa.Array[Any]:
+        """A column with the same value in all rows of a batch; a negative one means that there is none."""
+        repeated = np.repeat(np.array(values, np.int64), self._producer_counts())
+        return pa.array(repeated, kind, mask=repeated < 0)
+
+    def sequence_column(self) -> pa.Array[Any]:
+        firsts = [header.base_sequence for header, _, _ in self._producer_runs]
+        bases = [header.base_offset for header, _, _ in self._producer_runs]
+        counts = self._producer_counts()
+        # Records have consecutive sequences, as they have offsets. The largest one is followed by 0.
+        shifts = np.array(firsts, np.int64) - np.array(bases, np.int64)
+        sequences = (self._offsets() + np.repeat(shifts, counts)) & INT32_MAX
+        has_none = np.repeat(np.array(firsts, np.int64) == NO_SEQUENCE, counts)
+        return pa.array(sequences, pa.int32(), mask=has_none)
+
+    def transaction_state_column(self) -> pa.Array[Any]:
+        states = pa.array([state for _, state, _ in self._producer_runs], pa.string())
+        runs = np.repeat(np.arange(len(self._producer_runs), dtype=np.int64), self._producer_counts())
+        return states.take(runs)
+
+    def _producer_counts(self) -> list[int]:
+        return [count for _, _, count in self._producer_runs]
+
 
 _BUILD: Final[dict[str, Callable[[Rows], pa.Array[Any]]]] = {
     "key": Rows.key_column,
@@ -240,6 +288,10 @@ _BUILD: Final[dict[str, Callable[[Rows], pa.Array[Any]]]] = {
     "timestamp": Rows.timestamp_column,
     "timestampType": Rows.timestamp_type_column,
     "headers": Rows.headers_column,
+    "producerId": Rows.producer_id_column,
+    "producerEpoch": Rows.producer_epoch_column,
+    "sequence": Rows.sequence_column,
+    "transactionState": Rows.transaction_state_column,
 }
 
 
@@ -250,7 +302,7 @@ def record_batches(scans: Iterable[RangeScan], columns: Sequence[Column]) -> Ite
     """
     rows = Rows(columns)
     decodes = bool(decoded_columns(columns))
-    batches = ((scan.range, *batch) for scan in scans for batch in scan)
+    batches = ((scan, *batch) for scan in scans for batch in scan)
     more = True
     while more:
         with gc_paused():
@@ -260,11 +312,9 @@ def record_batches(scans: Iterable[RangeScan], columns: Sequence[Column]) -> Ite
             yield batch
 
 
-def _fill(
-    rows: Rows, batches: Iterator[tuple[PartitionRange, BatchHeader, memoryview]], *, decodes: bool
-) -> bool:
+def _fill(rows: Rows, batches: Iterator[tuple[RangeScan, BatchHeader, memoryview]], *, decodes: bool) -> bool:
     """Collects rows until one Arrow batch is full; returns False if there are no more batches."""
-    for range_, header, batch in batches:
+    for scan, header, batch in batches:
         if not header.record_count:
             continue  # compaction removed all records of this batch and kept its header
         try:
@@ -273,10 +323,11 @@ def _fill(
             columns = read_grids(batch, header) or read_columns(batch, header) if decodes or sparse else None
         except ProtocolViolation as problem:
             raise CorruptLog(
-                f"the batch at offset {header.base_offset} of {range_.partition}: {problem}. "
+                f"the batch at offset {header.base_offset} of {scan.range.partition}: {problem}. "
                 "`fencepost check` lists all batches whose records cannot be read"
             ) from problem
-        rows.add(header, columns, range_)
+        state = scan.transaction_state(header) if rows.has_states else "none"
+        rows.add(header, columns, scan.range, state=state)
         if rows.is_full:
             return True
     return False

@@ -90,6 +90,7 @@ class RangeScan:
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
         self._report = report
         self._indexed = AbortedRanges(self._aborted_ranges())
+        self._opened = {each.producer_id: each.first_offset for each in range_.opened}
         self._unindexed: AbortedRanges | None = None  # found at the first transactional batch
         self._shown: set[int] = (
             set()
@@ -123,6 +124,18 @@ class RangeScan:
             )
             self._unindexed = AbortedRanges(walked)
         return self._unindexed.holds(header)
+
+    def transaction_state(self, header: BatchHeader) -> str:
+        """How the transaction of a data batch ended: committed, aborted or open; none outside transactions.
+
+        Only for a range whose plan follows transactions.
+        """
+        if header.is_control or not header.is_transactional or not header.record_count:
+            return "none"
+        if self.is_aborted(header):
+            return "aborted"
+        since = self._opened.get(header.producer_id)
+        return "open" if since is not None and since <= header.base_offset else "committed"
 
     def __iter__(self) -> Iterator[VisibleBatch]:
         for _, _, header, batch in self._batches():

@@ -127,7 +127,7 @@ class LogStream:
             layout,
             [partition for partition in partitions if partition in existing],
             partial(self._range, start, end),
-            isolation_level=self._options.isolation_level,
+            follows_transactions=self._options.follows_transactions,
             sizes=self._options.sizes,
             survey=self._surveys.find,
         )

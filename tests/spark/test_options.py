@@ -25,6 +25,7 @@ def meaning(**fields: Any) -> ReadOptions:
         ({}, meaning()),
         ({"subscribe": "b, a ,b"}, meaning(subscribe=("a", "b"))),
         ({"includeheaders": "TRUE"}, meaning(include_headers=True)),
+        ({"includeTransactions": "true"}, meaning(include_transactions=True)),
         (
             {"kafka.isolation.level": "read_uncommitted"},
             meaning(isolation_level=IsolationLevel.READ_UNCOMMITTED),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -21,10 +21,10 @@ from fencepost.protocol.terms import (
     TransactionResult,
 )
 from fencepost.spark_bridge.options import ReadOptions
-from fencepost.spark_bridge.partition_files import CorruptLog, LogOffsets, PartitionFiles, find_log_offsets
-from fencepost.spark_bridge.planning import PartitionRange, PlannedRange, plan
+from fencepost.spark_bridge.partition_files import CorruptLog, find_log_offsets
+from fencepost.spark_bridge.planning import ReadTask, plan
 from fencepost.spark_bridge.ranges import batch_range
-from fencepost.spark_bridge.scanning import LocatedBatch, RangeScan
+from fencepost.spark_bridge.scanning import LocatedBatch
 from fencepost.spark_bridge.tables.headers import HeaderScan
 from fencepost.spark_bridge.tables.table import Row, SourceTable, place, time_or_none
 from fencepost.spark_bridge.topics import choose_partitions
@@ -53,56 +53,34 @@ COLUMNS: Final = {
     "checksumMatches": "boolean",  # null without option verifyChecksums=true
 }
 
-Opened = Mapping[int, int]
-"""First offsets of the transactions that are open at the end of a partition, by producer id."""
 
-
-@attrs.frozen
-class HeaderTask:
-    """Ranges to read headers of, and what is open in their partitions."""
-
-    ranges: tuple[PlannedRange, ...]
-    opened: Mapping[TopicPartition, Opened]
-
-
-def plan_headers(layout: LogLayout, options: ReadOptions) -> list[HeaderTask]:
+def plan_headers(layout: LogLayout, options: ReadOptions) -> list[ReadTask]:
     """Returns tasks for all batches of the offsets that the options choose, beyond the last stable offset,
     too.
     """
     everything = attrs.evolve(options, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-    opened: dict[TopicPartition, Opened] = {}
-
-    def range_of(log: PartitionFiles, offsets: LogOffsets) -> PartitionRange:
-        opened[log.partition] = {each.producer_id: each.first_offset for each in offsets.open_transactions}
-        return batch_range(log, offsets, options=everything, report=options.report)
-
-    tasks = plan(
+    return plan(
         layout,
         choose_partitions(layout.partitions(), options, layout.location),
-        range_of,
-        isolation_level=IsolationLevel.READ_COMMITTED,  # tasks get the aborted transactions
+        partial(batch_range, options=everything, report=options.report),
+        follows_transactions=True,
         sizes=options.sizes,
         survey=partial(find_log_offsets, report=options.report),
     )
-    return [
-        HeaderTask(task.ranges, {range_.partition: opened[range_.partition] for range_ in task.ranges})
-        for task in tasks
-    ]
 
 
 def read_batches(
-    layout: LogLayout, task: HeaderTask, options: ReadOptions, wanted: frozenset[str]
+    layout: LogLayout, task: ReadTask, options: ReadOptions, wanted: frozenset[str]
 ) -> Iterator[Row]:
     """Yields a row per batch of the task, by partition and offset."""
     verifies = options.verify_checksums and "checksumMatches" in wanted
     for range_ in task.ranges:
         scan = HeaderScan(layout, range_, reads_data=verifies, report=options.report)
-        opened = task.opened[range_.partition]
         for batch in scan.stored():
-            yield _row(layout, scan, opened, batch, verifies=verifies)
+            yield _row(layout, scan, batch, verifies=verifies)
 
 
-def _row(layout: LogLayout, scan: HeaderScan, opened: Opened, batch: LocatedBatch, *, verifies: bool) -> Row:
+def _row(layout: LogLayout, scan: HeaderScan, batch: LocatedBatch, *, verifies: bool) -> Row:
     header, range_ = batch.header, scan.range
     marker = read_stored_marker(batch, range_.partition)
     return (
@@ -119,7 +97,7 @@ def _row(layout: LogLayout, scan: HeaderScan, opened: Opened, batch: LocatedBatc
         time_or_none(header.max_timestamp),
         kind_of(header, marker),
         header.is_transactional,
-        _state(header, scan, opened),
+        scan.transaction_state(header),
         compression_name(header.compression),
         header.leader_epoch,
         None if marker is None else marker.coordinator_epoch,
@@ -147,16 +125,6 @@ def kind_of(header: BatchHeader, marker: Marker | None) -> str:
     if marker is not None:
         return "commit" if marker.result is TransactionResult.COMMIT else "abort"
     return "control" if header.is_control else "data"
-
-
-def _state(header: BatchHeader, scan: RangeScan, opened: Opened) -> str:
-    """How the transaction of a data batch ended."""
-    if header.is_control or not header.is_transactional or not header.record_count:
-        return "none"
-    if scan.is_aborted(header):
-        return "aborted"
-    since = opened.get(header.producer_id)
-    return "open" if since is not None and since <= header.base_offset else "committed"
 
 
 def compression_name(bits: int) -> str:

@@ -43,7 +43,7 @@ def plan_partitions(layout: LogLayout, options: ReadOptions) -> list[tuple[Topic
 
 
 def whole_range(log: PartitionFiles, report: Report | None) -> PlannedRange:
-    """All offsets of a partition, without what is known of aborted transactions."""
+    """All offsets of a partition, without what is known of its transactions."""
     offsets = find_log_offsets(log, report=report)
     start, end = offsets.log_start_offset, offsets.log_end_offset
     return PlannedRange(
@@ -53,6 +53,7 @@ def whole_range(log: PartitionFiles, report: Report | None) -> PlannedRange:
         home=log.home,
         pieces=log.pieces(start, end),
         aborted=(),
+        opened=(),
         is_indexed=False,
     )
 
