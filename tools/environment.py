@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
-EXTRAS = ("spark", "demo", "dev")
+EXTRAS = ("spark", "demo", "lab", "dev")
 OLDEST_PYTHON = (3, 11)  # the Makefile checks this first, in code that any Python 3 can parse
 OLDEST_JAVA = 17  # PySpark 4 requires it
 

@@ -316,6 +316,16 @@ COMMANDS = (
         """,
     ),
     (
+        "lab",
+        "fencepost.cli.lab:lab",
+        """Serve a page on which to watch runs, step through them and break them.
+
+        The page has the bundled scenarios with their lessons, and an editor for others. A click on a message,
+        a node or a client adds a fault, and the scenario runs again.
+        It listens on loopback only and needs Starlette and Hypercorn: pip install 'fencepost[lab]'.
+        """,
+    ),
+    (
         "help",
         "fencepost.cli.help:print_page",
         """Print a page of the documentation, or list the pages.

@@ -81,6 +81,7 @@ EXAMPLES: Final = {
         "fencepost explore --transaction-version 0 --output found",
     ),
     "--install-completion": ("fencepost --install-completion",),
+    "lab": ("fencepost lab", "fencepost lab --port 0 --no-browser"),
     "help": ("fencepost help", "fencepost help operations"),
     "demo": ("fencepost demo --flights 20000", "fencepost demo --break fencing"),
 }

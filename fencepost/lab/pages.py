@@ -22,7 +22,7 @@ from typing import Final
 from fencepost.lab.document import Json, RunDocument
 
 STATIC: Final = Path(__file__).parent / "static"
-SERVED_ONLY: Final = frozenset({"lab.js", "live.js"})
+SERVED_ONLY: Final = frozenset({"lab.js", "live.js", "api.js", "scenarios.js"})
 """Modules that only a served page has: they talk to its server."""
 
 VENDORED: Final = {

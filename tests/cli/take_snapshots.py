@@ -202,6 +202,7 @@ EXCEPTIONS: Final = {
     "audit": "it takes half a minute with Spark; tests/audit/test_cli.py checks what it prints",
     "export": "it takes half a minute with Spark; tests/spark/test_export.py checks what it prints",
     "demo": "how many replies its workers lose depends on the machine; tests/demo checks what it prints",
+    "lab": "its address has a random token; tests/lab checks what it serves",
 }
 
 UNSTABLE: Final = (

@@ -22,7 +22,11 @@ from fencepost.cli.options import DEFAULT
 
 WORDS: Final = tuple(words for words, place, _ in COMMANDS if place is not None)
 
-WITHOUT_JSON: Final = {"serve": "its last ready line is always JSON", "help": "it prints pages"}
+WITHOUT_JSON: Final = {
+    "serve": "its last ready line is always JSON",
+    "lab": "its last ready line is always JSON",
+    "help": "it prints pages",
+}
 
 # One letter has one meaning; the words that share it mean the same thing of one topic or of several.
 MEANS: Final = {

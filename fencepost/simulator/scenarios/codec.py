@@ -152,6 +152,8 @@ class Table:
         header, _, place = self.name.partition("] ")
         number = int(place) if place.isdecimal() else 1
         lines, start = self.source.lines, 0
+        if self.name == TOP and (found := _header_line(lines, key)) is not None:
+            return found
         if self.name != TOP:
             wanted = header.rstrip("]") + "]"
             headers = [at for at, line in enumerate(lines) if line.strip().startswith(wanted)]
@@ -209,6 +211,12 @@ class Table:
                 table.finish()
 
 
+def _header_line(lines: Sequence[str], key: str) -> int | None:
+    """The line of the first header of a table with this name; None if the key has no table."""
+    headers = (f"[{key}]", f"[[{key}]]")
+    return next((at for at, line in enumerate(lines, start=1) if line.strip().startswith(headers)), None)
+
+
 def inside(name: str, key: str) -> str:
     """The name in a header for the table under a key: "cluster", "seeded.faults"."""
     return key if name == TOP else f"{name.strip('[]')}.{key}"
@@ -218,11 +226,14 @@ def inside(name: str, key: str) -> str:
 
 
 class Codec(NamedTuple):
-    """How one kind of value is read and written; `kind` completes "must be ..."."""
+    """How one kind of value is read and written; `kind` completes "must be ...". `possible` are the values as
+    they are written, where they can be listed.
+    """
 
     kind: str
     read: Callable[[Table, str, Any], Any]
     write: Callable[[Any], str]
+    possible: tuple[str, ...] = ()
 
 
 def _text(value: object) -> str:
@@ -252,7 +263,9 @@ def _typed(kind: str, of: type, write: Callable[[Any], str]) -> Codec:
 
 
 _TEXT: Final = _typed("text", str, _text)
-_FLAG: Final = _typed("true or false", bool, lambda value: "true" if value else "false")
+_FLAG: Final = _typed("true or false", bool, lambda value: "true" if value else "false")._replace(
+    possible=("true", "false")
+)
 
 
 def _number(between: Between) -> Codec:
@@ -291,7 +304,7 @@ def _choice(values: Mapping[Any, Any], write: Callable[[Any], str]) -> Codec:
             raise table.wrong(key, f"is {raw!r}", list(values))
         return values[raw]
 
-    return Codec("text", read, write)
+    return Codec("text", read, write, tuple(write(value) for value in values.values()))
 
 
 def _spelled(texts: Mapping[Any, str]) -> Codec:
@@ -313,7 +326,7 @@ def _list(inner: Codec) -> Codec:
         line = f"[{', '.join(texts)}]"
         return line if len(line) <= LINE - 20 else "[\n" + "".join(f"  {text},\n" for text in texts) + "]"
 
-    return Codec(kind, read, write)
+    return Codec(kind, read, write, inner.possible)
 
 
 def _dictionary(keys: Codec, values: Codec) -> Codec:

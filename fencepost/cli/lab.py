@@ -1,0 +1,79 @@
+"""`fencepost lab`: serves the page on which one looks at runs and disturbs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import webbrowser
+from importlib.util import find_spec
+from typing import Annotated, Final
+
+from cyclopts import Parameter, Token, validators
+
+from fencepost.bundled import bundled_scenarios
+from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.options import seconds_in
+
+MIB: Final = 1 << 20
+MEMORY_MIN: Final = 256  # MiB: a process needs a third of that before it plays anything
+
+
+def _seconds(_: type, tokens: tuple[Token, ...]) -> float:
+    return seconds_in(tokens[0].value)
+
+
+def lab(
+    *,
+    port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65_535))] = 8778,
+    browser: Annotated[bool, Parameter(negative="--no-browser")] = True,
+    time_limit: Annotated[float, Parameter(converter=_seconds, metavar="TIME")] = 10.0,
+    memory_limit: Annotated[
+        int, Parameter(metavar="MIB", validator=validators.Number(gte=MEMORY_MIN))
+    ] = 1024,
+) -> int:
+    """Serve a page on which to watch runs, step through them and break them.
+
+    Parameters
+    ----------
+    port
+        TCP port on the loopback interface; 0 takes any free port.
+    browser
+        Open the page in a browser.
+    time_limit
+        How long one run may take, such as 30s, before it is stopped.
+    memory_limit
+        How much memory the process that plays runs may take, in MiB.
+    """
+    for package in ("starlette", "hypercorn"):
+        if find_spec(package) is None:
+            raise CommandFailed(
+                f"the lab needs the package {package}",
+                then="pip install 'fencepost[lab]'; without it, `fencepost run NAME --html FILE` writes the "
+                "page of one run",
+                code=WRONG_USAGE,
+            )
+    import trio
+
+    from fencepost.lab.server import LabSettings, PortInUse, serve_lab
+    from fencepost.lab.workers import WorkLimits
+
+    settings = LabSettings(
+        bundled={name: path.read_text(encoding="utf-8") for name, path in bundled_scenarios().items()},
+        port=port,
+        limits=WorkLimits(seconds_max=time_limit, memory_bytes_max=memory_limit * MIB),
+    )
+
+    def ready(address: str) -> None:
+        print(f"The lab is at {address}")
+        print("Keep the address to yourself: whoever has it can run simulations here. Ctrl-C stops the lab.")
+        print(json.dumps({"ready": True, "address": address, "pid": os.getpid()}), flush=True)
+        if browser:
+            webbrowser.open(address)
+
+    try:
+        trio.run(serve_lab, settings, ready)
+    except PortInUse as problem:
+        raise CommandFailed(
+            str(problem), then="stop what listens there, or give another port: --port 0 takes any free one"
+        ) from None
+    return OK

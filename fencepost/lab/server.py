@@ -1,0 +1,325 @@
+"""The lab's server: a page for one person on this machine, and the questions that it asks.
+
+Rule: it listens on loopback only, and answers nobody without the token. Scenarios are played in other
+processes (workers.py), which are killed when they take too long or too much; here, a scenario is only text.
+"""
+
+# Theory of operation
+#
+#     browser ──HTTP──▶ Hypercorn ──▶ Guard: host, origin, token, size ──▶ Starlette: routes ──▶ WorkerPool
+#                                                                                          └──▶ Searches
+#
+# Whoever can open a socket on this machine can talk to a port of loopback: other users, and every page that
+# the person's browser shows. So each request is checked, before anything else is done with it:
+#
+#   Host     must be this address. A name that an attacker's DNS leads to 127.0.0.1 (rebinding) is not it.
+#   Origin   and Sec-Fetch-Site, where a browser sends them, must be this page's: no other page may ask.
+#   token    from the address of the page, in a header that no form and no image of another page can send.
+#            Files of the page carry it in their path, since a browser sends no header for them.
+#   size     of the body, counted as it arrives.
+#
+# The page in turn may load only its own files and talk only to this server (its content security policy, as
+# pages.py writes it), and no other page may frame it. What a scenario contains reaches it as JSON, and it
+# shows that as text.
+#
+# Ends: Ctrl-C and SIGTERM cancel everything, and each worker is killed by the task that started it. If this
+# process is killed, its workers see the end of their stdin.
+
+from __future__ import annotations
+
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, cast
+
+import attrs
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve as serve_http  # pyright: ignore[reportUnknownVariableType] - a dict without types
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fencepost.lab.pages import STATIC, served_page
+from fencepost.lab.search_book import SearchBook
+from fencepost.lab.workers import Unplayable, WorkerPool, WorkLimits
+from fencepost.protocol.errors import FencepostError
+
+LOOPBACK: Final = "127.0.0.1"
+PORT: Final = 8778
+BODY_BYTES_MAX: Final = 1 << 20
+TOKEN_BYTES: Final = 24
+CONNECTIONS_MAX: Final = 64
+HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": "frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",  # the token is in the address
+    "x-content-type-options": "nosniff",
+}
+
+
+class PortInUse(FencepostError):
+    """Another process listens where the lab should."""
+
+
+@attrs.frozen(kw_only=True)
+class LabSettings:
+    """What a lab is started with. `bundled`: the texts of the bundled scenarios by name. `port` 0 is any."""
+
+    bundled: Mapping[str, str] = attrs.field(repr=False)
+    port: int = PORT
+    limits: WorkLimits = attrs.Factory(WorkLimits)
+    token: str = attrs.field(factory=partial(secrets.token_urlsafe, TOKEN_BYTES), repr=False)
+
+
+# --- who may ask --------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Guard:
+    """Lets through what the page asks, and refuses the rest; see the theory of operation."""
+
+    app: ASGIApp
+    token: str
+    port: int
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection of ASGI."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"the lab speaks no {scope['type']}")
+        refusal = self.refusal(Request(scope))
+        if refusal is not None:
+            await _answered(*refusal)(scope, receive, _with_headers(send))
+            return
+        await self.app(scope, _limited(receive), _with_headers(send))
+
+    def refusal(self, request: Request) -> tuple[int, str] | None:
+        """The status and the reason for a request that is none of the page's."""
+        headers = request.headers
+        hosts = {f"{name}:{self.port}" for name in (LOOPBACK, "localhost")}
+        if headers.get("host") not in hosts:
+            return 403, "this is not the host of the lab"
+        origin = headers.get("origin")
+        if origin is not None and origin not in {f"http://{host}" for host in hosts}:
+            return 403, "another page may not ask the lab"
+        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            return 403, "another page may not ask the lab"
+        token = self._token(request)
+        if token is None:
+            return 401, "the token is missing: open the address that `fencepost lab` printed"
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            return 403, "the token is of another lab: open the address that `fencepost lab` printed"
+        return None
+
+    def _token(self, request: Request) -> str | None:
+        path = request.url.path
+        if path == "/":
+            return request.query_params.get("token")
+        first, rest, _ = path.removeprefix("/").partition("/static/")
+        return first if rest else request.headers.get("x-fencepost-token")
+
+
+def _limited(receive: Receive) -> Receive:
+    """Counts the body as it arrives."""
+    size = 0
+
+    async def limited() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > BODY_BYTES_MAX:
+            raise HTTPException(413, f"the request is larger than {BODY_BYTES_MAX:,} bytes")
+        return message
+
+    return limited
+
+
+def _with_headers(send: Send) -> Send:
+    """Adds what every answer says to browsers."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            more = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+            message = {**message, "headers": [*message.get("headers", ()), *more]}
+        await send(message)
+
+    return sending
+
+
+def _answered(status: int, because: str) -> Response:
+    return JSONResponse({"error": because}, status_code=status)
+
+
+# --- what can be asked --------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Lab:
+    """The routes of the page. `stories` are the bundled scenarios as the page lists them."""
+
+    settings: LabSettings
+    pool: WorkerPool
+    searches: SearchBook
+    stories: Any = None
+
+    def routes(self) -> list[Route | Mount]:
+        """Every path."""
+        static = StaticFiles(directory=STATIC)
+        return [
+            Route("/", self.page),
+            Mount("/{token}/static", static),
+            Route("/api/scenarios", self.scenarios),
+            Route("/api/vocabulary", self.vocabulary),
+            Route("/api/check", self.check, methods=["POST"]),
+            Route("/api/play", self.play, methods=["POST"]),
+            Route("/api/compare", self.compare, methods=["POST"]),
+            Route("/api/save", self.save, methods=["POST"]),
+            Route("/api/searches", self.begin_search, methods=["POST"]),
+            Route("/api/searches/{number:int}", self.search, methods=["GET", "DELETE"]),
+        ]
+
+    async def page(self, _: Request) -> Response:
+        """The page itself, which gets the token for its questions."""
+        token = self.settings.token
+        return HTMLResponse(served_page({"mode": "lab", "token": token}, static=f"{token}/static/"))
+
+    async def scenarios(self, _: Request) -> Response:
+        """The bundled scenarios with their lessons, variants and texts."""
+        if self.stories is None:
+            self.stories = await self.pool.done({"do": "list", "texts": dict(self.settings.bundled)})
+        return JSONResponse(self.stories)
+
+    async def vocabulary(self, _: Request) -> Response:
+        """What the editor can complete."""
+        return JSONResponse(await self.pool.done({"do": "vocabulary"}))
+
+    async def check(self, request: Request) -> Response:
+        """Whether a text is a scenario, and the error if it is none."""
+        given = await _object(request)
+        try:
+            found = await self.pool.done({"do": "check", "text": given.get("text")})
+        except Unplayable as problem:
+            if problem.is_spent:
+                raise
+            return JSONResponse({"ok": False, "error": str(problem)})
+        return JSONResponse({"ok": True, "error": None, **found})
+
+    async def play(self, request: Request) -> Response:
+        """The document of a run."""
+        return JSONResponse(await self.pool.done({"do": "play", "run": self._run(await _object(request))}))
+
+    async def compare(self, request: Request) -> Response:
+        """The documents of two runs, and where they part."""
+        given = await _object(request)
+        runs = {side: self._run(_inner(given, side)) for side in ("left", "right")}
+        return JSONResponse(await self.pool.done({"do": "compare", **runs}))
+
+    async def save(self, request: Request) -> Response:
+        """A run as a scenario file."""
+        return JSONResponse(await self.pool.done({"do": "save", "run": self._run(await _object(request))}))
+
+    def _run(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A run with the text of the bundled scenario that it names."""
+        name = given.get("scenario")
+        if name is None or given.get("text") is not None:
+            return given
+        if not isinstance(name, str) or name not in self.settings.bundled:
+            raise Unplayable(f"there is no bundled scenario {name!r:.80}", status=404)
+        return {**given, "text": self.settings.bundled[name]}
+
+    async def begin_search(self, request: Request) -> Response:
+        """Begin a search."""
+        return JSONResponse({"id": self.searches.begin(await _object(request))}, status_code=201)
+
+    async def search(self, request: Request) -> Response:
+        """How far a search is, or its end."""
+        number = request.path_params["number"]
+        if request.method == "DELETE":
+            self.searches.stop(number)
+        return JSONResponse(self.searches.state(number))
+
+
+async def _object(request: Request) -> dict[str, Any]:
+    try:
+        given: object = await request.json()
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "the body of the request is not JSON") from None
+    return _inner({"body": given}, "body")
+
+
+def _inner(given: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = given.get(key)
+    if not isinstance(value, dict):
+        raise HTTPException(400, f"{key} must be a JSON object")
+    return value  # pyright: ignore[reportUnknownVariableType] - JSON objects have text keys
+
+
+async def _unplayable(_: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Unplayable), "the handler is for these"
+    return _answered(problem.status, str(problem))
+
+
+async def _wrong(_: Request, problem: Exception) -> Response:
+    assert isinstance(problem, HTTPException), "the handler is for these"
+    return _answered(problem.status_code, problem.detail)
+
+
+# --- the server ---------------------------------------------------------------------------------------------
+
+
+def bound_socket(port: int) -> socket.socket:
+    """A socket of loopback at this port. PortInUse if something listens there."""
+    opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((LOOPBACK, port))
+        opened.listen(CONNECTIONS_MAX)
+    except OSError as problem:
+        opened.close()
+        raise PortInUse(f"cannot listen on {LOOPBACK}:{port}: {problem.strerror}") from None
+    return opened
+
+
+async def serve_lab(settings: LabSettings, on_ready: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM; `on_ready` gets the address of the page."""
+    listening = bound_socket(settings.port)
+    port = listening.getsockname()[1]
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            # Hypercorn and Starlette write the types of ASGI differently.
+            app = cast("Any", lab_app(settings, port, nursery))
+            # Hypercorn makes a socket of its own from the number, and closes it.
+            config = _config(listening.detach())
+            await nursery.start(partial(serve_http, app, config, shutdown_trigger=trio.sleep_forever))
+            on_ready(f"http://{LOOPBACK}:{port}/?token={settings.token}")
+            async for _ in signals:
+                break
+            nursery.cancel_scope.cancel()
+
+
+def lab_app(settings: LabSettings, port: int, nursery: trio.Nursery) -> ASGIApp:
+    """The application; its workers and searches run in the nursery."""
+    lab = Lab(settings, WorkerPool(settings.limits, nursery), SearchBook(settings.limits, nursery))
+    app = Starlette(routes=lab.routes(), exception_handlers={Unplayable: _unplayable, HTTPException: _wrong})
+    return Guard(app, settings.token, port)
+
+
+def _config(listening: int) -> Config:
+    config = Config()
+    config.bind = [f"fd://{listening}"]
+    config.alpn_protocols = ["http/1.1"]
+    config.accesslog = None
+    config.loglevel = "WARNING"
+    config.include_server_header = False
+    return config

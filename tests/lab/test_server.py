@@ -1,0 +1,96 @@
+"""The lab's server over a real socket: who may ask, what is refused, and what it costs at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.lab_process import LabProcess, lab
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[LabProcess]:
+    """One lab for many questions."""
+    with lab() as running:
+        yield running
+
+
+def test_the_page_and_its_files_need_the_token(page: LabProcess) -> None:
+    opened = page.ask(f"/?token={page.token}", headers={"x-fencepost-token": None})
+    assert opened.status == 200
+    assert b'"mode":"lab"' in opened.body
+    module = page.ask(f"/{page.token}/static/run.js", headers={"x-fencepost-token": None})
+    assert module.status == 200
+    assert module.headers["content-type"].startswith("text/javascript")
+
+
+REFUSED = [
+    ("/", {"x-fencepost-token": None}, 401),
+    ("/?token=wrong", {"x-fencepost-token": None}, 403),
+    ("/static/run.js", {"x-fencepost-token": None}, 401),
+    ("/wrong/static/run.js", {"x-fencepost-token": None}, 403),
+    ("/api/scenarios", {"x-fencepost-token": None}, 401),
+    ("/api/scenarios", {"x-fencepost-token": "wrong"}, 403),
+    ("/api/scenarios", {"host": "lab.attacker.example"}, 403),
+    ("/api/scenarios", {"host": "127.0.0.1:1"}, 403),
+    ("/api/scenarios", {"origin": "http://attacker.example"}, 403),
+    ("/api/scenarios", {"origin": "null"}, 403),
+    ("/api/scenarios", {"sec-fetch-site": "cross-site"}, 403),
+    ("/api/scenarios", {"sec-fetch-site": "same-site"}, 403),
+]
+
+
+@pytest.mark.parametrize(("path", "headers", "status"), REFUSED, ids=str)
+def test_nobody_else_is_answered(
+    page: LabProcess, path: str, headers: dict[str, str | None], status: int
+) -> None:
+    refused = page.ask(path, headers=headers)
+    assert refused.status == status
+    assert page.token.encode() not in refused.body
+    assert refused.error
+
+
+def test_the_page_itself_is_answered(page: LabProcess) -> None:
+    for origin in (f"http://{page.host}", f"http://localhost:{page.host.partition(':')[2]}"):
+        assert (
+            page.ask("/api/vocabulary", headers={"origin": origin, "sec-fetch-site": "same-origin"}).status
+            == 200
+        )
+
+
+def test_every_answer_tells_browsers_to_be_careful(page: LabProcess) -> None:
+    for path in (f"/?token={page.token}", "/api/vocabulary", "/", "/api/nothing"):
+        token = None if path == "/" else page.token
+        headers = page.ask(path, headers={"x-fencepost-token": token}).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["content-security-policy"] == "frame-ancestors 'none'"
+        assert headers["cache-control"] == "no-store"
+        assert "access-control-allow-origin" not in headers
+
+
+def test_a_large_request_is_refused(page: LabProcess) -> None:
+    assert page.ask("/api/check", {"text": "#" * (1 << 20)}).status == 413
+    assert page.answer("/api/check", {"text": "#" * 1_000})["ok"] is False
+
+
+def test_what_is_no_request_is_refused(page: LabProcess) -> None:
+    assert page.ask("/api/play", b"{").status == 400
+    assert page.ask("/api/play", b"[]").status == 400
+    assert page.ask("/api/play", b"[" * 100_000).status == 400
+    assert page.ask("/api/play", {"scenario": "../../etc/passwd"}).status == 404
+    assert page.ask("/api/play", {"scenario": "late_end_txn", "fault": []}).status == 422
+    assert page.ask("/api/nothing").status == 404
+    assert page.ask("/api/play").status == 405
+
+
+def test_every_bundled_scenario_is_listed_and_plays(page: LabProcess) -> None:
+    stories = page.answer("/api/scenarios")
+    assert len(stories) > 20
+    for story in stories:
+        assert story["lesson"]
+        for variant in story["variants"]:
+            run = page.play(story["name"], variant=variant["number"])
+            assert run["document"]["passed"] is True, (story["name"], variant)
+            assert run["document"]["steps"]
