@@ -28,6 +28,8 @@ from fencepost.simulator.draw.fates import (
     read_logs,
     told,
 )
+from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
+from fencepost.simulator.scenarios.model import CONVERGES, HANGING_TRANSACTION
 from fencepost.simulator.world.history import (
     Appended,
     Arrived,
@@ -72,11 +74,15 @@ class ProducerEntry(TypedDict):
 
 
 class BrokenRule(TypedDict):
-    """A rule that the run broke, with its evidence and the step where that showed."""
+    """A rule that the run broke: what it means, the evidence, and the step where that showed. `batch` holds
+    the record that the evidence names, if it names one.
+    """
 
     rule: str
+    meaning: str
     text: str
     step: int | None
+    batch: NotRequired[int]
 
 
 class MessageEntry(TypedDict):
@@ -193,9 +199,7 @@ def document(history: History, facts: RunFacts, details: Details = NO_DETAILS) -
     messages, owners = follow(history.events), _Owners.of(history.events, facts.transactional_ids)
     batches = _batches(history.events, owners, details)
     found = _messages(messages, owners, details)
-    broken: list[BrokenRule] = [
-        {"rule": rule, "text": text, "step": details.breaches.get(rule)} for rule, text in facts.broken
-    ]
+    broken = [_breach(rule, text, batches, details) for rule, text in facts.broken]
     return {
         "format": FORMAT,
         "title": history.title,
@@ -423,6 +427,53 @@ def _undo(
         for at in reopened:
             del decided[at]
         undecided.setdefault((event.partition, event.header.producer_id), []).extend(reopened)
+
+
+# --- broken rules -------------------------------------------------------------------------------------------
+
+_MEANINGS: Final = {
+    CONVERGES: "A client never finishes, although all faults are over.",
+    HANGING_TRANSACTION: "A transaction is open in a partition, and no coordinator will ever end it.",
+    **{rule.name: rule.meaning for rule in (*HISTORY_RULES, *STEP_RULES)},
+}
+
+# How evidence names a record: the last offset is that of the record which should not be there.
+_EVIDENCE: Final = (
+    re.compile(r"at (?P<partition>\S+) offsets? (?:\d+ and )*(?P<offset>\d+)"),
+    re.compile(r"^(?P<partition>\S+) offset (?P<offset>\d+)"),
+    re.compile(r"^(?P<partition>\S+) has an open transaction of producer \d+ from offset (?P<offset>\d+)"),
+)
+
+
+def _breach(rule: str, text: str, batches: Sequence[BatchEntry], details: Details) -> BrokenRule:
+    """A broken rule. Rules about what readers saw are judged when a run is over; the harm was done when the
+    record in question was decided, or came in if it never was.
+    """
+    found: BrokenRule = {
+        "rule": rule,
+        "meaning": _MEANINGS.get(rule, ""),
+        "text": text,
+        "step": details.breaches.get(rule),
+    }
+    batch = _named(text, batches)
+    if batch is not None:
+        decided, appended = batches[batch]["decided"], batches[batch]["appended"]
+        found["step"], found["batch"] = appended if decided is None else decided, batch
+    return found
+
+
+def _named(text: str, batches: Sequence[BatchEntry]) -> int | None:
+    """The batch with the record that the evidence names; of several that were there, the newest."""
+    found = next((match for pattern in _EVIDENCE if (match := pattern.search(text))), None)
+    if found is None:
+        return None
+    where, offset = found["partition"], int(found["offset"])
+    named = [
+        number
+        for number, batch in enumerate(batches)
+        if batch["partition"] == where and batch["first"] <= offset <= batch["last"]
+    ]
+    return named[-1] if named else None
 
 
 # --- steps --------------------------------------------------------------------------------------------------

@@ -72,6 +72,26 @@ def test_a_late_commit_that_ends_the_next_transaction() -> None:
     assert late[0]["transactions"] == [told["producers"][0]["transactional_id"]]
 
 
+@pytest.mark.parametrize(
+    ("name", "variant", "rule", "value", "kind"),
+    [
+        ("late_end_txn", 1, "G1a", "b", "commit"),  # harm is done by the marker that commits it
+        ("duplicate_after_lost_ack", 2, "duplicate", "a", "data"),
+        ("hanging_transaction", 1, "hanging-transaction", "a", "data"),
+    ],
+)
+def test_a_broken_rule_names_its_record_and_the_step_of_the_harm(
+    name: str, variant: int, rule: str, value: str, kind: str
+) -> None:
+    told = record(case_of(name, variant))
+    [broken] = [found for found in told["broken"] if found["rule"] == rule]
+    assert broken["meaning"].endswith(".")
+    assert told["batches"][broken.get("batch", -1)]["values"] == [value]
+    step = told["steps"][broken["step"] or 0]
+    assert "violation" in step.get("flags", [])
+    assert told["batches"][step.get("batch", -1)]["kind"] == kind
+
+
 def test_a_refusal_is_marked_with_its_error() -> None:
     told = record(case_of("zombie_fencing"))
     refused = {message["error"] for message in told["messages"] if message["error"]}

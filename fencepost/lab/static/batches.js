@@ -49,3 +49,10 @@ export function records(batch) {
   const dense = batch.values.length === batch.last - batch.first + 1;
   return batch.values.map((value, place) => ({ batch, value, offset: dense ? batch.first + place : batch.first }));
 }
+
+// The rules that a record of a batch breaks at a step: it does so from its decision on, or from its append if it
+// never was decided.
+export function breachesOf(run, batch, step) {
+  if ((batch.decided ?? batch.appended) > step) return [];
+  return [...new Set((run.document.broken ?? []).filter((rule) => rule.batch === batch.index).map(({ rule }) => rule))];
+}

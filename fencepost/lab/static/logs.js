@@ -6,12 +6,13 @@
 import { html } from "lab/html.js";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Panel } from "lab/panel.js";
-import { logAt, records, STATES, stateOf } from "lab/batches.js";
-import { producerName, spaced } from "lab/words.js";
+import { breachesOf, logAt, records, STATES, stateOf } from "lab/batches.js";
+import { producerName, shortened, spaced } from "lab/words.js";
 import { placeAt } from "lab/run.js";
 
 const [CELL, CELL_MAX, LETTER] = [3.4, 8, 0.66]; // rem: a record's width, at least and at most, and a letter's
 const NAMES = 5.4; // rem: the names before the strips
+const RULE = 5; // letters of a broken rule that fit above its record
 const WORDS = 5; // states of a transaction that are shown
 const ROOMY = 2; // more strips than this are lower, and say their bounds beside their names
 
@@ -30,7 +31,6 @@ export function Logs({ run, version, step, state }) {
 
 function Strip({ run, step, partition, state, cells }) {
   const log = state[`log/${partition}`] ?? { start: 0, end: 0, lso: 0, hw: 0 };
-  const broken = brokenBatches(run, step);
   const batches = logAt(run, partition, step, cells + 1);
   const origin = Math.max(log.start ?? 0, log.end - cells, 0);
   const shown = batches.filter((batch) => batch.last >= origin);
@@ -40,7 +40,7 @@ function Strip({ run, step, partition, state, cells }) {
       <h3>${partition.replace(/^__consumer_/, "")}<small class="bounds">LSO ${log.lso} HW ${log.hw}</small><small>${origin > 0 ? `${origin} before` : ""}</small></h3>
       <ol class="cells" role="list" aria-label=${`Log of ${partition}: last stable offset ${log.lso}, high watermark ${log.hw}`}>
         ${log.hw > log.lso && html`<li class="held" aria-hidden="true" style=${{ "--at": Math.max(log.lso - origin, 0), "--count": log.hw - Math.max(log.lso, origin) }}></li>`}
-        ${shown.flatMap((batch) => cellsOf(batch, step, origin, run, broken))}
+        ${shown.flatMap((batch) => cellsOf(batch, step, origin, run))}
         ${pointer("lso", "LSO", log.lso - origin, log.lso)}
         ${pointer("hw", "HW", log.hw - origin, log.hw)}
         ${readers.map(({ name, offset }) => pointer("reader", name, offset - origin, offset))}
@@ -48,27 +48,23 @@ function Strip({ run, step, partition, state, cells }) {
     </div>`;
 }
 
-function cellsOf(batch, step, origin, run, broken) {
+function cellsOf(batch, step, origin, run) {
   const state = stateOf(batch, step);
   const place = run.producerPlace(batch.producer);
   const colour = `var(--producer-${place < 0 ? "none" : place % 6})`;
   const isNew = batch.appended === step;
+  const breaches = breachesOf(run, batch, step);
   const inside = batch.kind === "data" ? records(batch) : [{ value: STATES[state].sign, offset: batch.first }];
   const who = batch.producer == null || batch.producer < 0 ? "" : `${batch.producer}/${batch.epoch}`;
   return inside.filter(({ offset }) => offset >= origin).map(({ value, offset }) => html`
-    <li key=${`${batch.index}-${offset}`} class=${`cell ${state} ${isNew ? "new" : ""} ${broken.has(offset) ? "wrong" : ""}`}
+    <li key=${`${batch.index}-${offset}`} class=${`cell ${state} ${isNew ? "new" : ""} ${breaches.length ? "wrong" : ""}`}
       style=${{ "--at": offset - origin, "--count": 1, "--producer": colour }}
       title=${`offset ${offset}: ${value}, ${STATES[state].word}${who ? `, ${producerName(run, batch.producer)} epoch ${batch.epoch}` : ""}`}>
+      ${breaches.length > 0 && html`<em class="breach-sign">✗ ${shortened(breaches[0].split(" ")[0], RULE)}</em>`}
       <span class="offset" aria-hidden="true">${offset}</span>
       <b data-sign=${batch.kind === "data" ? STATES[state].sign : ""}>${value}</b>
       <small>${batch.kind === "data" ? html`${who} ${STATES[state].sign}<span class="sr-only">${STATES[state].word}</span>` : batch.kind}</small>
     </li>`);
-}
-
-// The offsets whose records broke a rule by this step, as the run says.
-function brokenBatches(run, step) {
-  const found = (run.document.broken ?? []).filter((rule) => rule.step != null && rule.step <= step && rule.batch != null);
-  return new Set(found.flatMap((rule) => records(run.batches[rule.batch]).map(({ offset }) => offset)));
 }
 
 function pointer(kind, word, at, offset) {

@@ -6,7 +6,7 @@
 
 import { html } from "lab/html.js";
 import { kindOf } from "lab/geometry.js";
-import { STATES, stateOf } from "lab/batches.js";
+import { breachesOf, STATES, stateOf } from "lab/batches.js";
 import { mainFlag, milliseconds, shortened, spaced } from "lab/words.js";
 
 export function Marks({ geometry, first, last, side, onStep, onMessage }) {
@@ -138,7 +138,15 @@ function breach(geometry, number, line) {
   const rules = (geometry.run.document.broken ?? []).filter(({ step }) => step === number).map(({ rule }) => rule);
   return html`
     <path class="cross" d=${crossAt(geometry.unit * 0.45, (line + 0.5) * geometry.unit, geometry.unit * 0.26)} />
-    ${label(geometry, geometry.width - 8, line, `breaks ${[...new Set(rules)].join(", ")}`, "loud late-text", "end")}`;
+    ${breachLabel(geometry, number, line, `breaks ${[...new Set(rules)].join(", ")}`)}`;
+}
+
+// Beside the node that appends, since its batch has words at the right; else at the right edge.
+function breachLabel(geometry, number, line, text) {
+  const step = geometry.run.steps[number];
+  const x = geometry.lanes.get(step.lane);
+  if (step.kind === "appended" && x !== undefined) return beside(geometry, x, line, { text, side: -1, kind: "loud late-text", gap: 14 });
+  return label(geometry, geometry.width - 8, line, text, "loud late-text", "end");
 }
 
 const ROWS = {
@@ -222,10 +230,11 @@ function append(geometry, step, line, { first, last }) {
     <line class="guide" x1=${from} x2=${x} y1=${(line + 0.5) * geometry.unit} y2=${(line + 0.5) * geometry.unit} />
     <rect class="dot" x=${from - geometry.unit * 0.17} y=${(line + 0.33) * geometry.unit} width=${geometry.unit * 0.34} height=${geometry.unit * 0.34} />`;
   const column = geometry.logs.get(batch.partition) + geometry.log;
-  const words = batchWords(batch);
+  const breaches = breachesOf(geometry.run, batch, Infinity);
+  const words = breaches.length ? `${batchWords(batch)} ✗` : batchWords(batch);
   const fits = Math.floor((column - end - 8) / geometry.letter);
   return html`${guide}${box(geometry, batch, line, x, end - x, cell)}
-    ${fits > 1 && label(geometry, end + 5, line, shortened(words, fits), batch.kind === "data" ? "" : "loud")}`;
+    ${fits > 1 && label(geometry, end + 5, line, shortened(words, fits), breaches.length ? "loud late-text" : batch.kind === "data" ? "" : "loud")}`;
 }
 
 function batchWords(batch) {

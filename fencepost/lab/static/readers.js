@@ -2,7 +2,7 @@
 
 import { html } from "lab/html.js";
 import { Panel } from "lab/panel.js";
-import { logAt, visible } from "lab/batches.js";
+import { breachesOf, logAt, visible } from "lab/batches.js";
 
 const SHOWN = 12;
 const BATCHES = 60; // the newest of a log; a reader's older records are beyond what is shown
@@ -45,7 +45,7 @@ function Sight({ run, step, state, partition, isolation }) {
 
 function chip(run, step, { batch, value, offset }) {
   const place = run.producerPlace(batch.producer);
-  const isWrong = (run.document.broken ?? []).some((rule) => rule.batch === batch.index && (rule.step ?? Infinity) <= step);
+  const isWrong = breachesOf(run, batch, step).length > 0;
   return html`
     <li key=${offset} class=${isWrong ? "wrong" : ""} style=${{ "--producer": `var(--producer-${place < 0 ? "none" : place % 6})` }}>
       ${value}${isWrong ? html`<span class="sr-only"> breaks a rule</span>` : null}</li>`;

@@ -12,6 +12,7 @@ export function Verdict({ run, onStep, children }) {
       <h1>${title}</h1>
       ${rules.length > 0 && html`
         <button class="badge broken" disabled=${!first} title=${broken[0].text} onClick=${() => onStep(first.step)}>${icon("violation")} breaks ${rules.join(", ")}</button>`}
+      ${broken[0]?.meaning && html`<span class="meaning">${broken[0].meaning.split(/(?<=\.) /)[0]}</span>`}
       ${rules.length === 0 && source !== "broker" && html`<span class="badge kept">${icon("ok")} no rule broken</span>`}
       ${settingsOf(run.document.settings ?? {}).map((words) => html`<span key=${words} class="badge setting">${words}</span>`)}
       ${children}

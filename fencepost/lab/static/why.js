@@ -17,7 +17,7 @@ export function Why({ run, step: number, playing }) {
         <p class="happened">
           ${flag && html`<span class=${`flag ${flag}`}>${icon(flag)} ${FLAGS[flag].word}</span>`}
           <span class="sr-only">Step ${number}, ${milliseconds(step.at)} ms: </span>${sentence(step)}</p>
-        ${broken.map((rule) => html`<p class="breach"><b>Rule broken: ${rule.rule}.</b> ${rule.text}</p>`)}
+        ${broken.map((rule) => html`<p class="breach"><b>Rule broken: ${rule.rule}.</b> ${rule.meaning} Here: ${rule.text}.</p>`)}
         ${step.why && html`<p class="because"><b>Why:</b> ${step.why.text}</p>`}
       </div>
       ${step.why && html`<dl class="rule">${facts(step.why).map(([name, value]) => html`<div class=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`}
