@@ -1,17 +1,21 @@
-"""Two runs side by side: the first step of each at which they differ.
+"""Two runs side by side, and where they diverge.
 
-Rule: times do not count. A run that is only slower has not diverged.
+Rule: two steps are the same if the same happens at the same participant, whenever that is. A message looks
+the same until the fault strikes that will hit it.
 """
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TypedDict
 
 from fencepost.lab.document import RunDocument, StepEntry
 
+STRUCK = " ⚡"  # a message is marked from its first step on
+
 
 class ComparedRuns(TypedDict):
-    """Two runs. `divergence`: the first step of each that differs; None if none does."""
+    """Two runs. `divergence`: the first step of each that the other one does not have; None if none."""
 
     left: RunDocument
     right: RunDocument
@@ -19,17 +23,16 @@ class ComparedRuns(TypedDict):
 
 
 def compare(left: RunDocument, right: RunDocument) -> ComparedRuns:
-    """The two runs, and where they part."""
+    """Both runs, and where they diverge. A run that ends before the other one diverges at its last step."""
     return {"left": left, "right": right, "divergence": _divergence(left["steps"], right["steps"])}
 
 
 def _divergence(left: list[StepEntry], right: list[StepEntry]) -> tuple[int, int] | None:
-    for number, (one, other) in enumerate(zip(left, right, strict=False)):
-        if _told(one) != _told(other):
-            return number, number
-    shorter = min(len(left), len(right))
-    return None if len(left) == len(right) else (shorter, shorter)
+    for number, (one, other) in enumerate(zip_longest(left, right)):
+        if one is None or other is None or _what(one) != _what(other):
+            return max(min(number, len(left) - 1), 0), max(min(number, len(right) - 1), 0)
+    return None
 
 
-def _told(step: StepEntry) -> tuple[str, str, str]:
-    return step["kind"], step["lane"], step["text"]
+def _what(step: StepEntry) -> tuple[str, str, str]:
+    return step["kind"], step["lane"], step["text"].replace(STRUCK, "")

@@ -34,13 +34,14 @@ class MessageDetails:
 
 @attrs.define(eq=False)
 class Details:
-    """By step: the `changes` of states and the `values` of batches. By number: `messages`. By rule:
-    `breaches`, the steps that broke them. `state` is what the changes so far add up to.
+    """By step: the `changes` of states, the `values` of batches and the `points` of the protocol. By number:
+    `messages`. By rule: `breaches`, the steps that broke them. `state` is what the changes add up to.
     """
 
     changes: dict[int, Changes] = attrs.Factory(dict[int, dict[str, Any]])
     values: dict[int, tuple[str, ...]] = attrs.Factory(dict[int, tuple[str, ...]])
     messages: dict[int, MessageDetails] = attrs.Factory(dict[int, MessageDetails])
+    points: dict[int, str] = attrs.Factory(dict[int, str])
     breaches: dict[str, int] = attrs.Factory(dict[str, int])
     state: Changes = attrs.Factory(dict[str, Any])
 

@@ -513,6 +513,8 @@ def _steps(
         flags = [*_flags(event, message, messages), *(["violation"] if place in wrong else [])]
         if flags:
             step["flags"] = flags
+        if point := details.points.get(place):
+            step["point"] = point
         if changes := details.changes.get(place):
             step["changes"] = changes
         steps.append(step)

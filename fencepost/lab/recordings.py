@@ -15,6 +15,7 @@ import attrs
 
 from fencepost.lab.document import RunDocument, RunFacts, document
 from fencepost.lab.observer import RunObserver, consumer_of
+from fencepost.lab.points import StepPoints
 from fencepost.simulator.explore import Explored
 from fencepost.simulator.explore.history import BROKER_NAME
 from fencepost.simulator.fuzz.plan import verifies
@@ -69,14 +70,18 @@ class _Watch:
 
     run: Run = attrs.field(init=False)
     observer: RunObserver = attrs.field(init=False)
+    points: StepPoints = attrs.field(init=False)
 
     def also(self, run: Run, recorder: Recorder) -> None:
         """Called before the first event."""
         self.run, self.observer = run, RunObserver(run, recorder)
         self.observer.attach()
+        self.points = StepPoints.of(run.world, recorder)
+        self.points.attach()
 
     def document(self, history: History, result: RunResult) -> RunDocument:
         self.observer.finish()
+        self.observer.details.points.update(self.points.points)
         return document(history, self._facts(result), self.observer.details)
 
     def _facts(self, result: RunResult) -> RunFacts:

@@ -13,6 +13,7 @@ import attrs
 from fencepost.simulator.run import Run, RunResult
 from fencepost.simulator.world.history import History
 from fencepost.simulator.world.recording import Recorder
+from fencepost.simulator.world.world import ADMIN
 
 Also = Callable[[Run, Recorder], None]
 """Another watcher of the same run; it is called when the recorder has subscribed and the judges have not."""
@@ -35,7 +36,7 @@ class Watcher:
     def watch(self, run: Run) -> None:
         """Begin, before the first event of the run."""
         self.run = run
-        self.recorder = Recorder(run.world, unseen=("admin", run.spec.final.name))
+        self.recorder = Recorder(run.world, unseen=(ADMIN, run.spec.final.name))
         self.recorder.attach()
         self.also(run, self.recorder)
 

@@ -47,6 +47,7 @@ from fencepost.simulator.world.processes import ClientProcess, Script
 # Most messages are quick and few are very late: multiples of the quickest, by an even choice.
 LATENCIES: Final = (1, 1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 8, 12, 20, 60, 250)
 
+ADMIN: Final = "admin"  # the process that creates the topics
 PATIENCE_MS: Final = 60_000  # for topics to be created
 FIRST: Final = 2**60  # taken off a number, it comes before all others of its time
 
@@ -170,7 +171,7 @@ class World:
         """Creates topics, each with its number of partitions, as any client would, and returns when they
         exist. All of them get these `configs`.
         """
-        process = self.process("admin")
+        process = self.process(ADMIN)
         machine = RequestMachine(self.bootstrap)
         port = process.port(machine, request_timeout_ms=PATIENCE_MS)
         wanted = tuple(
