@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -207,7 +208,13 @@ class ConfluentConsumer:
         return found.offset
 
     def close(self) -> None:
-        self._consumer.close()
+        """Leave the group. Raises AssertionError if librdkafka does not come to an end with it: its close()
+        has no timeout, so it runs in a thread, and a hang costs one test and not all that follow.
+        """
+        closing = threading.Thread(target=self._consumer.close, name="close", daemon=True)
+        closing.start()
+        closing.join(PATIENCE_S)
+        assert not closing.is_alive(), f"close() has not returned within {PATIENCE_S} s"
 
 
 class ConfluentAdmin:
