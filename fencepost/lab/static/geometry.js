@@ -5,11 +5,13 @@
 // alone: whatever crosses it is found through CHUNKs of rows, never by walking the whole run.
 
 import { placeAt } from "lab/run.js";
+import { shortName } from "lab/words.js";
 
 const CHUNK = 64;
 const SIDE = 0.62; // the width of a character, in its size
 const LANE = 84; // the least width of a lane, of a log and of a transaction, at a row of 22 px
 const LOG = 45;
+const LOG_MOST = 90; // the most that a log's name may ask for
 const TRANSACTION = 40;
 const CELLS = 28; // a log with more offsets than this shows those in sight, CELLS_MIN at least
 const CELLS_MIN = 10;
@@ -32,7 +34,8 @@ export class Geometry {
     const [lanes, logs, bars] = [participants.length || 1, run.partitions.length, run.transactions.length];
     this.time = 10 * this.letter;
     const room = width - this.time;
-    const log = logs ? Math.max(LOG * scale, Math.min(230 * scale, (0.28 * room) / logs)) : 0;
+    const named = Math.max(0, ...run.partitions.map((name) => shortName(name).length)) * this.letter * 1.2 + 8;
+    const log = logs ? Math.max(LOG * scale, Math.min(named, LOG_MOST * scale), Math.min(230 * scale, (0.28 * room) / logs)) : 0;
     const bar = bars ? Math.max(TRANSACTION * scale, Math.min(15 * this.letter, (0.16 * room) / bars)) : 0;
     const lane = Math.max(LANE * scale, (room - log * logs - bar * bars) / lanes);
     const [barsFrom, logsFrom] = [this.time + lane * lanes, this.time + lane * lanes + bar * bars];

@@ -25,6 +25,9 @@ export const KEYS = [
 
 const TYPED = "input:not([type=range]), textarea, select, [contenteditable], dialog";
 
+const SCROLLED = ".panels, .aside"; // there the vertical keys scroll
+const VERTICAL = ["ArrowUp", "ArrowDown", "PageUp", "PageDown"];
+
 export function useKeys(context) {
   useEffect(() => {
     const press = (event) => {
@@ -32,6 +35,8 @@ export function useKeys(context) {
       const isButton = event.target.closest?.("button, a, summary") && [" ", "Enter"].includes(event.key);
       const isSlider = event.target.matches?.("input[type=range]") && /^(Arrow|Page|Home|End)/.test(event.key);
       if (isButton || isSlider || event.target.closest?.(TYPED)) return;
+      const isScroll = event.target.closest?.(SCROLLED) && VERTICAL.includes(event.key);
+      if (isScroll) return;
       const found = KEYS.find(({ keys }) => keys.includes(event.key));
       if (!found) return;
       event.preventDefault();

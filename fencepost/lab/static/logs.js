@@ -7,7 +7,7 @@ import { html } from "lab/html.js";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Panel } from "lab/panel.js";
 import { breachesOf, logAt, records, STATES, stateOf } from "lab/batches.js";
-import { producerName, shortened, spaced } from "lab/words.js";
+import { producerName, shortened, shortName, spaced } from "lab/words.js";
 import { placeAt } from "lab/run.js";
 
 const [CELL, CELL_MAX, LETTER] = [3.4, 8, 0.66]; // rem: a record's width, at least and at most, and a letter's
@@ -37,7 +37,7 @@ function Strip({ run, step, partition, state, cells }) {
   const readers = readersOf(run, state, partition);
   return html`
     <div class="strip">
-      <h3>${partition.replace(/^__consumer_/, "")}<small class="bounds">LSO ${log.lso} HW ${log.hw}</small><small>${origin > 0 ? `${origin} before` : ""}</small></h3>
+      <h3>${shortName(partition)}<small class="bounds">LSO ${log.lso} HW ${log.hw}</small><small>${origin > 0 ? `${origin} before` : ""}</small></h3>
       <ol class="cells" role="list" aria-label=${`Log of ${partition}: last stable offset ${log.lso}, high watermark ${log.hw}`}>
         ${log.hw > log.lso && html`<li class="held" aria-hidden="true" style=${{ "--at": Math.max(log.lso - origin, 0), "--count": log.hw - Math.max(log.lso, origin) }}></li>`}
         ${shown.flatMap((batch) => cellsOf(batch, step, origin, run))}

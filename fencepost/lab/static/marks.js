@@ -234,7 +234,7 @@ function append(geometry, step, line, { first, last }) {
   const words = breaches.length ? `${batchWords(batch)} ✗` : batchWords(batch);
   const fits = Math.floor((column - end - 8) / geometry.letter);
   return html`${guide}${box(geometry, batch, line, x, end - x, cell)}
-    ${fits > 1 && label(geometry, end + 5, line, shortened(words, fits), breaches.length ? "loud late-text" : batch.kind === "data" ? "" : "loud")}`;
+    ${fits > 0 && label(geometry, end + 5, line, words.length > fits && fits < 5 ? (breaches.length ? "✗" : `${batch.first}`) : shortened(words, fits), breaches.length ? "loud late-text" : batch.kind === "data" ? "" : "loud")}`;
 }
 
 function batchWords(batch) {

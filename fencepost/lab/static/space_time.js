@@ -9,6 +9,7 @@ import { html } from "lab/html.js";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Geometry } from "lab/geometry.js";
 import { Marks } from "lab/marks.js";
+import { shortName } from "lab/words.js";
 import { useName } from "lab/side_name.js";
 
 const BLOCK = 24;
@@ -74,7 +75,7 @@ function Heads({ geometry, run, step, side, onParticipant }) {
       ${name("ms", 0, geometry.time, "time", "Virtual time in milliseconds")}
       ${[...geometry.lanes].map(([lane, x]) => participant({ lane, x, state, geometry, onParticipant, side, step }))}
       ${[...geometry.bars].map(([id, x]) => name(fitting(geometry, `txn ${id}`, id, geometry.bar), x, geometry.bar, "txn", `Transaction ${id} at its coordinator`))}
-      ${[...geometry.logs].map(([log, x]) => name(fitting(geometry, `log ${log}`, log.replace(/^__consumer_/, ""), geometry.log), x, geometry.log, "log", `Log of ${log}`))}
+      ${[...geometry.logs].map(([log, x]) => name(fitting(geometry, `log ${log}`, shortName(log), geometry.log), x, geometry.log, "log", `Log of ${log}`))}
     </div>`;
 }
 

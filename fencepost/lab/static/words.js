@@ -14,6 +14,11 @@ export function producerName(run, id) {
   return known?.transactional_id ? `${known.transactional_id} (id ${id})` : `id ${id}`;
 }
 
+// A partition without what every internal topic's name begins with.
+export function shortName(partition) {
+  return partition.replace(/^__consumer_/, "");
+}
+
 export function spaced(state) {
   return state.replace(/([a-z])([A-Z])/g, "$1 $2");
 }
