@@ -35,7 +35,7 @@ export class Geometry {
     this.time = 10 * this.letter;
     const room = width - this.time;
     const named = Math.max(0, ...run.partitions.map((name) => shortName(name).length)) * this.letter * 1.2 + 8;
-    const log = logs ? Math.max(LOG * scale, Math.min(named, LOG_MOST * scale), Math.min(230 * scale, (0.28 * room) / logs)) : 0;
+    const log = logs ? Math.max(LOG * scale, Math.min(named, LOG_MOST * scale, (0.36 * room) / logs), Math.min(230 * scale, (0.28 * room) / logs)) : 0;
     const bar = bars ? Math.max(TRANSACTION * scale, Math.min(15 * this.letter, (0.16 * room) / bars)) : 0;
     const lane = Math.max(LANE * scale, (room - log * logs - bar * bars) / lanes);
     const [barsFrom, logsFrom] = [this.time + lane * lanes, this.time + lane * lanes + bar * bars];

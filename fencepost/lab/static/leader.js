@@ -32,10 +32,15 @@ function producerCells(run, id, value) {
   const place = run.producerPlace(id);
   return html`
     <th scope="row"><i class="swatch" style=${{ "--producer": `var(--producer-${place < 0 ? "none" : place % 6})` }}></i>${producerName(run, id)}</th>
-    <td>${value.epoch}</td>
-    <td>${value.last_sequence ?? "none"}</td>
+    <td>${known(value.epoch)}</td>
+    <td>${known(value.last_sequence)}</td>
     <td>${value.open_since == null ? "none" : html`<b>open from ${value.open_since}</b>`}</td>
     <td>${value.guard ?? "none"}</td>`;
+}
+
+// An entry that only holds a guard has no epoch and no sequence yet.
+function known(number) {
+  return number == null || number < 0 ? "none" : number;
 }
 
 function producersOf(state, partition) {

@@ -200,7 +200,7 @@ function arrival(geometry, step, line) {
   }
   return html`
     ${badge(geometry, x, line, side, "LATE")}
-    ${beside(geometry, x, line, { text: step.note.replace(/^LATE /, ""), side, kind: "loud late-text", gap: 14 + 5.4 * geometry.letter })}`;
+    ${beside(geometry, x, line, { text: `${message.number} ${message.label}, ${message.late}`, side, kind: "loud late-text", gap: 14 + 5.4 * geometry.letter })}`;
 }
 
 function badge(geometry, x, line, side, text) {

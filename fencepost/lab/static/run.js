@@ -27,6 +27,7 @@ export class Run {
     this.version = 0;
     this.steps = [];
     this.messages = new Map(); // by number
+    this.answers = new Map(); // number of a request -> number of its newest answer
     this.batches = [];
     this.keyframes = [];
     this.flagged = new Map(); // flag -> the steps that have it, rising
@@ -40,7 +41,10 @@ export class Run {
   append({ steps = NOTHING, messages = NOTHING, batches = NOTHING, ...rest }) {
     this.document = { ...this.document, ...rest };
     for (const step of steps) this.#add({ ...STEP, ...step });
-    for (const message of messages) this.messages.set(message.number, { ...MESSAGE, ...message });
+    for (const message of messages) {
+      this.messages.set(message.number, { ...MESSAGE, ...message });
+      if (message.answers != null) this.answers.set(message.answers, message.number);
+    }
     batches.forEach((batch, place) => {
       const index = batch.index ?? place;
       this.batches[index] = { ...BATCH, ...batch, index };
@@ -103,6 +107,10 @@ export class Run {
   weighty(flag) {
     const all = this.flagged.get(flag) ?? NOTHING;
     return flag === "refusal" ? all.filter((step) => !ROUTINE.test(this.steps[step].note)) : all;
+  }
+
+  answerOf(number) {
+    return this.messages.get(this.answers.get(number)) ?? null;
   }
 
   producerPlace(id) {

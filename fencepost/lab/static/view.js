@@ -65,7 +65,7 @@ function Side({ run, version, side, timeline, player, look, hooks, settings }) {
       <${Moments} run=${run} version=${version} step=${step} onStep=${onStep} />
       <${SpaceTime} ...${shown} ...${hooks} rows=${timeline.rows[side]} unit=${look.unit} side=${side} onStep=${onStep} />
       <div class="panels" tabindex="0" role="group" aria-label=${name ? `Panels, ${name}` : "Panels"}>
-        <${Why} ...${shown} playing=${player.playing} />
+        <${Why} ...${shown} playing=${player.playing} onStep=${onStep} />
         <${Logs} ...${shown} />
         <${Readers} ...${shown} />
         <${Coordinator} ...${shown} />

@@ -2,10 +2,11 @@
 
 import { html } from "lab/html.js";
 import { icon } from "lab/icons.js";
+import { Way } from "lab/way.js";
 import { useName } from "lab/side_name.js";
 import { FLAGS, mainFlag, milliseconds } from "lab/words.js";
 
-export function Why({ run, step: number, playing }) {
+export function Why({ run, step: number, playing, onStep }) {
   const step = run.steps[number];
   const name = useName("Why");
   if (!step) return html`<section class="panel why" data-testid="why" aria-label=${name}><p class="happened">The run has not begun.</p></section>`;
@@ -21,6 +22,7 @@ export function Why({ run, step: number, playing }) {
         ${step.why && html`<p class="because"><b>Why:</b> ${step.why.text}</p>`}
       </div>
       ${step.why && html`<dl class="rule">${facts(step.why).map(([name, value]) => html`<div class=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`}
+      <${Way} run=${run} step=${step} onStep=${onStep} />
     </section>`;
 }
 
