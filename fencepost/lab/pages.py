@@ -22,7 +22,20 @@ from typing import Final
 from fencepost.lab.document import Json, RunDocument
 
 STATIC: Final = Path(__file__).parent / "static"
-SERVED_ONLY: Final = frozenset({"lab.js", "live.js", "api.js", "scenarios.js"})
+SERVED_ONLY: Final = frozenset(
+    {
+        "api.js",
+        "asked.js",
+        "completion.js",
+        "editor.js",
+        "lab.js",
+        "live.js",
+        "menu.js",
+        "scenarios.js",
+        "searches.js",
+        "whatif.js",
+    }
+)
 """Modules that only a served page has: they talk to its server."""
 
 VENDORED: Final = {
@@ -31,6 +44,7 @@ VENDORED: Final = {
     "htm": "vendor/htm.js",
 }
 STYLES: Final = ("lab.css",)
+SERVED_STYLES: Final = (*STYLES, "served.css")
 _ENTRY: Final = 'import "lab/main.js";'
 
 
@@ -46,6 +60,7 @@ def file_page(documents: Sequence[RunDocument], *, divergence: tuple[int, int] |
         boot={"mode": "file"},
         imports=_data_imports(),
         policy={"script-src": "data:", "img-src": "data:"},
+        styles=STYLES,
         runs=f'<script type="text/plain" id="runs">{base64.b64encode(packed).decode()}</script>',
     )
 
@@ -59,14 +74,21 @@ def served_page(boot: Mapping[str, Json], *, static: str = "static/") -> str:
         boot=boot,
         imports={name: f"./{static}{path}" for name, path in VENDORED.items()} | {"lab/": f"./{static}"},
         policy={"script-src": "'self'", "img-src": "'self' data:", "connect-src": "'self'"},
+        styles=SERVED_STYLES,
         runs="",
     )
 
 
 def _page(
-    *, title: str, boot: Mapping[str, Json], imports: Mapping[str, str], policy: Mapping[str, str], runs: str
+    *,
+    title: str,
+    boot: Mapping[str, Json],
+    imports: Mapping[str, str],
+    policy: Mapping[str, str],
+    styles: Sequence[str],
+    runs: str,
 ) -> str:
-    style = "".join((STATIC / name).read_text(encoding="utf-8") for name in STYLES)
+    style = "".join((STATIC / name).read_text(encoding="utf-8") for name in styles)
     imported = _json({"imports": imports})
     allowed = {
         "default-src": "'none'",

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 
 import attrs
 
-from fencepost.broker.kafka_fixes import FIX_NAMES
+from fencepost.broker.kafka_fixes import FIX_NAMES, FIXES
 from fencepost.broker.settings import PROTECTIONS
 from fencepost.faults.grammar import BadPhrase
 from fencepost.faults.phrases import FAULTS, Fault
@@ -208,19 +208,21 @@ def play(arguments: PlayArguments) -> dict[str, Any]:
     return {
         "document": record(case),
         "faults": [str_of(fault) for fault in case.faults],
-        "switches": {
-            "broken": sorted(PROTECTIONS),
-            "without_fixes": list(FIX_NAMES),
-            "transaction_version": [0, 1, 2],
-        },
+        "switches": switches(),
     }
+
+
+def switches() -> dict[str, Any]:
+    """What can be switched off in any run: protections by name, and fixes with what they are about."""
+    fixes = [{"name": fix.name, "source": fix.source, "on": fix.on, "off": fix.off} for fix in FIXES]
+    return {"broken": sorted(PROTECTIONS), "without_fixes": fixes}
 
 
 def play_both(left: PlayArguments, right: PlayArguments) -> dict[str, Any]:
     """Two runs and where they part; what became readable in each, and which rules only one of them breaks."""
     runs = [record(case_of(each)) for each in (left, right)]
     both: dict[str, Any] = {**compare(*runs)}
-    return both | {"changes": changes(*runs)}
+    return both | {"changes": changes(*runs), "switches": switches()}
 
 
 def changes(left: RunDocument, right: RunDocument) -> dict[str, Any]:

@@ -1,28 +1,109 @@
-// The page of `fencepost lab`: choose a scenario, and look at its run.
+// The page of `fencepost lab`: a scenario, its run, and what becomes of it when a fault is added.
+//
+// Rule: what is asked for is one value (asked.js). Undo goes back to the value before; the server plays it again
+// from the same seed. Nothing is simulated here.
 
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Api } from "lab/api.js";
+import { altered, changed, plain, useAsked } from "lab/asked.js";
+import { Editor } from "lab/editor.js";
 import { html } from "lab/html.js";
+import { Menu } from "lab/menu.js";
 import { load } from "lab/run.js";
 import { ScenarioList } from "lab/scenarios.js";
+import { Searches, useSearch } from "lab/searches.js";
 import { RunView } from "lab/view.js";
+import { WhatIf } from "lab/whatif.js";
 
 export async function start(boot, root) {
   const api = new Api(boot.token);
-  const scenarios = await api.get("scenarios");
-  const [first] = scenarios;
-  const { document } = await api.post("play", { scenario: first.name });
-  render(html`<${Lab} api=${api} scenarios=${scenarios} first=${first.name} opening=${document} />`, root);
+  const [scenarios, vocabulary] = await Promise.all([api.get("scenarios"), api.get("vocabulary")]);
+  const opening = plain({ scenario: scenarios[0].name });
+  const answer = await api.post("play", opening);
+  render(html`<${Lab} api=${api} scenarios=${scenarios} vocabulary=${vocabulary} opening=${opening} first=${answer} />`, root);
 }
 
-function Lab({ api, scenarios, first, opening }) {
-  const [asked, ask] = useState({ scenario: first, variant: 1 });
-  const [run, setRun] = useState(() => load(opening));
+const TABS = [
+  ["scenarios", "Scenarios"],
+  ["whatif", "What if"],
+  ["editor", "Editor"],
+  ["search", "Search"],
+];
+
+function Lab({ api, scenarios, vocabulary, opening, first }) {
+  const asking = useAsked(opening);
+  const { asked } = asking;
+  const [shown, setShown] = useState(() => ({ asked: opening, runs: [load(first.document)], ...first }));
+  const [problem, setProblem] = useState("");
+  const [isBusy, setBusy] = useState(false);
+  const [tab, setTab] = useState("scenarios");
+  const [beside, setBeside] = useState(false);
+  const [menu, setMenu] = useState(null);
+  const [text, setText] = useState(null); // of the editor, if somebody wrote there
+  const search = useSearch(api);
+  const attempt = (work) => work().catch((refused) => setProblem(refused.message));
+
   useEffect(() => {
+    if (asked === shown.asked || !asked) return undefined;
     let isAsked = true;
-    api.post("play", asked).then(({ document }) => isAsked && setRun(load(document)));
+    setBusy(true);
+    setMenu(null);
+    answered(api, asked)
+      .then((answer) => {
+        if (!isAsked) return;
+        setProblem("");
+        setShown({ asked, ...answer });
+      })
+      .catch((refused) => isAsked && setProblem(refused.message))
+      .finally(() => isAsked && setBusy(false));
     return () => (isAsked = false);
   }, [asked]);
-  return html`<${RunView} runs=${[run]} aside=${html`<${ScenarioList} scenarios=${scenarios} asked=${asked} ask=${ask} />`} />`;
+
+  const choose = (next) => {
+    setBeside(false);
+    asking.begin(plain(next));
+  };
+  const add = (fault) => {
+    setTab("whatif");
+    asking.change(altered(asked, { faults: [...asked.faults, fault] }));
+  };
+  const edit = (toml) => {
+    setText(toml);
+    setTab("editor");
+  };
+  const open = (found) => {
+    setBeside(false);
+    if (found.text) choose({ text: found.text });
+    else setShown({ asked, ...shownOf({ document: found.document }) });
+  };
+  const { runs, divergence = null } = beside && shown.runs.length > 1 ? shown : { runs: shown.runs.slice(-1) };
+  const story = scenarios.find((each) => each.name === asked.scenario);
+  const panels = {
+    scenarios: () => html`<${ScenarioList} scenarios=${scenarios} asked=${asked} choose=${choose} edit=${edit} />`,
+    whatif: () => html`<${WhatIf} api=${api} asking=${asking} shown=${shown} beside=${beside} setBeside=${setBeside} edit=${edit} setProblem=${setProblem} />`,
+    editor: () => html`<${Editor} api=${api} vocabulary=${vocabulary} text=${text ?? asked.text ?? story?.text ?? ""} setText=${setText} play=${(toml, variant) => choose({ text: toml, variant })} />`,
+    search: () => html`<${Searches} search=${search} open=${open} attempt=${attempt} switches=${shown.switches} />`,
+  };
+  const aside = html`
+    <div class="tabs" role="tablist" aria-label="Lab">
+      ${TABS.map(([id, words]) => html`
+        <button key=${id} role="tab" id=${`tab-${id}`} data-testid=${`tab-${id}`} aria-selected=${tab === id ? "true" : "false"} aria-controls="lab-panel" onClick=${() => setTab(id)}>
+          ${words}${id === "whatif" && changed(asked) ? html`<b class="count" title="changes">${changed(asked)}</b>` : null}</button>`)}
+    </div>
+    ${problem && html`<p class="refused" role="alert" data-testid="problem">${problem} <button onClick=${() => setProblem("")} aria-label="Dismiss">✕</button></p>`}
+    <div class=${`lab-panel ${tab}`} id="lab-panel" role="tabpanel" aria-labelledby=${`tab-${tab}`} aria-busy=${isBusy ? "true" : "false"}>${panels[tab]()}</div>`;
+  return html`
+    <${RunView} runs=${runs} divergence=${divergence} aside=${aside} onMessage=${setMenu} onParticipant=${setMenu} />
+    ${menu && html`<${Menu} chosen=${menu} run=${runs[menu.side]} add=${add} close=${() => setMenu(null)} />`}`;
+}
+
+// A changed run is played beside the scenario as it was, so that the page can say what the change came to.
+async function answered(api, asked) {
+  if (!changed(asked)) return shownOf(await api.post("play", asked));
+  return shownOf(await api.post("compare", { left: plain(asked), right: asked }));
+}
+
+function shownOf({ document, left, right, ...rest }) {
+  return { runs: (document ? [document] : [left, right]).map(load), ...rest };
 }

@@ -2,11 +2,24 @@
 
 import { html } from "lab/html.js";
 
-export function ScenarioList({ scenarios, asked, ask }) {
+export function ScenarioList({ scenarios, asked, choose, edit }) {
   return html`
     <ol class="scenarios" data-testid="scenario-list">
-      ${scenarios.map((each) => html`<li key=${each.name}>
-        <button class="scenario" aria-current=${each.name === asked.scenario ? "true" : "false"} onClick=${() => ask({ scenario: each.name, variant: 1 })}>
-          ${each.title}</button></li>`)}
+      ${scenarios.map((each) => html`<${Story} key=${each.name} story=${each} isOpen=${each.name === asked.scenario} variant=${asked.variant} choose=${choose} edit=${edit} />`)}
     </ol>`;
+}
+
+function Story({ story, isOpen, variant, choose, edit }) {
+  const { name, title, lesson, variants, text } = story;
+  return html`
+    <li class=${isOpen ? "open" : ""}>
+      <button class="scenario" data-scenario=${name} aria-current=${isOpen ? "true" : "false"} onClick=${() => choose({ scenario: name })}>${title}</button>
+      ${isOpen && html`
+        <p class="lesson-text">${lesson}</p>
+        ${variants.length > 1 && html`
+          <label class="variant">variant <select data-testid="variant" value=${variant} onChange=${(event) => choose({ scenario: name, variant: Number(event.target.value) })}>
+            ${variants.map((each) => html`<option key=${each.number} value=${each.number}>${each.title || "as it is"}</option>`)}
+          </select></label>`}
+        <p><button data-testid="edit-scenario" onClick=${() => edit(text)}>Edit a copy</button></p>`}
+    </li>`;
 }

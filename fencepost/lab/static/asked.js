@@ -1,0 +1,35 @@
+// What is asked for: a scenario, a variant, and the changes to it. The page's history of changes is a list of these.
+//
+// Rule: a value is never changed. `broken`, `without_fixes` and the others are null where the scenario decides.
+
+import { useState } from "preact/hooks";
+
+const CHANGES = { faults: [], broken: null, without_fixes: null, transaction_version: null, partition_verification: null };
+
+// The scenario without any change.
+export function plain({ scenario = null, text = null, variant = 1 }) {
+  return { scenario, text, variant: variant ?? 1, ...CHANGES };
+}
+
+export function altered(asked, changes) {
+  return { ...asked, ...changes };
+}
+
+// How many things were changed.
+export function changed(asked) {
+  const switched = ["broken", "without_fixes", "transaction_version", "partition_verification"];
+  return asked.faults.length + switched.filter((key) => asked[key] !== null).length;
+}
+
+export function useAsked(opening) {
+  const [{ values, at }, set] = useState({ values: [opening], at: 0 });
+  const to = (place) => () => set({ values, at: place });
+  return {
+    asked: values[at],
+    begin: (asked) => set({ values: [asked], at: 0 }),
+    change: (asked) => set({ values: [...values.slice(0, at + 1), asked], at: at + 1 }),
+    undo: at > 0 ? to(at - 1) : null,
+    redo: at < values.length - 1 ? to(at + 1) : null,
+    reset: changed(values[at]) ? () => set({ values: [...values.slice(0, at + 1), plain(values[at])], at: at + 1 }) : null,
+  };
+}
