@@ -14,7 +14,7 @@ import { useName } from "lab/side_name.js";
 
 const BLOCK = 24;
 
-export function SpaceTime({ run, version, rows, step, unit, side, onStep, onMessage, onParticipant }) {
+export function SpaceTime({ run, version, rows, parting, step, unit, side, onStep, onMessage, onParticipant }) {
   const scroller = useRef(null);
   const { width, height } = useSize(scroller);
   const geometry = useMemo(() => new Geometry(run, rows, { width: width - 2, unit }), [run, version, rows, width, unit]);
@@ -32,6 +32,7 @@ export function SpaceTime({ run, version, rows, step, unit, side, onStep, onMess
         <${Heads} geometry=${geometry} run=${run} step=${step} side=${side} onParticipant=${onParticipant} />
         <div class="sheet" style=${{ width: `${geometry.width}px`, height: `${geometry.height + unit}px` }}>
           <${Current} geometry=${geometry} step=${step} />
+          ${parting !== null && html`<${Parting} geometry=${geometry} step=${parting} />`}
           <${Drawn} geometry=${geometry} ...${shown} onStep=${onStep} onMessage=${onMessage} side=${side} />
           <${Veil} geometry=${geometry} step=${step} />
         </div>
@@ -59,6 +60,11 @@ function viewBox(geometry, first, last) {
 function Current({ geometry, step }) {
   const top = geometry.rowOf(step) * geometry.unit;
   return html`<div class="current" style=${{ top: `${top}px`, height: `${geometry.unit}px` }}></div>`;
+}
+
+function Parting({ geometry, step }) {
+  const style = { top: `${geometry.rowOf(step) * geometry.unit}px`, fontSize: `${geometry.type}px` };
+  return html`<div class="parting-line" style=${style}><span>the runs diverge here</span></div>`;
 }
 
 function Veil({ geometry, step }) {

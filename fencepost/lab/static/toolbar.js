@@ -8,7 +8,7 @@ import { milliseconds } from "lab/words.js";
 
 const JUMPS = ["fault", "refusal", "marker", "violation"];
 
-export function Toolbar({ timeline, version, player, jump, children }) {
+export function Toolbar({ timeline, version, player, jump }) {
   const { place, steps, go, playing, toggle } = player;
   const [run] = timeline.runs;
   return html`
@@ -21,12 +21,11 @@ export function Toolbar({ timeline, version, player, jump, children }) {
         ${button({ id: "last", label: "Last step (End)", onClick: () => go(timeline.last), picture: "last" })}
       </div>
       <${Scrub} timeline=${timeline} version=${version} place=${place} go=${go} />
-      <output class="counter" data-testid="step-counter">${`step ${steps[0]} of ${run.last}`}<small>${milliseconds(run.steps[steps[0]]?.at ?? 0)} ms</small></output>
+      <output class="counter" data-testid="step-counter">${steps.map((step, side) => `step ${step} of ${timeline.runs[side].last}`).join(" | ")}<small>${milliseconds(run.steps[steps[0]]?.at ?? 0)} ms</small></output>
       <div class="group jumps" role="group" aria-label="Next">
         <span class="word">next</span>
         ${JUMPS.map((flag) => jumpButton(timeline, place, flag, jump))}
       </div>
-      ${children}
     </div></header>`;
 }
 

@@ -40,8 +40,8 @@ export function RunView({ runs, divergence = null, version = 0, following = fals
   return html`
     <div class=${`view ${runs.length > 1 ? "beside" : "single"} ${aside ? "with-aside" : ""}`}>
       <${Definitions} />
-      <${Toolbar} timeline=${timeline} version=${version} player=${player} jump=${jump}>${runs.length > 1 && settings}<//>
-      ${timeline.parting !== null && html`<${Divergence} timeline=${timeline} player=${player} />`}
+      <${Toolbar} timeline=${timeline} version=${version} player=${player} jump=${jump} />
+      ${runs.length > 1 && html`<section class="between" aria-label="Two runs"><${Divergence} timeline=${timeline} player=${player} />${settings}</section>`}
       <main>
         ${aside && html`<aside class="aside">${aside}</aside>`}
         ${runs.map((run, side) => html`<${Side} key=${side} run=${run} version=${version} side=${side} timeline=${timeline} player=${player} look=${look} hooks=${hooks} settings=${runs.length > 1 ? null : settings} />`)}
@@ -63,7 +63,7 @@ function Side({ run, version, side, timeline, player, look, hooks, settings }) {
     <${SideName.Provider} value=${name}><div class="side">
       <${Verdict} run=${run} onStep=${onStep}>${settings}<//>
       <${Moments} run=${run} version=${version} step=${step} onStep=${onStep} />
-      <${SpaceTime} ...${shown} ...${hooks} rows=${timeline.rows[side]} unit=${look.unit} side=${side} onStep=${onStep} />
+      <${SpaceTime} ...${shown} ...${hooks} rows=${timeline.rows[side]} parting=${timeline.divergence?.[side] ?? null} unit=${look.unit} side=${side} onStep=${onStep} />
       <div class="panels" tabindex="0" role="group" aria-label=${name ? `Panels, ${name}` : "Panels"}>
         <${Why} ...${shown} playing=${player.playing} onStep=${onStep} />
         <${Logs} ...${shown} />
@@ -76,6 +76,7 @@ function Side({ run, version, side, timeline, player, look, hooks, settings }) {
 
 function Divergence({ timeline, player }) {
   const { parting } = timeline;
+  if (parting === null) return html`<p class="divergence" data-testid="divergence" role="status">Both runs are the same.</p>`;
   const words = player.place < parting ? "Both runs are the same so far." : player.place === parting ? "Here the runs diverge." : "The runs have diverged; both show the same time.";
   return html`
     <p class=${`divergence ${player.place >= parting ? "apart" : ""}`} data-testid="divergence" role="status">
