@@ -36,14 +36,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from fencepost.journal.kafka_directory import METADATA, SNAPSHOT_SUFFIX
-from fencepost.journal.layouts import FencepostLayout, LogLayout
-from fencepost.journal.segments import LOG, walk_batches
-from fencepost.journal.storage import StorageReader, directory_name
-from fencepost.protocol.errors import FencepostError, ProtocolViolation
-from fencepost.protocol.kraft_log import read_kraft_records
+from fencepost.journal.layouts import LogLayout
+from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
-from fencepost.spark_bridge.partition_files import find_log_offsets, opened, with_listing
+from fencepost.spark_bridge.partition_files import find_log_offsets, with_listing
+from fencepost.spark_bridge.topic_ids import find_topic_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +49,6 @@ MANIFEST: Final = "manifest.json"
 WRITING: Final = "_writing"
 LOCK: Final = "_lock"
 VERSION: Final = 2
-KAFKA_TOPIC_ID: Final = "partition.metadata"  # PartitionMetadataFile.java
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -133,7 +129,7 @@ def export(
                 f"{target} has records of cluster {manifest.cluster_id}, and {layout.location} is of cluster "
                 f"{layout.cluster_id}: export to another directory"
             )
-        topic_ids = _topic_ids(layout, selected)
+        topic_ids = find_topic_ids(layout, selected)
         _refuse_other_logs(manifest, selected, topic_ids, topics, target)
         start, end, gaps = _ranges(layout, manifest, selected, target)
         if gaps and not accepts_loss:
@@ -227,41 +223,6 @@ def _ranges(
 def _deleted(gaps: Sequence[Gap]) -> str:
     told = ", ".join(f"{gap.partition} offsets {gap.start} to {gap.end - 1}" for gap in gaps)
     return f"records were deleted before they were exported: {told}"
-
-
-def _topic_ids(layout: LogLayout, selected: Sequence[TopicPartition]) -> dict[str, str]:
-    """The ids of topics, as far as they are known: in hexadecimal, or as Kafka's file spells them."""
-    if isinstance(layout, FencepostLayout):
-        return _topic_ids_in_metadata(layout.storages[0])
-    found: dict[str, str] = {}
-    for partition in selected:
-        storage = layout.storages[layout.home(partition)]
-        content = storage.read_file(f"{directory_name(partition)}/{KAFKA_TOPIC_ID}") or b""
-        for line in content.decode("utf-8", "replace").splitlines():
-            name, _, value = line.partition(":")
-            if name == "topic_id":
-                found[partition.topic] = value.strip()
-    return found
-
-
-def _topic_ids_in_metadata(storage: StorageReader) -> dict[str, str]:
-    """The newest id of each topic in `__cluster_metadata`; of deleted topics, too."""
-    directory = directory_name(METADATA)
-    if directory not in storage.directories():
-        return {}
-    found: dict[str, str] = {}
-    files = storage.files(directory)
-    names = (sorted(name for name in files if name.endswith(kind)) for kind in (SNAPSHOT_SUFFIX, f".{LOG}"))
-    for name in (*next(names), *next(names)):
-        with opened(storage, f"{directory}/{name}") as file:
-            try:
-                for _, header, batch in walk_batches(file, 0, files[name]):
-                    for record in () if header.is_control else read_kraft_records(batch, header):
-                        if record.topic is not None and record.topic_id is not None:
-                            found[record.topic] = record.topic_id.hex()
-            except ProtocolViolation:  # a torn tail; `partitions` raised StorageError for other damage
-                break
-    return found
 
 
 def _write(spark: SparkSession, paths: Sequence[str], target: Path, start: Offsets, end: Offsets) -> int:

@@ -1,7 +1,7 @@
-"""The offsets of a stream: a number per partition, and the cluster that they belong to.
+"""The offsets of a stream: a number per partition, and the cluster and the topics that they belong to.
 
-Rule: the JSON is that of Spark's Kafka source, `{"orders":{"0":23}}`, and one more entry for the cluster. Its
-name has a space, which the name of a topic cannot have.
+Rule: the JSON is that of Spark's Kafka source, `{"orders":{"0":23}}`, and an entry each for the cluster and
+the ids of topics. Their names have a space, which the name of a topic cannot have.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from typing import Any, Final
 from fencepost.protocol.terms import TopicPartition
 
 CLUSTER: Final = "cluster id"
+TOPICS: Final = "topic ids"
 
 Offsets = Mapping[TopicPartition, int]
 
 
-def encode_offsets(offsets: Offsets, *, cluster_id: str) -> dict[str, Any]:
-    """The JSON of these offsets, ordered, because Spark compares it as text."""
+def encode_offsets(offsets: Offsets, *, cluster_id: str, topic_ids: Mapping[str, str]) -> dict[str, Any]:
+    """The JSON of these offsets, ordered, because Spark compares it as text; with the ids of their topics, as
+    far as they are known.
+    """
     encoded: dict[str, Any] = {}
     for partition in sorted(offsets):
         encoded.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
-    return {**encoded, CLUSTER: cluster_id}
+    known = {topic: topic_ids[topic] for topic in encoded if topic in topic_ids}
+    return {**encoded, CLUSTER: cluster_id, **({TOPICS: known} if known else {})}
 
 
 def decode_offsets(encoded: Mapping[str, Any]) -> dict[TopicPartition, int]:
@@ -29,7 +33,7 @@ def decode_offsets(encoded: Mapping[str, Any]) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic, int(number)): offset
         for topic, by_partition in encoded.items()
-        if topic != CLUSTER
+        if topic not in (CLUSTER, TOPICS)
         for number, offset in by_partition.items()
     }
 

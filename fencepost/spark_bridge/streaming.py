@@ -47,8 +47,16 @@ from fencepost.spark_bridge.options import ReadOptions, check_stream
 from fencepost.spark_bridge.partition_files import DataLoss, LogOffsets, PartitionFiles, with_listing
 from fencepost.spark_bridge.planning import PartitionRange, ReadTask, plan
 from fencepost.spark_bridge.ranges import check_named, lose, readable, starting_offset
-from fencepost.spark_bridge.stream_offsets import CLUSTER, Offsets, decode_offsets, encode_offsets, limited
+from fencepost.spark_bridge.stream_offsets import (
+    CLUSTER,
+    TOPICS,
+    Offsets,
+    decode_offsets,
+    encode_offsets,
+    limited,
+)
 from fencepost.spark_bridge.surveys import Surveys
+from fencepost.spark_bridge.topic_ids import find_topic_ids
 from fencepost.spark_bridge.topics import choose_partitions
 from fencepost.spark_bridge.worker import layout_of, read_task
 
@@ -177,7 +185,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         layout = layout_of(self._options)
-        return encode_offsets(self._stream.initial(layout), cluster_id=layout.cluster_id)
+        return self._encoded(layout, self._stream.initial(layout))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_offsets_per_trigger
@@ -199,13 +207,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end = self._stream.next_end(decode_offsets(start), available, most)
-        return encode_offsets(end, cluster_id=layout.cluster_id)
+        return self._encoded(layout, end)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Where the log ends for this stream: Spark's progress shows it beside the end of the micro-batch."""
         layout = layout_of(self._options)
         ends = {partition: high for partition, (_, high) in self._stream.latest(layout).items()}
-        return encode_offsets(ends, cluster_id=layout.cluster_id)
+        return self._encoded(layout, ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         layout = self._layout_of_stream(end)
@@ -216,12 +224,23 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         task: Any = partition.value
         return read_task(task, self._options, self._columns)
 
+    def _encoded(self, layout: LogLayout, offsets: Offsets) -> dict[str, Any]:
+        topic_ids = find_topic_ids(layout, offsets)
+        return encode_offsets(offsets, cluster_id=layout.cluster_id, topic_ids=topic_ids)
+
     def _layout_of_stream(self, offsets: Mapping[str, Any]) -> LogLayout:
-        """The directories, opened anew; DataLoss if they are not those of the offsets."""
+        """The directories, opened anew; DataLoss if they or a topic are not those of the offsets."""
         layout = layout_of(self._options)
         if offsets.get(CLUSTER, layout.cluster_id) != layout.cluster_id:
             raise DataLoss(
                 f"the checkpoint has offsets of cluster {offsets[CLUSTER]}, but {layout.location} belongs to "
                 f"cluster {layout.cluster_id}: the directory was replaced; begin with a new checkpoint"
             )
+        topic_ids = find_topic_ids(layout, decode_offsets(offsets))
+        for topic, before in offsets.get(TOPICS, {}).items():
+            if topic_ids.get(topic, before) != before:
+                raise DataLoss(
+                    f"topic {topic} in {layout.location} is not that of the checkpoint: it was deleted and "
+                    "created again, or the directory was replaced; begin with a new checkpoint"
+                )
         return layout

@@ -3,13 +3,16 @@ that changes in between.
 """
 
 import json
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.journal import JournalSettings
@@ -22,7 +25,7 @@ from fencepost.spark_bridge.option_values import UnusableOption
 from fencepost.spark_bridge.options import ReadOptions, parse_options
 from fencepost.spark_bridge.partition_files import DataLoss, find_log_offsets, open_partition_files
 from fencepost.spark_bridge.stream_offsets import Offsets, decode_offsets, encode_offsets, limited
-from fencepost.spark_bridge.streaming import LogStream
+from fencepost.spark_bridge.streaming import LogStream, LogStreamReader
 from fencepost.spark_bridge.surveys import Surveys
 from tests.journal.logs import files_of
 from tests.spark.logs import (
@@ -35,6 +38,7 @@ from tests.spark.logs import (
     rows_of_task,
     visible,
 )
+from tests.spark.test_export import fill
 from tests.spark.test_reading import happenings, perform
 
 ORDERS = TopicPartition("orders", 0)
@@ -77,7 +81,7 @@ class Query:
 
 def encoded(offsets: Offsets) -> dict[str, Any]:
     """Through the text of a checkpoint."""
-    return json.loads(json.dumps(encode_offsets(offsets, cluster_id="fencepost")))
+    return json.loads(json.dumps(encode_offsets(offsets, cluster_id="fencepost", topic_ids={})))
 
 
 @given(
@@ -363,8 +367,52 @@ class _Reporting(ReadOptions):
         return self.losses.append
 
 
-def test_offsets_are_those_of_sparks_kafka_source_and_the_cluster() -> None:
+def test_offsets_are_those_of_sparks_kafka_source_the_cluster_and_the_topics() -> None:
     offsets = {TopicPartition("b", 0): 1, TopicPartition("a", 10): 2, TopicPartition("a", 9): 3}
-    text = json.dumps(encode_offsets(offsets, cluster_id="c"))
-    assert text == '{"a": {"9": 3, "10": 2}, "b": {"0": 1}, "cluster id": "c"}'
+    text = json.dumps(encode_offsets(offsets, cluster_id="c", topic_ids={"b": "2f", "other": "1e"}))
+    assert text == '{"a": {"9": 3, "10": 2}, "b": {"0": 1}, "cluster id": "c", "topic ids": {"b": "2f"}}'
     assert decode_offsets(json.loads(text)) == offsets
+
+
+class TestALogThatWasReplaced:
+    """By one that is longer, so that its offsets do not show it."""
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> Path:
+        fill(tmp_path / "data", 10)
+        return tmp_path / "data"
+
+    @pytest.fixture
+    def reader(self, directory: Path) -> LogStreamReader:
+        return LogStreamReader(parse_options({"path": str(directory), "subscribe": "t"}), ())
+
+    def offsets(self, reader: LogStreamReader) -> dict[str, Any]:
+        """Through the text of a checkpoint."""
+        start = reader.initialOffset()
+        return json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
+
+    def test_has_another_topic_of_the_same_name(self, directory: Path, reader: LogStreamReader) -> None:
+        reached = self.offsets(reader)
+        assert reached["t"] == {"0": 10}
+        fill(directory, 17, recreate=True)
+        self.assert_refused(reader, reached)
+
+    def test_is_in_the_directory_of_another_broker(self, directory: Path, reader: LogStreamReader) -> None:
+        reached = self.offsets(reader)
+        shutil.rmtree(directory)
+        fill(directory, 17)
+        self.assert_refused(reader, reached)
+
+    def assert_refused(self, reader: LogStreamReader, reached: dict[str, Any]) -> None:
+        told = "topic t in .* is not that of the checkpoint: .* begin with a new checkpoint"
+        with pytest.raises(DataLoss, match=told):
+            reader.latestOffset(reached, ReadAllAvailable())
+        with pytest.raises(DataLoss, match=told):
+            reader.partitions(reached, reached)
+
+    def test_of_an_old_checkpoint_is_not_noticed(self, directory: Path, reader: LogStreamReader) -> None:
+        """It has no ids of topics."""
+        reached = self.offsets(reader)
+        del reached["topic ids"]
+        fill(directory, 17, recreate=True)
+        assert reader.latestOffset(reached, ReadAllAvailable())["t"] == {"0": 17}

@@ -1,0 +1,58 @@
+"""The ids of topics, which tell a topic from a later one of the same name.
+
+Rule: an offset means something only in the log that it was read from. Whoever remembers an offset remembers
+the id of its topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from fencepost.journal.kafka_directory import METADATA, SNAPSHOT_SUFFIX
+from fencepost.journal.layouts import FencepostLayout, LogLayout
+from fencepost.journal.segments import LOG, walk_batches
+from fencepost.journal.storage import StorageReader, directory_name
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.kraft_log import read_kraft_records
+from fencepost.protocol.terms import TopicPartition
+from fencepost.spark_bridge.partition_files import opened
+
+KAFKA_TOPIC_ID: Final = "partition.metadata"  # PartitionMetadataFile.java
+
+
+def find_topic_ids(layout: LogLayout, partitions: Iterable[TopicPartition]) -> dict[str, str]:
+    """The ids of topics, as far as they are known: in hexadecimal, or as Kafka's file spells them."""
+    if isinstance(layout, FencepostLayout):
+        return _topic_ids_in_metadata(layout.storages[0])
+    found: dict[str, str] = {}
+    for partition in partitions:
+        if partition.topic in found:
+            continue
+        storage = layout.storages[layout.home(partition)]
+        content = storage.read_file(f"{directory_name(partition)}/{KAFKA_TOPIC_ID}") or b""
+        for line in content.decode("utf-8", "replace").splitlines():
+            name, _, value = line.partition(":")
+            if name == "topic_id":
+                found[partition.topic] = value.strip()
+    return found
+
+
+def _topic_ids_in_metadata(storage: StorageReader) -> dict[str, str]:
+    """The newest id of each topic in `__cluster_metadata`; of deleted topics, too."""
+    directory = directory_name(METADATA)
+    if directory not in storage.directories():
+        return {}
+    found: dict[str, str] = {}
+    files = storage.files(directory)
+    names = (sorted(name for name in files if name.endswith(kind)) for kind in (SNAPSHOT_SUFFIX, f".{LOG}"))
+    for name in (*next(names), *next(names)):
+        with opened(storage, f"{directory}/{name}") as file:
+            try:
+                for _, header, batch in walk_batches(file, 0, files[name]):
+                    for record in () if header.is_control else read_kraft_records(batch, header):
+                        if record.topic is not None and record.topic_id is not None:
+                            found[record.topic] = record.topic_id.hex()
+            except ProtocolViolation:  # a torn tail; `partitions` raised StorageError for other damage
+                break
+    return found
