@@ -1,12 +1,13 @@
 // Where the reader is, and whether the run plays. Rule: one number, the place in the timeline, says it all; the
-// address holds it as #step=42 (two runs: #step=42,40), so that a step can be linked to.
+// address holds it as #step=42 (two runs: #step=42,40), so that a step can be linked to. Another story begins where
+// it opens.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 export const SPEEDS = [1, 2, 5, 10, 25, 100]; // steps per second
 const FRAME = 1000 / 25; // faster than this, several steps are taken at once
 
-export function usePlayer(timeline, { opening, following = false }) {
+export function usePlayer(timeline, { story, opening, following = false }) {
   const [steps, setSteps] = useState(() => stepsInAddress() ?? opening);
   const [playing, setPlaying] = useState(false);
   const [speed, setSpeed] = useState(2);
@@ -26,6 +27,15 @@ export function usePlayer(timeline, { opening, following = false }) {
     if (!playing && (place === timeline.last || !isTouched)) go(0);
     setPlaying(!playing);
   };
+
+  const told = useRef(story);
+  useLayoutEffect(() => {
+    if (told.current === story) return; // the same story with a change: the reader stays at the step
+    told.current = story;
+    touch(false);
+    setPlaying(false);
+    setSteps(opening);
+  }, [story]);
 
   useEffect(() => {
     if (!playing) return undefined;

@@ -29,7 +29,7 @@ export function RunView({ runs, divergence = null, version = 0, following = fals
   const look = useLook();
   const timeline = useMemo(() => new Timeline(runs, { divergence, transaction: filter }), [...runs, version, divergence, filter]);
   const opening = useMemo(() => (divergence && runs.length > 1 ? divergence : runs.map((run) => run.opening)), [...runs]);
-  const player = usePlayer(timeline, { opening, following });
+  const player = usePlayer(timeline, { story: runs[0].document.title, opening, following });
   const jump = (flag, direction) => {
     const found = timeline.next(flag, player.place, direction) ?? timeline.next(flag, direction > 0 ? -1 : timeline.last + 1, direction);
     if (found !== null) player.go(found);
