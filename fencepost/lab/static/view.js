@@ -65,7 +65,7 @@ function Side({ run, version, side, timeline, player, look, hooks, settings }) {
       <${Moments} run=${run} version=${version} step=${step} onStep=${onStep} />
       <${SpaceTime} ...${shown} ...${hooks} rows=${timeline.rows[side]} parting=${timeline.divergence?.[side] ?? null} unit=${look.unit} side=${side} onStep=${onStep} />
       <div class="panels" tabindex="0" role="group" aria-label=${name ? `Panels, ${name}` : "Panels"}>
-        <${Why} ...${shown} playing=${player.playing} onStep=${onStep} />
+        <${Why} ...${shown} side=${side} playing=${player.playing} onStep=${onStep} onMessage=${hooks.onMessage} />
         <${Logs} ...${shown} />
         <${Readers} ...${shown} />
         <${Coordinator} ...${shown} />

@@ -4,7 +4,7 @@
 import { html } from "lab/html.js";
 import { milliseconds } from "lab/words.js";
 
-export function Way({ run, step, onStep }) {
+export function Way({ run, step, number: at, side, onStep, onMessage }) {
   const message = run.messages.get(step.message);
   if (!message) return null;
   const { number, sent, arrived, lost, answers, repeats } = message;
@@ -18,6 +18,7 @@ export function Way({ run, step, onStep }) {
       ${took !== null && html`<span>after ${took} ms</span>`}
       ${answers != null && go(run, onStep, `its request ${answers}`, run.messages.get(answers)?.sent)}
       ${answer && go(run, onStep, `its answer ${answer.number}`, answer.sent)}
+      ${onMessage && html`<button data-testid="whatif-message" onClick=${(event) => onMessage({ number, step: at, side, anchor: event.currentTarget.getBoundingClientRect() })}>what if …</button>`}
       ${repeats != null && go(run, onStep, `repeats ${repeats}`, run.messages.get(repeats)?.sent)}
     </p>`;
 }

@@ -6,7 +6,7 @@ import { Way } from "lab/way.js";
 import { useName } from "lab/side_name.js";
 import { FLAGS, mainFlag, milliseconds } from "lab/words.js";
 
-export function Why({ run, step: number, playing, onStep }) {
+export function Why({ run, step: number, side, playing, onStep, onMessage }) {
   const step = run.steps[number];
   const name = useName("Why");
   if (!step) return html`<section class="panel why" data-testid="why" aria-label=${name}><p class="happened">The run has not begun.</p></section>`;
@@ -22,7 +22,7 @@ export function Why({ run, step: number, playing, onStep }) {
         ${step.why && html`<p class="because"><b>Why:</b> ${step.why.text}</p>`}
       </div>
       ${step.why && html`<dl class="rule">${facts(step.why).map(([name, value]) => html`<div class=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`}
-      <${Way} run=${run} step=${step} onStep=${onStep} />
+      <${Way} run=${run} step=${step} number=${number} side=${side} onStep=${onStep} onMessage=${onMessage} />
     </section>`;
 }
 
