@@ -1,4 +1,4 @@
-"""What a search or a run leaves for CI: four files for each failure, and a report in JUnit's format.
+"""What a search or a run leaves for CI: five files for each failure, and a report in JUnit's format.
 
 Rule: names of files follow from the failure alone, so the same failure writes the same files.
 """
@@ -13,7 +13,10 @@ from typing import Final
 import attrs
 
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.html_pages import is_page
 from fencepost.cli.output import Json, Target
+from fencepost.lab.document import RunDocument
+from fencepost.lab.pages import file_page
 from fencepost.simulator.draw.canvas import printable, tag, words
 from fencepost.simulator.draw.svg import draw
 from fencepost.simulator.draw.text import space_time
@@ -40,6 +43,7 @@ def _is_object(text: str) -> bool:
 
 KINDS: Final[dict[str, tuple[str, Callable[[str], bool]]]] = {
     ".toml": ("a scenario", _is_scenario),
+    ".html": ("a page of a run", is_page),
     ".svg": ("an SVG picture", _is_picture),
     ".txt": ("a table of a run", _is_table),
     ".json": ("a JSON object", _is_object),
@@ -53,6 +57,7 @@ class FailedRun:
     name: str
     scenario: str
     history: History
+    document: RunDocument
     facts: dict[str, Json]
 
 
@@ -71,9 +76,10 @@ def prove(directory: Path | None) -> None:
 
 
 def save(directory: Path, failure: FailedRun) -> list[Path]:
-    """Writes NAME.toml (a scenario), NAME.svg, NAME.txt and NAME.json, and returns their paths."""
+    """Writes NAME.toml (a scenario), NAME.html, NAME.svg, NAME.txt and NAME.json; returns their paths."""
     contents = {
         ".toml": failure.scenario,
+        ".html": file_page([failure.document]),
         ".svg": draw(failure.history),
         ".txt": space_time(failure.history, width=TEXT_WIDTH, folds=False),
         ".json": json.dumps(failure.facts, ensure_ascii=False, indent=2) + "\n",

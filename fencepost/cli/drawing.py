@@ -1,4 +1,4 @@
-"""How commands show a run: as a table on stdout and as SVG pictures or slides in files.
+"""How commands show a run: as a table on stdout, and as SVG pictures, slides or pages in files.
 
 Rule: what is wrong with the options is found before the first run, and a step or lane that a run does not
 have is an error, never an empty picture.
@@ -14,6 +14,7 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.html_pages import Pages, numbered
 from fencepost.cli.output import Target
 from fencepost.cli.table import terminal_width
 
@@ -41,6 +42,13 @@ class DrawOptions:
         Path | None,
         Parameter(
             help="Draw the run to this SVG file; further pictures go to NAME-2.svg, NAME-3.svg, and so on."
+        ),
+    ] = None
+    html: Annotated[
+        Path | None,
+        Parameter(
+            help="Write a page to this HTML file, in which a browser steps through the run; further pages go "
+            "to NAME-2.html, and so on."
         ),
     ] = None
     width: Annotated[
@@ -74,7 +82,7 @@ class DrawOptions:
 
     @property
     def wanted(self) -> bool:
-        """Whether anything is to be shown."""
+        """Whether a table or a picture is to be shown."""
         return self.text or self.svg is not None
 
 
@@ -83,14 +91,18 @@ NO_DRAWING: Final = DrawOptions()
 
 @attrs.define
 class Pictures:
-    """Shows runs, and numbers the files of their pictures."""
+    """Shows runs, and numbers the files of their pictures. `pages` writes their pages."""
 
     options: DrawOptions
     count: int = 0
+    pages: Pages = attrs.field(
+        init=False, default=attrs.Factory(lambda self: Pages(self.options.html), takes_self=True)
+    )
 
     def prove(self, *, as_json: bool) -> None:
         """CommandFailed if the options contradict each other, or the picture cannot be written."""
         given = self.options
+        self.pages.prove()
         if given.text and as_json:
             raise CommandFailed(
                 "--text and --json both write to standard output", then="give one of them", code=WRONG_USAGE
@@ -138,8 +150,7 @@ class Pictures:
 
     def _write(self, svg: Path, picture: str) -> None:
         self.count += 1
-        path = svg if self.count == 1 else svg.with_name(f"{svg.stem}-{self.count}{svg.suffix or SVG}")
-        target = _picture(path)
+        target = _picture(numbered(svg, self.count, SVG))
         target.prove()
         target.write(picture)
 

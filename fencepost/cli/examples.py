@@ -73,6 +73,8 @@ EXAMPLES: Final = {
         "fencepost run --list",
         "fencepost run late_end_txn --variant 1 --text",
         "fencepost run late_end_txn --slide --svg late.svg",
+        "fencepost run late_end_txn --variant 1 --html late.html --beside transaction_version=2",
+        "fencepost run late_end_txn --step",
         "fencepost run my-scenarios --output failed --junit report.xml",
     ),
     "explore": (

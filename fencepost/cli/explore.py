@@ -20,6 +20,7 @@ from fencepost.cli.output import Json, print_json, print_progress, text_beside
 from fencepost.cli.table import counted
 
 if TYPE_CHECKING:
+    from fencepost.lab.document import RunDocument
     from fencepost.simulator.explore import ExploreConfig, Explored
 
 _Count = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=9))]
@@ -73,7 +74,7 @@ def explore(
         nothing, and the exit code is 1.
     output
         Directory for the files of a violation: a scenario for `fencepost run`, if one can show it, the
-        drawing, the table and JSON.
+        page, the drawing, the table and JSON.
     junit
         Write a report in JUnit's XML format to this file.
     """
@@ -98,13 +99,12 @@ def explore(
     )
     result = _search(config, for_)
     explored = result.explored
-    if explored.history is not None:
-        pictures.show(explored.history)
+    document = _show(pictures, explored)
     told = result.words()
     with text_beside(as_json=as_json):
         print("\n".join(told))
-        if output is not None and explored.history is not None:
-            _save(output, explored)
+        if output is not None and document is not None:
+            _save(output, explored, document)
     if report is not None:
         case = artefacts.JUnitCase(
             suite="explore",
@@ -117,6 +117,18 @@ def explore(
     if as_json:
         print_json(result.as_json())
     return OK if explored.complete else result.code
+
+
+def _show(pictures: Pictures, explored: Explored) -> RunDocument | None:
+    """Shows the trace to a violation, and returns its document; None if there is none."""
+    from fencepost.lab.recordings import record_explored
+
+    document = record_explored(explored)
+    if explored.history is not None:
+        pictures.show(explored.history)
+    if document is not None and pictures.options.html is not None:
+        pictures.pages.write([document])
+    return document
 
 
 class _TimeIsOver(Exception):
@@ -184,7 +196,7 @@ class _SearchResult:
         }
 
 
-def _save(directory: Path, explored: Explored) -> None:
+def _save(directory: Path, explored: Explored, document: RunDocument) -> None:
     """Writes the files of a violation, and says whether a scenario can show it."""
     from fencepost.cli.artefacts import FailedRun, files_in, save
     from fencepost.simulator.scenarios.files import text_of
@@ -196,6 +208,7 @@ def _save(directory: Path, explored: Explored) -> None:
         name=f"explored-{explored.violation}",
         scenario="" if scenario is None else text_of(scenario),
         history=explored.history,
+        document=document,
         facts={
             "violation": explored.violation,
             "because": explored.because,

@@ -18,6 +18,7 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
+from fencepost.cli.html_pages import Pages
 from fencepost.cli.options import AsJson, TimeBudget, WithoutFixes
 from fencepost.cli.output import Json, print_json, text_beside
 from fencepost.cli.table import counted, print_table
@@ -132,6 +133,7 @@ def fuzz(
     options: WorldOptions = DEFAULT_WORLD,
     keep_going: Annotated[bool, Parameter(negative="")] = False,
     shrink: Annotated[bool, Parameter(negative="")] = False,
+    html: Path | None = None,
     output: Path | None = None,
     junit: Path | None = None,
     coverage: Annotated[bool, Parameter(negative="")] = False,
@@ -153,8 +155,12 @@ def fuzz(
         Do not stop at the first violation.
     shrink
         Shrink each seed that violates an invariant to a small scenario, seed-K.toml.
+    html
+        Write a page to this HTML file, in which a browser steps through the first seed that violates an
+        invariant; pages of further seeds go to NAME-2.html, and so on.
     output
-        Directory for the files of each seed that violates an invariant: scenario, drawing, table and JSON.
+        Directory for the files of each seed that violates an invariant: scenario, page, drawing, table and
+        JSON.
     junit
         Write a report in JUnit's XML format to this file.
     coverage
@@ -164,13 +170,15 @@ def fuzz(
     from fencepost.cli.fuzz_findings import junit_cases
 
     artefacts.prove(output)
+    pages = Pages(html)
+    pages.prove()
     report = artefacts.junit_target(junit)
     cores, wanted = cores or os.cpu_count() or 1, seeds or (SEEDS if for_ is None else SEEDS_MAX)
     search = _Search(options=options, first_seed=first_seed, wanted=wanted, seconds_max=for_)
     tally, code = search.run(cores, keep_going=keep_going)
     seconds = time.monotonic() - search.began
     with text_beside(as_json=as_json):
-        code = _tell_found(tally, options, shrinks=shrink, output=output) or code
+        code = _tell_found(tally, options, shrinks=shrink, output=output, pages=pages) or code
         tell_coverage(tally.coverage, options.version, tally.faults, all_=coverage)
         _tell_counts(tally, seconds, wanted=tally.seeds if search.is_late else wanted, cores=cores)
     if report is not None:
@@ -256,17 +264,20 @@ def _progress(seeds: int | None) -> Generator[Tell]:
 # --- the end ------------------------------------------------------------------------------------------------
 
 
-def _tell_found(tally: SeedTally, options: WorldOptions, *, shrinks: bool, output: Path | None) -> int:
+def _tell_found(
+    tally: SeedTally, options: WorldOptions, *, shrinks: bool, output: Path | None, pages: Pages
+) -> int:
     """Prints the findings, and shrinks and saves them; the exit code if the user interrupted that."""
     from fencepost.cli.fuzz_findings import FindingFiles, replay_of, shrink_of
 
-    files, code = FindingFiles(options=options, shrinks=shrinks, output=output), OK
+    files, code = FindingFiles(options=options, shrinks=shrinks, output=output, pages=pages), OK
+    is_kept = shrinks or output is not None or pages.path is not None
     for finding in tally.found[:TOLD_MAX]:
         print(f"Seed {finding.seed} violates {finding.rule}: {finding.evidence}")
         print(f"  replay: {replay_of(finding, options)}")
         if not shrinks:
             print(f"  shrink: {shrink_of(finding, options)}")
-        if code == OK and (shrinks or output is not None):
+        if code == OK and is_kept:
             code = files.keep(finding)
     if len(tally.found) > TOLD_MAX:
         print(f"... and {len(tally.found) - TOLD_MAX} more")

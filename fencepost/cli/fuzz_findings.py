@@ -12,13 +12,15 @@ import attrs
 
 from fencepost.cli.artefacts import FailedRun, JUnitCase, files_in, save
 from fencepost.cli.errors import OK
+from fencepost.cli.html_pages import Pages
 from fencepost.cli.output import Target
-from fencepost.cli.scenario_files import read
 from fencepost.cli.shrink import is_generated, shrink_to
 from fencepost.cli.table import counted
+from fencepost.lab.recordings import record
 from fencepost.simulator.fuzz.shrinking import failing_seed
+from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.found import scenario_text
-from fencepost.simulator.scenarios.model import cases
+from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.runner import record_case
 
 if TYPE_CHECKING:
@@ -38,11 +40,14 @@ def shrink_of(finding: SeedFinding, options: WorldOptions) -> str:
 
 @attrs.frozen(kw_only=True)
 class FindingFiles:
-    """Writes the files of findings into `output`; without it only the shrunk scenario, where one stands."""
+    """Writes the files of findings into `output`, without it only the shrunk scenario, where one stands; and
+    their `pages`.
+    """
 
     options: WorldOptions
     shrinks: bool
     output: Path | None
+    pages: Pages
 
     def keep(self, finding: SeedFinding) -> int:
         """Shrinks and saves one finding; the exit code says whether it was interrupted."""
@@ -50,19 +55,24 @@ class FindingFiles:
         assert failing is not None, "the seed failed a moment ago"
         name, path = f"seed {finding.seed}", (self.output or Path()) / f"seed-{finding.seed}.toml"
         target = Target(path=path, option="--output", kind="a generated scenario", is_kind=is_generated)
-        target.prove()
+        text = scenario_text(name, failing, f"{name}{self.options}.")
+        if self.shrinks or self.output is not None:
+            target.prove()
         if self.shrinks:
             code = shrink_to(target, name, failing, origin=f"{name}{self.options}")
             if code != OK:
                 return code
-        else:
-            target.write(scenario_text(name, failing, f"{name}{self.options}."))
+            text = path.read_text(encoding="utf-8")
+        elif self.output is not None:
+            target.write(text)
+        (case,) = cases(scenario_of(text, str(path)))
         if self.output is not None:
-            self._draw(self.output, finding, path)
+            self._draw(self.output, finding, path, case)
+        if self.pages.path is not None:
+            self.pages.of_case(case)
         return OK
 
-    def _draw(self, directory: Path, finding: SeedFinding, path: Path) -> None:
-        (case,) = cases(read(path))
+    def _draw(self, directory: Path, finding: SeedFinding, path: Path, case: Case) -> None:
         recorded = record_case(case)
         facts = attrs.asdict(finding) | {
             "replay": replay_of(finding, self.options),
@@ -71,7 +81,11 @@ class FindingFiles:
             "digest": recorded.result.digest,
         }
         failure = FailedRun(
-            name=path.stem, scenario=path.read_text(encoding="utf-8"), history=recorded.history, facts=facts
+            name=path.stem,
+            scenario=path.read_text(encoding="utf-8"),
+            history=recorded.history,
+            document=record(case),
+            facts=facts,
         )
         print(files_in(directory, save(directory, failure)))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Final
@@ -16,7 +18,7 @@ import attrs
 from cyclopts import Parameter
 
 from fencepost.cli.drawing import NO_DRAWING, DrawOptions, Pictures
-from fencepost.cli.errors import FAILED, OK
+from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.options import AsJson, TimeBudget
 from fencepost.cli.output import Json, print_json
 from fencepost.cli.scenario_files import Chosen, chosen, files_of
@@ -25,6 +27,7 @@ from fencepost.cli.table import GREEN, RED, counted, print_table, styled, termin
 if TYPE_CHECKING:
     from fencepost.cli.artefacts import JUnitCase
     from fencepost.simulator.run import RunResult
+    from fencepost.simulator.scenarios.model import Case
     from fencepost.simulator.world.history import History
 
 NS_PER_MS: Final = 1_000_000
@@ -42,6 +45,8 @@ def run(
     junit: Path | None = None,
     for_: TimeBudget = None,
     verbose: Annotated[bool, Parameter(negative="")] = False,
+    step: Annotated[bool, Parameter(negative="")] = False,
+    beside: tuple[str, ...] = (),
     as_json: AsJson = False,
 ) -> int:
     """Run scenarios: scripted clients, nodes and faults.
@@ -55,7 +60,7 @@ def run(
     variant
         Run only this variant: its number, or a part of its title.
     output
-        Directory for the files of each run that fails: scenario, drawing, table and JSON.
+        Directory for the files of each run that fails: scenario, page, drawing, table and JSON.
     junit
         Write a report in JUnit's XML format to this file.
     for_
@@ -63,12 +68,23 @@ def run(
     verbose
         Print the expectations, the points reached and the faults of every run. This is the default for one or
         two scenarios without --until, and for runs that fail.
+    step
+        Walk through the runs in this terminal, step by step, with logs, states and reasons beside them. The
+        key ? shows the keys.
+    beside
+        Show, on the page of --html, the same run with this setting changed at the right side:
+        transaction_version=0, partition_verification=false, broken=dedup or without_fixes=NAME. Repeatable.
     """
     from fencepost.cli import artefacts
 
     pictures = Pictures(draw)
     pictures.prove(as_json=as_json)
+    if step:
+        return _walk(
+            scenarios, variant, draw, is_other=list_ or as_json or bool(output or junit or for_ or beside)
+        )
     stories = chosen(files_of(scenarios), variant)
+    others = _others(stories, beside, draw.html)
     if list_:
         _list(stories, as_json=as_json)
         return OK
@@ -76,13 +92,58 @@ def run(
     report = artefacts.junit_target(junit)
     is_few = draw.text or (bool(scenarios) and len(stories) <= FEW)
     is_full = verbose or (is_few and not draw.until)  # a picture that stops early does not tell the end
-    told = _Told(is_full=is_full, is_json=as_json, pictures=pictures, output=output, seconds_max=for_)
+    told = _Told(
+        is_full=is_full, is_json=as_json, pictures=pictures, others=others, output=output, seconds_max=for_
+    )
     for story in stories:
         told.story(story)
     if report is not None:
         report.write(artefacts.junit(" ".join(("fencepost run", *scenarios)), told.cases))
     told.end(len(stories), sum(map(len, stories)))
     return FAILED if told.failed or told.left else OK
+
+
+def _walk(scenarios: Sequence[str], variant: str | None, draw: DrawOptions, *, is_other: bool) -> int:
+    """`--step`: the runs in the terminal. It judges nothing, so its exit code is 0."""
+    from fencepost.cli.step import prove_terminal, walk_through
+    from fencepost.lab.recordings import record
+
+    if is_other or draw.wanted or draw.html:
+        raise CommandFailed(
+            "--step shows runs in the terminal and writes nothing",
+            then="use it with names of scenarios, --variant and --ascii only",
+            code=WRONG_USAGE,
+        )
+    prove_terminal()
+    runs = [partial(record, each.case) for story in chosen(files_of(scenarios), variant) for each in story]
+    walk_through(runs, ascii_only=draw.ascii)
+    return OK
+
+
+def _others(
+    stories: list[list[Chosen]], texts: Sequence[str], html: Path | None
+) -> dict[tuple[Path, int], Case] | None:
+    """`--beside`: for each run, by file and variant, what stands beside it; None without the option."""
+    from fencepost.cli.html_pages import beside, changes_of
+
+    if not texts:
+        return None
+    if html is None:
+        raise CommandFailed("--beside applies to pages only", then="add --html FILE", code=WRONG_USAGE)
+    changes = changes_of(texts)
+    found = {
+        (each.path, each.number): other
+        for story in stories
+        for each in story
+        if (other := beside(each, changes)) is not None
+    }
+    if not found:
+        raise CommandFailed(
+            f"--beside {' '.join(texts)} changes nothing in these runs",
+            then="give another value; `fencepost run NAME --list` shows the variants",
+            code=WRONG_USAGE,
+        )
+    return found
 
 
 @attrs.define(kw_only=True)
@@ -94,6 +155,7 @@ class _Told:
     is_full: bool
     is_json: bool
     pictures: Pictures
+    others: dict[tuple[Path, int], Case] | None  # by file and variant, what stands beside it
     output: Path | None
     seconds_max: float | None
     began: float = attrs.Factory(time.perf_counter)
@@ -128,6 +190,8 @@ class _Told:
             self.pictures.show(history)
         else:
             result = run_case(each.case)
+        if self.pictures.options.html is not None:
+            self._write_page(each)
         seconds = time.perf_counter() - began
         self.runs += 1
         self._print(each, result)
@@ -139,6 +203,11 @@ class _Told:
                 self._save(self.output, each, result, history or record_case(each.case).history)
         self.cases.append(case)
         return result.passed
+
+    def _write_page(self, each: Chosen) -> None:
+        other = None if self.others is None else self.others.get((each.path, each.number))
+        if self.others is None or other is not None:
+            self.pictures.pages.of_case(each.case, other)
 
     def _print(self, each: Chosen, result: RunResult) -> None:
         if self.is_json:
@@ -153,10 +222,15 @@ class _Told:
 
     def _save(self, directory: Path, each: Chosen, result: RunResult, history: History) -> None:
         from fencepost.cli.artefacts import FailedRun, files_in, save
+        from fencepost.lab.recordings import record
         from fencepost.simulator.scenarios.found import case_text
 
         failure = FailedRun(
-            name=each.stem, scenario=case_text(each.case), history=history, facts=_as_json(result)
+            name=each.stem,
+            scenario=case_text(each.case),
+            history=history,
+            document=record(each.case),
+            facts=_as_json(result),
         )
         written = save(directory, failure)
         if not self.is_json:

@@ -18,6 +18,7 @@ from cyclopts import Parameter, validators
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, Ended, code_of
 from fencepost.cli.fuzz import DEFAULT_WORLD, WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
+from fencepost.cli.html_pages import Pages
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import Json, Target, print_json, print_progress, text_beside
 from fencepost.cli.scenario_files import read
@@ -38,6 +39,7 @@ def shrink(
     seed: _Number | None = None,
     options: WorldOptions = DEFAULT_WORLD,
     output: Path | None = None,
+    html: Path | None = None,
     budget: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -52,9 +54,13 @@ def shrink(
     output
         Output file; overwritten if it is a generated scenario. [default: seed-K.toml, or NAME-small.toml
         beside NAME.toml, overwritten only by a result of the same run]
+    html
+        Write a page of the shrunk run to this HTML file, in which a browser steps through it.
     budget
         Limit for the events of all attempts together. [default: about half a minute of work]
     """
+    from fencepost.simulator.scenarios.model import cases
+
     if file is not None and options != DEFAULT_WORLD:
         raise CommandFailed(
             f"{file} already contains the protocol options of its run",
@@ -65,7 +71,13 @@ def shrink(
     name, failing = _failing_of(file, seed, options)
     target = _target(output, file, name=name, origin=f"{name}{options}")
     target.prove()
-    return shrink_to(target, name, failing, origin=f"{name}{options}", budget=budget, as_json=as_json)
+    pages = Pages(html)
+    pages.prove()
+    code = shrink_to(target, name, failing, origin=f"{name}{options}", budget=budget, as_json=as_json)
+    if html is not None and target.path.exists():
+        (case,) = cases(read(target.path))
+        pages.of_case(case)
+    return code
 
 
 def shrink_to(

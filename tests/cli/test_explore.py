@@ -69,7 +69,7 @@ def test_a_finding_is_drawn_and_saved_as_a_scenario(capsys: Output, tmp_path: Pa
     assert "LATE (after its retry 6) 5 EndTxn COMMIT 0/0" in out
     assert fromstring(picture.read_text()).tag.endswith("svg")
     names = sorted(path.name for path in place.iterdir())
-    assert names == [f"explored-G1a.{kind}" for kind in ("json", "svg", "toml", "txt")]
+    assert names == [f"explored-G1a.{kind}" for kind in ("html", "json", "svg", "toml", "txt")]
     assert json.loads((place / "explored-G1a.json").read_text())["violation"] == "G1a"
     assert f"  replay: fencepost run {place}/explored-G1a.toml" in out
     assert run(["run", str(place / "explored-G1a.toml"), "--json"]) == 0

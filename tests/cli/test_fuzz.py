@@ -163,7 +163,8 @@ def test_a_seed_that_fails_leaves_its_files_and_a_report(capsys: Output, tmp_pat
     words, counted = fuzz(capsys, *options, code=1)
     (found,) = counted["found"]
     name = f"seed-{found['seed']}"
-    assert f"  files:  {place}/{{{name}.toml,{name}.svg,{name}.txt,{name}.json}}" in words
+    files = ",".join(f"{name}.{kind}" for kind in ("toml", "html", "svg", "txt", "json"))
+    assert f"  files:  {place}/{{{files}}}" in words
     facts = json.loads((place / f"{name}.json").read_text())
     assert (facts["rule"], facts["evidence"]) == (found["rule"], found["evidence"])
     assert facts["replay"] == f"fencepost fuzz --first-seed {found['seed']} --seeds 1 --break fencing"

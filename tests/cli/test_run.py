@@ -291,8 +291,9 @@ def test_a_failing_run_leaves_its_files_and_a_report(capsys: Output, story: Path
     place, report = tmp_path / "failed" / "runs", tmp_path / "report.xml"
     for _ in range(2):  # a second time over the same files
         assert run(["run", str(story), "--output", str(place), "--junit", str(report)]) == 1
-    assert f"files:  {place}/{{story-2.toml,story-2.svg,story-2.txt,story-2.json}}" in capsys.readouterr().out
-    assert sorted(path.suffix for path in place.iterdir()) == [".json", ".svg", ".toml", ".txt"]
+    files = "story-2.toml,story-2.html,story-2.svg,story-2.txt,story-2.json"
+    assert f"files:  {place}/{{{files}}}" in capsys.readouterr().out
+    assert sorted(path.suffix for path in place.iterdir()) == [".html", ".json", ".svg", ".toml", ".txt"]
     problem = "t-0 shows [a] to read_committed, not [b]"
     assert json.loads((place / "story-2.json").read_text())["problems"] == [problem]
     assert fromstring((place / "story-2.svg").read_text()).tag.endswith("svg")

@@ -13,6 +13,7 @@ from typing import Any, Final
 from fencepost.cli.application import COMMANDS, application
 from fencepost.cli.errors import EXIT_CODES
 from fencepost.cli.examples import EXAMPLES
+from fencepost.cli.step_screen import KEYS
 from tools.docs import tables
 
 SNAPSHOTS: Final = Path(__file__).resolve().parent.parent.parent / "tests" / "cli" / "snapshots"
@@ -43,6 +44,11 @@ def short_options() -> str:
         for (short, long), where in sorted(found.items(), key=lambda item: (item[0][0].lower(), item[0]))
     ]
     return tables.markdown_table(("short", "long", "in"), rows)
+
+
+def step_keys() -> str:
+    """The keys of `fencepost run NAME --step`."""
+    return tables.markdown_table(("key", "what it does"), [(", ".join(keys), what) for keys, what in KEYS])
 
 
 def commands() -> str:

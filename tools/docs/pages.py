@@ -384,6 +384,7 @@ def _faults_not_played() -> str:
 SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "exit-codes": commands.exit_codes,
     "short-options": commands.short_options,
+    "step-keys": commands.step_keys,
     "commands": commands.commands,
     "end-table": lambda: tables.markdown(END_VERSION_2),
     "old-end-table": lambda: tables.markdown(END_VERSION_0),
