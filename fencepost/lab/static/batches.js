@@ -25,7 +25,11 @@ export function stateOf(batch, step) {
 export function logAt(run, partition, step, limit) {
   const all = run.batchesOf.get(partition) ?? [];
   const found = [];
-  for (let place = placeAt(all, step, (batch) => batch.appended); place >= 0 && found.length < limit; place--) {
+  for (
+    let place = placeAt(all, step, (batch) => batch.appended);
+    place >= 0 && found.length < limit;
+    place--
+  ) {
     const batch = all[place];
     if (batch.gone == null || batch.gone > step) found.push(batch);
   }
@@ -38,7 +42,9 @@ export function visible(batches, step, log, isolation) {
   const bound = committed ? log.lso : log.hw;
   const seen = batches.filter((batch) => {
     const state = stateOf(batch, step);
-    return batch.kind === "data" && batch.last < bound && !(committed && (state === "aborted" || state === "open"));
+    return (
+      batch.kind === "data" && batch.last < bound && !(committed && (state === "aborted" || state === "open"))
+    );
   });
   return seen.flatMap(records);
 }
@@ -47,12 +53,20 @@ export function visible(batches, step, log, isolation) {
 export function records(batch) {
   if (!batch.values.length) return [{ batch, value: batch.text, offset: batch.first }];
   const dense = batch.values.length === batch.last - batch.first + 1;
-  return batch.values.map((value, place) => ({ batch, value, offset: dense ? batch.first + place : batch.first }));
+  return batch.values.map((value, place) => ({
+    batch,
+    value,
+    offset: dense ? batch.first + place : batch.first,
+  }));
 }
 
 // The rules that a record of a batch breaks at a step: it does so from its decision on, or from its append if it
 // never was decided.
 export function breachesOf(run, batch, step) {
   if ((batch.decided ?? batch.appended) > step) return [];
-  return [...new Set((run.document.broken ?? []).filter((rule) => rule.batch === batch.index).map(({ rule }) => rule))];
+  return [
+    ...new Set(
+      (run.document.broken ?? []).filter((rule) => rule.batch === batch.index).map(({ rule }) => rule),
+    ),
+  ];
 }

@@ -23,14 +23,18 @@ export function Coordinator({ run, step, state }) {
   const [chosen, choose] = useState(null);
   const current = chosen ?? lately(run, step);
   const known = current === null ? null : state[`txn/${current}`];
-  if (current === null) return html`<${Panel} id="panel-coordinator" title="Transaction coordinator"><p class="more">This run has no transactions.</p><//>`;
+  if (current === null)
+    return html`<${Panel} id="panel-coordinator" title="Transaction coordinator"><p class="more">This run has no transactions.</p><//>`;
   return html`
     <${Panel} id="panel-coordinator" title="Transaction coordinator" note=${known?.node ? `on ${known.node}` : ""} kind="coordinator">
-      ${run.transactions.length > 1 && html`
+      ${
+        run.transactions.length > 1 &&
+        html`
         <label class="choice">transaction <select value=${chosen ?? ""} onChange=${(event) => choose(event.target.value || null)}>
           <option value="">the latest (${current ?? "none"})</option>
           ${run.transactions.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}
-        </select></label>`}
+        </select></label>`
+      }
       <div class="known"><${Diagram} machine=${run.document.machine ?? { states: [], arrows: [] }} ...${moves(run, current, step)} />
       ${current !== null && html`<${Facts} id=${current} known=${known} />`}</div>
     <//>`;
@@ -51,7 +55,9 @@ function Facts({ id, known }) {
 function Diagram({ machine, now, before }) {
   const places = placed(machine.states);
   const arrows = pairs(machine.arrows.filter(({ from, to }) => from !== to));
-  const [columns, rows] = [0, 1].map((axis) => Math.max(1, ...[...places.values()].map((place) => place[axis])));
+  const [columns, rows] = [0, 1].map((axis) =>
+    Math.max(1, ...[...places.values()].map((place) => place[axis])),
+  );
   const box = `-4 -22 ${columns * COLUMN + WIDE + 8} ${rows * ROW + HIGH + 44}`;
   return html`
     <svg class="diagram" viewBox=${box} role="img" aria-label=${`State diagram of the transaction; current state: ${now ? spaced(now) : "none"}`}>
@@ -112,7 +118,10 @@ function placed(states) {
 
 function pairs(arrows) {
   const found = Map.groupBy(arrows, ({ from, to }) => `${from} ${to}`);
-  return [...found.values()].map((same) => ({ ...same[0], inputs: [...new Set(same.map(({ input }) => input))] }));
+  return [...found.values()].map((same) => ({
+    ...same[0],
+    inputs: [...new Set(same.map(({ input }) => input))],
+  }));
 }
 
 // The transaction that changed last before or at a step; before the first change, the first there is.

@@ -34,8 +34,15 @@ export class Geometry {
     const [lanes, logs, bars] = [participants.length || 1, run.partitions.length, run.transactions.length];
     this.time = 10 * this.letter;
     const room = width - this.time;
-    const named = Math.max(0, ...run.partitions.map((name) => shortName(name).length)) * this.letter * 1.2 + 8;
-    const log = logs ? Math.max(LOG * scale, Math.min(named, LOG_MOST * scale, (0.36 * room) / logs), Math.min(230 * scale, (0.28 * room) / logs)) : 0;
+    const named =
+      Math.max(0, ...run.partitions.map((name) => shortName(name).length)) * this.letter * 1.2 + 8;
+    const log = logs
+      ? Math.max(
+          LOG * scale,
+          Math.min(named, LOG_MOST * scale, (0.36 * room) / logs),
+          Math.min(230 * scale, (0.28 * room) / logs),
+        )
+      : 0;
     const bar = bars ? Math.max(TRANSACTION * scale, Math.min(15 * this.letter, (0.16 * room) / bars)) : 0;
     const lane = Math.max(LANE * scale, (room - log * logs - bar * bars) / lanes);
     const [barsFrom, logsFrom] = [this.time + lane * lanes, this.time + lane * lanes + bar * bars];
@@ -45,7 +52,9 @@ export class Geometry {
     this.lanesEnd = barsFrom;
     this.width = logsFrom + log * logs;
     const across = (names, from, wide) => new Map(names.map((name, place) => [name, from + wide * place]));
-    this.lanes = new Map(participants.map(({ name }, place) => [name, this.time + lane * spread(place, lanes)]));
+    this.lanes = new Map(
+      participants.map(({ name }, place) => [name, this.time + lane * spread(place, lanes)]),
+    );
     this.bars = across(run.transactions, barsFrom, bar);
     this.logs = across(run.partitions, logsFrom, log);
   }
@@ -118,7 +127,10 @@ export class Geometry {
     const end = Math.max(1, ...ends);
     const all = this.run.batchesOf.get(partition) ?? [];
     const whole = all.length ? all[all.length - 1].last + 1 : 1;
-    const low = whole <= CELLS ? 0 : Math.min(...bounds.map(({ value }) => Math.min(value?.lso ?? end, value?.hw ?? end)));
+    const low =
+      whole <= CELLS
+        ? 0
+        : Math.min(...bounds.map(({ value }) => Math.min(value?.lso ?? end, value?.hw ?? end)));
     const high = whole <= CELLS ? whole : Math.max(end, low + CELLS_MIN);
     const room = this.log - 8 - Math.min(11 * this.letter, this.log * 0.45);
     const cell = Math.min(room / Math.max(high - low, 1), this.unit * 0.8);

@@ -8,7 +8,10 @@ import { STATES } from "lab/batches.js";
 import { FLAGS } from "lab/words.js";
 
 const WORDS = [
-  ["LSO", "last stable offset: read_committed readers may read below it, because every transaction before it is decided"],
+  [
+    "LSO",
+    "last stable offset: read_committed readers may read below it, because every transaction before it is decided",
+  ],
   ["HW", "high watermark: everything below it is durable, and read_uncommitted readers may read it"],
   ["7/2", "producer id 7, epoch 2: a newer epoch fences the older one"],
   ["marker", "a record that says how a transaction ended in this partition: C commit, A abort"],
@@ -29,7 +32,12 @@ export function Help({ isOpen, close }) {
       <h2>Signs</h2>
       <dl class="signs">
         ${Object.entries(FLAGS).map(([flag, { word }]) => html`<div key=${flag}><dt class=${`flag ${flag}`}>${icon(flag)}</dt><dd>${word}</dd></div>`)}
-        ${Object.entries(STATES).filter(([state]) => state !== "plain").map(([state, { word }]) => html`<div key=${state}><dt><span class=${`sample cell ${state}`}></span></dt><dd>${word}</dd></div>`)}
+        ${Object.entries(STATES)
+          .filter(([state]) => state !== "plain")
+          .map(
+            ([state, { word }]) =>
+              html`<div key=${state}><dt><span class=${`sample cell ${state}`}></span></dt><dd>${word}</dd></div>`,
+          )}
       </dl>
       <h2>Words</h2>
       <dl class="words">${WORDS.map(([word, meaning]) => html`<div key=${word}><dt>${word}</dt><dd>${meaning}</dd></div>`)}</dl>

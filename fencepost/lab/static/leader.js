@@ -2,7 +2,7 @@
 
 import { html } from "lab/html.js";
 import { Panel } from "lab/panel.js";
-import { producerName } from "lab/words.js";
+import { producerName, producerStyle } from "lab/words.js";
 
 const COLUMNS = ["partition", "producer", "epoch", "last sequence", "transaction", "guard"];
 
@@ -29,9 +29,8 @@ function partitionRows(run, state, partition) {
 }
 
 function producerCells(run, id, value) {
-  const place = run.producerPlace(id);
   return html`
-    <th scope="row"><i class="swatch" style=${{ "--producer": `var(--producer-${place < 0 ? "none" : place % 6})` }}></i>${producerName(run, id)}</th>
+    <th scope="row"><i class="swatch" style=${producerStyle(run, id)}></i>${producerName(run, id)}</th>
     <td>${known(value.epoch)}</td>
     <td>${known(value.last_sequence)}</td>
     <td>${value.open_since == null ? "none" : html`<b>open from ${value.open_since}</b>`}</td>
@@ -46,5 +45,7 @@ function known(number) {
 function producersOf(state, partition) {
   const prefix = `producer/${partition}/`;
   const found = Object.entries(state).filter(([key]) => key.startsWith(prefix));
-  return found.map(([key, value]) => ({ id: Number(key.slice(prefix.length)), value })).sort((a, b) => a.id - b.id);
+  return found
+    .map(([key, value]) => ({ id: Number(key.slice(prefix.length)), value }))
+    .sort((a, b) => a.id - b.id);
 }

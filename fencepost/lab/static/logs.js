@@ -7,7 +7,7 @@ import { html } from "lab/html.js";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Panel } from "lab/panel.js";
 import { breachesOf, logAt, records, STATES, stateOf } from "lab/batches.js";
-import { producerName, shortened, shortName, spaced } from "lab/words.js";
+import { producerName, producerStyle, shortened, shortName, spaced } from "lab/words.js";
 import { placeAt } from "lab/run.js";
 
 const [CELL, CELL_MAX, LETTER] = [3.4, 8, 0.66]; // rem: a record's width, at least and at most, and a letter's
@@ -35,11 +35,16 @@ function Strip({ run, step, partition, state, cells }) {
   const origin = Math.max(log.start ?? 0, log.end - cells, 0);
   const shown = batches.filter((batch) => batch.last >= origin);
   const readers = readersOf(run, state, partition);
+  const held = { at: Math.max(log.lso - origin, 0), count: log.hw - Math.max(log.lso, origin) };
+  const name = `Log of ${partition}: last stable offset ${log.lso}, high watermark ${log.hw}`;
   return html`
     <div class="strip">
-      <h3>${shortName(partition)}<small class="bounds">LSO ${log.lso} HW ${log.hw}</small><small>${origin > 0 ? `${origin} before` : ""}</small></h3>
-      <ol class="cells" role="list" aria-label=${`Log of ${partition}: last stable offset ${log.lso}, high watermark ${log.hw}`}>
-        ${log.hw > log.lso && html`<li class="held" aria-hidden="true" style=${{ "--at": Math.max(log.lso - origin, 0), "--count": log.hw - Math.max(log.lso, origin) }}></li>`}
+      <h3>
+        ${shortName(partition)}<small class="bounds">LSO ${log.lso} HW ${log.hw}</small>
+        <small>${origin > 0 ? `${origin} before` : ""}</small>
+      </h3>
+      <ol class="cells" role="list" aria-label=${name}>
+        ${held.count > 0 && html`<li class="held" aria-hidden="true" style=${{ "--at": held.at, "--count": held.count }}></li>`}
         ${shown.flatMap((batch) => cellsOf(batch, step, origin, run))}
         ${pointer("lso", "LSO", log.lso - origin, log.lso)}
         ${pointer("hw", "HW", log.hw - origin, log.hw)}
@@ -50,29 +55,42 @@ function Strip({ run, step, partition, state, cells }) {
 
 function cellsOf(batch, step, origin, run) {
   const state = stateOf(batch, step);
-  const place = run.producerPlace(batch.producer);
-  const colour = `var(--producer-${place < 0 ? "none" : place % 6})`;
   const isNew = batch.appended === step;
   const breaches = breachesOf(run, batch, step);
-  const inside = batch.kind === "data" ? records(batch) : [{ value: STATES[state].sign, offset: batch.first }];
-  const who = batch.producer == null || batch.producer < 0 ? "" : `${batch.producer}/${batch.epoch}`;
-  return inside.filter(({ offset }) => offset >= origin).map(({ value, offset }) => html`
-    <li key=${`${batch.index}-${offset}`} class=${`cell ${state} ${isNew ? "new" : ""} ${breaches.length ? "wrong" : ""}`}
-      style=${{ "--at": offset - origin, "--count": 1, "--producer": colour }}
-      title=${`offset ${offset}: ${value}, ${STATES[state].word}${who ? `, ${producerName(run, batch.producer)} epoch ${batch.epoch}` : ""}`}>
+  const { word, sign } = STATES[state];
+  const inside = batch.kind === "data" ? records(batch) : [{ value: sign, offset: batch.first }];
+  const isOwned = batch.producer != null && batch.producer >= 0;
+  const by = isOwned ? `, ${producerName(run, batch.producer)} epoch ${batch.epoch}` : "";
+  const kind = `cell ${state} ${isNew ? "new" : ""} ${breaches.length ? "wrong" : ""}`;
+  const said =
+    batch.kind === "data"
+      ? html`${isOwned ? `${batch.producer}/${batch.epoch}` : ""} ${sign}<span class="sr-only">${word}</span>`
+      : batch.kind;
+  return inside
+    .filter(({ offset }) => offset >= origin)
+    .map(
+      ({ value, offset }) => html`
+    <li key=${`${batch.index}-${offset}`} class=${kind}
+      style=${{ "--at": offset - origin, "--count": 1, ...producerStyle(run, batch.producer) }}
+      title=${`offset ${offset}: ${value}, ${word}${by}`}>
       ${breaches.length > 0 && html`<em class="breach-sign">✗ ${shortened(breaches[0].split(" ")[0], RULE)}</em>`}
       <span class="offset" aria-hidden="true">${offset}</span>
-      <b data-sign=${batch.kind === "data" ? STATES[state].sign : ""}>${value}</b>
-      <small>${batch.kind === "data" ? html`${who} ${STATES[state].sign}<span class="sr-only">${STATES[state].word}</span>` : batch.kind}</small>
-    </li>`);
+      <b data-sign=${batch.kind === "data" ? sign : ""}>${value}</b>
+      <small>${said}</small>
+    </li>`,
+    );
 }
 
 function pointer(kind, word, at, offset) {
-  return html`<li key=${`${kind}-${word}`} class=${`pointer ${kind}`} style=${{ "--at": Math.max(at, 0) }}><span>${at < 0 ? "◂" : ""}${word} ${offset}</span></li>`;
+  return html`
+    <li key=${`${kind}-${word}`} class=${`pointer ${kind}`} style=${{ "--at": Math.max(at, 0) }}>
+      <span>${at < 0 ? "◂" : ""}${word} ${offset}</span></li>`;
 }
 
 function readersOf(run, state, partition) {
-  const found = Object.entries(state).filter(([key]) => key.startsWith("reader/") && key.endsWith(`/${partition}`));
+  const found = Object.entries(state).filter(
+    ([key]) => key.startsWith("reader/") && key.endsWith(`/${partition}`),
+  );
   return found.map(([key, offset]) => ({ name: key.slice(7, -partition.length - 1), offset }));
 }
 
@@ -85,16 +103,23 @@ function TransactionLog({ run, step, id }) {
       <h3>__transaction_state <small>${id}</small></h3>
       <ol class="said" aria-label=${`What the transaction log says of ${id}`}>
         ${place + 1 > WORDS && html`<li class="more">…</li>`}
-        ${shown.map(({ step: at, value }, nth) => html`
-          <li key=${at} class=${nth === shown.length - 1 ? "newest" : ""}><b>${spaced(value.state)}</b> ${value.producer}/${value.epoch}${value.partitions?.length ? ` {${value.partitions.join(", ")}}` : ""}</li>`)}
+        ${shown.map(
+          ({ step: at, value }, nth) => html`
+          <li key=${at} class=${nth === shown.length - 1 ? "newest" : ""}>
+            <b>${spaced(value.state)}</b> ${value.producer}/${value.epoch}${partitionsOf(value)}</li>`,
+        )}
         ${shown.length === 0 && html`<li class="more">nothing yet</li>`}
       </ol>
     </div>`;
 }
 
+function partitionsOf({ partitions }) {
+  return partitions?.length ? ` {${partitions.join(", ")}}` : "";
+}
+
 // As wide as the longest record needs, within reason.
 function cellWidth(run) {
-  const longest = Math.max(0, ...run.batches.flatMap(records).map(({ value }) => value.length));
+  const longest = run.batches.flatMap(records).reduce((most, { value }) => Math.max(most, value.length), 0);
   return Math.min(CELL_MAX, Math.max(CELL, longest * LETTER + 1.1));
 }
 

@@ -7,7 +7,7 @@
 import { html } from "lab/html.js";
 import { kindOf } from "lab/geometry.js";
 import { breachesOf, STATES, stateOf } from "lab/batches.js";
-import { mainFlag, milliseconds, shortened, spaced } from "lab/words.js";
+import { mainFlag, milliseconds, producerColour, shortened, spaced } from "lab/words.js";
 
 export function Marks({ geometry, first, last, side, onStep, onMessage }) {
   const shown = geometry.rows.slice(first, last + 1);
@@ -22,6 +22,7 @@ export function Marks({ geometry, first, last, side, onStep, onMessage }) {
 
 // --- ground -------------------------------------------------------------------------------------------------------
 
+const LABEL_MIN = 5; // letters: where fewer fit, an offset says more than the beginning of a word
 const BANDS = new Set(["violation", "late", "fault", "refusal"]);
 
 function band(geometry, number) {
@@ -38,7 +39,8 @@ function lifeline(geometry, lane, x, first, last) {
   const top = whole[0].from > first ? [{ value: "up", from: first, to: whole[0].from }] : [];
   return [...top, ...whole].map(({ value, from, to }) => {
     const [y1, y2] = [(from + 0.5) * unit, (to + 0.5) * unit];
-    if (value === "up" || value === null) return html`<line class="lifeline" x1=${x} x2=${x} y1=${y1} y2=${y2} />`;
+    if (value === "up" || value === null)
+      return html`<line class="lifeline" x1=${x} x2=${x} y1=${y1} y2=${y2} />`;
     return html`
       <rect class="silence" x=${x - unit * 0.4} y=${y1} width=${unit * 0.8} height=${Math.max(0, y2 - y1)} />
       <line class="silent" x1=${x} x2=${x} y1=${y1} y2=${y2} />`;
@@ -57,30 +59,42 @@ function ground(geometry, partition, first, last) {
   const held = steps.filter(({ value }) => value.hw > value.lso);
   return html`
     <line class="rule" x1=${left} x2=${left} y1=${first * unit} y2=${(last + 1) * unit} />
-    ${held.map(({ value, from, to }) => html`
+    ${held.map(
+      ({ value, from, to }) => html`
       <rect class="held-back" x=${at(value.lso)} y=${(from + 0.5) * unit} width=${at(value.hw) - at(value.lso)}
-        height=${(to - from) * unit} />`)}
+        height=${(to - from) * unit} />`,
+    )}
     <path class="hw" d=${stairs(steps, unit, ({ hw }) => at(hw))} />
     <path class="lso" d=${stairs(steps, unit, ({ lso }) => at(lso))} />`;
 }
 
 function stairs(steps, unit, x) {
   return steps
-    .map(({ value, from, to }, place) => `${place ? "H" : "M"}${x(value)}${place ? "" : ` ${(from + 0.5) * unit}`}V${(to + 0.5) * unit}`)
+    .map(
+      ({ value, from, to }, place) =>
+        `${place ? "H" : "M"}${x(value)}${place ? "" : ` ${(from + 0.5) * unit}`}V${(to + 0.5) * unit}`,
+    )
     .join("");
 }
 
 function bar(geometry, id, x, first, last) {
   const { unit } = geometry;
   const wide = unit * 0.45;
-  return geometry.stretches(`txn/${id}`, first, last + 1).filter(({ value }) => value).map(({ value, from, to, begins }) => html`
+  return geometry
+    .stretches(`txn/${id}`, first, last + 1)
+    .filter(({ value }) => value)
+    .map(
+      ({ value, from, to, begins }) => html`
     <rect class=${`txn-bar ${value.state}`} x=${x} y=${(from + 0.5) * unit} width=${wide} height=${Math.max((to - from) * unit, 0)} />
-    ${begins < from && label(geometry, x + wide + 4, from, stateWords(geometry, value), "loud")}`);
+    ${begins < from && label(geometry, x + wide + 4, from, stateWords(geometry, value), "loud")}`,
+    );
 }
 
 function stateWords(geometry, value) {
   const words = `${spaced(value.state)} ${value.producer}/${value.epoch}`;
-  return isNarrow(geometry) ? value.state[0] : shortened(words, Math.floor(geometry.bar / geometry.letter) - 1);
+  return isNarrow(geometry)
+    ? value.state[0]
+    : shortened(words, Math.floor(geometry.bar / geometry.letter) - 1);
 }
 
 // --- messages -----------------------------------------------------------------------------------------------------
@@ -90,12 +104,19 @@ function messageLine(geometry, way, { side, onStep, onMessage }) {
   const choose = (event) => {
     event.stopPropagation();
     onStep(message.sent);
-    onMessage?.({ number: message.number, step: message.sent, side, anchor: { left: event.clientX, top: event.clientY } });
+    onMessage?.({
+      number: message.number,
+      step: message.sent,
+      side,
+      anchor: { left: event.clientX, top: event.clientY },
+    });
   };
-  const d = message.source === message.target ? loop(geometry, way) : `M${way.x1} ${way.y1}L${way.x2} ${way.y2}`;
+  const because = message.because && `, lost: ${message.because}`;
+  const d =
+    message.source === message.target ? loop(geometry, way) : `M${way.x1} ${way.y1}L${way.x2} ${way.y2}`;
   return html`
     <g class=${`message ${kind}`} data-message=${message.number} onClick=${choose}>
-      <title>${message.number} ${message.label}: ${message.source} to ${message.target}${message.because ? `, lost: ${message.because}` : ""}</title>
+      <title>${message.number} ${message.label}: ${message.source} to ${message.target}${because}</title>
       <path class="reach" d=${d} /><path class="line" d=${d} />
       ${message.arrived != null && head(geometry, way)}
       ${message.lost != null && html`<path class="cross" d=${crossAt(way.x2, way.y2, geometry.unit * 0.26)} />`}
@@ -135,7 +156,9 @@ function row(geometry, number, sight) {
 }
 
 function breach(geometry, number, line) {
-  const rules = (geometry.run.document.broken ?? []).filter(({ step }) => step === number).map(({ rule }) => rule);
+  const rules = (geometry.run.document.broken ?? [])
+    .filter(({ step }) => step === number)
+    .map(({ rule }) => rule);
   return html`
     <path class="cross" d=${crossAt(geometry.unit * 0.45, (line + 0.5) * geometry.unit, geometry.unit * 0.26)} />
     ${breachLabel(geometry, number, line, `breaks ${[...new Set(rules)].join(", ")}`)}`;
@@ -145,9 +168,12 @@ function breach(geometry, number, line) {
 function breachLabel(geometry, number, line, text) {
   const step = geometry.run.steps[number];
   const x = geometry.lanes.get(step.lane);
-  if (step.kind === "appended" && x !== undefined) return beside(geometry, x, line, { text, side: -1, kind: "loud late-text", gap: 14 });
+  if (step.kind === "appended" && x !== undefined)
+    return beside(geometry, x, line, { text, side: -1, kind: "loud late-text", gap: 14 });
   return label(geometry, geometry.width - 8, line, text, "loud late-text", "end");
 }
+
+const BOLT = "M.12-.42-.28.08H0L-.12.42.28-.08H0Z"; // on a ground as high as a row
 
 const ROWS = {
   sent: departure,
@@ -196,11 +222,16 @@ function arrival(geometry, step, line) {
   const side = (geometry.lanes.get(message.source) ?? x) < x ? 1 : -1;
   if (kindOf(message) !== "late") {
     const far = geometry.rowOf(message.arrived) - geometry.rowOf(message.sent) > 6;
-    return beside(geometry, x, line, { text: far ? `${message.number} ${message.label}` : `${message.number}`, side, kind: "small" });
+    return beside(geometry, x, line, {
+      text: far ? `${message.number} ${message.label}` : `${message.number}`,
+      side,
+      kind: "small",
+    });
   }
+  const text = `${message.number} ${message.label}, ${message.late}`;
   return html`
     ${badge(geometry, x, line, side, "LATE")}
-    ${beside(geometry, x, line, { text: `${message.number} ${message.label}, ${message.late}`, side, kind: "loud late-text", gap: 14 + 5.4 * geometry.letter })}`;
+    ${beside(geometry, x, line, { text, side, kind: "loud late-text", gap: 14 + 5.4 * geometry.letter })}`;
 }
 
 function badge(geometry, x, line, side, text) {
@@ -216,25 +247,45 @@ function loss(geometry, step, line) {
   const from = geometry.lanes.get(message.source) ?? geometry.time;
   const to = geometry.lanes.get(message.target) ?? from;
   const x = from + (to - from) * 0.7;
-  return beside(geometry, x, line, { text: step.note, side: to >= from ? 1 : -1, kind: "loud error", gap: 12 });
+  return beside(geometry, x, line, {
+    text: step.note,
+    side: to >= from ? 1 : -1,
+    kind: "loud error",
+    gap: 12,
+  });
 }
 
 function append(geometry, step, line, { first, last }) {
   const batch = geometry.run.batches[step.batch];
   const from = geometry.lanes.get(step.lane);
-  if (!batch || !geometry.logs.has(batch.partition)) return from === undefined ? null : beside(geometry, from, line, { text: step.note });
+  if (!batch || !geometry.logs.has(batch.partition))
+    return from === undefined ? null : beside(geometry, from, line, { text: step.note });
   const { at, cell, low } = geometry.scale(batch.partition, bounds(geometry, batch.partition, first, last));
   const [x, end] = [at(batch.first), Math.max(at(batch.last + 1), at(batch.first) + 3)];
   if (batch.last < low) return null;
-  const guide = from !== undefined && html`
-    <line class="guide" x1=${from} x2=${x} y1=${(line + 0.5) * geometry.unit} y2=${(line + 0.5) * geometry.unit} />
-    <rect class="dot" x=${from - geometry.unit * 0.17} y=${(line + 0.33) * geometry.unit} width=${geometry.unit * 0.34} height=${geometry.unit * 0.34} />`;
+  return html`${guide(geometry, from, x, line)}${box(geometry, batch, line, x, end - x, cell)}
+    ${batchLabel(geometry, batch, end, line)}`;
+}
+
+// From the node that appends to the log.
+function guide({ unit }, from, to, line) {
+  if (from === undefined) return null;
+  const [y, side] = [(line + 0.5) * unit, unit * 0.34];
+  return html`
+    <line class="guide" x1=${from} x2=${to} y1=${y} y2=${y} />
+    <rect class="dot" x=${from - side / 2} y=${y - side / 2} width=${side} height=${side} />`;
+}
+
+// What fits of a batch's words between its end and the end of its column; a broken rule before all else.
+function batchLabel(geometry, batch, end, line) {
+  const isWrong = breachesOf(geometry.run, batch, Infinity).length > 0;
   const column = geometry.logs.get(batch.partition) + geometry.log;
-  const breaches = breachesOf(geometry.run, batch, Infinity);
-  const words = breaches.length ? `${batchWords(batch)} ✗` : batchWords(batch);
   const fits = Math.floor((column - end - 8) / geometry.letter);
-  return html`${guide}${box(geometry, batch, line, x, end - x, cell)}
-    ${fits > 0 && label(geometry, end + 5, line, words.length > fits && fits < 5 ? (breaches.length ? "✗" : `${batch.first}`) : shortened(words, fits), breaches.length ? "loud late-text" : batch.kind === "data" ? "" : "loud")}`;
+  const words = isWrong ? `${batchWords(batch)} ✗` : batchWords(batch);
+  const least = isWrong ? "✗" : `${batch.first}`;
+  const text = words.length > fits && fits < LABEL_MIN ? least : shortened(words, fits);
+  const kind = isWrong ? "loud late-text" : batch.kind === "data" ? "" : "loud";
+  return fits > 0 && label(geometry, end + 5, line, text, kind);
 }
 
 function batchWords(batch) {
@@ -246,16 +297,16 @@ function batchWords(batch) {
 function box(geometry, batch, line, x, wide, cell) {
   const { unit } = geometry;
   const final = stateOf(batch, Infinity);
-  const place = geometry.run.producerPlace(batch.producer);
+  const producer = producerColour(geometry.run, batch.producer);
   const [y, high] = [(line + 0.16) * unit, unit * 0.68];
-  const colour = `var(--producer-${place < 0 ? "none" : place % 6})`;
-  const fill = final === "aborted" ? `url(#hatch-${place < 0 ? 0 : place % 6})` : colour;
-  const letter = batch.kind !== "data" && cell >= geometry.letter;
+  const colour = `var(--producer-${producer})`;
+  const fill = final === "aborted" ? `url(#hatch-${producer})` : colour;
+  const sign = batch.kind !== "data" && cell >= geometry.letter ? STATES[final].sign : "";
   return html`
     <rect class="paper" x=${x} y=${y} width=${wide} height=${high} />
     <rect class=${`batch ${final}`} x=${x} y=${y} width=${wide} height=${high}
       style=${batch.kind === "data" ? { fill, stroke: colour } : {}} />
-    ${letter && html`<text class=${`letter ${final}`} x=${x + wide / 2} y=${baseline(geometry, line)} text-anchor="middle">${STATES[final].sign}</text>`}
+    <text class=${`letter ${final}`} x=${x + wide / 2} y=${baseline(geometry, line)} text-anchor="middle">${sign}</text>
     ${batch.gone != null && html`<path class="cross" d=${crossAt(x + wide / 2, y + high / 2, unit * 0.26)} />`}`;
 }
 
@@ -267,16 +318,22 @@ function coordinated(geometry, step, line) {
   const [key, value] = Object.entries(step.changes).find(([name]) => name.startsWith("txn/")) ?? [];
   const from = geometry.lanes.get(step.lane);
   const id = key?.slice(4);
-  if (!value || !geometry.bars.has(id)) return from === undefined ? null : beside(geometry, from, line, { text: step.note, kind: "loud" });
+  if (!value || !geometry.bars.has(id))
+    return from === undefined ? null : beside(geometry, from, line, { text: step.note, kind: "loud" });
   const [x, y] = [geometry.bars.get(id), (line + 0.5) * geometry.unit];
   const r = geometry.unit * 0.26;
   return html`
-    ${from !== undefined && html`
+    ${
+      from !== undefined &&
+      html`
       <line class="guide" x1=${from} x2=${x} y1=${y} y2=${y} />
-      <path class="dot" d=${`M${from - r} ${y}L${from} ${y - r}L${from + r} ${y}L${from} ${y + r}Z`} />`}
-    ${isNarrow(geometry) && from !== undefined
-      ? beside(geometry, from, line, { text: step.note, side: -1, kind: "loud" })
-      : label(geometry, x + geometry.unit * 0.45 + 4, line, stateWords(geometry, value), "loud")}`;
+      <path class="dot" d=${`M${from - r} ${y}L${from} ${y - r}L${from + r} ${y}L${from} ${y + r}Z`} />`
+    }
+    ${
+      isNarrow(geometry) && from !== undefined
+        ? beside(geometry, from, line, { text: step.note, side: -1, kind: "loud" })
+        : label(geometry, x + geometry.unit * 0.45 + 4, line, stateWords(geometry, value), "loud")
+    }`;
 }
 
 // Whether a transaction's bar has no room for words: then they stand beside its coordinator.
@@ -287,15 +344,24 @@ function isNarrow(geometry) {
 function called(geometry, step, line) {
   const x = geometry.lanes.get(step.lane) ?? geometry.time;
   const kind = step.flags.includes("refusal") || step.flags.includes("violation") ? "loud error" : "call";
-  return beside(geometry, x, line, { text: `» ${step.note || step.text}`, side: x > (geometry.time + geometry.lanesEnd) / 2 ? -1 : 1, kind });
+  return beside(geometry, x, line, {
+    text: `» ${step.note || step.text}`,
+    side: x > (geometry.time + geometry.lanesEnd) / 2 ? -1 : 1,
+    kind,
+  });
 }
 
 function struck(geometry, step, line) {
   const { unit } = geometry;
-  const way = step.message == null ? null : geometry.ways(line, line).find(({ message }) => message.number === step.message);
+  const way =
+    step.message == null
+      ? null
+      : geometry.ways(line, line).find(({ message }) => message.number === step.message);
   const part = way ? Math.min(1, (line - way.from) / Math.max(way.to - way.from, 1)) : 0;
   const x = geometry.lanes.get(step.lane) ?? (way ? way.x1 + (way.x2 - way.x1) * part : geometry.time + unit);
   const y = (line + 0.5) * unit;
-  const bolt = `M${x + unit * 0.12} ${y - unit * 0.42}L${x - unit * 0.28} ${y + unit * 0.08}H${x}L${x - unit * 0.12} ${y + unit * 0.42}L${x + unit * 0.28} ${y - unit * 0.08}H${x}Z`;
-  return html`<path class="bolt" d=${bolt} />${beside(geometry, x, line, { text: step.note || step.text, kind: "loud fault-text", gap: unit * 0.6 })}`;
+  const text = step.note || step.text;
+  return html`
+    <path class="bolt" transform=${`translate(${x} ${y}) scale(${unit})`} d=${BOLT} />
+    ${beside(geometry, x, line, { text, kind: "loud fault-text", gap: unit * 0.6 })}`;
 }

@@ -17,11 +17,13 @@ export function Moments({ run, version, step, onStep }) {
   if (!moments.length) return null;
   return html`
     <nav class="moments" aria-label=${name} data-testid="moments">
-      ${moments.map(({ number, flag, text }) => html`
+      ${moments.map(
+        ({ number, flag, text }) => html`
         <button key=${number} class=${`moment ${flag}`} aria-current=${number === step ? "step" : null} onClick=${() => onStep(number)}>
           <span class="what">${icon(flag)} ${FLAGS[flag].word}</span> <span class="when">${milliseconds(run.steps[number].at)} ms</span>
           <span class="note">${text}</span>
-        </button>`)}
+        </button>`,
+      )}
     </nav>`;
 }
 
@@ -30,7 +32,8 @@ function momentsOf(run) {
   for (const flag of WEIGHTS) {
     for (const number of run.weighty(flag)) {
       if (found.size >= MOST) break;
-      if (!found.has(number)) found.set(number, { number, flag: mainFlag(run.steps[number]), text: noteOf(run, number) });
+      if (!found.has(number))
+        found.set(number, { number, flag: mainFlag(run.steps[number]), text: noteOf(run, number) });
     }
   }
   return [...found.values()].sort((a, b) => a.number - b.number);

@@ -58,7 +58,16 @@ export function usePlayer(timeline, { story, opening, following = false }) {
     return () => window.removeEventListener("hashchange", jump);
   }, [timeline]);
 
-  return { place, steps: timeline.at(place), go, playing, toggle, pause: () => setPlaying(false), speed, setSpeed };
+  return {
+    place,
+    steps: timeline.at(place),
+    go,
+    playing,
+    toggle,
+    pause: () => setPlaying(false),
+    speed,
+    setSpeed,
+  };
 }
 
 function stepsInAddress() {

@@ -2,6 +2,7 @@
 
 import { html } from "lab/html.js";
 import { Panel } from "lab/panel.js";
+import { producerStyle } from "lab/words.js";
 import { breachesOf, logAt, visible } from "lab/batches.js";
 
 const SHOWN = 12;
@@ -12,15 +13,19 @@ const LEVELS = {
 };
 
 export function Readers({ run, step, state }) {
+  const partitions = run.partitions.filter((name) => !name.startsWith("__"));
+  const shown = { run, step, state };
   return html`
     <${Panel} id="panel-readers" title="What readers see" kind="readers">
       <div class="columns">
-        ${Object.entries(LEVELS).map(([isolation, words]) => html`
+        ${Object.entries(LEVELS).map(
+          ([isolation, words]) => html`
           <div class=${`reader ${isolation}`} key=${isolation}>
             <h3 title=${words}>${isolation}</h3>
-            ${run.partitions.filter((name) => !name.startsWith("__")).map((partition) => html`<${Sight} run=${run} step=${step} state=${state} partition=${partition} isolation=${isolation} />`)}
+            ${partitions.map((partition) => html`<${Sight} key=${partition} ...${shown} partition=${partition} isolation=${isolation} />`)}
             ${consumersOf(run, state, isolation).map(({ name, where }) => html`<p class="consumer"><b>${name}</b> next reads ${where}</p>`)}
-          </div>`)}
+          </div>`,
+        )}
       </div>
     <//>`;
 }
@@ -30,7 +35,8 @@ function Sight({ run, step, state, partition, isolation }) {
   const seen = visible(logAt(run, partition, step, BATCHES), step, log, isolation);
   const committed = isolation === "read_committed";
   const next = committed ? log.lso : log.hw;
-  const waiting = committed && log.hw > log.lso ? `waits at ${next}: a transaction is open there` : `next offset ${next}`;
+  const waiting =
+    committed && log.hw > log.lso ? `waits at ${next}: a transaction is open there` : `next offset ${next}`;
   return html`
     <div class="sight">
       <span class="name">${partition}</span>
@@ -44,17 +50,23 @@ function Sight({ run, step, state, partition, isolation }) {
 }
 
 function chip(run, step, { batch, value, offset }) {
-  const place = run.producerPlace(batch.producer);
   const isWrong = breachesOf(run, batch, step).length > 0;
   return html`
-    <li key=${offset} class=${isWrong ? "wrong" : ""} style=${{ "--producer": `var(--producer-${place < 0 ? "none" : place % 6})` }}>
+    <li key=${offset} class=${isWrong ? "wrong" : ""} style=${producerStyle(run, batch.producer)}>
       ${value}${isWrong ? html`<span class="sr-only"> breaks a rule</span>` : null}</li>`;
 }
 
 function consumersOf(run, state, isolation) {
-  const wanted = (run.document.participants ?? []).filter((participant) => participant.isolation === isolation);
-  return wanted.map(({ name }) => {
-    const found = Object.entries(state).filter(([key]) => key.startsWith(`reader/${name}/`));
-    return { name, where: found.map(([key, offset]) => `${key.slice(name.length + 8)} at ${offset}`).join(", ") };
-  }).filter(({ where }) => where);
+  const wanted = (run.document.participants ?? []).filter(
+    (participant) => participant.isolation === isolation,
+  );
+  return wanted
+    .map(({ name }) => {
+      const found = Object.entries(state).filter(([key]) => key.startsWith(`reader/${name}/`));
+      return {
+        name,
+        where: found.map(([key, offset]) => `${key.slice(name.length + 8)} at ${offset}`).join(", "),
+      };
+    })
+    .filter(({ where }) => where);
 }

@@ -15,7 +15,8 @@ const BATCH = { values: NOTHING, transactions: NOTHING, text: "" };
 // Where a reader who opens a run should look first: the first flag of these that the run has.
 const OPENING = ["late", "violation", "refusal", "again", "fault", "lost"];
 // Refusals that say "not yet" or "first do this": every run has some.
-const ROUTINE = /CONCURRENT_TRANSACTIONS|MEMBER_ID_REQUIRED|REBALANCE_IN_PROGRESS|NOT_COORDINATOR|COORDINATOR_LOAD_IN_PROGRESS|NOT_LEADER/;
+const ROUTINE =
+  /CONCURRENT_TRANSACTIONS|MEMBER_ID_REQUIRED|REBALANCE_IN_PROGRESS|NOT_COORDINATOR|COORDINATOR_LOAD_IN_PROGRESS|NOT_LEADER/;
 
 export function load(document) {
   return new Run(document);
@@ -60,11 +61,14 @@ export class Run {
     if (number % KEYFRAME === 0) this.keyframes.push({ ...this.at(number - 1) });
     this.steps.push(step);
     for (const flag of step.flags) listOf(this.flagged, flag).push(number);
-    for (const [key, value] of Object.entries(step.changes)) listOf(this.changed, key).push({ step: number, value });
+    for (const [key, value] of Object.entries(step.changes))
+      listOf(this.changed, key).push({ step: number, value });
   }
 
   #named(prefix) {
-    return [...this.changed.keys()].filter((key) => key.startsWith(prefix)).map((key) => key.slice(prefix.length));
+    return [...this.changed.keys()]
+      .filter((key) => key.startsWith(prefix))
+      .map((key) => key.slice(prefix.length));
   }
 
   get last() {
@@ -88,7 +92,9 @@ export class Run {
   // The nearest step with this flag after (direction 1) or before (-1) `from`; null if there is none.
   next(flag, from, direction = 1) {
     const found = this.flagged.get(flag) ?? NOTHING;
-    return (direction > 0 ? found.find((step) => step > from) : found.findLast((step) => step < from)) ?? null;
+    return (
+      (direction > 0 ? found.find((step) => step > from) : found.findLast((step) => step < from)) ?? null
+    );
   }
 
   // The steps that belong to a transaction, and whatever struck or broke meanwhile; "" is every step.
@@ -137,7 +143,9 @@ function apply(state, changes) {
 }
 
 function belongs(step, transaction) {
-  return step.transactions.includes(transaction) || step.kind === "struck" || step.flags.includes("violation");
+  return (
+    step.transactions.includes(transaction) || step.kind === "struck" || step.flags.includes("violation")
+  );
 }
 
 function listOf(map, key) {

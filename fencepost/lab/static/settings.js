@@ -7,11 +7,14 @@ import { SPEEDS } from "lab/player.js";
 export function Settings({ run, player, look, filter, setFilter, setHelp, extras }) {
   return html`
     <div class="settings">
-      ${run.transactions.length > 0 && html`
+      ${
+        run.transactions.length > 0 &&
+        html`
         <label>show <select data-testid="filter" value=${filter} onChange=${(event) => setFilter(event.target.value)}>
           <option value="">all</option>
           ${run.transactions.map((id) => html`<option key=${id} value=${id}>txn ${id}</option>`)}
-        </select></label>`}
+        </select></label>`
+      }
       <label>speed <select data-testid="speed" value=${player.speed} onChange=${(event) => player.setSpeed(Number(event.target.value))}>
         ${SPEEDS.map((speed) => html`<option key=${speed} value=${speed}>${speed}/s</option>`)}
       </select></label>

@@ -14,10 +14,24 @@ import { useName } from "lab/side_name.js";
 
 const BLOCK = 24;
 
-export function SpaceTime({ run, version, rows, parting, step, unit, side, onStep, onMessage, onParticipant }) {
+export function SpaceTime({
+  run,
+  version,
+  rows,
+  parting,
+  step,
+  unit,
+  side,
+  onStep,
+  onMessage,
+  onParticipant,
+}) {
   const scroller = useRef(null);
   const { width, height } = useSize(scroller);
-  const geometry = useMemo(() => new Geometry(run, rows, { width: width - 2, unit }), [run, version, rows, width, unit]);
+  const geometry = useMemo(
+    () => new Geometry(run, rows, { width: width - 2, unit }),
+    [run, version, rows, width, unit],
+  );
   const [first, setFirst] = useState(0);
   const lines = Math.ceil(height / unit / BLOCK) * BLOCK;
   const last = Math.min(first + lines + 2 * BLOCK, rows.length);
@@ -94,7 +108,8 @@ function participant({ lane, x, state, geometry, onParticipant, side, step }) {
   const style = { left: `${x - geometry.lane / 2}px`, width: `${geometry.lane}px` };
   const inside = html`${lane}${silent ? html` <b class="silent-word">${silent}</b>` : null}`;
   if (!onParticipant) return html`<span class="head lane" style=${style}>${inside}</span>`;
-  const choose = (event) => onParticipant({ name: lane, step, side, anchor: event.currentTarget.getBoundingClientRect() });
+  const choose = (event) =>
+    onParticipant({ name: lane, step, side, anchor: event.currentTarget.getBoundingClientRect() });
   return html`<button class="head lane" style=${style} onClick=${choose} data-participant=${lane}>${inside}</button>`;
 }
 
@@ -118,7 +133,8 @@ function useFollow(scroller, geometry, step, follow) {
 function useSize(element) {
   const [size, setSize] = useState({ width: 700, height: 500 });
   useLayoutEffect(() => {
-    const measure = () => setSize({ width: element.current.clientWidth, height: element.current.clientHeight });
+    const measure = () =>
+      setSize({ width: element.current.clientWidth, height: element.current.clientHeight });
     const observer = new ResizeObserver(measure);
     observer.observe(element.current);
     measure();

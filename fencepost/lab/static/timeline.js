@@ -41,19 +41,25 @@ export class Timeline {
   // The nearest place with a step of this flag, in either run; null if there is none.
   next(flag, place, direction = 1) {
     const here = this.at(place);
-    const found = this.runs.map((run, side) => {
-      let step = here[side];
-      do step = run.next(flag, step, direction);
-      while (step !== null && this.at(this.placeOf(step, side))[side] !== step);
-      return step === null ? null : this.placeOf(step, side);
-    }).filter((other) => other !== null && other !== place);
+    const found = this.runs
+      .map((run, side) => {
+        let step = here[side];
+        do step = run.next(flag, step, direction);
+        while (step !== null && this.at(this.placeOf(step, side))[side] !== step);
+        return step === null ? null : this.placeOf(step, side);
+      })
+      .filter((other) => other !== null && other !== place);
     if (!found.length) return null;
     return direction > 0 ? Math.min(...found) : Math.max(...found);
   }
 
   // Every flagged place, for the marks of the scrubber: [{place, flag}].
   flags(names) {
-    return names.flatMap((flag) => this.runs.flatMap((run, side) => (run.flagged.get(flag) ?? []).map((step) => ({ place: this.placeOf(step, side), flag }))));
+    return names.flatMap((flag) =>
+      this.runs.flatMap((run, side) =>
+        (run.flagged.get(flag) ?? []).map((step) => ({ place: this.placeOf(step, side), flag })),
+      ),
+    );
   }
 }
 

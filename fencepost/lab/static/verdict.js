@@ -10,8 +10,11 @@ export function Verdict({ run, onStep, children }) {
   return html`
     <header class="verdict">
       <h1>${title}</h1>
-      ${rules.length > 0 && html`
-        <button class="badge broken" disabled=${!first} title=${broken[0].text} onClick=${() => onStep(first.step)}>${icon("violation")} breaks ${rules.join(", ")}</button>`}
+      ${
+        rules.length > 0 &&
+        html`
+        <button class="badge broken" disabled=${!first} title=${broken[0].text} onClick=${() => onStep(first.step)}>${icon("violation")} breaks ${rules.join(", ")}</button>`
+      }
       ${broken[0]?.meaning && html`<span class="meaning">${broken[0].meaning.split(/(?<=\.) /)[0]}</span>`}
       ${rules.length === 0 && source !== "broker" && html`<span class="badge kept">${icon("ok")} no rule broken</span>`}
       ${settingsOf(run.document.settings ?? {}).map((words) => html`<span key=${words} class="badge setting">${words}</span>`)}
@@ -21,7 +24,12 @@ export function Verdict({ run, onStep, children }) {
 }
 
 // What sets this run apart from the defaults of Apache Kafka 4.
-function settingsOf({ transaction_version: version, partition_verification: verification, broken = [], without_fixes: fixes = [] }) {
+function settingsOf({
+  transaction_version: version,
+  partition_verification: verification,
+  broken = [],
+  without_fixes: fixes = [],
+}) {
   return [
     version === undefined ? null : `transaction version ${version}`,
     verification === false ? "no verification" : null,

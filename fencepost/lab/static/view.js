@@ -22,35 +22,62 @@ import { Timeline } from "lab/timeline.js";
 import { Toolbar } from "lab/toolbar.js";
 import { Verdict } from "lab/verdict.js";
 import { Why } from "lab/why.js";
+import { PRODUCER_COLOURS } from "lab/words.js";
 
-export function RunView({ runs, divergence = null, version = 0, following = false, onMessage, onParticipant, toolbarExtras, aside }) {
+export function RunView({
+  runs,
+  divergence = null,
+  version = 0,
+  following = false,
+  onMessage,
+  onParticipant,
+  toolbarExtras,
+  aside,
+}) {
   const [filter, setFilter] = useState("");
   const [isHelpOpen, setHelp] = useState(false);
+  const isBeside = runs.length > 1;
   const look = useLook();
-  const timeline = useMemo(() => new Timeline(runs, { divergence, transaction: filter }), [...runs, version, divergence, filter]);
-  const opening = useMemo(() => (divergence && runs.length > 1 ? divergence : runs.map((run) => run.opening)), [...runs]);
+  const timeline = useMemo(
+    () => new Timeline(runs, { divergence, transaction: filter }),
+    [...runs, version, divergence, filter],
+  );
+  const opening = useMemo(
+    () => (divergence && isBeside ? divergence : runs.map((run) => run.opening)),
+    [...runs],
+  );
   const player = usePlayer(timeline, { story: runs[0].document.title, opening, following });
   const jump = (flag, direction) => {
-    const found = timeline.next(flag, player.place, direction) ?? timeline.next(flag, direction > 0 ? -1 : timeline.last + 1, direction);
+    const found =
+      timeline.next(flag, player.place, direction) ??
+      timeline.next(flag, direction > 0 ? -1 : timeline.last + 1, direction);
     if (found !== null) player.go(found);
   };
   useKeys({ player, timeline, jump, look, setHelp });
   const hooks = { onMessage, onParticipant };
-  const settings = html`<${Settings} run=${runs[0]} player=${player} look=${look} filter=${filter} setFilter=${setFilter} setHelp=${setHelp} extras=${toolbarExtras} />`;
+  const controls = { player, look, filter, setFilter, setHelp, extras: toolbarExtras };
+  const settings = html`<${Settings} run=${runs[0]} ...${controls} />`;
+  const shared = { version, timeline, player, look, hooks };
   return html`
-    <div class=${`view ${runs.length > 1 ? "beside" : "single"} ${aside ? "with-aside" : ""}`}>
+    <div class=${`view ${isBeside ? "beside" : "single"} ${aside ? "with-aside" : ""}`}>
       <${Definitions} />
       <${Toolbar} timeline=${timeline} version=${version} player=${player} jump=${jump} />
-      ${runs.length > 1 && html`<section class="between" aria-label="Two runs"><${Divergence} timeline=${timeline} player=${player} />${settings}</section>`}
+      ${
+        isBeside &&
+        html`
+        <section class="between" aria-label="Two runs">
+          <${Divergence} timeline=${timeline} player=${player} />${settings}
+        </section>`
+      }
       <main>
         ${aside && html`<aside class="aside">${aside}</aside>`}
-        ${runs.map((run, side) => html`<${Side} key=${side} run=${run} version=${version} side=${side} timeline=${timeline} player=${player} look=${look} hooks=${hooks} settings=${runs.length > 1 ? null : settings} />`)}
+        ${runs.map((run, side) => html`<${Side} key=${side} run=${run} side=${side} ...${shared}>${isBeside ? null : settings}<//>`)}
       </main>
       <${Help} isOpen=${isHelpOpen} close=${() => setHelp(false)} />
     </div>`;
 }
 
-function Side({ run, version, side, timeline, player, look, hooks, settings }) {
+function Side({ run, version, side, timeline, player, look, hooks, children }) {
   const step = player.steps[side];
   const state = run.at(step);
   const onStep = (number) => {
@@ -58,12 +85,14 @@ function Side({ run, version, side, timeline, player, look, hooks, settings }) {
     player.go(timeline.placeOf(number, side));
   };
   const shown = { run, version, step, state };
+  const parting = timeline.divergence?.[side] ?? null;
+  const picture = { rows: timeline.rows[side], unit: look.unit, parting };
   const name = timeline.runs.length > 1 ? ["left run", "right run"][side] : "";
   return html`
     <${SideName.Provider} value=${name}><div class="side">
-      <${Verdict} run=${run} onStep=${onStep}>${settings}<//>
+      <${Verdict} run=${run} onStep=${onStep}>${children}<//>
       <${Moments} run=${run} version=${version} step=${step} onStep=${onStep} />
-      <${SpaceTime} ...${shown} ...${hooks} rows=${timeline.rows[side]} parting=${timeline.divergence?.[side] ?? null} unit=${look.unit} side=${side} onStep=${onStep} />
+      <${SpaceTime} ...${shown} ...${hooks} ...${picture} side=${side} onStep=${onStep} />
       <div class="panels" tabindex="0" role="group" aria-label=${name ? `Panels, ${name}` : "Panels"}>
         <${Why} ...${shown} side=${side} playing=${player.playing} onStep=${onStep} onMessage=${hooks.onMessage} />
         <${Logs} ...${shown} />
@@ -76,20 +105,31 @@ function Side({ run, version, side, timeline, player, look, hooks, settings }) {
 
 function Divergence({ timeline, player }) {
   const { parting } = timeline;
-  if (parting === null) return html`<p class="divergence" data-testid="divergence" role="status">Both runs are the same.</p>`;
-  const words = player.place < parting ? "Both runs are the same so far." : player.place === parting ? "Here the runs diverge." : "The runs have diverged; both show the same time.";
+  if (parting === null)
+    return html`<p class="divergence" data-testid="divergence" role="status">Both runs are the same.</p>`;
+  const words =
+    player.place < parting
+      ? "Both runs are the same so far."
+      : player.place === parting
+        ? "Here the runs diverge."
+        : "The runs have diverged; both show the same time.";
   return html`
     <p class=${`divergence ${player.place >= parting ? "apart" : ""}`} data-testid="divergence" role="status">
       ${words} <button onClick=${() => player.go(parting)}>Go to the point of divergence (D)</button></p>`;
 }
 
+const PRODUCERS = [...Array(PRODUCER_COLOURS).keys(), "none"];
+
 // The hatchings of aborted data, one per producer colour: every picture of the page refers to them.
 function Definitions() {
   return html`
     <svg class="definitions" width="0" height="0" aria-hidden="true"><defs>
-      ${[0, 1, 2, 3, 4, 5].map((place) => html`
-        <pattern key=${place} id=${`hatch-${place}`} width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+      ${PRODUCERS.map(
+        (place) => html`
+        <pattern key=${place} id=${`hatch-${place}`} width="5" height="5"
+          patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
           <line x1="0" y1="0" x2="0" y2="5" stroke-width="3" style=${{ stroke: `var(--producer-${place})` }} />
-        </pattern>`)}
+        </pattern>`,
+      )}
     </defs></svg>`;
 }

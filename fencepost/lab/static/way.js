@@ -11,6 +11,8 @@ export function Way({ run, step, number: at, side, onStep, onMessage }) {
   const ended = arrived ?? lost;
   const answer = answers == null ? run.answerOf(number) : null;
   const took = ended == null ? null : milliseconds(run.steps[ended].at - run.steps[sent].at);
+  const choose = (event) =>
+    onMessage({ number, step: at, side, anchor: event.currentTarget.getBoundingClientRect() });
   return html`
     <p class="way-of"><span>Message ${number}</span>
       ${go(run, onStep, "left", sent)}
@@ -18,7 +20,7 @@ export function Way({ run, step, number: at, side, onStep, onMessage }) {
       ${took !== null && html`<span>after ${took} ms</span>`}
       ${answers != null && go(run, onStep, `its request ${answers}`, run.messages.get(answers)?.sent)}
       ${answer && go(run, onStep, `its answer ${answer.number}`, answer.sent)}
-      ${onMessage && html`<button data-testid="whatif-message" onClick=${(event) => onMessage({ number, step: at, side, anchor: event.currentTarget.getBoundingClientRect() })}>what if …</button>`}
+      ${onMessage && html`<button data-testid="whatif-message" onClick=${choose}>what if …</button>`}
       ${repeats != null && go(run, onStep, `repeats ${repeats}`, run.messages.get(repeats)?.sent)}
     </p>`;
 }

@@ -9,7 +9,8 @@ import { FLAGS, mainFlag, milliseconds } from "lab/words.js";
 export function Why({ run, step: number, side, playing, onStep, onMessage }) {
   const step = run.steps[number];
   const name = useName("Why");
-  if (!step) return html`<section class="panel why" data-testid="why" aria-label=${name}><p class="happened">The run has not begun.</p></section>`;
+  if (!step)
+    return html`<section class="panel why" data-testid="why" aria-label=${name}><p class="happened">The run has not begun.</p></section>`;
   const flag = mainFlag(step);
   const broken = (run.document.broken ?? []).filter((rule) => rule.step === number);
   return html`
@@ -28,7 +29,11 @@ export function Why({ run, step: number, side, playing, onStep, onMessage }) {
 
 function facts({ error, table, rule, source }) {
   const row = [table, rule].filter(Boolean).join(" · ");
-  return [["error", error], ["table", row], ["source", source]].filter(([, value]) => value);
+  return [
+    ["error", error],
+    ["table", row],
+    ["source", source],
+  ].filter(([, value]) => value);
 }
 
 // The sentence without the time with which it may begin: the toolbar shows that.

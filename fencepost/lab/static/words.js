@@ -1,5 +1,7 @@
 // Numbers and names in words. Rule: the words alone tell the story; colour and shape repeat it.
 
+export const PRODUCER_COLOURS = 6;
+
 export function milliseconds(at) {
   return `${Math.floor(at / 1e6)}.${String(Math.floor(at / 1e3) % 1000).padStart(3, "0")}`;
 }
@@ -45,4 +47,14 @@ export function brief(run, step) {
   if (step.kind === "struck") return `${step.note.replace(/ \(\d+\)$/, "")}: ${message.label}`;
   if (step.kind === "lost") return `${message.label}: ${message.because}`;
   return message.late && step.kind === "arrived" ? `${message.label}, ${message.late}` : message.label;
+}
+
+// The style that gives an element the colour of a producer. There are six; names tell apart those that share one.
+export function producerStyle(run, id) {
+  return { "--producer": `var(--producer-${producerColour(run, id)})` };
+}
+
+export function producerColour(run, id) {
+  const place = run.producerPlace(id);
+  return place < 0 ? "none" : place % PRODUCER_COLOURS;
 }
