@@ -17,14 +17,19 @@ export function usePlayer(timeline, { story, opening, following = false }) {
   const here = useRef(place);
   here.current = place;
 
-  const go = (next) => {
+  const advance = (next) => {
     const bounded = Math.max(0, Math.min(next, timeline.last));
     touch(true);
     tie(following && bounded === timeline.last);
     setSteps(timeline.at(bounded));
   };
+  // Whoever goes somewhere wants to look there: that pauses.
+  const go = (next) => {
+    setPlaying(false);
+    advance(next);
+  };
   const toggle = () => {
-    if (!playing && (place === timeline.last || !isTouched)) go(0);
+    if (!playing && (place === timeline.last || !isTouched)) advance(0);
     setPlaying(!playing);
   };
 
@@ -43,7 +48,7 @@ export function usePlayer(timeline, { story, opening, following = false }) {
     const stride = Math.max(1, Math.round((speed * pause) / 1000));
     const timer = setInterval(() => {
       if (here.current >= timeline.last) setPlaying(false);
-      else go(here.current + stride);
+      else advance(here.current + stride);
     }, pause);
     return () => clearInterval(timer);
   }, [playing, speed, timeline]);
@@ -64,7 +69,6 @@ export function usePlayer(timeline, { story, opening, following = false }) {
     go,
     playing,
     toggle,
-    pause: () => setPlaying(false),
     speed,
     setSpeed,
   };

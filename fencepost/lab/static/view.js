@@ -80,10 +80,7 @@ export function RunView({
 function Side({ run, version, side, timeline, player, look, hooks, children }) {
   const step = player.steps[side];
   const state = run.at(step);
-  const onStep = (number) => {
-    player.pause();
-    player.go(timeline.placeOf(number, side));
-  };
+  const onStep = (number) => player.go(timeline.placeOf(number, side));
   const shown = { run, version, step, state };
   const parting = timeline.divergence?.[side] ?? null;
   const picture = { rows: timeline.rows[side], unit: look.unit, parting };
