@@ -76,7 +76,7 @@ function fitted({ label }, said, typed) {
   const before = said.slice(0, said.length - typed.length).split(" ").filter(Boolean);
   const words = withoutOptions(label).split(" ");
   const fits = before.every((word, place) => words[place] && (BLANK.test(words[place]) || words[place] === word));
-  const rest = fits && before.length > 0 ? words.slice(before.length).join(" ") : "";
+  const rest = fits ? words.slice(before.length).join(" ") : "";
   return { label: rest, insert: rest };
 }
 

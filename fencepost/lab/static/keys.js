@@ -1,7 +1,7 @@
 // The keyboard. Rule: one table, from which the page acts and the help is written; a field where one types, and any
 // key with Ctrl, Alt or Meta, is left alone.
 
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 
 export const KEYS = [
   { keys: [" "], shown: "Space", words: "play or pause", act: ({ player }) => player.toggle() },
@@ -69,7 +69,8 @@ const SCROLLED = ".panels, .aside"; // there the vertical keys scroll
 const VERTICAL = ["ArrowUp", "ArrowDown", "PageUp", "PageDown"];
 
 export function useKeys(context) {
-  useEffect(() => {
+  // In the same task as what is drawn: the next key must not act on the step before.
+  useLayoutEffect(() => {
     const press = (event) => {
       if (event.ctrlKey || event.altKey || event.metaKey || event.defaultPrevented) return;
       const isButton = event.target.closest?.("button, a, summary") && [" ", "Enter"].includes(event.key);

@@ -48,7 +48,7 @@ function Outcome({ changes }) {
       ${broken.length + healed.length + still.length === 0 && html`<p class="healed">${icon("ok")} Every rule holds, as before.</p>`}
       ${visible.length > 0 && html`
         <table><caption>read_committed returns, in the end</caption>
-          <thead><tr><th scope="col"></th><th scope="col">before</th><th scope="col">now</th></tr></thead>
+          <thead><tr><th scope="col">partition</th><th scope="col">before</th><th scope="col">now</th></tr></thead>
           <tbody>${visible.map(({ partition, before, after }) => html`<tr key=${partition}><th scope="row">${partition}</th><td>${values(before)}</td><td>${values(after)}</td></tr>`)}</tbody>
         </table>`}
       ${visible.length === 0 && html`<p>read_committed returns the same records as before.</p>`}

@@ -31,6 +31,7 @@ ONE_FONT: Final = """<?xml version="1.0"?>
 <fontconfig>
   <dir>{fonts}</dir>
   <cachedir>{cache}</cachedir>
+  <selectfont><rejectfont><glob>*Serif*</glob></rejectfont></selectfont>
   <alias binding="same"><family>monospace</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
   <alias binding="same"><family>sans-serif</family><prefer><family>DejaVu Sans</family></prefer></alias>
   <alias binding="same"><family>system-ui</family><prefer><family>DejaVu Sans</family></prefer></alias>

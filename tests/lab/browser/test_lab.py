@@ -1,0 +1,200 @@
+"""`fencepost lab` in a browser: scenarios, what if, undo, save, the editor, and searches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from fencepost.cli.application import run as fencepost
+from fencepost.simulator.scenarios.files import scenario_of
+from tests.lab.browser.accessibility import violations
+from tests.lab.browser.driving import RunPage
+from tests.lab.lab_process import LabProcess, lab
+
+LOST_ACK = "duplicate_after_lost_ack"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LabProcess]:
+    """One lab for all tests of this file; it keeps nothing of what a page asked."""
+    with lab() as server:
+        yield server
+
+
+@pytest.fixture
+def run(page: Page, server: LabProcess) -> RunPage:
+    """The lab's page with the scenario of the lost acknowledgement."""
+    run = RunPage.at(page, server.address)
+    page.locator(f"[data-scenario={LOST_ACK}]").click()
+    is_idle(run)
+    expect(page.get_by_role("heading", name="duplicate after a lost acknowledgement").first).to_be_visible()
+    return run
+
+
+def is_idle(run: RunPage) -> None:
+    """Waits until nothing is being played."""
+    expect(run.page.locator("#lab-panel")).to_have_attribute("aria-busy", "false")
+
+
+def seen(run: RunPage) -> list[str]:
+    """What read_committed readers see of t-0 in the end."""
+    run.click("last")
+    return [value.partition(" ")[0] for value in run.read_committed("t-0")]
+
+
+def choose_message(run: RunPage, words: str) -> None:
+    """Clicks a message of the picture."""
+    run.page.locator(".picture [data-message]").filter(has_text=words).first.click()
+    expect(run.by("whatif-menu")).to_be_visible()
+
+
+# --- what if ------------------------------------------------------------------------------------------------
+
+
+def test_a_dropped_acknowledgement_is_a_duplicate_only_without_dedup(run: RunPage) -> None:
+    run.click("first")
+    choose_message(run, "Produce NONE @1")
+    run.click("whatif-drop")
+    expect(run.by("faults")).to_contain_text("when node 1 sends Produce reply to p")
+    is_idle(run)
+    run.sees("outcome", "Every rule holds, as before.")
+    assert seen(run) == ["a", "b"]
+    run.by("switch-dedup").uncheck()
+    run.sees("outcome", "now breaks duplicate")
+    assert seen(run) == ["a", "a", "b", "b"]
+    run.click("next-violation")
+    run.sees("why", "I3 unique sequence")
+    run.click("undo")
+    run.sees("outcome", "Every rule holds, as before.")
+    assert seen(run) == ["a", "b"]
+    run.click("undo")
+    expect(run.by("outcome")).to_have_count(0)
+    expect(run.by("undo")).to_be_disabled()
+    run.click("redo", "redo")
+    run.sees("outcome", "now breaks duplicate")
+    run.click("beside")
+    expect(run.by("panel-space-time")).to_have_count(2)
+    assert violations(run.page) == []
+
+
+def test_a_changed_run_is_saved_as_a_scenario_that_runs(run: RunPage, tmp_path: Path) -> None:
+    run.click("tab-whatif")
+    run.by("switch-dedup").uncheck()
+    run.sees("outcome", "now breaks duplicate")
+    run.click("save")
+    expect(run.by("saved-text")).to_contain_text("dedup")
+    with run.page.expect_download() as download:
+        run.click("download")
+    saved = tmp_path / download.value.suggested_filename
+    download.value.save_as(saved)
+    scenario = scenario_of(saved.read_text(), str(saved))
+    assert scenario.cluster.broken == ("dedup",)
+    assert fencepost(["run", str(saved)]) == 0
+
+
+def test_a_node_crashes_where_the_page_stands(run: RunPage) -> None:
+    run.by("scrub").fill("12")
+    run.is_at(12)
+    run.page.locator("[data-participant='node 1']").click()
+    expect(run.by("whatif-menu")).to_be_visible()
+    run.click("whatif-crash")
+    expect(run.by("faults")).to_contain_text("do crash node 1 until after 300 ms")
+    is_idle(run)
+    run.sees("outcome", "What changed")
+    expect(run.by("moments").first).to_contain_text("crash")
+    expect(run.by("problem")).to_have_count(0)
+
+
+# --- the editor ---------------------------------------------------------------------------------------------
+
+
+def test_the_editor_says_what_is_wrong_and_runs_what_is_right(
+    run: RunPage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.click("tab-editor")
+    editor = run.by("editor")
+    expect(editor).to_have_value(re.compile("lost acknowledgement"))
+    text = editor.input_value()
+    bad = tmp_path / "bad.toml"
+    bad.write_text(text.replace('do = "drop"', 'do = "drip"'))
+    editor.fill(bad.read_text())
+    expect(run.by("run-text")).to_be_disabled()
+    assert fencepost(["run", str(bad)]) == 2
+    told = capsys.readouterr().err.splitlines()[0].removeprefix("fencepost: ").removeprefix(str(bad))
+    run.sees("editor-error", told.lstrip(": ").partition(":")[2].strip() or told)
+    editor.fill(text.replace("send t-0 b", "send t-0 other"))
+    run.sees("editor-error", "This is a scenario")
+    run.click("run-text")
+    is_idle(run)
+    assert seen(run) == ["a", "other"]
+    assert violations(run.page) == []
+
+
+def test_the_editor_completes_words_of_the_grammar(run: RunPage) -> None:
+    run.click("tab-editor")
+    editor = run.by("editor")
+    editor.fill('name = "x"\n[[fault]]\nwhen = "p sends EndTxn"\ndo = "dr')
+    run.press("Control+Space")
+    expect(run.by("completions")).to_contain_text("drop")
+    run.by("completions").get_by_role("option", name=re.compile("^drop")).first.click()
+    expect(editor).to_have_value(re.compile('do = "drop'))
+
+
+def test_markup_in_a_scenario_stays_text(run: RunPage) -> None:
+    evil = "<img src=x onerror=console.error(1)>"
+    run.click("tab-editor")
+    run.by("editor").fill(
+        f'name = "{evil}"\nlesson = "{evil}"\n[[producer]]\nname = "p"\nscript = ["send t-0 {"<b>"}"]\n'
+    )
+    run.sees("editor-error", evil)
+    run.click("run-text")
+    is_idle(run)
+    assert seen(run) == ["<b>"]
+    expect(run.page.get_by_role("heading", name=evil).first).to_be_visible()
+    assert run.evaluate("document.querySelectorAll('img').length") == 0
+
+
+# --- searches -----------------------------------------------------------------------------------------------
+
+
+def test_fuzz_finds_a_run_and_opens_it(run: RunPage) -> None:
+    run.click("tab-search")
+    run.by("search-version").select_option("2")
+    run.by("search-off-fencing").check()
+    run.by("search-seeds").fill("20")
+    run.click("search-start")
+    expect(run.by("found")).to_contain_text("breaks", timeout=60_000)
+    assert violations(run.page) == []
+    run.by("open-found").first.click()
+    is_idle(run)
+    expect(run.by("next-violation")).to_be_enabled()
+    run.click("next-violation")
+    run.sees("why", "I4")
+
+
+def test_explore_finds_the_late_commit(run: RunPage) -> None:
+    run.click("tab-search")
+    run.by("search-explore").check()
+    run.by("search-version").select_option("0")
+    run.click("search-start")
+    expect(run.by("search-progress")).to_contain_text("done", timeout=60_000)
+    expect(run.by("found")).to_contain_text("G1a")
+    run.by("open-found").first.click()
+    run.click("next-violation")
+    run.sees("why", "G1a")
+
+
+# --- the page -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tab", ["scenarios", "whatif", "editor", "search"])
+def test_every_tab_is_accessible(run: RunPage, tab: str) -> None:
+    run.click(f"tab-{tab}")
+    for scheme in ("light", "dark"):
+        run.page.emulate_media(color_scheme=cast("Any", scheme), reduced_motion="reduce")
+        assert violations(run.page) == []

@@ -1,0 +1,258 @@
+"""The page of a run in a browser: steps, jumps, filter, keys, links, looks, print, two runs side by side."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+from fencepost.lab.comparison import compare
+from fencepost.lab.document import RunDocument
+from tests.lab.browser.accessibility import violations
+from tests.lab.browser.driving import RunPage, document_of, flagged
+
+FLAGS: Final = ("fault", "refusal", "marker", "violation")
+
+
+@cache
+def late(variant: int = 1) -> RunDocument:
+    """The run whose second commit is late: variant 1 in version 0, variant 2 in version 2."""
+    return document_of("late_end_txn", variant)
+
+
+@pytest.fixture
+def run(page: Page, tmp_path: Path) -> RunPage:
+    """The page of that run, at its first step."""
+    return RunPage.opened(page, tmp_path, [late()], link="step=0")
+
+
+def step_of(words: str) -> int:
+    """The first step of that run with these words."""
+    return next(number for number, step in enumerate(late()["steps"]) if words in step["text"])
+
+
+# --- through a run ------------------------------------------------------------------------------------------
+
+
+def test_steps_forward_and_back_show_the_state_after_each(run: RunPage) -> None:
+    run.is_at(0)
+    expect(run.by("back")).to_be_disabled()
+    run.click("forward", "forward")
+    run.is_at(2)
+    run.sees("why", late()["steps"][2]["text"])
+    run.click("back")
+    run.is_at(1)
+    run.click("last")
+    run.is_at(len(late()["steps"]) - 1)
+    expect(run.by("forward")).to_be_disabled()
+    run.click("first")
+    run.is_at(0)
+
+
+def test_a_run_plays_until_it_is_paused(run: RunPage) -> None:
+    run.by("speed").select_option("100")
+    run.click("play")
+    run.is_at(len(late()["steps"]) - 1)
+    expect(run.by("play")).to_be_visible()  # at its end, it pauses itself
+    run.by("speed").select_option("1")
+    run.click("play")
+    run.is_at(0)  # from the start again
+    run.click("pause")
+    expect(run.by("play")).to_be_visible()
+
+
+def test_the_slider_goes_to_any_step(run: RunPage) -> None:
+    scrub = run.by("scrub")
+    scrub.fill("40")
+    run.is_at(40)
+    scrub.focus()
+    run.press("ArrowRight")
+    run.is_at(41)
+    run.press("Home")
+    run.is_at(0)
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_jumps_go_from_one_to_the_next(run: RunPage, flag: str) -> None:
+    numbers = flagged(late(), flag)
+    assert numbers, f"no step of this run is a {flag}"
+    for number in numbers:
+        run.click(f"next-{flag}")
+        run.is_at(number)
+    run.press(flag[0])  # after the last comes the first
+    run.is_at(numbers[0])
+    run.press(f"Shift+{flag[0].upper()}")
+    run.is_at(numbers[-1])
+
+
+def test_a_click_on_a_row_selects_its_step(run: RunPage) -> None:
+    picture = run.by("panel-space-time").locator("svg.picture")
+    picture.click(position={"x": 20, "y": 22 * 5 + 10})
+    expect(run.by("step-counter")).to_have_text(re.compile("^step [3-7] of "))
+
+
+def test_a_step_has_a_link_and_the_address_follows(page: Page, tmp_path: Path) -> None:
+    run = RunPage.opened(page, tmp_path, [late()], link="step=42")
+    run.is_at(42)
+    run.click("forward")
+    run.is_at(43)
+    expect(page).to_have_url(re.compile("#step=43$"))
+    run.evaluate("location.hash = 'step=7'")
+    run.is_at(7)
+
+
+KEYS = [
+    ("ArrowRight", 31), ("ArrowLeft", 29), ("PageDown", 50), ("PageUp", 10), ("Home", 0),
+    ("End", len(late()["steps"]) - 1),
+]  # fmt: skip
+
+
+def test_keys_move_through_a_run(run: RunPage) -> None:
+    for key, goal in KEYS:
+        run.evaluate("location.hash = 'step=30'")
+        run.is_at(30)
+        run.press(key)
+        run.is_at(goal)
+    run.press("?")
+    expect(run.by("help-dialog")).to_be_visible()
+    run.press("ArrowLeft")  # the dialog has the keys now
+    run.is_at(len(late()["steps"]) - 1)
+    run.press("Escape")
+    expect(run.by("help-dialog")).to_be_hidden()
+
+
+# --- what the panels say ------------------------------------------------------------------------------------
+
+
+def test_panels_show_logs_states_and_readers_after_the_late_commit(run: RunPage) -> None:
+    at = step_of("LATE") + 1
+    run.by("scrub").fill(str(at))
+    run.is_at(at)
+    run.sees("panel-logs", "LSO 2", "HW 3", "Prepare Commit")
+    run.sees("panel-coordinator", "app", "t-0")
+    run.sees("panel-leader", "open from 2")
+    run.sees("panel-readers", "read_committed", "waits at 2", "next offset 3")
+    run.click("next-violation")
+    run.sees("why", "G1a")
+
+
+def test_the_filter_shows_one_transactional_id(page: Page, tmp_path: Path) -> None:
+    document = document_of("commit_beats_timeout")
+    ids = [each["transactional_id"] for each in document["producers"] if each["transactional_id"]]
+    run = RunPage.opened(page, tmp_path, [document], link="step=0")
+    run.by("filter").select_option(ids[0])
+    run.click("first")
+    shown: list[int] = []
+    for _ in range(6):
+        text = run.by("step-counter").inner_text()
+        shown.append(int(text.split()[1]))
+        run.click("forward")
+    assert all(ids[0] in document["steps"][number].get("transactions", ids) for number in shown[1:])
+    assert shown == sorted(set(shown))
+
+
+# --- looks --------------------------------------------------------------------------------------------------
+
+
+def test_zoom_theme_and_type_change_the_picture(run: RunPage) -> None:
+    def type_size() -> float:
+        return float(
+            run.evaluate("parseFloat(getComputedStyle(document.querySelector('svg.picture')).fontSize)")
+        )
+
+    usual = type_size()
+    run.press("+")
+    page = run.page
+    page.wait_for_function(
+        "usual => parseFloat(getComputedStyle(document.querySelector('svg.picture')).fontSize) > usual",
+        arg=usual,
+    )
+    run.press("-")
+    page.wait_for_function(
+        "usual => parseFloat(getComputedStyle(document.querySelector('svg.picture')).fontSize) === usual",
+        arg=usual,
+    )
+    light = run.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(
+        "light => getComputedStyle(document.documentElement).backgroundColor !== light", arg=light
+    )
+    run.click("theme")  # of automatic, light and dark, the next
+    page.wait_for_function(
+        "light => getComputedStyle(document.documentElement).backgroundColor === light", arg=light
+    )
+
+
+def test_a_printed_page_has_every_step(run: RunPage) -> None:
+    last = late()["steps"][-1]["note"].split()[0]
+    drawn = run.by("panel-space-time").locator("svg.picture")
+    run.page.emulate_media(media="print")
+    expect(drawn).to_contain_text(last)
+    expect(run.by("scrub")).to_be_hidden()
+    assert len(run.page.pdf()) > 10_000
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("sides", [1, 2])
+def test_a_page_is_accessible(page: Page, tmp_path: Path, scheme: str, sides: int) -> None:
+    page.emulate_media(color_scheme=cast("Any", scheme), reduced_motion="reduce")
+    documents = [late(1), late(2)][:sides]
+    run = RunPage.opened(page, tmp_path, documents, divergence=(5, 5) if sides == 2 else None, link="step=60")
+    assert violations(page) == []
+    run.press("?")
+    expect(run.by("help-dialog")).to_be_visible()
+    assert violations(page) == []
+
+
+# --- two runs -----------------------------------------------------------------------------------------------
+
+
+def test_two_runs_are_in_step_until_they_diverge(page: Page, tmp_path: Path) -> None:
+    both = compare(late(1), late(2))
+    assert both["divergence"] is not None
+    left, right = both["divergence"]
+    run = RunPage.opened(page, tmp_path, [late(1), late(2)], divergence=(left, right), link="step=0,0")
+    run.is_at(0, 0)
+    run.sees("divergence", "Both runs are the same so far.")
+    run.press("d")
+    run.is_at(left, right)
+    run.sees("divergence", "Here the runs diverge.")
+    expect(page.get_by_text("the runs diverge here").first).to_be_visible()
+    expect(page.get_by_text("the runs diverge here")).to_have_count(2)
+    run.click("last")
+    assert run.read_committed("t-0") == ["a", "b breaks a rule", "c"]
+    assert run.read_committed("t-0", side=1) == ["a", "c"]
+    expect(page.get_by_text("breaks G1a").first).to_be_visible()
+    expect(page.get_by_text("no rule broken").first).to_be_visible()
+
+
+# --- names --------------------------------------------------------------------------------------------------
+
+EVIL: Final = "<img src=x onerror=\"console.error('run')\"><script>console.error('run')</script>&amp;"
+
+
+def test_names_with_markup_stay_text(page: Page, tmp_path: Path) -> None:
+    """What ran would have complained to the console."""
+    document = cast("dict[str, Any]", {**late()})
+    document["title"], document["lesson"] = EVIL, EVIL
+    document["broken"] = [{**each, "text": EVIL, "rule": EVIL} for each in document["broken"]]
+    document["steps"] = [{**step, "text": EVIL, "note": EVIL} for step in document["steps"]]
+    document["batches"] = [{**batch, "values": [EVIL], "text": EVIL} for batch in document["batches"]]
+    document["messages"] = [{**each, "label": EVIL, "because": EVIL} for each in document["messages"]]
+    run = RunPage.opened(page, tmp_path, [cast("RunDocument", document)], link="step=0")
+    for flag in FLAGS:
+        run.press(flag[0])
+    run.click("last")
+    run.sees("why", EVIL)
+    assert page.title() == EVIL
+    assert run.evaluate("document.querySelectorAll('img, main script').length") == 0
+
+
+def test_a_page_works_without_the_rest_of_the_world(context: BrowserContext, tmp_path: Path) -> None:
+    context.set_offline(True)
+    run = RunPage.opened(context.new_page(), tmp_path, [late()])
+    run.click("forward")
