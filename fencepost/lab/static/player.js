@@ -10,6 +10,7 @@ const FRAME = 1000 / 25; // faster than this, several steps are taken at once
 export function usePlayer(timeline, { story, opening, following = false }) {
   const [steps, setSteps] = useState(() => stepsInAddress() ?? opening);
   const [playing, setPlaying] = useState(false);
+  const runs = useRef(false); // at once, while `playing` is of the last drawing: no tick comes after a pause
   const [speed, setSpeed] = useState(2);
   const [isTouched, touch] = useState(stepsInAddress() !== null);
   const [isTied, tie] = useState(following);
@@ -17,6 +18,10 @@ export function usePlayer(timeline, { story, opening, following = false }) {
   const here = useRef(place);
   here.current = place;
 
+  const turn = (on) => {
+    runs.current = on;
+    setPlaying(on);
+  };
   const advance = (next) => {
     const bounded = Math.max(0, Math.min(next, timeline.last));
     touch(true);
@@ -25,12 +30,12 @@ export function usePlayer(timeline, { story, opening, following = false }) {
   };
   // Whoever goes somewhere wants to look there: that pauses.
   const go = (next) => {
-    setPlaying(false);
+    turn(false);
     advance(next);
   };
   const toggle = () => {
     if (!playing && (place === timeline.last || !isTouched)) advance(0);
-    setPlaying(!playing);
+    turn(!playing);
   };
 
   const told = useRef(story);
@@ -38,7 +43,7 @@ export function usePlayer(timeline, { story, opening, following = false }) {
     if (told.current === story) return; // the same story with a change: the reader stays at the step
     told.current = story;
     touch(false);
-    setPlaying(false);
+    turn(false);
     setSteps(opening);
   }, [story]);
 
@@ -47,8 +52,8 @@ export function usePlayer(timeline, { story, opening, following = false }) {
     const pause = Math.max(1000 / speed, FRAME);
     const stride = Math.max(1, Math.round((speed * pause) / 1000));
     const timer = setInterval(() => {
-      if (here.current >= timeline.last) setPlaying(false);
-      else advance(here.current + stride);
+      if (here.current >= timeline.last) turn(false);
+      else if (runs.current) advance(here.current + stride);
     }, pause);
     return () => clearInterval(timer);
   }, [playing, speed, timeline]);
