@@ -205,11 +205,13 @@ def _listed(possible: Sequence[str]) -> str:
 def play(arguments: PlayArguments) -> dict[str, Any]:
     """The document of the run, and all that can be switched off in it."""
     case = case_of(arguments)
-    return {
-        "document": record(case),
-        "faults": [str_of(fault) for fault in case.faults],
-        "switches": switches(),
-    }
+    return {"document": record(case), "own_faults": _own_faults(arguments), "switches": switches()}
+
+
+def _own_faults(arguments: PlayArguments) -> list[str]:
+    """The faults of the scenario itself, in one line each."""
+    case = case_of(attrs.evolve(arguments, faults=()))
+    return [str_of(fault) for fault in case.faults]
 
 
 def switches() -> dict[str, Any]:
@@ -222,7 +224,8 @@ def play_both(left: PlayArguments, right: PlayArguments) -> dict[str, Any]:
     """Two runs and where they part; what became readable in each, and which rules only one of them breaks."""
     runs = [record(case_of(each)) for each in (left, right)]
     both: dict[str, Any] = {**compare(*runs)}
-    return both | {"changes": changes(*runs), "switches": switches()}
+    own_faults = _own_faults(right)
+    return both | {"changes": changes(*runs), "own_faults": own_faults, "switches": switches()}
 
 
 def changes(left: RunDocument, right: RunDocument) -> dict[str, Any]:
@@ -293,7 +296,8 @@ def save(arguments: PlayArguments) -> dict[str, str]:
     report = run_case(written)
     if report.problems:
         raise BadScenario(f"this run cannot be kept as a scenario: {'; '.join(report.problems)}")
-    return {"name": f"{_file_name(scenario.name)}.toml", "text": text}
+    name = arguments.scenario or _file_name(case.scenario.name)
+    return {"name": f"{name}_what_if.toml", "text": text}
 
 
 def _lesson(arguments: PlayArguments, case: Case, broken: Sequence[str]) -> str:

@@ -124,9 +124,9 @@ def serve(inbox: Inbox, answer_to: TextIO) -> None:
         answer_to.flush()
 
     while True:
-        request = json.loads(inbox.lines.get())
+        line = inbox.lines.get()
         try:
-            tell(answer(request, tell))
+            tell(answer(json.loads(line), tell))
         except MemoryError:
             tell({EXHAUSTED: None})
             return

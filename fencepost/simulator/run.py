@@ -566,6 +566,8 @@ class Run:
             return violation
         except Disordered as problem:
             return self._what_hangs(problem)
+        except MemoryError:  # says nothing about the core
+            raise
         except Exception as problem:  # noqa: BLE001 - what a core may raise is not known beforehand
             return failure(CORE_FAILED, problem)
         return None

@@ -19,6 +19,9 @@ from fencepost.protocol.terms import TransactionState
 from fencepost.simulator.draw.fates import BatchFate, follow, note, read_logs, sentence
 from fencepost.simulator.draw.svg import draw
 from fencepost.simulator.draw.text import space_time
+from fencepost.simulator.scenarios.builder import scenario
+from fencepost.simulator.scenarios.model import cases
+from fencepost.simulator.scenarios.runner import record_case
 from fencepost.simulator.world.history import Arrived, History, Sent
 from tests.simulator.histories import (
     ABORT,
@@ -317,3 +320,15 @@ def test_equal_answers_to_different_requests_repeat_nothing() -> None:
     first, second = told.deliver("p", NODE, "write a"), told.deliver("p", NODE, "write b")
     answers = [told.send(NODE, "p", "done", answers=first), told.send(NODE, "p", "done", answers=second)]
     assert [follow(told.events)[number].repeats for number in answers] == [None, None]
+
+
+def test_a_request_that_is_delivered_twice_is_two_messages() -> None:
+    story = (
+        scenario("twice").producer("p", "send t-0 a", "flush").when("p sends Produce").do("deliver twice")
+    ).scenario()
+    (case,) = cases(story)
+    history = record_case(case).history
+    produces = [each for each in follow(history.events).values() if each.event.label == "Produce t-0 a 0/0"]
+    assert [each.arrived is not None for each in produces] == [True, True]
+    assert [each.repeats for each in produces] == [None, produces[0].event.number]
+    assert "AGAIN" in space_time(history, width=100)

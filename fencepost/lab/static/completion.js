@@ -54,7 +54,7 @@ function headers(vocabulary, { typed }) {
 function keys(vocabulary, { header }) {
   const table = vocabulary.tables[header] ?? vocabulary.tables[""];
   const found = table.map(({ key, kind, required }) => ({ label: key, insert: `${key} = `, help: `${kind}${required ? ", required" : ""}` }));
-  return header === "" ? [...found, ...headers(vocabulary, { typed: "" })] : found;
+  return [...found, ...headers(vocabulary, { typed: "" })];
 }
 
 function values(vocabulary, text, { header, key, inText, said, typed }) {
@@ -68,21 +68,43 @@ function values(vocabulary, text, { header, key, inText, said, typed }) {
   if (!grammar) return names;
   const phrases = vocabulary.phrases[grammar].map(({ shown, help }) => ({ label: shown, insert: close(withoutOptions(shown)), help }));
   if (said.trim() === "") return phrases;
-  return [...phrases.map((each) => ({ ...each, ...fitted(each, said, typed) })).filter(({ label }) => label !== ""), ...wordsOf(vocabulary, grammar), ...names];
+  return nextIn(vocabulary, grammar, said, typed, namesIn(text));
 }
 
-// What is left of a phrase that begins with the words that were typed before the last one; "" if it does not.
-function fitted({ label }, said, typed) {
+// What may come next in a text, by every phrase that begins with the words before the caret.
+function nextIn(vocabulary, grammar, said, typed, names) {
   const before = said.slice(0, said.length - typed.length).split(" ").filter(Boolean);
-  const words = withoutOptions(label).split(" ");
-  const fits = before.every((word, place) => words[place] && (BLANK.test(words[place]) || words[place] === word));
-  const rest = fits ? words.slice(before.length).join(" ") : "";
-  return { label: rest, insert: rest };
+  const found = new Map();
+  for (const { shown, help } of vocabulary.phrases[grammar]) {
+    for (const rest of remainders(withoutOptions(shown).split(" "), before)) {
+      const [next] = rest;
+      if (next === undefined) continue;
+      if (!BLANK.test(next)) found.set(rest.join(" "), { label: rest.join(" "), insert: rest.join(" "), help });
+      else for (const word of fillings(vocabulary, next, names)) if (!found.has(word)) found.set(word, { label: word, insert: word, help: next });
+    }
+  }
+  return [...found.values()];
 }
 
-function wordsOf(vocabulary, grammar) {
-  const blanks = new Set(vocabulary.phrases[grammar].flatMap(({ shown }) => shown.match(/\b[A-Z]+\b/g) ?? []));
-  return [...blanks].flatMap((blank) => (vocabulary.blanks[blank]?.words ?? []).map((word) => ({ label: word, insert: word, help: blank })));
+// The words of a phrase that are left when these words are taken from its beginning, in every way that fits. A blank
+// takes one word; as a name of a node it may take two or three ("node 1", "coordinator of app").
+function remainders(phrase, words) {
+  if (words.length === 0) return [phrase];
+  const [first, ...rest] = phrase;
+  if (first === undefined) return [];
+  if (!BLANK.test(first)) return words[0] === first ? remainders(rest, words.slice(1)) : [];
+  const length = { node: 2, coordinator: 3, leader: 3 }[words[0]] ?? 1;
+  if (words.length < length) return [[LONGER[length][words.length], ...rest]];
+  return remainders(rest, words.slice(length));
+}
+
+const LONGER = { 2: { 1: "N" }, 3: { 1: "of", 2: "ID" } };
+
+function fillings(vocabulary, blank, names) {
+  const words = vocabulary.blanks[blank]?.words ?? [];
+  if (words.length > 0) return words;
+  if (blank === "TIME") return ["50 ms", "300 ms", "3 s"];
+  return /^(WHO|NODE|PROCESS|PARTITION|ID|TOPIC-N|GROUP|VALUE)$/.test(blank) ? names : [];
 }
 
 function withoutOptions(shown) {

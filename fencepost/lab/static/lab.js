@@ -45,10 +45,13 @@ function Lab({ api, scenarios, vocabulary, opening, first }) {
   const attempt = (work) => work().catch((refused) => setProblem(refused.message));
 
   useEffect(() => {
-    if (asked === shown.asked || !asked) return undefined;
     let isAsked = true;
-    setBusy(true);
     setMenu(null);
+    setBusy(asked !== shown.asked);
+    if (asked === shown.asked) {
+      setProblem("");
+      return undefined;
+    }
     answered(api, asked)
       .then((answer) => {
         if (!isAsked) return;

@@ -34,10 +34,11 @@ export function Menu({ chosen, run, add, close }) {
 
 function OfMessage({ chosen, run, add }) {
   const message = run.messages.get(chosen.number);
-  const point = run.steps[message.sent]?.point;
+  const point = run.steps[message?.sent]?.point;
   const [time, setTime] = useState("300 ms");
-  const later = useMemo(() => pointsAfter(run, message.sent), [run, message]);
+  const later = useMemo(() => (message ? pointsAfter(run, message.sent) : []), [run, message]);
   const [until, setUntil] = useState(later[0]?.point ?? "");
+  if (!message) return html`<h2 id="whatif-title">No message</h2><p>Nothing is sent or received at this step: step to a message, or click one.</p>`;
   const isRequest = message.answers === null || message.answers === undefined;
   const title = html`<h2 id="whatif-title">What if this ${isRequest ? "request" : "reply"} …</h2>
     <p class="about"><b>${message.label}</b> (${message.number}), ${message.source} → ${message.target}</p>`;

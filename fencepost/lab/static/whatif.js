@@ -13,6 +13,9 @@ export function WhatIf({ api, asking, shown, beside, setBeside, edit, setProblem
       ${!isChanged && asked.faults.length === 0 && html`
         <p class="hint">Click a <b>message</b>, or the name of a <b>node</b> or a <b>client</b> above its lane, and choose what goes wrong.
           Or switch something off below. The run starts again from the same seed.</p>`}
+      ${shown.own_faults?.length > 0 && html`
+        <h2>Faults of the scenario</h2>
+        <ol class="faults own">${shown.own_faults.map((fault) => html`<li key=${fault}><code>${fault}</code></li>`)}</ol>`}
       ${asked.faults.length > 0 && html`
         <h2>Faults added</h2>
         <ol class="faults" data-testid="faults">
@@ -24,7 +27,7 @@ export function WhatIf({ api, asking, shown, beside, setBeside, edit, setProblem
         <button data-testid="redo" disabled=${!redo} onClick=${redo}>↷ Redo</button>
         <button data-testid="reset" disabled=${!reset} onClick=${reset}>Start over</button>
       </div>
-      ${shown.changes && isChanged && html`<${Outcome} changes=${shown.changes} />`}
+      ${shown.changes && isChanged && html`<${Outcome} shown=${shown} beside=${beside} />`}
       ${shown.runs.length > 1 && html`
         <button class="wide" data-testid="beside" aria-pressed=${beside ? "true" : "false"} onClick=${() => setBeside(!beside)}>
           ${beside ? "Show only the changed run" : "Show both runs side by side"}</button>`}
@@ -35,13 +38,15 @@ export function WhatIf({ api, asking, shown, beside, setBeside, edit, setProblem
 
 // --- what came of it ----------------------------------------------------------------------------------------------
 
-function Outcome({ changes }) {
-  const { now_broken: broken, no_longer_broken: healed, visible, still_broken: still } = changes;
+function Outcome({ shown, beside }) {
+  const { now_broken: broken, no_longer_broken: healed, visible, still_broken: still } = shown.changes;
+  const { divergence } = shown;
+  const stepOf = (rule) => shown.runs.at(-1).document.broken.find((each) => each.rule === rule)?.step;
   return html`
     <section class="outcome" data-testid="outcome" aria-live="polite">
       <h2>What changed</h2>
       ${broken.length > 0 && html`
-        <ul class="broken-now">${broken.map(({ rule, text }) => html`<li key=${rule}>${icon("violation")} <b>now breaks ${rule}</b>: ${text}</li>`)}</ul>`}
+        <ul class="broken-now">${broken.map(({ rule, text }) => html`<li key=${rule}>${icon("violation")} <b>now breaks ${rule}</b>: ${text} ${!beside && link(stepOf(rule))}</li>`)}</ul>`}
       ${healed.length > 0 && html`
         <ul class="healed">${healed.map(({ rule }) => html`<li key=${rule}>${icon("ok")} no longer breaks <b>${rule}</b></li>`)}</ul>`}
       ${still.length > 0 && html`<p>Still breaks ${still.join(", ")}.</p>`}
@@ -52,7 +57,14 @@ function Outcome({ changes }) {
           <tbody>${visible.map(({ partition, before, after }) => html`<tr key=${partition}><th scope="row">${partition}</th><td>${values(before)}</td><td>${values(after)}</td></tr>`)}</tbody>
         </table>`}
       ${visible.length === 0 && html`<p>read_committed returns the same records as before.</p>`}
+      ${divergence && html`<p>The runs part at ${link(divergence[1], beside ? divergence.join(",") : divergence[1])}.</p>`}
+      ${!divergence && html`<p>Both runs are the same, step by step.</p>`}
     </section>`;
+}
+
+// A step as a link: the player of the run follows the address.
+function link(step, address = step) {
+  return step === null || step === undefined ? null : html`<a href=${`#step=${address}`}>step ${step}</a>`;
 }
 
 function values(list) {
@@ -67,14 +79,13 @@ const PROTECTIONS = {
 };
 
 function Switches({ asked, change, shown }) {
-  const { settings } = shown.runs.at(-1).document;
+  const { settings } = shown.runs[0].document; // of the scenario as it is
   const { switches } = shown;
   if (!switches) return null;
   const off = { broken: asked.broken ?? settings.broken, without_fixes: asked.without_fixes ?? settings.without_fixes };
-  const toggle = (key, name) => {
-    const now = off[key].includes(name) ? off[key].filter((each) => each !== name) : [...off[key], name];
-    change(altered(asked, { [key]: now }));
-  };
+  // What is as in the scenario again is no change.
+  const set = (key, value) => change(altered(asked, { [key]: same(value, settings[key]) ? null : value }));
+  const toggle = (key, name) => set(key, off[key].includes(name) ? off[key].filter((each) => each !== name) : [...off[key], name]);
   const box = (key, name, help) => html`
     <label key=${name} class="switch"><input type="checkbox" data-testid=${`switch-${name}`} checked=${!off[key].includes(name)} onChange=${() => toggle(key, name)} />
       <span>${name.replaceAll("_", " ")}${help && html`<small>${help}</small>`}</span></label>`;
@@ -84,15 +95,19 @@ function Switches({ asked, change, shown }) {
       <h2>Protections</h2>
       ${switches.broken.map((name) => box("broken", name, PROTECTIONS[name]))}
       <label class="switch"><input type="checkbox" data-testid="switch-partition_verification" checked=${asked.partition_verification ?? settings.partition_verification}
-        onChange=${(event) => change(altered(asked, { partition_verification: event.target.checked }))} />
+        onChange=${(event) => set("partition_verification", event.target.checked)} />
         <span>partition verification<small>leaders ask the coordinator about older clients' batches (KIP-890 part 1)</small></span></label>
-      <label class="version">transaction version <select data-testid="transaction-version" value=${version} onChange=${(event) => change(altered(asked, { transaction_version: Number(event.target.value) }))}>
+      <label class="version">transaction version <select data-testid="transaction-version" value=${version} onChange=${(event) => set("transaction_version", Number(event.target.value))}>
         <option value="0">0: KIP-98, as it shipped</option><option value="1">1: another log format</option><option value="2">2: KIP-890, Kafka 4</option>
       </select></label>
       <details open=${off.without_fixes.length > 0}><summary>Later fixes of Kafka${off.without_fixes.length > 0 ? ` (${off.without_fixes.length} off)` : ""}</summary>
         ${switches.without_fixes.map(({ name, source, off: without }) => box("without_fixes", name, `${source}. Without it: ${without}`))}
       </details>
     </section>`;
+}
+
+function same(one, other) {
+  return Array.isArray(one) ? one.length === other.length && one.every((name) => other.includes(name)) : one === other;
 }
 
 // --- a scenario of its own ----------------------------------------------------------------------------------------

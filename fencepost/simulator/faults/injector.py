@@ -300,7 +300,9 @@ def _twice(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Eff
     channel, message = _request_of(event)
     if channel.is_dead:
         return None
-    again = partial(injector.world.network.send, channel, message)
+    # A message of its own: pictures and faults tell messages apart by their identity.
+    equal = RequestMessage(message.token, message.request, message.version)
+    again = partial(injector.world.network.send, channel, equal)
     return Effect("", _label(action, channel, message), again, message=message)
 
 

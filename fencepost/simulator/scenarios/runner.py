@@ -125,11 +125,15 @@ def _play_and_judge(case: Case, run: Run) -> list[str]:
         run.play()
     except Disordered as problem:
         return _only(run, Violation(NOT_LIVE, str(problem)))
+    except MemoryError:  # says nothing about the core
+        raise
     except Exception as problem:  # noqa: BLE001 - what a core may raise is not known beforehand
         return _only(run, failure(CORE_FAILED, problem))
     try:
         judge(run)
         found = problems(case, run)
+    except MemoryError:
+        raise
     except Exception as problem:  # noqa: BLE001 - what a judge may stumble over is not known beforehand
         return _only(run, failure(JUDGE_FAILED, problem))
     return [*found, *(hints(case, run) if found else ())]

@@ -118,7 +118,8 @@ class Recorder:
         number = self._leaves(channel, message, label, answers)
         if isinstance(message, RequestMessage):
             api = API_BY_REQUEST[type(message.request)]
-            self.asked[channel.connection.number, message.token] = (number, api)
+            # One that is delivered twice keeps its first number, which the reply that is taken answers.
+            self.asked.setdefault((channel.connection.number, message.token), (number, api))
 
     def _leaves(self, channel: Channel, message: Message, label: str, answers: int | None) -> int:
         number = len(self.numbers) + 1

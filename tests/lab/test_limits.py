@@ -1,0 +1,218 @@
+"""What the lab's processes may take: time, memory, number; and that none of them is left behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from socket import create_server
+from typing import Final
+
+import pytest
+import trio
+
+from fencepost.cli.application import run
+from fencepost.lab.workers import MIB, Unplayable, WorkerPool, WorkLimits
+from tests.cli.processes import fencepost, started
+from tests.cli.tool import Output
+from tests.lab.lab_process import LabProcess, lab, lab_of
+
+LONG: Final = """name = "long"
+[seeded]
+nodes = 3
+idempotent_writes = 3000
+[[seeded.txn_writer]]
+name = "a"
+transactions = 2000
+[[seeded.txn_writer]]
+name = "b"
+transactions = 2000
+"""
+SHORT: Final = 'name = "short"\n[[producer]]\nname = "p"\nscript = ["send t-0 a"]\n'
+ENDLESS: Final = {"kind": "fuzz", "seeds": 1_000_000}
+
+
+def played(text: str) -> dict[str, object]:
+    return {"do": "play", "run": {"text": text}}
+
+
+async def refusal_of(pool: WorkerPool, text: str) -> Unplayable:
+    with pytest.raises(Unplayable) as refused:
+        await pool.done(played(text))
+    return refused.value
+
+
+# --- time and memory ----------------------------------------------------------------------------------------
+
+
+async def with_pool(limits: WorkLimits, text: str) -> Unplayable:
+    """Plays a text that is too much, and then another run, which another process plays."""
+    async with trio.open_nursery() as nursery:
+        pool = WorkerPool(limits, nursery)
+        refused = await refusal_of(pool, text)
+        answer = await pool.done(played(SHORT))
+        assert answer["document"]["title"] == "short"
+        nursery.cancel_scope.cancel()
+    return refused
+
+
+def test_a_run_that_takes_too_long_is_stopped_and_the_next_one_plays() -> None:
+    refused = trio.run(with_pool, WorkLimits(seconds_max=3.0), LONG)
+    assert refused.status == 504
+    assert "this takes longer than 3 s, and was stopped" in str(refused)
+    assert "--time-limit" in str(refused)
+
+
+def test_a_run_that_takes_too_much_memory_is_stopped_and_the_next_one_plays() -> None:
+    refused = trio.run(with_pool, WorkLimits(seconds_max=300.0, memory_bytes_max=140 * MIB), LONG)
+    assert refused.status == 413
+    assert "this needs more than 140 MiB of memory" in str(refused)
+    assert "--memory-limit" in str(refused)
+
+
+def test_what_is_wrong_costs_no_process() -> None:
+    async def twice() -> None:
+        async with trio.open_nursery() as nursery:
+            pool = WorkerPool(WorkLimits(), nursery)
+            for _ in range(3):
+                refused = await refusal_of(pool, "name = 3")
+                assert refused.status == 422
+                assert not refused.is_spent
+            nursery.cancel_scope.cancel()
+
+    trio.run(twice)
+
+
+def test_only_so_many_runs_wait() -> None:
+    async def crowd() -> list[int]:
+        statuses: list[int] = []
+
+        async def ask() -> None:
+            try:
+                await pool.done(played(SHORT))
+                statuses.append(200)
+            except Unplayable as problem:
+                statuses.append(problem.status)
+
+        async with trio.open_nursery() as nursery:
+            pool = WorkerPool(WorkLimits(), nursery)
+            async with trio.open_nursery() as crowd:
+                for _ in range(30):
+                    crowd.start_soon(ask)
+            nursery.cancel_scope.cancel()
+        return statuses
+
+    statuses = trio.run(crowd)
+    assert set(statuses) == {200, 429}
+    assert statuses.count(200) >= 8
+
+
+# --- processes ----------------------------------------------------------------------------------------------
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started, and that run."""
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
+    return [int(each) for each in listed.stdout.split()]
+
+
+@pytest.fixture
+def page() -> Iterator[LabProcess]:
+    with lab() as running:
+        yield running
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux can wait for processes of others")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_is_left_behind(page: LabProcess, number: signal.Signals) -> None:
+    """Whatever ends the lab: two processes wait for a run, and one is in the middle of a search."""
+    page.answer("/api/searches", ENDLESS)
+    page.play()
+    children = children_of(page.process.pid)
+    assert len(children) == 3
+    watched = [(child, os.pidfd_open(child)) for child in children]
+    page.process.send_signal(number)
+    code = page.process.wait(60)
+    assert code == (-signal.SIGKILL if number is signal.SIGKILL else 0)
+    for _, descriptor in watched:
+        assert ended(descriptor)
+
+
+def ended(descriptor: int) -> bool:
+    """Waits for the end of a process, a minute at most."""
+    try:
+        return bool(select.select([descriptor], [], [], 60)[0])
+    finally:
+        os.close(descriptor)
+
+
+def test_a_process_that_is_killed_is_replaced(page: LabProcess) -> None:
+    page.play()
+    before = children_of(page.process.pid)
+    for child in before:
+        os.kill(child, signal.SIGKILL)
+    statuses = [page.ask("/api/play", {"scenario": "late_end_txn"}).status for _ in range(3)]
+    assert statuses[-1] == 200
+    assert set(statuses) <= {200, 500}
+    assert set(children_of(page.process.pid)).isdisjoint(before)
+
+
+def test_searches_are_few_and_end_when_they_are_stopped(page: LabProcess) -> None:
+    numbers = [page.answer("/api/searches", ENDLESS)["id"] for _ in range(2)]
+    refused = page.ask("/api/searches", ENDLESS)
+    assert refused.status == 429
+    assert refused.error == "2 searches are running already: stop one, or wait for its end"
+    for number in numbers:
+        assert page.ask(f"/api/searches/{number}", method="DELETE").json["state"] == "stopped"
+    page.answer("/api/searches", ENDLESS)
+    assert page.ask("/api/searches/99").status == 404
+
+
+# --- the command --------------------------------------------------------------------------------------------
+
+
+def test_a_port_in_use_is_an_error_that_says_what_to_do() -> None:
+    with create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        failed = fencepost("lab", "--port", str(port), "--no-browser")
+    assert failed.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in failed.stderr
+    assert "--port 0 takes any free one" in failed.stderr
+    assert failed.stdout == ""
+
+
+def test_without_its_packages_the_command_says_what_to_install(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_spec(name: str) -> str | None:
+        return None if name == "hypercorn" else name
+
+    monkeypatch.setattr("fencepost.cli.lab.find_spec", find_spec)
+    assert run(["lab", "--no-browser"]) == 2
+    said = capsys.readouterr().err
+    assert "the lab needs the package hypercorn" in said
+    assert "pip install 'fencepost[lab]'" in said
+
+
+@pytest.mark.parametrize("options", [["--no-browser"], []], ids=["no-browser", "browser"])
+def test_the_browser_opens_the_address_unless_it_shall_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """A program that stands for the browser writes down what it is given."""
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf "%s" "$1" > {opened}.part && mv {opened}.part {opened}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
+    with started("lab", "--port", "0", *options) as process:
+        page = lab_of(process)
+        page.play()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    if options:
+        assert not opened.exists()
+    else:
+        assert opened.read_text() == page.address
