@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from fencepost.client.shells.sync import Consumer as Consumer
     from fencepost.client.shells.sync import Producer as Producer
     from fencepost.lab.broker_recording import Recording as Recording
+    from fencepost.lab.feed import StepFeed as StepFeed
     from fencepost.protocol.errors import ErrorCode as ErrorCode
     from fencepost.protocol.errors import FencepostError as FencepostError
     from fencepost.protocol.errors import ProtocolViolation as ProtocolViolation
@@ -131,6 +132,7 @@ _HOMES = {
     "run_scenario": "fencepost.simulation",
     "simulate": "fencepost.simulator.fuzz.worlds",
     "SimulationFailed": "fencepost.simulator.failure",
+    "StepFeed": "fencepost.lab.feed",
     "string_deserializer": "fencepost.client.serializers",
     "string_serializer": "fencepost.client.serializers",
     "sweep": "fencepost.testing.sweep",

@@ -1,7 +1,7 @@
 """Where faults act on a server: between the appends of the host, on its syncs, its clock and its end.
 
 Rule: the injector decides what strikes (fault_injector.py); here are the places at which it is asked, and the
-tasks and requests by which faults come and go. A server without faults and observers runs none of this.
+tasks and requests by which faults come and go. A server without faults runs none of this.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class FaultSite:
 
     @property
     def goes_by_steps(self) -> bool:
-        """Whether somebody needs to hear of each append."""
-        return self.injector.is_active or self._observer is not None
+        """Whether a fault may strike between two actions of the host."""
+        return self.injector.is_active
 
     def now(self) -> int:
         """The time of records and deadlines on this broker's clock, which a fault may have moved."""
         return now_ms() + self.injector.clock_ms
 
     def work_by_steps(self, now: int) -> None:
-        """As `Host.work_until_idle`, and faults and an observer hear of each append."""
+        """As `Host.work_until_idle`, and faults hear of each append."""
         host, injector = self.host, self.injector
         while not (host.is_idle or self.is_held):
             ahead = host.to_do[0] if host.to_do else None
@@ -63,8 +63,6 @@ class FaultSite:
                 host.work(now)
             elif injector.allows(ahead):
                 host.work(now)
-                if self._observer is not None:
-                    self._observer.appended(ahead)
                 injector.written(ahead)
         self.send_answers()
 

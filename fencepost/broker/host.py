@@ -231,6 +231,7 @@ class Host:
     directory: Journals
     policy: SyncPolicy = SyncPolicy.NONE
     watch: Watch | None = None
+    wrote: Callable[[Append], None] | None = None  # hears of each batch that is in its log
     inbox: deque[Input] = attrs.Factory(deque[Input])
     to_do: deque[Append | Effect] = attrs.Factory(deque[Append | Effect])
     answers: list[Reply] = attrs.Factory(list[Reply])
@@ -529,6 +530,8 @@ class Host:
             self._drop_appends(key)
             self.inbox.appendleft(ResignLeader(partition=key))
             return
+        if self.wrote is not None:
+            self.wrote(append)
         self.changed[key] = None
         self.written[key] = end = append.header.next_offset
         if self.policy is not SyncPolicy.NONE and (key in self.unsynced or _waits(self.policy, append)):

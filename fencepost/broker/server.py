@@ -120,6 +120,7 @@ class Server:
         host.answers_pool, host.is_open = self.connections.answers, self.connections.is_open
         self.observer = observer_of(settings)
         if self.observer is not None:
+            host.wrote = self.observer.appended
             self.observer.started(host.node)
         # One buffer serves all connections: its bytes are copied into frames before the next receive.
         self._received = memoryview(bytearray(RECEIVE_SIZE))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import webbrowser
 from importlib.util import find_spec
 from typing import Annotated, Final
@@ -12,7 +13,7 @@ from cyclopts import Parameter, Token, validators
 
 from fencepost.bundled import bundled_scenarios
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.options import seconds_in
+from fencepost.cli.options import CommandConfig, seconds_in, security_of
 
 MIB: Final = 1 << 20
 MEMORY_MIN: Final = 256  # MiB: a process needs a third of that before it plays anything
@@ -22,8 +23,21 @@ def _seconds(_: type, tokens: tuple[Token, ...]) -> float:
     return seconds_in(tokens[0].value)
 
 
+def _address(broker: str) -> str:
+    """The address, if it is one. Whether a broker is there, the page says."""
+    if not re.fullmatch(r"[^:].*:\d{1,5}", broker):
+        raise CommandFailed(
+            f"--broker {broker} is not host:port",
+            then="for example --broker 127.0.0.1:9092",
+            code=WRONG_USAGE,
+        )
+    return broker
+
+
 def lab(
     *,
+    broker: Annotated[str | None, Parameter(metavar="HOST:PORT")] = None,
+    command_config: CommandConfig = None,
     port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65_535))] = 8778,
     browser: Annotated[bool, Parameter(negative="--no-browser")] = True,
     time_limit: Annotated[float, Parameter(converter=_seconds, metavar="TIME")] = 10.0,
@@ -35,6 +49,8 @@ def lab(
 
     Parameters
     ----------
+    broker
+        Follow this broker, which `fencepost serve --follow` has started, instead of playing scenarios.
     port
         TCP port on the loopback interface; 0 takes any free port.
     browser
@@ -61,6 +77,8 @@ def lab(
         bundled={name: path.read_text(encoding="utf-8") for name, path in bundled_scenarios().items()},
         port=port,
         limits=WorkLimits(seconds_max=time_limit, memory_bytes_max=memory_limit * MIB),
+        broker=None if broker is None else _address(broker),
+        security=security_of(command_config),
     )
 
     def ready(address: str) -> None:

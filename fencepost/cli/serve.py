@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fencepost.broker.broker_settings import BrokerSettings
     from fencepost.broker.fault_injector import BrokerFaultInjector
     from fencepost.broker.faults import PlannedFault
+    from fencepost.broker.feed import Feed
     from fencepost.broker.lifecycle import Ready
     from fencepost.broker.memory import MemoryBound
     from fencepost.broker.observer import Observer
@@ -72,6 +73,7 @@ def serve(
     without_fixes: WithoutFixes = (),
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", show=False)] = (),
     fault: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    follow: Annotated[bool, Parameter(negative="")] = False,
     metrics_port: PortNumber | None = None,
     metrics_host: str = "127.0.0.1",
     log_level: LogLevel = "info",
@@ -127,6 +129,10 @@ def serve(
         Repeatable.
         For example "when node 1 sends Produce reply #3 do drop", or
         "when coordinator of app appends PREPARE_COMMIT do pause node 1".
+    follow
+        Keep the last 20,000 steps in memory for `fencepost lab --broker`, which shows what happens while it
+        happens. Followers see values of records, so they must be on this machine, or have ACLs that allow
+        ClusterAction on the cluster.
     metrics_port
         Serve Prometheus metrics (/metrics) and readiness (/ready) on this port, without encryption or login.
     metrics_host
@@ -161,6 +167,7 @@ def serve(
         metrics_port=metrics_port,
         metrics_host=metrics_host,
         observer=_recording(record_to),
+        feed=_feed() if follow else None,
     )
     with writing_log(log_level, log_format):
         return _run(settings, with_parent=with_parent)
@@ -188,6 +195,13 @@ def _recording(path: Path | None) -> Observer | None:
     from fencepost.testing.process_recording import FileRecording
 
     return FileRecording.to(path)
+
+
+def _feed() -> Feed:
+    """What `fencepost lab --broker` follows."""
+    from fencepost.lab.feed import StepFeed
+
+    return StepFeed()
 
 
 def _advertised(listener: str | None) -> tuple[str, int] | None:

@@ -67,56 +67,15 @@ class _Asked:
 
 
 @attrs.define(eq=False)
-class Recording:
-    """What happened at a broker, for `Broker(observer=...)`; it goes on when the broker is restarted.
+class BrokerEvents:
+    """An observer of a broker that turns what it hears into events; `_add` gets each of them."""
 
-    `left_out`: how many of the earliest events were dropped; the last 20,000 are kept.
-    """
-
-    left_out: int = 0
-    _events: list[Event] = attrs.Factory(list[Event])
     _began_ns: int = attrs.Factory(time.monotonic_ns)
     _numbers: int = 0
     _asked: dict[ReplyTo, _Asked] = attrs.Factory(dict[ReplyTo, "_Asked"])
     _bounds: dict[TopicPartition, tuple[int, int]] = attrs.Factory(dict[TopicPartition, tuple[int, int]])
     _node: Node | None = None
     _is_down: bool = False
-
-    # --- reading it
-
-    def history(self, title: str = "what happened") -> History:
-        """Everything that is kept. `title`: the heading of its table and drawing."""
-        events = _whole(self._events[:])
-        clients = dict.fromkeys(
-            lane
-            for event in events
-            if isinstance(event, Sent)
-            for lane in (event.source, event.target)
-            if lane != BROKER
-        )
-        return History(
-            title=title,
-            participants=(*clients, BROKER),
-            events=events,
-            end=self._now(),
-            lesson=f"{self.left_out:,} earlier events are not kept." if self.left_out else "",
-        )
-
-    def table(self, title: str = "what happened", *, width: int = 120, events_max: int | None = None) -> str:
-        """The space-time table, headed by `title`. `width`: of the terminal, in columns. `events_max`: show
-        only so many of the last events; None: all.
-        """
-        from fencepost.simulator.draw.text import space_time
-
-        return space_time(self.history(title), width=width, events_max=events_max)
-
-    def svg(self, title: str = "what happened") -> str:
-        """The drawing as SVG, headed by `title`."""
-        from fencepost.simulator.draw.svg import draw  # imported by the first test that fails
-
-        return draw(self.history(title))
-
-    # --- as an observer of the broker
 
     def started(self, node: Node) -> None:
         """A broker accepts connections."""
@@ -229,6 +188,53 @@ class Recording:
 
     def _now(self) -> int:
         return time.monotonic_ns() - self._began_ns
+
+    def _add(self, event: Event) -> None:
+        """Something has happened."""
+        raise NotImplementedError
+
+
+@attrs.define(eq=False)
+class Recording(BrokerEvents):
+    """What happened at a broker, for `Broker(observer=...)`; it goes on when the broker is restarted.
+
+    `left_out`: how many of the earliest events were dropped; the last 20,000 are kept.
+    """
+
+    left_out: int = 0
+    _events: list[Event] = attrs.Factory(list[Event])
+
+    def history(self, title: str = "what happened") -> History:
+        """Everything that is kept. `title`: the heading of its table and drawing."""
+        events = _whole(self._events[:])
+        clients = dict.fromkeys(
+            lane
+            for event in events
+            if isinstance(event, Sent)
+            for lane in (event.source, event.target)
+            if lane != BROKER
+        )
+        return History(
+            title=title,
+            participants=(*clients, BROKER),
+            events=events,
+            end=self._now(),
+            lesson=f"{self.left_out:,} earlier events are not kept." if self.left_out else "",
+        )
+
+    def table(self, title: str = "what happened", *, width: int = 120, events_max: int | None = None) -> str:
+        """The space-time table, headed by `title`. `width`: of the terminal, in columns. `events_max`: show
+        only so many of the last events; None: all.
+        """
+        from fencepost.simulator.draw.text import space_time
+
+        return space_time(self.history(title), width=width, events_max=events_max)
+
+    def svg(self, title: str = "what happened") -> str:
+        """The drawing as SVG, headed by `title`."""
+        from fencepost.simulator.draw.svg import draw  # imported by the first test that fails
+
+        return draw(self.history(title))
 
     def _add(self, event: Event) -> None:
         self._events.append(event)

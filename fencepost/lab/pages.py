@@ -44,7 +44,7 @@ VENDORED: Final = {
     "htm": "vendor/htm.js",
 }
 STYLES: Final = ("lab.css",)
-SERVED_STYLES: Final = (*STYLES, "served.css")
+SERVED_STYLES: Final = (*STYLES, "served.css", "live.css")
 _ENTRY: Final = 'import "lab/main.js";'
 
 

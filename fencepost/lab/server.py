@@ -46,6 +46,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fencepost.client.security import SecuritySettings
+from fencepost.lab.live import Live
 from fencepost.lab.pages import STATIC, served_page
 from fencepost.lab.search_book import SearchBook
 from fencepost.lab.workers import Unplayable, WorkerPool, WorkLimits
@@ -72,12 +74,16 @@ class PortInUse(FencepostError):
 
 @attrs.frozen(kw_only=True)
 class LabSettings:
-    """What a lab is started with. `bundled`: the texts of the bundled scenarios by name. `port` 0 is any."""
+    """What a lab is started with. `bundled`: the texts of the bundled scenarios by name. `port` 0 is any.
+    `broker`: the one to follow, instead of playing scenarios, and `security`: of the client that does.
+    """
 
     bundled: Mapping[str, str] = attrs.field(repr=False)
     port: int = PORT
     limits: WorkLimits = attrs.Factory(WorkLimits)
     token: str = attrs.field(factory=partial(secrets.token_urlsafe, TOKEN_BYTES), repr=False)
+    broker: str | None = None
+    security: SecuritySettings = attrs.field(factory=SecuritySettings, repr=False)
 
 
 # --- who may ask --------------------------------------------------------------------------------------------
@@ -166,11 +172,14 @@ def _answered(status: int, because: str) -> Response:
 
 @attrs.define(eq=False)
 class Lab:
-    """The routes of the page. `stories` are the bundled scenarios as the page lists them."""
+    """The routes of the page. `stories` are the bundled scenarios as the page lists them. `live`: the broker
+    that is followed, if one is.
+    """
 
     settings: LabSettings
     pool: WorkerPool
     searches: SearchBook
+    live: Live | None = None
     stories: Any = None
 
     def routes(self) -> list[Route | Mount]:
@@ -186,13 +195,20 @@ class Lab:
             Route("/api/compare", self.compare, methods=["POST"]),
             Route("/api/save", self.save, methods=["POST"]),
             Route("/api/searches", self.begin_search, methods=["POST"]),
+            Route("/api/live", self.news),
             Route("/api/searches/{number:int}", self.search, methods=["GET", "DELETE"]),
         ]
 
     async def page(self, _: Request) -> Response:
         """The page itself, which gets the token for its questions."""
-        token = self.settings.token
-        return HTMLResponse(served_page({"mode": "lab", "token": token}, static=f"{token}/static/"))
+        token, mode = self.settings.token, "lab" if self.live is None else "live"
+        return HTMLResponse(served_page({"mode": mode, "token": token}, static=f"{token}/static/"))
+
+    async def news(self, request: Request) -> Response:
+        """What happened at the broker that is followed, after what the page has."""
+        if self.live is None:
+            raise HTTPException(404, "no broker is followed: start `fencepost lab --broker HOST:PORT`")
+        return JSONResponse(await self.live.answer(request.query_params.get("after", "")))
 
     async def scenarios(self, _: Request) -> Response:
         """The bundled scenarios with their lessons, variants and texts."""
@@ -311,6 +327,9 @@ async def serve_lab(settings: LabSettings, on_ready: Callable[[str], None]) -> N
 def lab_app(settings: LabSettings, port: int, nursery: trio.Nursery) -> ASGIApp:
     """The application; its workers and searches run in the nursery."""
     lab = Lab(settings, WorkerPool(settings.limits, nursery), SearchBook(settings.limits, nursery))
+    if settings.broker is not None:
+        lab.live = Live(settings.broker, settings.security)
+        nursery.start_soon(lab.live.follow)
     app = Starlette(routes=lab.routes(), exception_handlers={Unplayable: _unplayable, HTTPException: _wrong})
     return Guard(app, settings.token, port)
 

@@ -1,4 +1,4 @@
-"""Clients that no recording shows: those of a test itself.
+"""Clients that no recording shows: those of a test itself, and the lab's.
 
 Rule: a file without imports, since every assertion about a broker loads it.
 """
@@ -9,4 +9,5 @@ from typing import Final
 
 ASSERTING_CLIENT: Final = "fencepost-assertions"
 FIXTURE_CLIENT: Final = "fencepost-fixtures"
-UNSEEN: Final = frozenset({ASSERTING_CLIENT, FIXTURE_CLIENT})
+LAB_CLIENT: Final = "fencepost-lab"
+UNSEEN: Final = frozenset({ASSERTING_CLIENT, FIXTURE_CLIENT, LAB_CLIENT})

@@ -219,7 +219,7 @@ def members(kind: type[Any]) -> Iterator[tuple[str, Any]]:
         return
     for name, member in getmembers(kind):
         is_ours = isinstance(member, property) or (isroutine(member) and _is_written_here(member))
-        is_heard = kind is fencepost.Recording and name in vars(Observer)
+        is_heard = kind in (fencepost.Recording, fencepost.StepFeed) and name in vars(Observer)
         if is_ours and not is_heard and not name.startswith("_") and name not in vars(Exception):
             yield name, member
 

@@ -65,6 +65,7 @@ PAGES: Final[dict[str, Page]] = {
         "A broker to run, faults and a proxy for it, checks, and sweeps.",
         ("Broker", "BrokerProcess", "BrokerFailed", "ObserverFailed", "Faults", "FaultPoint", "FaultHandle",
          "FaultNeverStruck", "NoSuchFault", "Proxy", "NetworkFault", "ProxyNotRunning", "Recording",
+         "StepFeed",
          "assert_exactly_once", "assert_committed", "assert_no_open_transactions", "sweep", "sweep_points",
          "SweepReport", "SweepFault", "SweepRun", "RunVerdict", "SweepFailed"),
     ),

@@ -76,6 +76,7 @@ export function usePlayer(timeline, { story, opening, following = false }) {
     toggle,
     speed,
     setSpeed,
+    isTied,
   };
 }
 

@@ -24,6 +24,6 @@ export function Settings({ run, player, look, filter, setFilter, setHelp, extras
       <button data-testid="large-type" aria-pressed=${look.large ? "true" : "false"} title="Large type, for a lecture hall (L)" onClick=${look.toggleLarge}>A<span class="bigger">A</span><span class="sr-only"> large type</span></button>
       ${button({ id: "theme", label: `Colours: ${look.theme} (T)`, onClick: look.nextTheme, picture: "theme" })}
       ${button({ id: "help", label: "Keys and signs (?)", onClick: () => setHelp(true), picture: "help" })}
-      ${extras}
+      ${typeof extras === "function" ? extras(player) : extras}
     </div>`;
 }

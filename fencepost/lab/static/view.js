@@ -2,7 +2,8 @@
 //
 // Properties: `runs` (one or two Run), `divergence` ([left, right] steps, or null), `version` (rises when a live run
 // grows), `following` (stay at the newest step until the reader steps back), and the hooks of the lab: `onMessage`
-// ({number, step, side, anchor}), `onParticipant` ({name, step, side, anchor}), `toolbarExtras`, `aside` (elements).
+// ({number, step, side, anchor}), `onParticipant` ({name, step, side, anchor}), `toolbarExtras` (elements, or a function of the player), `aside`
+// (elements).
 
 import { html } from "lab/html.js";
 import { useMemo, useState } from "preact/hooks";
