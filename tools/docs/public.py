@@ -1,4 +1,4 @@
-"""What is public, and how each part of it is explained: the facts behind the API reference and its test.
+"""What is public, and how each part of it is explained: the facts for the API reference and its test.
 
 Rule: what a program can reach by public names is public: classes, methods, functions, parameters, attributes
 and errors. A name that begins with an underscore is not.
@@ -66,7 +66,7 @@ MORE: Final = {
 """What a program gets from calls or gives to them without importing it from `fencepost`: where it lives."""
 
 TYPES: Final = {
-    "Milliseconds": "A number of milliseconds from 0; `math.inf` is no limit.",
+    "Milliseconds": "A number of milliseconds from 0; `math.inf` means no limit.",
     "Timestamp": "Milliseconds since 1970, a whole number from 0.",
     "Offset": "A whole number from 0.",
     "OffsetOrEnd": "An offset, or -1 for the end or for none.",
@@ -89,13 +89,13 @@ TYPES: Final = {
     "Clock": "A function without parameters that returns milliseconds.",
     "CommittableOffset": "The offset of the next record to read, or an OffsetAndMetadata.",
     "OutcomeT": "A SendFuture of a blocking producer, an AsyncSendFuture of an async one.",
-    "ProducerBatch": "A batch of records of a producer, which only producers look into.",
+    "ProducerBatch": "A batch of records of a producer, for internal use by producers.",
     "BatchRun": "Records that follow each other in a ProducerBatch.",
     "Columns": "The columns of a batch as stored: values, keys, headers, and differences of offsets.",
     "NodeSettings": "Settings of a broker, most of them under Kafka's names with underscores; "
     "in `fencepost.broker.settings`.",
-    "Observer": "What hears each step of a broker; a Recording is one.",
-    "Feed": "What keeps the last steps of a broker for those who follow it; a StepFeed is one.",
+    "Observer": "An object that a broker calls at each of its steps; a Recording is one.",
+    "Feed": "An object that keeps the last steps of a broker for its followers; a StepFeed is one.",
     "HasAddress": "A broker, or another object with an `address`.",
     "Identity": '"key", "value", or a function of a record that returns what can be a key of a dictionary.',
     "Records": "The name of a topic, a TopicPartition, or an iterable of records, batches or plain values.",
@@ -103,9 +103,11 @@ TYPES: Final = {
     "Point": "A point of the protocol that a broker reached; `str` writes it as scenarios do.",
     "TestT": "A test: a function.",
     "Source": "The name of a bundled scenario, the path of a file, a Scenario or a Builder.",
-    "WorldArguments": "The keyword arguments of `simulate` but for `seed`.",
+    "WorldArguments": "The keyword arguments of `simulate`, without `seed`.",
     "ExploreConfig": "The arguments of `explore`.",
-    "Coverage": "Counts of the cells of the coordinator's tables that runs came through.",
+    "Coverage": "How often runs exercised each cell of the coordinator's tables.",
+    "Run": "A simulated run before its end; it becomes a RunResult.",
+    "Recorder": "What records the events of a simulated run as a History.",
 }
 """What stands for a type in signatures and has no entry of its own."""
 

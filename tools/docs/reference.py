@@ -78,7 +78,7 @@ PAGES: Final[dict[str, Page]] = {
     ),
 }  # fmt: skip
 LINE_MAX: Final = 80
-TYPES: Final = ("types", "Types in signatures", "What stands for a type in signatures and is no class.")
+TYPES: Final = ("types", "Types in signatures", "Names that stand for types and are not classes.")
 
 _ITEM: Final = re.compile(r"(?:^|(?<=[.)] ))(?=`\w+`(?:, `\w+`)*: )")
 _ERRORS: Final = {
