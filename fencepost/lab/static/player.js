@@ -24,6 +24,7 @@ export function usePlayer(timeline, { story, opening, following = false }) {
   };
   const advance = (next) => {
     const bounded = Math.max(0, Math.min(next, timeline.last));
+    here.current = bounded; // a key may come before the next drawing, and counts from here
     touch(true);
     tie(following && bounded === timeline.last);
     setSteps(timeline.at(bounded));
@@ -72,6 +73,7 @@ export function usePlayer(timeline, { story, opening, following = false }) {
     place,
     steps: timeline.at(place),
     go,
+    move: (places) => go(here.current + places),
     playing,
     toggle,
     speed,

@@ -9,15 +9,15 @@ import { milliseconds } from "lab/words.js";
 const JUMPS = ["fault", "refusal", "marker", "violation"];
 
 export function Toolbar({ timeline, version, player, jump }) {
-  const { place, steps, go, playing, toggle } = player;
+  const { place, steps, go, move, playing, toggle } = player;
   const [run] = timeline.runs;
   return html`
     <header class="toolbar"><div class="tools" role="toolbar" aria-label="Steps of the run">
       <div class="group">
         ${button({ id: "first", label: "First step (Home)", onClick: () => go(0), picture: "first" })}
-        ${button({ id: "back", label: "Step back (left arrow)", onClick: () => go(place - 1), picture: "back", disabled: place === 0 })}
+        ${button({ id: "back", label: "Step back (left arrow)", onClick: () => move(-1), picture: "back", disabled: place === 0 })}
         ${button({ id: playing ? "pause" : "play", label: playing ? "Pause (space)" : "Play (space)", onClick: toggle, picture: playing ? "pause" : "play", kind: "main" })}
-        ${button({ id: "forward", label: "Step forward (right arrow)", onClick: () => go(place + 1), picture: "forward", disabled: place === timeline.last })}
+        ${button({ id: "forward", label: "Step forward (right arrow)", onClick: () => move(1), picture: "forward", disabled: place === timeline.last })}
         ${button({ id: "last", label: "Last step (End)", onClick: () => go(timeline.last), picture: "last" })}
       </div>
       <${Scrub} timeline=${timeline} version=${version} place=${place} go=${go} />
