@@ -50,5 +50,5 @@ def first_refusal(checks: Iterable[Check[*Looked]], *looked: *Looked) -> Refused
     """The refusal of the first check whose predicate is true, or None."""
     for check in checks:
         if check.predicate(*looked):
-            return Refused(check.error, check.name)
+            return Refused(check.error, check.name, source=check.source)
     return None

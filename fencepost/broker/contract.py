@@ -331,10 +331,26 @@ Effect = (
 
 @value
 class Refused:
-    """A refused request: the error for the caller, and the reason in words."""
+    """A refused request: the error for the caller, and the reason in words. `source` is the KIP or Kafka's
+    class that says so, `table` the table that was read.
+    """
 
     error: ErrorCode
     because: str = ""
+    source: str = attrs.field(kw_only=True, default="")
+    table: str = attrs.field(kw_only=True, default="")
+
+
+class Ruling(NamedTuple):
+    """A rule by which a request, or its part for one partition, was refused. A duplicate is refused with
+    NO_ERROR: its answer is that of the first attempt.
+    """
+
+    to: ReplyTo
+    refused: Refused
+    table: str
+    """The table with the rule; "" for a rule that stands in no table."""
+    partition: TopicPartition | None = None
 
 
 Entry = TypeVar("Entry")
@@ -355,7 +371,10 @@ class Decision(Generic[Entry]):
 
 @attrs.define
 class Outcome:
-    """The result of one step; the host performs the appends in order, then the effects in order."""
+    """The result of one step; the host performs the appends in order, then the effects in order. `rulings`
+    say why requests were refused, for whoever watches.
+    """
 
     appends: list[Append]
     effects: list[Effect]
+    rulings: tuple[Ruling, ...] = ()

@@ -76,6 +76,7 @@ from fencepost.broker.contract import (
     Reply,
     ReplyTo,
     ResignLeader,
+    Ruling,
     Send,
     StorageFailed,
     WakeMe,
@@ -192,10 +193,10 @@ class Node:
         if log is not None:
             return log
         if key in self.damaged:
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, "is for a partition whose log is damaged")
+            return _not_led(ErrorCode.KAFKA_STORAGE_ERROR, "is for a partition whose log is damaged")
         if self.cluster.leader(key) is None:
-            return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "is for a partition that does not exist")
-        return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "is for a partition that another node leads")
+            return _not_led(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "is for a partition that does not exist")
+        return _not_led(ErrorCode.NOT_LEADER_OR_FOLLOWER, "is for a partition that another node leads")
 
     def log_config(self, topic_name: str) -> LogConfig:
         """How the logs of a topic are kept."""
@@ -381,10 +382,15 @@ class Node:
         del self.logs[log.partition.key]
         # These batches may still become durable under the next leader, so the outcome is unknown to the
         # client: it retries, and the sequence numbers or the epoch tell a retry from a new request.
-        refused = Refused(error if log.coordinator is None else ErrorCode.NOT_COORDINATOR)
+        refused = Refused(
+            error if log.coordinator is None else ErrorCode.NOT_COORDINATOR,
+            "waited for a log that this node has given up",
+            source="ReplicaManager.stopPartitions, DelayedProduce",
+        )
         for _, effects in log.waiting:
             for effect in effects:
                 if isinstance(effect, Collect):
+                    self.rule(self.gatherings[effect.ticket].to, refused, partition=log.partition.key)
                     self.collect(attrs.evolve(effect, result=failed(effect.result, error)))
                 elif isinstance(effect, Reply):
                     self.reply(effect.to, refused)
@@ -427,7 +433,16 @@ class Node:
 
     def reply(self, to: ReplyTo, refused: Refused) -> None:
         """Answer a whole request with an error."""
+        self.rule(to, refused)
         self.outcome.effects.append(Reply(to, error=refused.error))
+
+    def rule(
+        self, to: ReplyTo, refused: Refused, *, table: str = "", partition: TopicPartition | None = None
+    ) -> None:
+        """Note by which rule a request, or its part for a partition, is refused; its answer may come
+        later.
+        """
+        self.outcome.rulings += (Ruling(to, refused, table or refused.table, partition),)
 
     def gather(
         self,
@@ -498,6 +513,10 @@ class Node:
         if block is not None:
             ids.next_block = (block.first_producer_id, block.first_producer_id + block.count)
             ids.begin_next_block()
+
+
+def _not_led(error: ErrorCode, because: str) -> Refused:
+    return Refused(error, because, source="ReplicaManager.getPartitionOrError")
 
 
 Entries = Sequence[Any]

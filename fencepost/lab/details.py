@@ -13,6 +13,7 @@ import attrs
 
 from fencepost.broker.contract import Append
 from fencepost.lab.node_state import Changes
+from fencepost.lab.rules import Reason
 from fencepost.protocol.batches import Buffer, walk
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import Produce, ReplyBody, Request, WriteTxnMarkers
@@ -34,13 +35,15 @@ class MessageDetails:
 
 @attrs.define(eq=False)
 class Details:
-    """By step: the `changes` of states, the `values` of batches and the `points` of the protocol. By number:
-    `messages`. By rule: `breaches`, the steps that broke them. `state` is what the changes add up to.
+    """By step: the `changes` of states, the `values` of batches, the `points` of the protocol and the
+    `whys`. By number: `messages`. By rule: `breaches`, the steps that broke them. `state` is what the changes
+    add up to.
     """
 
     changes: dict[int, Changes] = attrs.Factory(dict[int, dict[str, Any]])
     values: dict[int, tuple[str, ...]] = attrs.Factory(dict[int, tuple[str, ...]])
     messages: dict[int, MessageDetails] = attrs.Factory(dict[int, MessageDetails])
+    whys: dict[int, Reason] = attrs.Factory(dict[int, Reason])
     points: dict[int, str] = attrs.Factory(dict[int, str])
     breaches: dict[str, int] = attrs.Factory(dict[str, int])
     state: Changes = attrs.Factory(dict[str, Any])

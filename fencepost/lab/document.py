@@ -16,6 +16,8 @@ import attrs
 
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.lab.details import NO_DETAILS, Details
+from fencepost.lab.rules import Reason, Why
+from fencepost.lab.run_reasons import late_reason, loss_reason, retry_reason
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition, TransactionResult, TransactionState
 from fencepost.simulator.draw.fates import (
@@ -126,16 +128,6 @@ class BatchEntry(TypedDict):
     result: str
     gone: int | None
     transactions: list[str]
-
-
-class Why(TypedDict):
-    """The rule that decided a step: a row of a table, its error, and where Kafka has it."""
-
-    text: str
-    rule: NotRequired[str]
-    table: NotRequired[str]
-    error: NotRequired[str]
-    source: NotRequired[str]
 
 
 class StepEntry(TypedDict):
@@ -513,12 +505,31 @@ def _steps(
         flags = [*_flags(event, message, messages), *(["violation"] if place in wrong else [])]
         if flags:
             step["flags"] = flags
+        why = details.whys.get(place) or _why(event, message, messages)
+        if why is not None:
+            step["why"] = why.as_json()
         if point := details.points.get(place):
             step["point"] = point
         if changes := details.changes.get(place):
             step["changes"] = changes
         steps.append(step)
     return steps
+
+
+def _why(event: Event, message: MessageEntry | None, messages: Mapping[int, DrawnMessage]) -> Reason | None:
+    """What follows from the history alone."""
+    if message is None:
+        return None
+    match event:
+        case Lost(because=because):
+            return loss_reason(because)
+        case Arrived() if message["late"]:
+            return late_reason(message["late"])
+        case Sent(answers=None) if message["repeats"] is not None:
+            first = messages[message["repeats"]]
+            return retry_reason(first.event.number, is_broken=first.lost is not None)
+        case _:
+            return None
 
 
 _KINDS: Final[dict[type[Event], str]] = {

@@ -35,7 +35,7 @@ _UNSHOWN: Final = frozenset({CLUSTER_METADATA_TOPIC})
 
 
 @attrs.define(eq=False)
-class _LedLog:
+class LedLog:
     """One log at one node, as it was when it was looked at. `state` has its keys."""
 
     leader_epoch: int = -1
@@ -133,7 +133,7 @@ def _transaction(name: str, record: TransactionRecord, waiting: frozenset[TopicP
 class ClusterState:
     """The logs of each node as they were last looked at, and what is shown of them."""
 
-    nodes: dict[str, dict[TopicPartition, _LedLog]] = attrs.Factory(dict[str, dict[TopicPartition, _LedLog]])
+    nodes: dict[str, dict[TopicPartition, LedLog]] = attrs.Factory(dict[str, dict[TopicPartition, LedLog]])
     shown: dict[TopicPartition, Changes] = attrs.Factory(dict[TopicPartition, dict[str, Any]])
 
     def stepped(
@@ -155,7 +155,7 @@ class ClusterState:
                 continue
             led = known.get(where)
             if led is None:
-                led = known[where] = _LedLog()
+                led = known[where] = LedLog()
             is_new = led.leader_epoch != log.partition.leader_epoch
             if led.look(name, log) or is_new:
                 moved.append(where)

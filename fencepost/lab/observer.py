@@ -13,10 +13,15 @@ from typing import Any, Final
 
 import attrs
 
-from fencepost.broker.contract import Append
+from fencepost.broker.contract import Append, Received, ReplyTo
+from fencepost.broker.node import Node
 from fencepost.client.consumer import ConsumerMachine
+from fencepost.lab.append_reasons import bound_reason, truncation_reason
 from fencepost.lab.details import Details, batch_values, reply_details, request_details
 from fencepost.lab.node_state import Changes, ClusterState, touched_by
+from fencepost.lab.reasons import explain
+from fencepost.lab.rules import Reason, reason_of_answer
+from fencepost.lab.run_reasons import conclusion_reason, fault_reason
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.simulator.run import Run
 from fencepost.simulator.world.events import (
@@ -36,7 +41,7 @@ from fencepost.simulator.world.events import (
     ReplyDiscarded,
 )
 from fencepost.simulator.world.history import Appended, Bounded, Coordinated, Truncated
-from fencepost.simulator.world.network import Message, ReplyMessage, RequestMessage
+from fencepost.simulator.world.network import Channel, Message, ReplyMessage, RequestMessage
 from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.recording import Recorder
 
@@ -70,6 +75,11 @@ class RunObserver:
     details: Details = attrs.Factory(Details)
     cluster: ClusterState = attrs.Factory(ClusterState)
     positions: dict[str, dict[TopicPartition, int]] = attrs.Factory(dict[str, dict[TopicPartition, int]])
+    appends: dict[str, dict[int, Reason]] = attrs.Factory(dict[str, dict[int, Reason]])
+    """By node and identity: those of its last step that are not written yet."""
+    replies: dict[tuple[str, ReplyTo], Reason] = attrs.Factory(dict[tuple[str, ReplyTo], Reason])
+    asked: dict[tuple[str, int], Reason] = attrs.Factory(dict[tuple[str, int], Reason])
+    arrived: tuple[ReplyTo, int] = (ReplyTo(0, 0), 0)  # the request that was taken last, and its step
     looked: int = 0
     breaches: int = 0
     unwritten: dict[tuple[str, TopicPartition], _Unwritten] = attrs.Factory(
@@ -79,14 +89,18 @@ class RunObserver:
     def attach(self) -> None:
         """From now on, after the recorder."""
         events = self.run.world.events
-        events.subscribe(MessageSent, lambda sent: self._message(sent.message))
-        events.subscribe(ReplyDiscarded, lambda discarded: self._message(discarded.message))
+        events.subscribe(MessageSent, lambda sent: self._message(sent.channel, sent.message))
+        events.subscribe(ReplyDiscarded, lambda event: self._message(event.channel, event.message))
+        events.subscribe(MessageTaken, self._taken)
+        events.subscribe(CallEnded, self._call_ended)
+        events.subscribe(FaultStruck, self._fault)
+        events.subscribe(FaultEnded, self._fault)
         events.subscribe(NodeStepped, self._stepped)
         events.subscribe(ActDone, self._act_done)
         events.subscribe(NodeKilled, self._killed)
         events.subscribe(LifeChanged, self._life)
         events.subscribe(RecordsRead, self._read)
-        for kind in (MessageTaken, MessageLost, CallBegan, CallEnded, FaultStruck, FaultEnded):
+        for kind in (MessageLost, CallBegan):
             events.subscribe(kind, self._happened)
 
     @property
@@ -131,18 +145,50 @@ class RunObserver:
 
     # --- messages
 
-    def _message(self, message: Message) -> None:
-        self._look(self.looked - 1)
+    def _message(self, channel: Channel, message: Message) -> None:
+        began = self.looked
+        self._look(began - 1)
         known = self.recorder.numbers.get(id(message))
-        if known is None:
+        if known is None or len(self.recorder.events) == began:
             return
         match message:
             case RequestMessage():
                 self.details.messages[known[1]] = request_details(message.request)
+                self._because(began, self.asked.pop((channel.source, message.token), None))
             case ReplyMessage():
-                self.details.messages[known[1]] = reply_details(message.error, message.body)
+                self.details.messages[known[1]] = found = reply_details(message.error, message.body)
+                to = ReplyTo(channel.connection.number, message.token)
+                reason, error = self.replies.pop((channel.source, to), None), found.error
+                if error is not None:
+                    api = self.recorder.asked[to][1].name
+                    self._because(began, reason_of_answer(channel.source, api, error, reason))
+                elif reason is not None and not reason.error:
+                    self._because(began, reason)
             case _:
                 pass
+
+    def _taken(self, taken: MessageTaken) -> None:
+        began = self.looked
+        self._look(began - 1)
+        if len(self.recorder.events) > began and isinstance(taken.message, RequestMessage):
+            self.arrived = (ReplyTo(taken.channel.connection.number, taken.message.token), began)
+
+    def _because(self, step: int, reason: Reason | None) -> None:
+        """This is why; the first reason of a step counts."""
+        if reason is not None:
+            self.details.whys.setdefault(step, reason)
+
+    # --- faults and clients
+
+    def _fault(self, fault: FaultStruck | FaultEnded) -> None:
+        self._look(self.looked - 1)
+        self._because(self._latest, fault_reason(self.run, fault))
+
+    def _call_ended(self, ended: CallEnded) -> None:
+        began, failure = self.looked, ended.resolved.failure
+        self._look(began - 1)
+        if failure is not None and len(self.recorder.events) > began:
+            self._because(self._latest, conclusion_reason(ended.process.participant, failure))
 
     # --- nodes
 
@@ -152,6 +198,8 @@ class RunObserver:
         if host is None:
             return
         name = step.node.participant
+        self._explain(name, host.node, step)
+        self._bounds(host.node, began)
         touched = touched_by(step.arrived, step.outcome)
         for where, changes in self.cluster.stepped(name, host.node, touched).items():
             appends = sum(append.partition == where for append in step.outcome.appends)
@@ -161,6 +209,24 @@ class RunObserver:
                 self.unwritten[name, where] = _Unwritten(merged, appends)
             else:
                 self.details.put(self._shown_by(where, began), merged)
+
+    def _explain(self, name: str, node: Node, step: NodeStepped) -> None:
+        found = explain(name, node, step.arrived, step.outcome, self.cluster.nodes.get(name, {}))
+        self.appends[name] = found.appends
+        self.replies.update({(name, to): reason for to, reason in found.replies.items()})
+        self.asked.update({(name, token): reason for token, reason in found.sends.items()})
+        if isinstance(step.arrived, Received) and self.arrived[0] == step.arrived.to:
+            self._because(self.arrived[1], found.arrival)
+
+    def _bounds(self, node: Node, began: int) -> None:
+        """The bounds that moved in this step."""
+        events = self.recorder.events
+        for place in range(began, len(events)):
+            event = events[place]
+            if isinstance(event, Bounded):
+                self._because(place, bound_reason(node.logs[event.partition].partition))
+            elif isinstance(event, Truncated):
+                self._because(place, truncation_reason(event.node, str(event.partition), event.next_offset))
 
     def _shown_by(self, where: TopicPartition, began: int) -> int:
         """The step since `began` that shows a change of this log, or the latest."""
@@ -175,6 +241,9 @@ class RunObserver:
         act, began = done.act, self.looked
         self._look(began - 1)
         if isinstance(act, Append):
+            reason = self.appends.get(done.node.participant, {}).pop(id(act), None)
+            if len(self.recorder.events) > began:
+                self._because(self._latest, reason)
             self._values(act, began)
             waiting = self.unwritten.get((done.node.participant, act.partition))
             if waiting is not None:
@@ -191,6 +260,7 @@ class RunObserver:
     def _killed(self, killed: NodeKilled) -> None:
         self._look(self.looked - 1)
         name = killed.node.participant
+        self.appends.pop(name, None)
         for at in [at for at in self.unwritten if at[0] == name]:
             del self.unwritten[at]
         for changes in self.cluster.stopped(name).values():
@@ -216,6 +286,12 @@ class RunObserver:
             log: Any = TRANSACTION_STATE_TOPIC if is_told else where
             self.details.put(places.get((name, log), self._latest), waiting.changes)
         self.unwritten.clear()
+        # A judge stopped the world before these were written; a dictionary keeps their order.
+        for place in range(self.looked, len(events)):
+            event = events[place]
+            if isinstance(event, Appended | Coordinated):
+                waiting = self.appends.get(event.node, {})
+                self._because(place, waiting.pop(next(iter(waiting), 0), None))
         self._look(self._latest)
 
 

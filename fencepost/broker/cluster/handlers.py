@@ -5,6 +5,8 @@ Rule: each is one decision and one batch of the metadata log; a node without tha
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 from fencepost.broker.cluster import controller
@@ -103,10 +105,17 @@ def _registered(node: Node, address: m.NodeAddress, to: ReplyTo | None) -> Clust
     return controller.register(node.cluster, address, broker_epoch=broker_epoch, to=to)
 
 
+NOT_CONTROLLER: Final = Refused(
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    "this node is not the controller",
+    source="QuorumController, ControllerExceptions.newWrongControllerException",
+)
+
+
 def _create(node: Node, request: m.CreateTopics, to: ReplyTo, now: int, *, internal: bool) -> None:
     log = node.logs.get(METADATA_PARTITION)
     if log is None:
-        node.reply(to, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        node.reply(to, NOT_CONTROLLER)
         return
     if request.is_automatic and not node.settings.auto_create_topics_enable:
         node.reply(to, Refused(ErrorCode.POLICY_VIOLATION, "auto.create.topics.enable is false"))
@@ -131,7 +140,7 @@ def _with_default_counts(request: m.CreateTopics, count: int) -> m.CreateTopics:
 def _control(node: Node, decision: ClusterDecision, to: ReplyTo, now: int) -> None:
     log = node.logs.get(METADATA_PARTITION)
     if log is None:
-        node.reply(to, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        node.reply(to, NOT_CONTROLLER)
         return
     _write(node, log, decision, now)
 

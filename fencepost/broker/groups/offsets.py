@@ -54,10 +54,23 @@ ADD_ERRORS: Final = {
 }
 
 
-NO_GROUP_ID: Final = Refused(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+_NO_COORDINATOR: Final = Refused(
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    "no node coordinates the transactional id now",
+    source="KIP-890, AddPartitionsToTxnManager",
+)
+NO_GROUP_ID: Final = Refused(
+    ErrorCode.INVALID_GROUP_ID, "the group id is empty", source="GroupCoordinatorService.isGroupIdNotEmpty"
+)
+NOT_COORDINATOR: Final = Refused(
+    ErrorCode.NOT_COORDINATOR,
+    "this node does not coordinate the group",
+    source="CoordinatorRuntime.contextOrThrow",
+)
 TOO_LARGE: Final = Refused(
     ErrorCode.UNKNOWN_SERVER_ERROR,  # as GroupCoordinatorService.handleOperationException maps it
     "its records are larger than max.message.bytes of the coordinator's topic",
+    source="GroupCoordinatorService.handleOperationException",
 )
 
 
@@ -65,7 +78,7 @@ def group_log(node: Node, group_id: str) -> GroupLog | Refused:
     """The log of the group's coordinator, if this node is the coordinator."""
     number = coordinator_partition(group_id, node.coordinators(CONSUMER_OFFSETS_TOPIC))
     log = node.log_under(Groups, TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
-    return log or Refused(ErrorCode.NOT_COORDINATOR)
+    return log or NOT_COORDINATOR
 
 
 def _answers(
@@ -97,7 +110,7 @@ def _check_member(
     if error is ErrorCode.GROUP_ID_NOT_FOUND and not knows_epochs(client_version):
         error = ErrorCode.ILLEGAL_GENERATION
     if error is not NO_ERROR:
-        return Refused(error)
+        return _not_a_member(error, request)
     if group is not None and group.members and not in_transaction:
         turn = rebalance.Turn(group, now, node.settings.group_rules)
         rebalance.touch(turn, request.member_id)
@@ -123,7 +136,11 @@ def _check_consumer(
     if in_transaction and not (has_identity and node.settings.fixes.group_fencing):
         return None
     if request.member_id in group.subscriptions and not (in_transaction or knows_epochs(client_version)):
-        return Refused(ErrorCode.UNSUPPORTED_VERSION)
+        return Refused(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "is from a version that does not know the consumer protocol",
+            source="KIP-848, ConsumerGroup.validateOffsetCommit",
+        )
     for offset in request.offsets:
         topic = node.cluster.topics.get(offset.topic)
         if topic is None or offset.partition not in topic.leaders:
@@ -133,8 +150,20 @@ def _check_consumer(
         if error is not NO_ERROR:
             # TxnOffsetCommit has no version that knows of member epochs.
             is_stale = in_transaction and error is ErrorCode.STALE_MEMBER_EPOCH
-            return Refused(ErrorCode.ILLEGAL_GENERATION if is_stale else error)
+            return _not_a_member(ErrorCode.ILLEGAL_GENERATION if is_stale else error, request)
     return None
+
+
+def _not_a_member(error: ErrorCode, request: m.OffsetCommit | m.TxnOffsetCommit) -> Refused:
+    who = f"member {request.member_id!r} in generation {request.generation_id}"
+    if request.member_id == NO_MEMBER:
+        who = "a committer without member id"
+    return Refused(
+        error,
+        f"group {request.group_id} does not accept a commit of {who}",
+        source="KIP-447, ClassicGroup.validateOffsetCommit",
+        table="MEMBERSHIP",
+    )
 
 
 def _errors(
@@ -154,10 +183,11 @@ def commit(node: Node, request: m.OffsetCommit, to: ReplyTo, now: int, client_ve
     """OffsetCommit: committed as soon as the record is in the log."""
     log = group_log(node, request.group_id)
     if isinstance(log, Refused):
+        node.rule(to, log)
         body = m.OffsetCommitReply(partitions=_answers(request, _errors(node, request, log)))
         node.outcome.effects.append(Reply(to, body=body))
         return
-    answers = _written(node, log, request, now, client_version)
+    answers = _written(node, log, request, to, now, client_version)
     node.after(log, (Reply(to, body=m.OffsetCommitReply(partitions=answers)),))
 
 
@@ -165,11 +195,15 @@ def _written(
     node: Node,
     log: GroupLog,
     request: m.OffsetCommit | m.TxnOffsetCommit,
+    to: ReplyTo,
     now: int,
     client_version: ClientVersion,
 ) -> tuple[m.PartitionError, ...]:
     """Append the offsets that have no problem, as one batch; one error per offset of the request."""
-    errors = _errors(node, request, _check_member(node, log, request, now, client_version))
+    refused = _check_member(node, log, request, now, client_version)
+    if refused is not None:
+        node.rule(to, refused, partition=log.partition.key)
+    errors = _errors(node, request, refused)
     good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is NO_ERROR]
     if not good:
         return _answers(request, errors)
@@ -203,13 +237,13 @@ def commit_in_transaction(
     has_place = request.group_id and _has_known_place(node, request)
     log = group_log(node, request.group_id) if has_place else NO_GROUP_ID
     if isinstance(log, Refused):
-        _refuse(node, request, to, log.error)
+        _refuse(node, request, to, log)
         return
     state, asks = log.partition, _asks(node, client_version.transaction_version)
     written = TransactionalOffsets(request.producer_id, request.producer_epoch)
     verdict = judge(state, written, verification_guard=NO_GUARD, checks=node.settings.checks_before_asking)
     if isinstance(verdict, Refused):
-        _refuse(node, request, to, verdict.error)
+        _refuse(node, request, to, verdict, table="BEFORE_ASKING")
     elif not asks or state.is_open(request.producer_id, request.producer_epoch):
         _append(
             node, log, request, to, now, guard=NO_GUARD if asks else UNGUARDED, client_version=client_version
@@ -234,7 +268,7 @@ def commit_in_transaction(
             request=request, to=to, key=state.key, verification_guard=guard, client_version=client_version
         )
         if not ask_coordinator(node, add, why):
-            _refuse(node, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            _refuse(node, request, to, _NO_COORDINATOR)
 
 
 def _has_known_place(node: Node, request: m.TxnOffsetCommit) -> bool:
@@ -270,14 +304,16 @@ def answer_to_add(node: Node, in_flight: InFlightAddOffsets, answer: Answered, n
             client_version=in_flight.client_version,
         )
         return
+    because = f"was not admitted: the transaction coordinator answered {error.name}"
     if error is NO_ERROR:
-        error = ErrorCode.NOT_COORDINATOR
-    _refuse(
-        node,
-        in_flight.request,
-        in_flight.to,
+        error, because = ErrorCode.NOT_COORDINATOR, "was verified for an earlier leadership"
+    refused = Refused(
         in_flight.client_version.downgrade(ADD_ERRORS.get(error, error)),
+        because,
+        source="KIP-890, AddPartitionsToTxnManager",
+        table="ADD_ERRORS",
     )
+    _refuse(node, in_flight.request, in_flight.to, refused)
 
 
 def _append(
@@ -293,14 +329,18 @@ def _append(
     written = TransactionalOffsets(request.producer_id, request.producer_epoch)
     verdict = judge(log.partition, written, verification_guard=guard, checks=node.settings.offset_checks)
     if isinstance(verdict, Refused):
-        _refuse(node, request, to, client_version.downgrade(verdict.error))
+        known = attrs.evolve(verdict, error=client_version.downgrade(verdict.error))
+        _refuse(node, request, to, known, table="OFFSET_CHECKS")
         return
-    answers = _written(node, log, request, now, client_version)
+    answers = _written(node, log, request, to, now, client_version)
     node.after(log, (Reply(to, body=m.TxnOffsetCommitReply(partitions=answers)),))
 
 
-def _refuse(node: Node, request: m.TxnOffsetCommit, to: ReplyTo, error: ErrorCode) -> None:
-    body = m.TxnOffsetCommitReply(partitions=_answers(request, _errors(node, request, Refused(error))))
+def _refuse(
+    node: Node, request: m.TxnOffsetCommit, to: ReplyTo, refused: Refused, *, table: str = ""
+) -> None:
+    node.rule(to, refused, table=table)
+    body = m.TxnOffsetCommitReply(partitions=_answers(request, _errors(node, request, refused)))
     node.outcome.effects.append(Reply(to, body=body))
 
 

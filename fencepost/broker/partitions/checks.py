@@ -89,9 +89,12 @@ Written = BatchHeader | TransactionalOffsets
 
 @attrs.frozen
 class Duplicate:
-    """The batch is in the log already; its retry gets the offset of the first attempt."""
+    """The batch is in the log already, by the first row of CHECKS; its retry gets the offset of the first
+    attempt.
+    """
 
     base_offset: int
+    refused: Refused
 
 
 # --- the Produce request ---------------------------------------------------------------------------------
@@ -147,6 +150,9 @@ REQUEST_CHECKS: Final = (
 """Their arguments: the request, the headers of all batches, the headers of those for existing partitions."""
 
 
+_FRAMING_SOURCE: Final = "ProduceRequest.validateRecords"
+
+
 def header_of(records: Buffer) -> Parsed:
     """The header of the one batch that a partition's records are (ProduceRequest.validateRecords)."""
     try:
@@ -155,9 +161,9 @@ def header_of(records: Buffer) -> Parsed:
         # In Kafka a truncated batch and message formats before 0.11 are INVALID_RECORD, all else is corrupt.
         is_invalid = len(records) < HEADER_SIZE or records[MAGIC_AT] < MAGIC_KAFKA
         error = ErrorCode.INVALID_RECORD if is_invalid else ErrorCode.CORRUPT_MESSAGE
-        return Refused(error, str(problem))
+        return Refused(error, str(problem), source=_FRAMING_SOURCE)
     if header.size != len(records):
-        return Refused(ErrorCode.INVALID_RECORD, "is not exactly one batch")
+        return Refused(ErrorCode.INVALID_RECORD, "is not exactly one batch", source=_FRAMING_SOURCE)
     return header
 
 
@@ -219,6 +225,9 @@ FORM_CHECKS: Final = (
 )
 
 
+FORM: Final = "FORM_CHECKS"
+
+
 @attrs.frozen(kw_only=True)
 class FormRules:
     """What a partition accepts: max.message.bytes, whether each record must have a key, and the timestamps
@@ -250,13 +259,19 @@ def refused_form(
     )
     if True in is_wrong:
         first = FORM_CHECKS[is_wrong.index(True)]
-        return Refused(first.error, first.name)
+        return Refused(first.error, first.name, source=first.source, table=FORM)
     try:
         check_records(records, header)
         if rules.needs_keys and any(record.key is None for record in keyed_records(records, header)):
-            return Refused(ErrorCode.INVALID_RECORD, "holds a record without a key, in a compacted topic")
+            return Refused(
+                ErrorCode.INVALID_RECORD,
+                "holds a record without a key, in a compacted topic",
+                source=FORM_CHECKS[-1].source,
+                table=FORM,
+            )
     except ProtocolViolation as problem:
-        return Refused(FORM_CHECKS[-1].error, str(problem))
+        last = FORM_CHECKS[-1]
+        return Refused(last.error, str(problem), source=last.source, table=FORM)
     return None
 
 
@@ -408,13 +423,13 @@ def judge(
         return None  # neither idempotent nor transactional: there is nothing to compare
     producer = partition.producers.get(written.producer_id, UNKNOWN_PRODUCER)
     refused = first_refusal(checks, partition, written, producer, verification_guard)
-    return refused if refused is None or refused.error else _duplicate(written, producer)
+    return refused if refused is None or refused.error else _duplicate(written, producer, refused)
 
 
-def _duplicate(written: Written, producer: ProducerEntry) -> Duplicate:
+def _duplicate(written: Written, producer: ProducerEntry, refused: Refused) -> Duplicate:
     cached = _repeated(written, producer)
     assert cached is not None, "only a duplicate is answered without an error"
-    return Duplicate(cached.first_offset)
+    return Duplicate(cached.first_offset, refused)
 
 
 # --- a coordinator's marker ------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
         if isinstance(log, Refused) or isinstance(header, Refused):
             problem = log if isinstance(log, Refused) else header
             assert isinstance(problem, Refused), "one of the two is a refusal"
-            node.collect(_part(ticket, index, key, problem.error))
+            _refuse(node, ticket, index, key, problem, table="REQUEST_CHECKS" if problem is refused else "")
             continue
         incoming = Incoming(
             ticket=ticket, index=index, key=key, header=header, records=part.records, acks=request.acks
@@ -115,6 +115,13 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
     if to_add:
         assert request.transactional_id is not None, "a transactional batch without its id was refused above"
         _ask_to_add(node, request.transactional_id, to_add, now, client_version)
+
+
+def _refuse(
+    node: Node, ticket: int, index: int, key: TopicPartition, refused: Refused, *, table: str = ""
+) -> None:
+    node.rule(node.gatherings[ticket].to, refused, table=table, partition=key)
+    node.collect(_part(ticket, index, key, refused.error))
 
 
 def _part(
@@ -146,7 +153,7 @@ def _start_adding(
         log.partition, header, verification_guard=NO_GUARD, checks=node.settings.checks_before_asking
     )
     if isinstance(verdict, Refused):
-        node.collect(_part(incoming.ticket, incoming.index, incoming.key, verdict.error))
+        _refuse(node, incoming.ticket, incoming.index, incoming.key, verdict, table="BEFORE_ASKING")
         return
     guard = partition.start_verification(
         log.partition,
@@ -221,12 +228,16 @@ def answer_to_add(node: Node, in_flight: InFlightAddPartitions, answer: Answered
             meanings = (
                 ADD_ERRORS if in_flight.client_version.transaction_version.adds_implicitly else VERIFY_ERRORS
             )
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER if error is NO_ERROR else meanings.get(error, error)
-            node.collect(
-                _part(
-                    incoming.ticket, incoming.index, incoming.key, in_flight.client_version.downgrade(error)
-                )
+            meant = ErrorCode.NOT_LEADER_OR_FOLLOWER if error is NO_ERROR else meanings.get(error, error)
+            refused = Refused(
+                in_flight.client_version.downgrade(meant),
+                "was verified for an earlier leadership"
+                if error is NO_ERROR
+                else f"was not admitted: the transaction coordinator answered {error.name}",
+                source="KIP-890, AddPartitionsToTxnManager",
+                table="ADD_ERRORS" if meanings is ADD_ERRORS else "VERIFY_ERRORS",
             )
+            _refuse(node, incoming.ticket, incoming.index, incoming.key, refused)
 
 
 # --- appending -------------------------------------------------------------------------------------------
@@ -245,14 +256,22 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
     )
     match verdict:
         case Refused():
+            _rule(node, incoming, verdict)
             part = _part(incoming.ticket, incoming.index, incoming.key, verdict.error)
         case Duplicate():
+            _rule(node, incoming, verdict.refused)
             part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, verdict.base_offset)
         case None:
             header = node.append(log, writable(incoming.records), entries=())
             part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, header.base_offset)
     # Refusals and duplicates wait, too: they were decided by batches that may not be durable yet.
     node.after(log, (part,))
+
+
+def _rule(node: Node, incoming: Incoming, refused: Refused) -> None:
+    """Note the row of a table that keeps a batch out of its log."""
+    to = node.gatherings[incoming.ticket].to
+    node.rule(to, refused, table=refused.table or "CHECKS", partition=incoming.key)
 
 
 def _form_rules(node: Node, topic_name: str, now: int) -> FormRules:

@@ -23,6 +23,7 @@ from fencepost.broker.transactions.state import (
     Rules,
     TransactionDecision,
     Transactions,
+    busy,
     check_identity,
     find,
     known_record,
@@ -104,8 +105,11 @@ def _end_cell(
         refused = check_identity(record, request.producer_id, request.producer_epoch, rules)
         if refused is not None:
             return refused
+    if is_pending:
+        return busy(request.transactional_id)
     if isinstance(cell, ErrorCode):
-        return Refused(cell, f"{request.transactional_id} is in {record.state.title}")
+        because = f"{request.transactional_id} is in {record.state.title}"
+        return Refused(cell, because, source=version.end_source, table=version.end_table)
     return cell
 
 
@@ -151,7 +155,7 @@ def prepare(
     raised_by = int(version.renews_identity) + int(fences)
     raised_by = min(raised_by, 1) if rules.fixes.fences_once else raised_by
     if raised_by > 1 and record.producer_epoch + raised_by > INT16_MAX:
-        return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the epoch would turn negative (KAFKA-19367)")
+        return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the epoch would turn negative", source="KAFKA-19367")
     rotates = version.renews_identity and record.producer_epoch >= LAST_GRANTED_EPOCH
     rotates = rotates and (rules.fixes.rotates_when_fencing or not fences)
     was_open = record.state is ONGOING

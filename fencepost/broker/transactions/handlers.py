@@ -33,11 +33,19 @@ from fencepost.protocol.terms import (
 from fencepost.protocol.transaction_log import TransactionRecord, transaction_batch
 
 NO_PRODUCER_IDS: Final = Refused(
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the node has no producer ids left; the controller grants more"
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    "the node has no producer ids left; the controller grants more",
+    source="RPCProducerIdManager.generateProducerId",
 )
 RECORD_TOO_LARGE: Final = Refused(
     ErrorCode.UNKNOWN_SERVER_ERROR,  # as TransactionStateManager.appendTransactionToLog maps it
     "the record of the transaction is larger than max.message.bytes of its topic",
+    source="TransactionStateManager.appendTransactionToLog",
+)
+NOT_COORDINATOR: Final = Refused(
+    ErrorCode.NOT_COORDINATOR,
+    "this node does not coordinate the transactional id",
+    source="TransactionStateManager.getTransactionState",
 )
 RECORD_RESERVE: Final = 64  # bytes: the producer ids of a rotation, which a later record of it may add
 PARTITION_SIZE_MAX: Final = TOPIC_NAME_LENGTH_MAX + 16  # bytes, in a record, of a partition and its topic
@@ -47,7 +55,7 @@ RECORD_REST_MAX: Final = 2048  # bytes: the batch and its record without partiti
 def coordinator_log(node: Node, transactional_id: str) -> TransactionLog | Refused:
     """The log of the id's coordinator, if this node is the coordinator."""
     key = transactions.log_of(transactional_id, node.coordinators(TRANSACTION_STATE_TOPIC))
-    return node.log_under(Transactions, key) or Refused(ErrorCode.NOT_COORDINATOR)
+    return node.log_under(Transactions, key) or NOT_COORDINATOR
 
 
 def carry_out(node: Node, log: TransactionLog, decision: TransactionDecision, now: int) -> None:
@@ -88,6 +96,7 @@ def _answer(
 ) -> None:
     """Carry out a decision, or refuse. A refusal waits, too: the record that caused it may not survive."""
     if isinstance(decided, Refused):
+        node.rule(to, decided)
         node.after(log, (Reply(to, error=client_version.downgrade(decided.error)),))
     else:
         carry_out(node, log, decided, now)

@@ -28,7 +28,7 @@ from fencepost.broker.transactions.state import (
     busy,
     known_record,
 )
-from fencepost.broker.transactions.tables import Cell, CoordinatorInput
+from fencepost.broker.transactions.tables import MOVE_SOURCE, Cell, CoordinatorInput
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
 from fencepost.protocol.terms import (
@@ -85,6 +85,7 @@ _LOST = (
 
 # TransactionCoordinator.prepareInitProducerIdTransit, TransactionMetadata.prepareIncrementProducerEpoch. Only
 # the producer id is compared while a transaction is open, so even an old epoch aborts it.
+GRANT_SOURCE: Final = "KIP-98, KIP-360, TransactionCoordinator.prepareInitProducerIdTransit"
 GRANTS: Final[GrantTable] = {
     Standing.SETTLED: {
         Expectation.NONE: Grant.NEXT_EPOCH,
@@ -184,11 +185,12 @@ def init_producer_id(
         return _granted(name, to, first, last_epoch=NO_PRODUCER_EPOCH)
     cell = rules.transaction_version.moves[record.state][CoordinatorInput.INIT]
     if isinstance(cell, ErrorCode):
-        return Refused(cell, f"{name} is in {record.state.title}")
+        return Refused(cell, f"{name} is in {record.state.title}", source=MOVE_SOURCE, table="MOVES")
     last_epoch = state.last_epochs.get(name, NO_PRODUCER_EPOCH)
     grant = GRANTS[_standing(cell, record)][_expectation(request, record, last_epoch)]
     if isinstance(grant, ErrorCode):
-        return Refused(grant, f"{name} belongs to {record.producer_id}/{record.producer_epoch}")
+        because = f"{name} belongs to {record.producer_id}/{record.producer_epoch}"
+        return Refused(grant, because, source=GRANT_SOURCE, table="GRANTS")
     if grant is Grant.ABORT_FIRST:
         answer = Reply(to, error=ErrorCode.CONCURRENT_TRANSACTIONS)
         return prepare(

@@ -58,7 +58,11 @@ MARKER_SETTLED: Final = frozenset(
     {NO_ERROR, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 )
 
-_INTERNAL: Final = Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic has no transactions")
+_INTERNAL: Final = Refused(
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+    "is for an internal topic, which has no transactions",
+    source="ReplicaManager.appendRecords",
+)
 
 
 # --- the coordinator ---------------------------------------------------------------------------------------
@@ -189,6 +193,7 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
     for index, (marker, key) in enumerate(targets):
         log = node.log_of(key)
         if isinstance(log, Refused):
+            node.rule(to, log, partition=key)
             node.collect(_marker_part(ticket, index, key, log.error))
             continue
         refused = (
@@ -198,6 +203,8 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
         )
         if refused is None:
             node.append(log, _marker_batch(marker, now), entries=())
+        else:
+            node.rule(to, refused, table="MARKER_CHECKS", partition=key)
         node.after(log, (_marker_part(ticket, index, key, refused.error if refused else NO_ERROR),))
 
 

@@ -23,6 +23,7 @@ from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
 from fencepost.broker.transactions.tables import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
+    MOVE_SOURCE,
     NEWEST,
     ONGOING,
     PREPARE_ABORT,
@@ -45,6 +46,7 @@ from fencepost.protocol.transaction_log import TransactionRecord
 
 PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 COMPLETED: Final = frozenset({COMPLETE_COMMIT, COMPLETE_ABORT})
+IDENTITY_SOURCE: Final = "KIP-98, TransactionCoordinator.validateProducerIdAndEpoch"
 NEVER_DURABLE: Final = INT64_MAX
 RESULT_OF: Final = {PREPARE_COMMIT: TransactionResult.COMMIT, PREPARE_ABORT: TransactionResult.ABORT}
 
@@ -140,7 +142,7 @@ def add_partitions(
         return busy(name)
     cell = rules.transaction_version.moves[found.state][CoordinatorInput.ADD]
     if isinstance(cell, ErrorCode):
-        return Refused(cell, f"{name} is in {found.state.title}")
+        return Refused(cell, f"{name} is in {found.state.title}", source=MOVE_SOURCE, table="MOVES")
     refused = check_identity(found, request.producer_id, request.producer_epoch, rules)
     if refused is not None:
         return refused
@@ -179,18 +181,23 @@ def verify_partitions(
 def find(state: Transactions, name: str) -> TransactionRecord | Refused:
     """The record of an id that has an owner."""
     if not name:
-        return Refused(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        return Refused(ErrorCode.INVALID_REQUEST, "the transactional id is empty", source=IDENTITY_SOURCE)
     record = known_record(state, name)
     if record is None:
         return Refused(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
             f"the transactional id {name} has no owner; call InitProducerId first",
+            source=IDENTITY_SOURCE,
         )
     return record
 
 
 def busy(name: str) -> Refused:
-    return Refused(ErrorCode.CONCURRENT_TRANSACTIONS, f"the last step of {name} is not finished yet")
+    return Refused(
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        f"the last step of {name} is not finished yet",
+        source="KIP-98, TransactionMetadata.pendingState",
+    )
 
 
 def check_identity(
@@ -200,9 +207,15 @@ def check_identity(
     if "fencing" in rules.broken:
         return None
     if producer_id != record.producer_id:
-        return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"the owner is producer {record.producer_id}")
+        return Refused(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            f"the owner is producer {record.producer_id}",
+            source=IDENTITY_SOURCE,
+        )
     if producer_epoch != record.producer_epoch:
-        return Refused(ErrorCode.PRODUCER_FENCED, f"the owner's epoch is {record.producer_epoch}")
+        return Refused(
+            ErrorCode.PRODUCER_FENCED, f"the owner's epoch is {record.producer_epoch}", source=IDENTITY_SOURCE
+        )
     return None
 
 

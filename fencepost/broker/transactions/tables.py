@@ -94,6 +94,8 @@ BUSY = ErrorCode.CONCURRENT_TRANSACTIONS
 _INVALID = ErrorCode.INVALID_TXN_STATE
 _FENCED = ErrorCode.PRODUCER_FENCED
 
+MOVE_SOURCE: Final = "KIP-98, TransactionMetadata.prepareTransitionTo"
+
 # KIP-890 part 2. An abort without a transaction is an empty abort: it raises the epoch, which fences requests
 # of the past that are still on their way (KAFKA-18401, KAFKA-18464).
 END_VERSION_2: Final[EndTable] = {
@@ -173,6 +175,18 @@ class TransactionVersion:
     """Each end raises the epoch and returns it to the producer (KIP-890 part 2)."""
     adds_implicitly: bool
     """Partition leaders add their partition at a transaction's first batch; clients never request it."""
+
+    @property
+    def end_table(self) -> str:
+        """The name of its table of ends."""
+        return "END_VERSION_2" if self.end is END_VERSION_2 else "END_VERSION_0"
+
+    @property
+    def end_source(self) -> str:
+        """Where Kafka has it."""
+        proposal = "KIP-890" if self.end is END_VERSION_2 else "KIP-98"
+        return f"{proposal}, TransactionCoordinator.endTransaction"
+
     persists_identity_history: bool
     """The log stores the producer ids before and after a rotation, so that a new coordinator recognises the
     retry of a request whose answer was lost.

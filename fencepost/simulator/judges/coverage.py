@@ -101,7 +101,7 @@ class CellCounter:
         given: EndInput | CoordinatorInput | None = _ADD
         if isinstance(request, EndTxn):
             generation = served(generation, client_version_of(EndTxn, arrived.version).transaction_version)
-            given = _end_input(record, request, generation)
+            given = end_input(record, request, generation)
         elif isinstance(request, InitProducerId):
             given = CoordinatorInput.INIT
         elif isinstance(request, AddPartitionsToTxn) and request.verify_only:
@@ -123,7 +123,7 @@ class CellCounter:
         self.cells[self.generation.number, before.state, given] += 1
 
 
-def _end_input(record: TransactionRecord, request: EndTxn, generation: TransactionVersion) -> EndInput | None:
+def end_input(record: TransactionRecord, request: EndTxn, generation: TransactionVersion) -> EndInput | None:
     """Which column of the table this EndTxn is; None for a producer that is neither the owner nor was it just
     before.
     """
