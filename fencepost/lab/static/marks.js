@@ -41,9 +41,11 @@ function lifeline(geometry, lane, x, first, last) {
     const [y1, y2] = [(from + 0.5) * unit, (to + 0.5) * unit];
     if (value === "up" || value === null)
       return html`<line class="lifeline" x1=${x} x2=${x} y1=${y1} y2=${y2} />`;
+    const silent = html`<line class="silent" x1=${x} x2=${x} y1=${y1} y2=${y2} />`;
+    if (value === "ended") return silent;
     return html`
       <rect class="silence" x=${x - unit * 0.4} y=${y1} width=${unit * 0.8} height=${Math.max(0, y2 - y1)} />
-      <line class="silent" x1=${x} x2=${x} y1=${y1} y2=${y2} />`;
+      ${silent}`;
   });
 }
 

@@ -103,10 +103,12 @@ function fitting(geometry, full, short, width) {
   return full.length * geometry.letter * 1.1 < width ? full : short;
 }
 
+const SILENT = { down: "crashed", paused: "paused", ended: "finished" };
+
 function participant({ lane, x, state, geometry, onParticipant, side, step }) {
-  const silent = { down: "crashed", paused: "paused" }[state[`participant/${lane}`]];
+  const now = state[`participant/${lane}`];
   const style = { left: `${x - geometry.lane / 2}px`, width: `${geometry.lane}px` };
-  const inside = html`${lane}${silent ? html` <b class="silent-word">${silent}</b>` : null}`;
+  const inside = html`${lane}${SILENT[now] ? html` <b class=${`silent-word ${now}`}>${SILENT[now]}</b>` : null}`;
   if (!onParticipant) return html`<span class="head lane" style=${style}>${inside}</span>`;
   const choose = (event) =>
     onParticipant({ name: lane, step, side, anchor: event.currentTarget.getBoundingClientRect() });

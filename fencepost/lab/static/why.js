@@ -31,7 +31,7 @@ function facts({ error, table, rule, source }) {
   const row = [table, rule].filter(Boolean).join(" · ");
   return [
     ["error", error],
-    ["table", row],
+    [table ? "table" : "rule", row],
     ["source", source],
   ].filter(([, value]) => value);
 }
