@@ -49,7 +49,7 @@ because readers trim by offset.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from typing import Final
 
 import attrs
@@ -66,6 +66,7 @@ from fencepost.spark_bridge.partition_files import (
     find_log_offsets,
     with_listing,
 )
+from fencepost.spark_bridge.side_by_side import side_by_side
 from fencepost.spark_bridge.task_sizes import RANGE_BYTES, TaskSizes
 
 ABORTED_CARRIED: Final = 1_000  # aborted ranges of a cut range; each adds about 20 bytes to its task
@@ -125,11 +126,11 @@ def plan(
     raise.
     """
     planner = _RangePlanner(layout, range_of, follows_transactions, survey)
-    sources = [source for partition in partitions if (source := planner.source(partition)).pieces]
+    sources = [source for source in side_by_side(planner.source, tuple(partitions)) if source.pieces]
     total = sum(source.byte_count for source in sources)
     task_bytes = sizes.task_bytes(total=total, range_count=len(sources))
-    cut = [weighed for source in sources for weighed in planner.cut(source, task_bytes, sizes.max_records)]
-    return list(_packed(cut, task_bytes, sizes))
+    cut = side_by_side(lambda source: planner.cut(source, task_bytes, sizes.max_records), sources)
+    return list(_packed(list(chain.from_iterable(cut)), task_bytes, sizes))
 
 
 @attrs.frozen(kw_only=True)

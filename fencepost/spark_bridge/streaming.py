@@ -27,9 +27,9 @@ below that is decided for good, so a micro-batch that is repeated has the same r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -47,6 +47,7 @@ from fencepost.spark_bridge.options import ReadOptions, check_stream
 from fencepost.spark_bridge.partition_files import DataLoss, LogOffsets, PartitionFiles, with_listing
 from fencepost.spark_bridge.planning import PartitionRange, ReadTask, plan
 from fencepost.spark_bridge.ranges import check_named, lose, readable, starting_offset
+from fencepost.spark_bridge.side_by_side import side_by_side
 from fencepost.spark_bridge.stream_offsets import (
     CLUSTER,
     TOPICS,
@@ -62,6 +63,8 @@ from fencepost.spark_bridge.worker import layout_of, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Result = TypeVar("Result")
 
 
 class LogStream:
@@ -80,7 +83,7 @@ class LogStream:
         """
         partitions = self._partitions(layout)
         check_named(self._options.starting, partitions, "starting")
-        return {partition: with_listing(layout, partition, self._initial) for partition in partitions}
+        return _for_each(layout, partitions, self._initial)
 
     def _initial(self, log: PartitionFiles) -> int:
         bounds = self._surveys.find(log)
@@ -92,10 +95,7 @@ class LogStream:
 
     def latest(self, layout: LogLayout) -> dict[TopicPartition, tuple[int, int]]:
         """The first offset that can be read now and one past the last, per partition."""
-        return {
-            partition: with_listing(layout, partition, self._readable)
-            for partition in self._partitions(layout)
-        }
+        return _for_each(layout, self._partitions(layout), self._readable)
 
     def _readable(self, log: PartitionFiles) -> tuple[int, int]:
         return readable(self._surveys.find(log), self._options)
@@ -170,6 +170,14 @@ class LogStream:
         self._options.report(
             Loss(partition=partition, start=start, end=end, file=place, position=0, reason=told)
         )
+
+
+def _for_each(
+    layout: LogLayout, partitions: Sequence[TopicPartition], use: Callable[[PartitionFiles], Result]
+) -> dict[TopicPartition, Result]:
+    """What `use` returns for the files of each partition."""
+    found = side_by_side(lambda partition: with_listing(layout, partition, use), partitions)
+    return dict(zip(partitions, found, strict=True))
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

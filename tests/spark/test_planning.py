@@ -1,6 +1,7 @@
 """Tasks: how ranges are cut and packed, what each task carries, and files that change before it is read."""
 
 import pickle
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -22,6 +23,7 @@ from fencepost.spark_bridge.partition_files import CorruptLog, DataLoss
 from fencepost.spark_bridge.planning import sweep
 from fencepost.spark_bridge.ranges import plan_batch
 from fencepost.spark_bridge.scanning import RangeScan
+from fencepost.spark_bridge.streaming import LogStream
 from fencepost.spark_bridge.task_sizes import RANGE_BYTES, TaskSizes
 from tests.journal.logs import DIRECTORY, files_of
 from tests.spark.logs import (
@@ -101,6 +103,26 @@ def test_more_cores_get_more_tasks() -> None:
     for parallelism, task_count in ((1, 1), (2, 2), (3, 3), (100, 4)):
         options = parse_options({"path": "unused", "subscribe": "orders"}, parallelism=parallelism)
         assert len(plan_batch(open_layout([storage]), options, report=None)) == task_count
+
+
+@pytest.mark.parametrize("plans", ["a batch", "a stream"])
+def test_partitions_are_planned_side_by_side(plans: str) -> None:
+    """Where files are far away, planning waits for them: for those of several partitions at once."""
+    storage, _ = many_partitions(2)
+    layout, together = open_layout([storage]), threading.Barrier(2, timeout=60)
+    list_files = storage.files
+
+    def listed_by_both(directory: str) -> dict[str, int]:
+        if directory.startswith("orders-"):
+            together.wait()  # BrokenBarrierError if the other one does not come
+        return list_files(directory)
+
+    storage.files = listed_by_both
+    options = parse_options({"path": "unused", "subscribe": "orders"})
+    if plans == "a batch":
+        assert [len(task.ranges) for task in plan_batch(layout, options, report=None)] == [2]
+    else:
+        assert len(LogStream(options).latest(layout)) == 2
 
 
 class TestManyAbortedTransactions:

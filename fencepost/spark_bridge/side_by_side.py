@@ -1,0 +1,33 @@
+"""Calls for many partitions at once, because the files of a partition may be far away.
+
+Rule: the results come in the order of the partitions, and the first error in that order is raised, as if one
+partition had been looked at after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Final, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+THREADS: Final = 8  # they wait for a network together; for files in memory they neither gain nor cost
+
+
+def side_by_side(look_at: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Returns the result for each item; raises what `look_at` raises."""
+    count = min(THREADS, len(items))
+    if count < 2:
+        return [look_at(item) for item in items]
+
+    def look_at_part(number: int) -> list[Result]:
+        return [look_at(item) for item in items[bounds[number] : bounds[number + 1]]]
+
+    # A part for each thread: with a future for each item, planning 1,000 partitions in memory took 0.15 s of
+    # CPU and more, instead of 0.12.
+    bounds = [len(items) * number // count for number in range(count + 1)]
+    with ThreadPoolExecutor(count) as pool:
+        return list(chain.from_iterable(pool.map(look_at_part, range(count))))
