@@ -373,12 +373,12 @@ class FaultPlan:
             nth = f"every {planned.line.every}" if planned.line.every else f"#{when.number}"
             return f"{said}, and it strikes at {nth}"
         if planned.waiting:
-            return f"{said}, and the message that it strikes waits behind a held one"
+            return f"{said}, and the message that it strikes waits for a held one"
         if times:
             return f"{said}, and there was nothing to strike"
         shown = [f"{quoted(str(point))} ({_counted(self.seen[point])})" for point in self._resembling(when)]
         return f"{said}. " + (
-            f"What was reached and resembles it: {'; '.join(shown)}"
+            f"Similar points that were reached: {'; '.join(shown)}"
             if shown
             else "No point was reached at all"
         )

@@ -96,7 +96,7 @@ GROUP_MEMBERS: Final = Limit(
     "1 KiB per member, and its metadata for each protocol; group.max.size counts members",
 )
 
-_FOLLOWING: Final = "`serve --follow` only; the oldest go, and are counted"
+_FOLLOWING: Final = "`serve --follow` only; the oldest are dropped and counted"
 FOLLOWED_STEPS: Final = Limit("steps kept for followers", 20_000, "steps", None, _FOLLOWING)
 FOLLOWED_BYTES: Final = Limit("memory of the steps kept for followers", 16 << 20, "bytes", None, _FOLLOWING)
 FOLLOWED_AT_ONCE: Final = Limit(
@@ -107,10 +107,10 @@ FOLLOWERS: Final = Limit(
     16,
     "connections",
     ErrorCode.POLICY_VIOLATION,
-    "one request for each; pages of one lab share its follower",
+    "each waits with one request; all pages of a lab share one follower",
 )
 FOLLOW_WAIT: Final = Limit(
-    "time that a follower waits for a step", 1_000, "ms", None, "a longer wait is cut to it"
+    "time that a follower waits for a step", 1_000, "ms", None, "a longer wait is shortened to this"
 )
 
 _OF_FIELDS: Final = {

@@ -47,7 +47,7 @@ def bound_sockets(settings: BrokerSettings, *, listens: bool) -> BoundSockets:
     """
     if settings.advertised is None and settings.host in EVERY_ADDRESS:
         raise CannotListen(
-            f"{settings.host!r} stands for every address of this machine, and clients need one that they can "
+            f"{settings.host!r} stands for every address of this machine, but clients need one that they can "
             "connect to; give it as the advertised listener (--advertised-listener HOST:PORT)"
         )
     clients, metrics = _bound(settings.host, settings.port, listens=listens), None

@@ -63,7 +63,7 @@ LISTS: Final = {
 
 # What findings mean.
 SEEKS: Final = "readers that seek with it start at the wrong place"
-REBUILT: Final = "the next start builds it again from the log"
+REBUILT: Final = "the next start rebuilds it from the log"
 MISFILTERED: Final = "readers get records of aborted transactions, or miss committed ones"
 MISLED: Final = "after a restart the broker checks this producer's batches against a wrong state"
 DROPPED: Final = "it is dropped, and the next start reads more of the log"

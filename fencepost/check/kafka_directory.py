@@ -183,7 +183,7 @@ class KafkaFiles(DerivedFiles):
             # Before 4.0 one entry could be about several batches that came together: where the first of them
             # begins, and where the last one ends.
             if first is None or last is None or last < first or not before < entry:
-                what = f"entry {number} is {entry}, but no batch is there that ends with this offset"
+                what = f"entry {number} is {entry}, but no batch there ends with this offset"
                 self.findings.problem(place, what, SEEKS)
                 return
             before = entry

@@ -100,8 +100,8 @@ COMMANDS = (
         "fencepost.cli.fault:wait_for_faults",
         """Wait until faults have struck.
 
-        The exit code is 1 if one has not struck in time; the output then shows the points that resemble its
-        point.
+        The exit code is 1 if a fault has not struck in time; the output then shows similar points that were
+        reached.
         """,
     ),
     (
@@ -138,7 +138,7 @@ COMMANDS = (
         The remaining records keep their offsets.
         """,
     ),
-    ("group", None, "List, describe and delete consumer groups and their offsets."),
+    ("group", None, "List, describe and delete consumer groups; reset and delete their offsets."),
     ("group list", "fencepost.cli.group:list_groups", "List consumer groups."),
     (
         "group describe",
@@ -155,7 +155,7 @@ COMMANDS = (
         """Change the offsets of a group without members.
 
         It prints the new offsets and commits them only with --execute. An offset outside a log is replaced by
-        the nearest one inside, as in Kafka. Give the partitions with --topic or --all-topics, and one goal:
+        the nearest one inside, as in Kafka. Give the partitions with --topic or --all-topics, and one target:
         --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration or --shift-by.
         """,
     ),
@@ -252,8 +252,8 @@ COMMANDS = (
         It finds duplicates and gaps in sequences, data of fenced epochs, markers that contradict the
         coordinator or each other, transactions that hang or are overdue, a last stable offset that does not
         move, and damage. With --acks it also finds acknowledged records that are missing; with --input,
-        --output and --by it compares a topic with the one that it is processed into. The exit code is 1 if it
-        finds a problem. It needs PySpark and Java: pip install 'fencepost[spark,java]'.
+        --output and --by it compares the input topic of an application with its output topic. The exit code
+        is 1 if it finds a problem. It needs PySpark and Java: pip install 'fencepost[spark,java]'.
         """,
     ),
     (
@@ -261,9 +261,9 @@ COMMANDS = (
         "fencepost.cli.export:export",
         """Copy committed records to Parquet files, each exactly once, with Spark. The broker may be running.
 
-        Each export adds a directory with what was committed since the last one; manifest.json, beside the
-        directories, has the offsets. The next export repeats one that was killed. It needs PySpark and Java:
-        pip install 'fencepost[spark,java]'.
+        Each export adds a directory with the records committed since the last one; manifest.json, next to the
+        directories, has the offsets. If an export is killed, the next one repeats it. It needs PySpark and
+        Java: pip install 'fencepost[spark,java]'.
         """,
     ),
     (
@@ -318,7 +318,7 @@ COMMANDS = (
     (
         "lab",
         "fencepost.cli.lab:lab",
-        """Serve a page on which to watch runs, step through them and break them.
+        """Serve a web page to watch runs, step through them and break them.
 
         The page has the bundled scenarios with their lessons, and an editor for others. A click on a message,
         a node or a client adds a fault, and the scenario runs again.

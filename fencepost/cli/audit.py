@@ -52,9 +52,9 @@ def audit(
     acks
         JSON lines with topic, partition, offset and perhaps key of records that were acknowledged.
     source
-        A topic that is processed into another: together with --output and --by.
+        The input topic of an application. Needs --output and --by.
     target
-        The topic with the results.
+        The topic to which the application writes its results.
     by
         A Spark SQL expression over key and value (strings) and headers: what a record and its result have in
         common, such as `value:id` or `key`.
@@ -88,8 +88,8 @@ def _comparison(source: str | None, target: str | None, by: str | None) -> tuple
     given = [name for name, value in named.items() if value]
     if given:
         raise CommandFailed(
-            f"{given[0]} needs the others of --input, --output and --by",
-            then="fencepost audit ./data --input orders --output totals --by key",
+            f"{given[0]} is given, but --input, --output and --by only work together",
+            then="for example: fencepost audit ./data --input orders --output totals --by key",
             code=WRONG_USAGE,
         )
     return None

@@ -45,7 +45,7 @@ class ConfigFile:
         chosen, path = self.profile or os.environ.get(PROFILE_VARIABLE) or None, config_path()
         if path is None:
             if chosen is not None:
-                raise _wrong(f"there is no configuration file, and so no profile {chosen!r}")
+                raise _wrong(f"profile {chosen!r} does not exist: there is no configuration file")
             return
         values = _read(path)
         profiles = _profiles_in(path, values.pop(PROFILE, {}))
@@ -69,7 +69,8 @@ class ConfigFile:
                 raise _wrong(f"{path}: [{key}] is not a command")
             if not is_table and words not in SHARED:
                 raise _wrong(
-                    f"{path}: the key {key} is not {' or '.join(SHARED)}, and is in no table of a command"
+                    f"{path}: unknown key {key}: it is neither {' nor '.join(SHARED)}, "
+                    "nor in a command's table"
                 )
 
 

@@ -184,8 +184,8 @@ def consume(
         all records.
     from_
         Where to start: earliest, latest, an offset, -10 for the last ten records of each partition, a time
-        such as 2026-11-22T13:00 (UTC) or @1795352400000, or -15m for 15 minutes ago. [default: earliest, or
-        where the group has stopped]
+        such as 2026-11-22T13:00 (UTC) or @1795352400000, or -15m for 15 minutes ago. [default: earliest;
+        with --group, the committed offsets of the group]
     until
         Where to stop: before this offset, or before the first record of this time.
     partition

@@ -45,7 +45,7 @@ def export(
     to
         The format of the files.
     topic
-        Only this topic; all but internal ones without it. Repeatable.
+        Only this topic. By default all topics except internal ones. Repeatable.
     accept_loss
         Continue at the log start if records were deleted before their export; the manifest names the gap.
     master

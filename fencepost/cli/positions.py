@@ -140,8 +140,8 @@ def ends_at(admin: Admin, where: Position, has: OffsetRange) -> Offsets:
             return {part: min(offset, has.stable_ends[part]) for part, offset in found.items()}
         case Kind.EARLIEST | Kind.LAST:
             raise CommandFailed(
-                f"--until {where.text} is not an end to read to",
-                then="give an offset, a time or end",
+                f"--until {where.text} is not a position to stop at",
+                then="give an offset, a time, or latest for the current end",
                 code=WRONG_USAGE,
             )
 

@@ -167,9 +167,10 @@ def _goal(options: Mapping[str, int | None]) -> Goal:
     if len(given) != 1:
         what = "none" if not given else " and ".join(goal.option for goal in given)
         raise CommandFailed(
-            f"reset-offsets needs exactly one goal, and got {what}", then=f"give one of {', '.join(options)}",
+            f"reset-offsets needs exactly one target, and got {what}",
+            then=f"give one of {', '.join(options)}",
             code=WRONG_USAGE,
-        )  # fmt: skip
+        )
     return given[0]
 
 

@@ -177,8 +177,8 @@ class KafkaLayout:
         home = self._home(partition)
         if home.high_watermarks is None:
             raise StorageError(
-                f"{home.storage.location} has no {HIGH_WATERMARKS_FILE}, so what of {partition} was "
-                "replicated is not known: copy that file together with the partitions"
+                f"{home.storage.location} has no {HIGH_WATERMARKS_FILE}, so it is unknown how much of "
+                f"{partition} was replicated: copy that file together with the partitions"
             )
         return home.high_watermarks.get(partition, 0)
 

@@ -1222,7 +1222,7 @@ class RemoveFaultsReply:
 
 @value(kw_only=True)
 class Follow:
-    """Wait for the next steps of a broker that lets itself be followed (`fencepost lab --broker`).
+    """Wait for the next steps of a broker that accepts followers (`fencepost lab --broker`).
 
     `run`: of an earlier reply; empty at first. `after`: how many steps of that run the follower has passed.
     `bytes_max`: of the steps in the reply; at least one step comes. `wait_ms`: how long to wait for one.

@@ -441,7 +441,7 @@ class _Planner:
             elif finding.file.endswith(_DERIVED) and finding.file not in plan.derived:
                 plan.derived.add(finding.file)
                 if not plan.log.is_altered:
-                    stake, saved = finding.means, "it is built again from the log"
+                    stake, saved = finding.means, "it is rebuilt from the log"
                     self._report(finding.file, "damaged derived file", finding.what, stake, saved)
         for plan in self.logs.values():
             self._check_snapshots(plan)

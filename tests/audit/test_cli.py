@@ -33,8 +33,11 @@ def test_findings_and_a_summary_as_json(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--by", "key"], "--by needs the others of --input, --output and --by"),
-        (["--input", "orders", "--by", "key"], "--input needs the others"),
+        (["--by", "key"], "--by is given, but --input, --output and --by only work together"),
+        (
+            ["--input", "orders", "--by", "key"],
+            "--input is given, but --input, --output and --by only work together",
+        ),
         (["--acks", "nowhere.jsonl"], "nowhere.jsonl is not a file"),
     ],
 )

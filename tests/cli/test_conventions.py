@@ -213,7 +213,7 @@ def test_the_file_of_the_user_is_read(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("bootstrap = 'a:1'", "the key bootstrap is not bootstrap-server or command-config"),
+        ("bootstrap = 'a:1'", "unknown key bootstrap: it is neither bootstrap-server nor command-config"),
         ("[topics]\npartitions = 3", "[topics] is not a command"),
         ("[topic.make]\npartitions = 3", "[topic.make] is not a command"),
         ("[topic.list]\npartitions = 3", "partitions"),
@@ -278,7 +278,11 @@ def test_only_a_profile_of_the_command_line_wins_over_the_environment(
         ("[profile.a]\n[profile.b]", ["--profile", "a", "--profile=b"], "--profile is given twice"),
         ("profile = 'a'", [], "profile is not a table"),
         ("[profile]\nbootstrap-server = 'a:1'", [], "the key profile.bootstrap-server is not in a profile"),
-        ("[profile.a]\nbootstrap = 'a:1'", [], "the key profile.a.bootstrap is not bootstrap-server or"),
+        (
+            "[profile.a]\nbootstrap = 'a:1'",
+            [],
+            "unknown key profile.a.bootstrap: it is neither bootstrap-server nor",
+        ),
         ("[profile.a.topic.make]\npartitions = 3", [], "[profile.a.topic.make] is not a command"),
     ],
 )
@@ -297,7 +301,7 @@ def test_a_profile_without_a_file_is_an_error(
     monkeypatch.delenv("FENCEPOST_CONFIG")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert run(["topic", "list", "--profile", "test"]) == 2
-    assert "there is no configuration file, and so no profile 'test'" in capsys.readouterr().err
+    assert "profile 'test' does not exist: there is no configuration file" in capsys.readouterr().err
 
 
 def test_what_follows_two_dashes_is_no_option() -> None:

@@ -229,7 +229,7 @@ def test_a_group_with_members_is_not_reset(tool: GroupTool) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "needs exactly one goal, and got none"),
+        ((), 2, "needs exactly one target, and got none"),
         (("--to-earliest", "--to-offset", "0"), 2, "got --to-earliest and --to-offset"),
         (("--to-earliest", "--all-topics"), 2, "--topic or --all-topics"),
         (("--to-earliest", "--execute", "--dry-run"), 2, "not both"),

@@ -298,7 +298,7 @@ def test_what_is_no_position(text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--until", "-5"), "is not an end to read to"),
+        (("--until", "-5"), "is not a position to stop at"),
         (("--until", "5", "--follow"), "leave out one"),
         (("--group", "g", "-p", "0"), "--partition has no meaning"),
         (("--group", "g", "--from", "5"), "the offsets of the group decide"),
