@@ -5,6 +5,8 @@
 
 import { placeAt } from "lab/run.js";
 
+const APART_MAX = 8; // records of one batch that are shown one by one
+
 export const STATES = {
   open: { word: "undecided", sign: "?" },
   committed: { word: "committed", sign: "✓" },
@@ -49,15 +51,38 @@ export function visible(batches, step, log, isolation) {
   return seen.flatMap(records);
 }
 
-// The records of a batch with their offsets; a batch without known values has its text at its first offset.
+// The records of a batch with their offsets. Of a batch with many records, or whose values are not known one by one,
+// there is one entry for all of them.
 export function records(batch) {
-  if (!batch.values.length) return [{ batch, value: batch.text, offset: batch.first }];
-  const dense = batch.values.length === batch.last - batch.first + 1;
-  return batch.values.map((value, place) => ({
-    batch,
-    value,
-    offset: dense ? batch.first + place : batch.first,
-  }));
+  const { values, first, last } = batch;
+  const count = last - first + 1;
+  if (values.length === count && count <= APART_MAX) {
+    return values.map((value, place) => ({ batch, value, offset: first + place, last: first + place }));
+  }
+  const value = values.length === count ? `${values[0]} … ${values.at(-1)}` : values.join(" ") || batch.text;
+  return [{ batch, value, offset: first, last }];
+}
+
+// The newest records and markers that fit into a strip of `limit` cells, and the cell at which an offset stands:
+// half a cell on if it is within a batch that is one cell, -1 if it is before all of them.
+export function strip(batches, limit) {
+  const cells = [];
+  for (const batch of batches.toReversed()) {
+    const inside = batch.kind === "data" ? records(batch) : [markerOf(batch)];
+    if (cells.length + inside.length > limit) break;
+    cells.unshift(...inside);
+  }
+  const cellOf = (offset) => {
+    if (cells.length && offset < cells[0].offset) return -1;
+    const place = cells.findIndex(({ last }) => offset <= last);
+    if (place < 0) return cells.length;
+    return offset <= cells[place].offset ? place : place + 0.5;
+  };
+  return { cells, cellOf };
+}
+
+function markerOf(batch) {
+  return { batch, value: STATES[batch.kind].sign, offset: batch.first, last: batch.last };
 }
 
 // The rules that a record of a batch breaks at a step: it does so from its decision on, or from its append if it

@@ -41,7 +41,7 @@ export function Coordinator({ run, step, state }) {
 }
 
 function Facts({ id, known }) {
-  if (!known) return html`<p class="facts">The coordinator does not know <b>${id}</b> yet.</p>`;
+  if (!known) return html`<p class="more">The coordinator does not know <b>${id}</b>.</p>`;
   const list = (names) => (names?.length ? names.join(", ") : "none");
   return html`
     <dl class="facts">

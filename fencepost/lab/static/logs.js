@@ -1,12 +1,13 @@
 // A strip per partition: each record at its offset, in the colour of its producer and the pattern of its transaction's
 // state, with the last stable offset and the high watermark as pointers that move; and the transaction log in words.
 //
-// Rule: offsets have one width, so a pointer's place is its offset; what does not fit is the oldest, and is counted.
+// Rule: each record and marker has a cell, a batch of many records one for all; a pointer stands where its offset is.
+// What does not fit is the oldest, and is counted.
 
 import { html } from "lab/html.js";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Panel } from "lab/panel.js";
-import { breachesOf, logAt, records, STATES, stateOf } from "lab/batches.js";
+import { breachesOf, logAt, records, STATES, stateOf, strip } from "lab/batches.js";
 import { producerName, producerStyle, shortened, shortName, spaced } from "lab/words.js";
 import { placeAt } from "lab/run.js";
 
@@ -29,56 +30,49 @@ export function Logs({ run, version, step, state }) {
     <//>`;
 }
 
-function Strip({ run, step, partition, state, cells }) {
-  const log = state[`log/${partition}`] ?? { start: 0, end: 0, lso: 0, hw: 0 };
-  const batches = logAt(run, partition, step, cells + 1);
-  const origin = Math.max(log.start ?? 0, log.end - cells, 0);
-  const shown = batches.filter((batch) => batch.last >= origin);
-  const readers = readersOf(run, state, partition);
-  const held = { at: Math.max(log.lso - origin, 0), count: log.hw - Math.max(log.lso, origin) };
+function Strip({ run, step, partition, state, cells: limit }) {
+  const log = state[`log/${partition}`] ?? { end: 0, lso: 0, hw: 0 };
+  const { cells, cellOf } = strip(logAt(run, partition, step, limit), limit);
+  const before = cells.length ? cells[0].offset : 0;
+  const held = Math.max(cellOf(log.lso), 0);
+  const count = Math.max(cellOf(log.hw), 0) - held;
   const name = `Log of ${partition}: last stable offset ${log.lso}, high watermark ${log.hw}`;
   return html`
     <div class="strip">
       <h3>
         ${shortName(partition)}<small class="bounds">LSO ${log.lso} HW ${log.hw}</small>
-        <small>${origin > 0 ? `${origin} before` : ""}</small>
+        <small>${before > 0 ? `${before} before` : ""}</small>
       </h3>
       <ol class="cells" role="list" aria-label=${name}>
-        ${held.count > 0 && html`<li class="held" aria-hidden="true" style=${{ "--at": held.at, "--count": held.count }}></li>`}
-        ${shown.flatMap((batch) => cellsOf(batch, step, origin, run))}
-        ${pointer("lso", "LSO", log.lso - origin, log.lso)}
-        ${pointer("hw", "HW", log.hw - origin, log.hw)}
-        ${readers.map(({ name, offset }) => pointer("reader", name, offset - origin, offset))}
+        ${count > 0 && html`<li class="held" aria-hidden="true" style=${{ "--at": held, "--count": count }}></li>`}
+        ${cells.map((cell, at) => cellElement(run, step, cell, at))}
+        ${pointer("lso", "LSO", cellOf(log.lso), log.lso)}
+        ${pointer("hw", "HW", cellOf(log.hw), log.hw)}
+        ${readersOf(run, state, partition).map(({ name, offset }) => pointer("reader", name, cellOf(offset), offset))}
       </ol>
     </div>`;
 }
 
-function cellsOf(batch, step, origin, run) {
+function cellElement(run, step, { batch, value, offset, last }, at) {
   const state = stateOf(batch, step);
-  const isNew = batch.appended === step;
   const breaches = breachesOf(run, batch, step);
   const { word, sign } = STATES[state];
-  const inside = batch.kind === "data" ? records(batch) : [{ value: sign, offset: batch.first }];
+  const isData = batch.kind === "data";
   const isOwned = batch.producer != null && batch.producer >= 0;
   const by = isOwned ? `, ${producerName(run, batch.producer)} epoch ${batch.epoch}` : "";
-  const kind = `cell ${state} ${isNew ? "new" : ""} ${breaches.length ? "wrong" : ""}`;
-  const said =
-    batch.kind === "data"
-      ? html`${isOwned ? `${batch.producer}/${batch.epoch}` : ""} ${sign}<span class="sr-only">${word}</span>`
-      : batch.kind;
-  return inside
-    .filter(({ offset }) => offset >= origin)
-    .map(
-      ({ value, offset }) => html`
+  const kind = `cell ${state} ${batch.appended === step ? "new" : ""} ${breaches.length ? "wrong" : ""}`;
+  const offsets = offset === last ? `${offset}` : `${offset}-${last}`;
+  const owner = isOwned ? `${batch.producer}/${batch.epoch}` : "";
+  const said = isData ? html`${owner} ${sign}<span class="sr-only">${word}</span>` : batch.kind;
+  return html`
     <li key=${`${batch.index}-${offset}`} class=${kind}
-      style=${{ "--at": offset - origin, "--count": 1, ...producerStyle(run, batch.producer) }}
-      title=${`offset ${offset}: ${value}, ${word}${by}`}>
+      style=${{ "--at": at, "--count": 1, ...producerStyle(run, batch.producer) }}
+      title=${`offset ${offsets}: ${value}, ${word}${by}`}>
       ${breaches.length > 0 && html`<em class="breach-sign">✗ ${shortened(breaches[0].split(" ")[0], RULE)}</em>`}
-      <span class="offset" aria-hidden="true">${offset}</span>
-      <b data-sign=${batch.kind === "data" ? sign : ""}>${value}</b>
+      <span class="offset" aria-hidden="true">${offsets}</span>
+      <b data-sign=${isData ? sign : ""}>${value}</b>
       <small>${said}</small>
-    </li>`,
-    );
+    </li>`;
 }
 
 function pointer(kind, word, at, offset) {

@@ -1,6 +1,7 @@
 // The key moments of a run as a row of buttons: what went wrong and what came of it, at a glance.
 //
-// Rule: taken from the flags of the steps, the weightiest first, and shown in the order of time.
+// Rule: taken from the flags of the steps, the weightiest first, and shown in the order of time. Of a run that goes on,
+// the newest are taken.
 
 import { html } from "lab/html.js";
 import { useMemo } from "preact/hooks";
@@ -9,11 +10,20 @@ import { useName } from "lab/side_name.js";
 import { brief, FLAGS, mainFlag, milliseconds } from "lab/words.js";
 
 const MOST = 6;
-const WEIGHTS = ["violation", "late", "fault", "refusal", "again", "lost"];
+const EACH = 2; // of one kind, before all kinds had their turn
+const WEIGHTS = [
+  { flag: "violation" },
+  { flag: "late" },
+  { flag: "fault", test: /^(crash|restart|kill|pause|resume|power|cut|down|up|isolat|move)/ }, // what silences a lane
+  { flag: "refusal" },
+  { flag: "fault" },
+  { flag: "again" },
+  { flag: "lost" },
+];
 
-export function Moments({ run, version, step, onStep }) {
+export function Moments({ run, version, step, isNewest, onStep }) {
   const name = useName("Key moments");
-  const moments = useMemo(() => momentsOf(run), [run, version]);
+  const moments = useMemo(() => momentsOf(run, isNewest), [run, version, isNewest]);
   if (!moments.length) return null;
   return html`
     <nav class="moments" aria-label=${name} data-testid="moments">
@@ -27,16 +37,20 @@ export function Moments({ run, version, step, onStep }) {
     </nav>`;
 }
 
-function momentsOf(run) {
+function momentsOf(run, isNewest) {
   const found = new Map();
-  for (const flag of WEIGHTS) {
-    for (const number of run.weighty(flag)) {
-      if (found.size >= MOST) break;
-      if (!found.has(number))
-        found.set(number, { number, flag: mainFlag(run.steps[number]), text: noteOf(run, number) });
+  for (const most of [EACH, MOST]) {
+    for (const kind of WEIGHTS) {
+      const all = run.weighty(kind.flag).filter((number) => kind.test?.test(run.steps[number].note) ?? true);
+      const chosen = isNewest ? all.slice(-most) : all.slice(0, most);
+      for (const number of chosen) if (found.size < MOST) found.set(number, momentOf(run, number));
     }
   }
   return [...found.values()].sort((a, b) => a.number - b.number);
+}
+
+function momentOf(run, number) {
+  return { number, flag: mainFlag(run.steps[number]), text: noteOf(run, number) };
 }
 
 function noteOf(run, number) {

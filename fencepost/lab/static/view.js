@@ -58,7 +58,7 @@ export function RunView({
   const hooks = { onMessage, onParticipant };
   const controls = { player, look, filter, setFilter, setHelp, extras: toolbarExtras };
   const settings = html`<${Settings} run=${runs[0]} ...${controls} />`;
-  const shared = { version, timeline, player, look, hooks };
+  const shared = { version, timeline, player, look, hooks, following };
   return html`
     <div class=${`view ${isBeside ? "beside" : "single"} ${aside ? "with-aside" : ""}`}>
       <${Definitions} />
@@ -78,7 +78,7 @@ export function RunView({
     </div>`;
 }
 
-function Side({ run, version, side, timeline, player, look, hooks, children }) {
+function Side({ run, version, side, timeline, player, look, hooks, following, children }) {
   const step = player.steps[side];
   const state = run.at(step);
   const onStep = (number) => player.go(timeline.placeOf(number, side));
@@ -89,7 +89,7 @@ function Side({ run, version, side, timeline, player, look, hooks, children }) {
   return html`
     <${SideName.Provider} value=${name}><div class="side">
       <${Verdict} run=${run} onStep=${onStep}>${children}<//>
-      <${Moments} run=${run} version=${version} step=${step} onStep=${onStep} />
+      <${Moments} run=${run} version=${version} step=${step} isNewest=${following} onStep=${onStep} />
       <${SpaceTime} ...${shown} ...${hooks} ...${picture} side=${side} onStep=${onStep} />
       <div class="panels" tabindex="0" role="group" aria-label=${name ? `Panels, ${name}` : "Panels"}>
         <${Why} ...${shown} side=${side} playing=${player.playing} onStep=${onStep} onMessage=${hooks.onMessage} />
