@@ -14,7 +14,7 @@ STORIES := $(addprefix tests/kafka_bridge/test_,stories.py broken_brokers.py acc
 # Go's and C's clients are tested where their tools are installed.
 ABSENT := $(foreach tool,go kcat,$(if $(shell command -v $(tool)),,--ignore=$(MAVEN)/test_$(tool).py))
 
-.PHONY: help env demo test lint format kafka-clients kafka-jars oracle attack sweep bench docs reference clean
+.PHONY: help env demo test lint format screenshots kafka-clients kafka-jars oracle attack sweep bench docs reference clean
 
 help:
 	@echo 'make env     create the environment in $(VENV) with PYTHON=$(PYTHON)'
@@ -28,6 +28,7 @@ help:
 	@echo 'make sweep   300 kills, 10,000 simulated clusters that lose power, every bit of a directory, 20 kills of a stream; SEED=2'
 	@echo 'make bench   measure client and broker against peers, and the speed of the simulator;'
 	@echo '             after make kafka-jars, Apache Kafka is one of the peers'
+	@echo 'make screenshots  store the pictures of the lab that tests compare with; needs chromium'
 	@echo 'make docs    generate tables and diagrams of the docs, and the blocking client'
 	@echo 'make reference  build the API reference in build/reference/site'
 	@echo 'make clean   remove the environment and every cache'
@@ -87,6 +88,10 @@ bench: env
 	$(BIN)/python -m benchmarks
 
 kafka-jars: $(JARS)
+
+# What changed shows `git diff --stat`, and in what the pictures themselves: look at each.
+screenshots: env
+	FENCEPOST_SCREENSHOTS=renew $(BIN)/pytest tests/lab/browser/test_screenshots.py
 
 docs: env
 	$(BIN)/python -m tools.docs
