@@ -11,7 +11,7 @@ import { breachesOf, logAt, records, STATES, stateOf, strip } from "lab/batches.
 import { producerName, producerStyle, shortened, shortName, spaced } from "lab/words.js";
 import { placeAt } from "lab/run.js";
 
-const [CELL, CELL_MAX, LETTER] = [3.4, 8, 0.66]; // rem: a record's width, at least and at most, and a letter's
+const [CELL, CELL_MAX, LETTER] = [3.4, 9, 0.72]; // rem: a record's width, at least and at most, and a letter's
 const NAMES = 5.4; // rem: the names before the strips
 const RULE = 5; // letters of a broken rule that fit above its record
 const WORDS = 5; // states of a transaction that are shown
