@@ -261,7 +261,7 @@ def _torn(transactions: DataFrame, findings: Findings) -> None:
     order = ("producerId", "markerEpoch", "topic", "partition")
     for row in split.orderBy(*order).collect():
         what = (
-            f"producer {row['producerId']} epoch {row['markerEpoch']}: the transaction is {row['state']} "
-            "here, and has the other outcome in another partition"
+            f"producer {row['producerId']} epoch {row['markerEpoch']} {row['state']} here, and "
+            f"{row['least']} in another partition"
         )
         findings.problem(Place(row["file"], row["firstOffset"]), what, TORN)

@@ -1,6 +1,6 @@
 """The settings of one broker process: where it listens, what it keeps where, and who may connect.
 
-Rule: a frozen value; whoever starts a broker makes it, and nothing changes it while the broker runs.
+Rule: a frozen value, made by the program that starts a broker. Nothing changes it while the broker runs.
 """
 
 from __future__ import annotations
@@ -36,4 +36,4 @@ class BrokerSettings:
     metrics_port: int | None = None  # None: no metrics; 0: any free port
     metrics_host: str = "127.0.0.1"
     observer: Observer | None = None
-    feed: Feed | None = None  # None: nobody can follow this broker
+    feed: Feed | None = None  # None: this broker has no followers

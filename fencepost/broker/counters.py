@@ -64,7 +64,7 @@ class TopicCounts:
 
 
 NOTHING: Final = TopicCounts()
-"""Of a topic that nobody wrote to or read from."""
+"""Of a topic without writes and reads."""
 
 
 @attrs.define(eq=False)

@@ -181,9 +181,9 @@ class Broker:
         not where the broker listens. `node`: settings of the node, by default Kafka's. `override`: settings
         of the broker under their names in Kafka (docs/clients.md), such as {"num.partitions": 3}. `users`:
         passwords by name; then clients must authenticate. `acls`: the text of an ACL file. `tls_cert`,
-        `tls_key`, `tls_client_ca`: PEM files (docs/access.md). `observer`: hears what happens, such as a
+        `tls_key`, `tls_client_ca`: PEM files (docs/access.md). `observer`: is called at each step, such as a
         fencepost.Recording. `feed`: a fencepost.StepFeed lets `fencepost lab --broker` follow this broker;
-        None: nobody can. `faults`: as `fencepost serve --fault` takes them (docs/faults.md).
+        None turns that off. `faults`: as `fencepost serve --fault` takes them (docs/faults.md).
         `metrics_port`: for `/metrics` and `/ready`, on loopback; 0 is any free one (docs/operations.md).
         ValueError if an argument is invalid.
         """

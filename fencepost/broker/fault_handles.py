@@ -1,7 +1,7 @@
 """`broker.faults`: ask a broker for faults, wait until they strike, and end them.
 
-Rule: the same objects serve a broker of this process and a broker process; what differs is the desk behind
-them. Every method may be called from any thread.
+Rule: the same objects serve a broker of this process and a broker process; only the desk that
+they call differs. Every method may be called from any thread.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FaultHandle:
         self._desk.end(self.fault_id)
 
     def remove(self) -> None:
-        """End it, and forget it: it strikes no more, and nobody asks whether it has struck."""
+        """End it and forget it: it strikes no more, and it is no error if it has never struck."""
         self._desk.remove(self.fault_id)
 
     def _state(self) -> DescribedFault:
@@ -117,8 +117,8 @@ class Faults:
 
         `point`: a phrase such as "broker sends EndTxn reply to *"; it may end in `#3` instead of `nth`.
         `nth`: strike only at this time that the point is reached, counted from 1; by default the first.
-        `every`: strike at every `every`-th time instead. `times`: how often `every` strikes at most; 0 is no
-        limit.
+        `every`: strike at every `every`-th time instead. `times`: how often `every` strikes at most; 0 means
+        no limit.
         """
         when = POINTS.read(point)
         if nth is not None:

@@ -104,7 +104,7 @@ _LABELS: Final = {
 
 
 def _no_report(planned: PlannedFault, point: Point) -> None:
-    """Nobody wants to know."""
+    """The default: report nothing."""
 
 
 @attrs.define(eq=False)

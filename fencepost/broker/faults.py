@@ -281,7 +281,7 @@ def _matches(point: Point, reached: Point) -> bool:
 @attrs.define(eq=False)
 class PlannedFault:
     """A fault of this broker: how often its point was reached, and how often it struck. `lasting` is how many
-    of its effects are not undone yet, and `waiting` how many of its messages wait behind one that is held.
+    of its effects are not undone yet, and `waiting` how many of its messages are queued after a held one.
     """
 
     number: int
@@ -334,7 +334,7 @@ class FaultPlan:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody needs to know of any point."""
+        """Whether no fault and no watcher needs any further point."""
         return not self.watchers and all(planned.is_over for planned in self.faults.values())
 
     def named(self, number: int) -> PlannedFault:

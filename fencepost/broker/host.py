@@ -21,8 +21,8 @@ Rule: the appends of a step are written before its effects happen. The process m
 # finished completely, appends first, before the next step begins. A kill between two actions is a legal run:
 # the journal then holds a prefix of the appends, and no effect of a missing append has left the process.
 #
-# A Durable goes to the front of the inbox. It only tells the node what is already true, and it releases
-# answers; behind a queue of requests it would delay them all. It also bounds memory: each Durable empties the
+# A Durable goes to the front of the inbox. It only reports what is already true, and it releases answers;
+# after a queue of requests it would delay them all. It also bounds memory: each Durable empties the
 # node's queue of waiting effects before more requests add to it. StorageFailed and LogStartMoved jump
 # the queue for the same reason: the node must not decide further on a log whose state it does not know.
 #
@@ -217,7 +217,7 @@ def manifest_of(state: Partition) -> ManifestState:
 
 
 def always_open(connection: int) -> bool:
-    """The connections of tests and simulations are never closed behind the host's back."""
+    """The connections of tests and simulations are never closed without the host."""
     return True
 
 
@@ -414,7 +414,7 @@ class Host:
     def _reply_fetched(self, act: ReplyFetched, now: int) -> None:
         """Read the records for a Fetch. If there is no room for them, it waits, and is planned anew then."""
         if act.to.connection != NODE and not self.is_open(act.to.connection):
-            return  # nobody would get the answer
+            return  # its connection is gone
         pool = self.answers_pool
         size_max = act.max_bytes if pool is None else min(act.max_bytes, fetch_share(pool))
         body = fetch.complete_fetch(act, self._journal, self.disk_failed, max_bytes=size_max)

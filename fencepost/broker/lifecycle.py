@@ -91,7 +91,7 @@ def _opened(settings: BrokerSettings, machine: Machine, faults: BrokerFaultInjec
             try:
                 yield _Opened(server, metrics)
             except Exception:
-                server.kill()  # a clean stop would hide the cause behind its own failure
+                server.kill()  # a clean stop would fail, too, and hide the cause
                 raise
             finally:
                 faults.detach()

@@ -1,4 +1,4 @@
-"""Lines of messages that wait behind a held one, for each connection and direction.
+"""Queues of messages after a held one, for each connection and direction.
 
 Rule: a line keeps its order. A message goes on when it is the first and nothing holds it, and a fault that
 strikes a waiting message acts on it then.
@@ -98,7 +98,7 @@ class MessageLines:
         return found
 
     def start(self, key: Line) -> bool:
-        """Whether the caller is to move this line on: nobody else does."""
+        """Whether the caller has to move this line on: no other task is doing it."""
         is_free = key in self._lines and key not in self._moving
         if is_free:
             self._moving.add(key)
@@ -106,7 +106,7 @@ class MessageLines:
 
     def first(self, key: Line) -> InLine | None:
         """The message whose turn it is. It stays in the line until `leave`, so that what arrives meanwhile
-        comes behind it.
+        is queued after it.
         """
         line = self._lines.get(key)
         return None if line is None or line[0].is_held else line[0]

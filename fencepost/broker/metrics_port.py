@@ -1,6 +1,6 @@
-"""The port for monitoring, in plain HTTP: `/metrics` for Prometheus, `/ready` for whoever starts brokers.
+"""The port for monitoring, in plain HTTP: `/metrics` for Prometheus, `/ready` for supervisors.
 
-Rule: it shows and changes nothing, asks nobody for a password, and listens on loopback unless told otherwise.
+Rule: it only reads, has no login, and listens on loopback by default.
 A client that is slow or speaks nonsense costs one of a few connections for a few seconds, or until another
 client needs it.
 """

@@ -3,8 +3,8 @@
 Rule: a result is taken by the trio thread. Nothing but `Journal.sync` runs in these threads.
 """
 
-# Each log is synced as soon as it waits and its last sync is over, so nobody waits for the sync of another
-# log. Whatever is written to a log during its sync shares the next one (group commit).
+# Each log is synced as soon as it waits and its last sync is over, so no log waits for the sync of
+# another. Whatever is written to a log during its sync shares the next one (group commit).
 #
 # `trio.to_thread.run_sync` would do, at three times the CPU: it makes a task and a cancel scope for each
 # sync, and wakes the trio thread once for each. Here one wake-up serves all syncs that have ended by then.

@@ -76,7 +76,7 @@ class Upkeep:
                 self.cleanings[key] = planned
 
     def expire(self, order: ExpireLog, now: int) -> None:
-        """Move the log start behind segments that are too old or too much."""
+        """Move the log start past segments that are too old or exceed the size limit."""
         journal = self.host.writable_journal(order.partition)
         if journal is None:
             return

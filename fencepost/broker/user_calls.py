@@ -1,7 +1,7 @@
 """Functions of a user that a broker calls in its thread: an observer, and what watches its points.
 
-Rule: an error in one of them is the user's, and not a failure of the broker, which goes on without this
-function. Whoever stops the broker gets the error.
+Rule: an error in one of them is the user's, and not a failure of the broker, which continues without this
+function. Stopping the broker raises the error.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from fencepost.protocol.frames import RequestFrame
 
 
 class ObserverFailed(FencepostError):
-    """An observer of a broker, or a function that watches its points, raised the error that is chained. It
-    was not called any more after that.
+    """An observer of a broker, or a function that watches its points, raised an error: the cause of this
+    one. It was not called again.
     """
 
 
 def _no_report(what: str, problem: BaseException) -> None:
-    """Whoever stops the broker gets the error."""
+    """The default: the error is raised when the broker stops."""
 
 
 @attrs.define(eq=False)
@@ -44,7 +44,7 @@ class UserCalls:
             if not is_over:
                 try:
                     call(*arguments)
-                except BaseException as problem:  # noqa: BLE001 - also pytest.fail(), which is no Exception
+                except BaseException as problem:  # noqa: BLE001 - pytest.fail() raises no Exception
                     is_over = True
                     self.failures.append((what, problem))
                     self.report(what, problem)
@@ -72,7 +72,7 @@ def _call(hear: Callable[..., None], *arguments: object) -> None:
 
 @attrs.frozen
 class _Guarded:
-    """An observer behind a guard."""
+    """An observer whose errors are caught."""
 
     observer: Observer
     guard: Callable[..., None]

@@ -62,7 +62,7 @@ def check_logs(storage: StorageReader) -> Findings:
             DerivedFiles(storage, log, closed.get(log.directory), findings).check()
             whole.append(log)
         for segment in log.segments:
-            segment.batches.clear()  # the other checks ask only for what they left behind
+            segment.batches.clear()  # the other checks need only the state after them
     for name in storage.directories():
         if ASIDE in name:
             findings.note(Place(name), "files that were set aside", SET_ASIDE)

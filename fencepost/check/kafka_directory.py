@@ -86,7 +86,7 @@ def check_kafka_directory(directory: KafkaDirectory) -> Findings:
             KafkaFiles(directory.storage, log, None, findings).check()
             whole.append(log)
         for segment in log.segments:
-            segment.batches.clear()  # the other checks ask only for what they left behind
+            segment.batches.clear()  # the other checks need only the state after them
     _check_checkpoints(directory, whole, findings)
     findings.transactional_ids = len(internals.histories)
     if not was_closed:

@@ -1,11 +1,10 @@
 """Every batch of one partition, read and checked one by one: the full scan that all else is compared with.
 
-Rule: shares with the journal nothing but the batch format. Like recovery it stops at the first batch that
-cannot be there, so that one fault is reported once.
+Rule: it shares only the batch format with the journal. Like recovery it stops at the first batch that cannot
+be there, so that one fault is reported once.
 
-A log without such a fault is gone through a second time by its producers: epochs never fall, sequences never
-skip. The log model says what each batch leaves behind, and every batch is compared with what the model says
-before it.
+If a log has no such fault, a second pass checks its producers: epochs never fall, sequences never skip. The
+log model holds the state after each batch, and every batch is compared with the state before it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ RecordReader = Callable[["ScannedBatch", bytes], None]
 
 
 class ScannedBatch(NamedTuple):
-    """A batch where it lies. `marker` is None for data, and for a control batch that is no marker."""
+    """A batch and its place. `marker` is None for data, and for a control batch that is not a marker."""
 
     file: str
     position: int

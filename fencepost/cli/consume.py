@@ -318,7 +318,7 @@ class _PollingReader:
             yield self._poll(retries, ends)
             parts = self.consumer.assignment()
             if ends is not None and parts and all(self.consumer.position(p) >= ends[p] for p in parts):
-                self.consumer.commit({part: ends[part] for part in parts})  # behind the markers at the end
+                self.consumer.commit({part: ends[part] for part in parts})  # after the markers at the end
                 return
             polls = 0 if parts else polls + 1
             if polls == self.polls_max:

@@ -97,7 +97,7 @@ def report(problem: Exception) -> int:
             return report(only)  # a trio nursery wraps the one error of its task
         case CommandFailed():
             what, then, code = str(problem), problem.then, problem.code
-        case RequestTimeout():  # a broker accepted the connection before, so starting one is no advice
+        case RequestTimeout():  # a broker accepted the connection, so do not advise to start one
             what = problem.because
             again = "try again; if it fails again, check the broker at --bootstrap-server"
             then = ADVICE.get(problem.error, again)

@@ -64,7 +64,7 @@ class OffsetLine(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """How far the group is behind; 0 if the log was cut below its offset."""
+        """The group's lag; 0 if the log was cut below its offset."""
         return None if self.current is None or self.end is None else max(self.end - self.current, 0)
 
 
@@ -147,7 +147,7 @@ def describe_group(
 
 
 def total_lag(lines: Iterable[OffsetLine]) -> int:
-    """How far the group is behind in all partitions together."""
+    """The group's lag in all partitions together."""
     return sum(line.lag or 0 for line in lines)
 
 

@@ -170,7 +170,7 @@ def starts_of_last(count: int, has: OffsetRange, ends: Offsets, read: Read) -> O
 
 
 def waiting(has: OffsetRange, parts: Iterable[TopicPartition]) -> str:
-    """The offsets behind open transactions in words; empty if there are none."""
+    """The offsets that open transactions hide, in words; empty if there are none."""
     behind = {part: has.ends[part] - has.stable_ends[part] for part in parts}
     told = [f"{count} of {part}" for part, count in behind.items() if count]
     return ", ".join(told)

@@ -5,10 +5,10 @@ and what is possible, before anything is sent. So no broker has to refuse it, an
 """
 
 # Every public method is made from a script (`shells/clients.py`), and every constructor carries
-# `checks_arguments`, so a parameter is checked because it has an annotation: nobody has to think of it. What
+# `checks_arguments`, so a parameter is checked because it has an annotation, and none can be forgotten. What
 # an annotation allows is compiled at the first call.
 #
-#     int, float, str, bool, a class      an object of this type. True is no number, and NaN no time.
+#     int, float, str, bool, a class      an object of this type. True is not a number, and NaN not a time.
 #     Annotated[int, Range(0, 10)]        and within these limits
 #     X | None, Literal["a", "b"]         one of these
 #     Iterable[X], Mapping[K, V]          each of its items; the call gets a list or a dict of its own, so an

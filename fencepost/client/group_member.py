@@ -353,7 +353,7 @@ class GroupMember:
         if self.state in _IN_BETWEEN:
             because = f"group {self._group.name!r} is between two generations"
             return Failure(RebalanceInProgress, because=because, error=ErrorCode.REBALANCE_IN_PROGRESS)
-        because = f"this consumer is not a member of group {self._group.name!r} any more"
+        because = f"this consumer is no longer a member of group {self._group.name!r}"
         return Failure(CommitFailed, because=because, error=ErrorCode.UNKNOWN_MEMBER_ID)
 
     def commit_refused(self, failure: Failure, generation_id: int) -> Failure:
@@ -519,7 +519,7 @@ class GroupMember:
         self._refresh_at = now + self._settings.metadata_max_age_ms
         assert reply.protocol_name is not None, "a generation has an assignor"
         shares = ASSIGNORS[reply.protocol_name].assign(members, self._counts)
-        # A partition that nobody has yet goes to its new owner when the old one has joined again. A static
+        # A withheld partition goes to its new owner when the old one has joined again. A static
         # member that restarts in between never does so: the coordinator gives the new process the share of
         # the old one, without a rebalance. Then the leader has to begin it. A leader that has restarted
         # does not know what was withheld, so it begins one in any case.

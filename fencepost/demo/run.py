@@ -1,6 +1,6 @@
 """The demonstration from start to end: broker, flights, workers and kills, Spark, result.
 
-Rule: it leaves no process behind. A kill counts as inside a transaction only if the coordinator has an open
+Rule: it leaves no process running. A kill counts as inside a transaction only if the coordinator has an open
 transaction after it.
 """
 

@@ -48,7 +48,7 @@ class CorruptIndex(FencepostError):
 
 
 def without_preallocated(data: bytes, entry_size: int) -> bytes:
-    """The entries of an index file without the zeros behind them: Kafka reserves room for more entries while
+    """The entries of an index file without the zeros after them: Kafka reserves room for more entries while
     it writes to a segment. No entry is all zeros, since the batch at byte 0 has none.
     """
     size = len(data.rstrip(b"\0"))

@@ -192,9 +192,9 @@ def home_of(
     """The directory to read a partition from, None when it is in none of them.
 
     Of several, the one with the highest high watermark of its own: all below it is on every replica in sync,
-    and a replica that lags, or that lost its leadership with records that nobody else has, has a lower one.
-    Where that does not decide, the leader's. Of a partition with one replica it is that one's: another copy
-    is what a move to another broker has left behind.
+    and a replica that lags, or that lost its leadership with records of its own, has a lower one.
+    If several are equal, the leader's. A partition with one replica is read from that replica: any other copy
+    was left by a move to another broker.
     """
     known = None if cluster is None else cluster.partitions.get(partition)
     holders = [each for each in directories if partition in each.partitions]

@@ -2,7 +2,7 @@
 Kafka.
 
 Rule: the two differ only in the questions of `LogLayout`. Segments, indexes, batches and producer snapshots
-are the same files, and whoever reads them does not ask whose they are.
+have the same formats in both, so one reader serves both.
 """
 
 #     question                  Fencepost                       Apache Kafka

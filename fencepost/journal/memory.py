@@ -34,7 +34,7 @@ class MemoryFile:
         del self.content[size:]
 
     def is_in_place(self) -> bool:
-        return True  # nobody but its owner reaches it
+        return True  # only its owner reaches it
 
     def sync(self) -> None:
         """Nothing survives the process, synced or not."""

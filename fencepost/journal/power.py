@@ -14,7 +14,7 @@ Rule: the death of a process loses nothing that it wrote; a power cut loses ever
 # that was created, renamed, replaced or removed stays so, and may be empty. ext4 leaves this when its journal
 # was written and the data was not. simulated.py draws from everything that may happen.
 #
-# Bytes that are there when the machine is made count as synced: nobody can know better.
+# Bytes that are there when the machine is made count as synced: nothing shows whether they were.
 
 from __future__ import annotations
 

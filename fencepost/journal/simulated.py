@@ -218,7 +218,7 @@ class SimulatedStorage(MemoryStorage):
     # --- damage
 
     def content_of(self, path: str) -> bytes | None:
-        """What lies on the disk, whatever a read returns; None if there is no such file."""
+        """What the disk stores, whatever a read returns; None if there is no such file."""
         return super().read_file(path)
 
     def overwrite(self, path: str, at: int, data: bytes) -> None:

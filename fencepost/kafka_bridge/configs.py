@@ -66,7 +66,7 @@ def describe_configs(request: Any, _: int) -> Exchange:
 
 
 def _node_id(name: str) -> int | None:
-    """The node that a resource of type BROKER names, or None if that is no number."""
+    """The node that a resource of type BROKER names, or None if the name is not a number."""
     if name == DEFAULTS_OF_BROKERS:
         return ASKED_NODE
     is_number = name.isascii() and name.isdigit() and len(name) <= len(str(INT32_MAX))

@@ -37,7 +37,7 @@ Respond = Callable[[Sequence[Answer]], Values]
 @attrs.frozen
 class Exchange:
     """Requests for the node, and how their answers become a response. Requests `beside` them follow when
-    the answers are known; nobody waits for theirs.
+    the answers are known; the response does not wait for theirs.
     """
 
     requests: tuple[Request, ...]

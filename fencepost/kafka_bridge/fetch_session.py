@@ -168,7 +168,7 @@ class FetchSession:
             known.high_watermark = NO_OFFSET  # so that the end of the error is news, too
             return True
         if part["records"]:
-            # The partitions that have given records queue up behind the others, so that none is starved.
+            # The partitions that have given records go to the end of the queue, so that none is starved.
             self._partitions[key] = self._partitions.pop(key)
             return True
         return told != (known.high_watermark, known.log_start_offset)

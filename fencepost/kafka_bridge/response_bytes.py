@@ -43,7 +43,7 @@ class ResponseBytes(bytearray):
 
 
 Write = Callable[[ResponseBytes, Any], None]
-"""Puts a value behind the bytes that are there. Times and durations are milliseconds."""
+"""Appends a value to the bytes. Times and durations are milliseconds."""
 
 _FORMATS: Final = {
     "bool": "?",
@@ -125,7 +125,7 @@ def _numbers(parts: list[_Part]) -> Write:
 
     def write(out: ResponseBytes, values: Any) -> None:
         get = values.get
-        out += pack(*[get(name, default) for name, default in wanted])  # MISSING is no number
+        out += pack(*[get(name, default) for name, default in wanted])  # MISSING is not a number
 
     return write
 

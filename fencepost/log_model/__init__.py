@@ -15,8 +15,8 @@ Rule: the package imports the wire formats (`protocol`) and nothing else of Fenc
 #   records of __consumer_offsets ───▶ offsets.OffsetsModel         committed and pending offsets
 #   records of __transaction_state ──▶ transactions                 decisions, and which of them lack a marker
 #
-# `compaction.CompactedLog` is no fold over batches, because it must not know how they were cleaned: from the
-# records that were committed, and when, it tells which of them a reader may miss.
+# `compaction.CompactedLog` is not a fold over batches, because it must not know how they were cleaned: from
+# the committed records and their times it derives which of them a reader may miss.
 #
 # Four use it. `fencepost check` and `fencepost dump --check` read data directories with it, the white-box
 # judge follows every simulated log with it, the model checker derives from it how each record was decided,

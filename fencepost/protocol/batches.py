@@ -199,7 +199,7 @@ def read_framing(data: Buffer, at: int = 0) -> BatchHeader:
     if len(data) - at < HEADER_SIZE:
         raise ProtocolViolation(f"a batch header is cut off after {max(0, len(data) - at)} bytes")
     header = BatchHeader(*HEADER.unpack_from(data, at))
-    # Zeros, as behind the end of a file whose room was reserved, are of no format.
+    # Zeros, as after the end of a preallocated file, have no format.
     if header.magic in OLD_MAGICS and header.batch_length > 0:
         raise OldFormat(header.magic)
     if header.magic not in _MAGICS:
@@ -281,7 +281,7 @@ def covering_batch(*, base_offset: int, next_offset: int, leader_epoch: int) -> 
     """An empty batch in the place of removed ones: of no producer, without a timestamp, and with all of their
     offsets, up to 2^31.
 
-    Compaction and repair leave it behind, so a log without gaps stays one: a gap is always damage. Readers
+    Compaction and repair write it, so logs stay without gaps, and a gap is always damage. Readers
     step over it by its last offset. Kafka keeps empty batches, too, but only the last one of a producer.
     """
     return build_batch(
@@ -397,7 +397,7 @@ def control_type(batch: Buffer, header: BatchHeader) -> int | None:
 
 
 def marker_in(batch: Buffer, header: BatchHeader) -> Marker | None:
-    """The marker in a control batch; None when compaction has emptied it, or when it is no transaction's.
+    """The marker in a control batch; None when compaction has emptied it, or when it ends no transaction.
     ProtocolViolation when it cannot be read.
     """
     if header.magic != MAGIC_KAFKA:

@@ -166,7 +166,7 @@ class ConfigSource(IntEnum):
     BROKER = 4
     """The broker's, in its file or on its command line."""
     DEFAULT = 5
-    """Nobody has set it."""
+    """The default: the setting was not set."""
 
 
 class ConfigOperation(IntEnum):

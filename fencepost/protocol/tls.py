@@ -6,8 +6,8 @@ Rule: version 1.2 or newer. The caller moves the bytes, so broker and clients, b
 # Why not trio.SSLStream: an answer of the broker leaves without an await, at the end of a turn, and the
 # blocking client has no trio. `SSLObject` is what SSLStream wraps, too.
 #
-# A connection that ends without close_notify counts as ended. Frames say their length, so nobody can cut off
-# the end of a message unnoticed.
+# A connection that ends without close_notify counts as ended. Frames carry their length, so a message
+# cannot lose its end unnoticed.
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _check_pem(file: str, wanted: tuple[str, bytes], other: tuple[str, bytes]) -
 
 
 def _no_password() -> str:
-    # Without this, OpenSSL would ask at the terminal, where a broker has nobody to answer.
+    # Without this, OpenSSL would ask for the password at the terminal, and the broker would hang.
     raise ssl.SSLError("the key is encrypted; use a key without a password")
 
 

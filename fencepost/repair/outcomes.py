@@ -11,7 +11,7 @@ Rule: nothing becomes committed without proof. A transaction without one is abor
 # each of these transactions is settled; the first row that applies counts:
 #
 #     proof                                                            what is done
-#     the damage is one batch that is no marker                        nothing: the transaction goes on
+#     the damage is one batch that is not a marker                     nothing: the transaction goes on
 #     its coordinator has it open or prepared, and no marker follows   nothing: its coordinator ends it
 #     it was decided, and its own batches or its marker follow         nothing: the transaction goes on
 #     it was decided by the transaction log, or by another partition   its marker takes a lost offset

@@ -89,7 +89,7 @@ class LostRange:
     end_byte: int
     because: str
     may_hold_markers: bool = True
-    """False if the damage is surely that of one batch that is no marker."""
+    """False if the damage certainly hit one batch, and that batch is not a marker."""
     markers: list[bytearray] = attrs.Factory(list[bytearray])
     """What is written in the place of lost markers, one per offset from `start` on."""
 

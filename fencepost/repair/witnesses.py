@@ -1,7 +1,7 @@
 """What is known of a log before it is read: the offsets that its small files promise, and which records it
 can hold.
 
-Rule: nothing here looks into the log. A damaged small file is no witness.
+Rule: nothing here looks into the log. A damaged small file proves nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Witness(NamedTuple):
 
 def kind_of(partition: TopicPartition, cluster: Cluster) -> Belongs:
     """How to tell the batches of an internal topic from those of other logs: their records can be read, and
-    the names in them lie in this partition. Data may be anything.
+    the names in them hash to this partition. Data may be anything.
     """
     names_in = _NAMES_IN.get(partition.topic)
     if names_in is None:
@@ -93,7 +93,7 @@ def witness_of(storage: StorageReader, partition: TopicPartition, closed: Synced
     start, promised = 0, closed_at or 0
     manifest = storage.read_file(f"{directory}/{MANIFEST}")
     checkpoint = storage.read_file(f"{directory}/{CHECKPOINT}")
-    with suppress(CorruptIndex):  # a damaged one is no witness; `check` finds it
+    with suppress(CorruptIndex):  # a damaged one proves nothing; `check` finds it
         if manifest is not None:
             found = decode_manifest(manifest, directory=directory)
             start, promised = found.log_start_offset, max(promised, found.promised_end(storage.boot_id))

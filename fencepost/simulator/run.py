@@ -74,7 +74,7 @@ JUDGE_FAILED: Final = "a judge failed"
 NOT_LIVE: Final = "liveness"
 FAULT: Final = "fault: "  # begins the mark of each kind of fault
 DAMAGED_PATIENCE: Final = 3_000 * NS_PER_MS  # longer than a request takes that is retried
-UNREACHABLE: Final = 1 << 62  # the end of a log that nobody can read
+UNREACHABLE: Final = 1 << 62  # the end of a log that cannot be read
 ENDED: Final = ("commit: ok", "abort: ok")  # marks of transactions that their process saw the end of
 
 

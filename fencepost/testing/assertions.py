@@ -6,7 +6,7 @@ Rule: a failed assertion names the records, and where they stand: partition, off
 
 # A topic is read twice as its consumers may read it: committed, for the verdict, and only if something is
 # lost uncommitted, too, to say whether an aborted transaction holds it. Reading waits for a stable end. As
-# long as a transaction is open, nobody can say what a topic holds, so that fails, after `timeout` seconds.
+# long as a transaction is open, the content of a topic is undecided, so that fails after `timeout` seconds.
 
 from __future__ import annotations
 

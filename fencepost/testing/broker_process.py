@@ -123,10 +123,10 @@ class BrokerProcess:
         record: bool = False,
     ) -> None:
         """`directory`: for the data, created if it does not exist. `port`: 0 is any free one. `sync`: "none",
-        "commit" or "all", as for a Broker. `advertised_listener`: the HOST:PORT that clients are told to
-        connect to, if it is not where the broker listens. `override`: settings under their names in Kafka
+        "commit" or "all", as for a Broker. `advertised_listener`: the HOST:PORT that the broker gives to
+        clients, if it is not where the broker listens. `override`: settings under their names in Kafka
         (docs/clients.md). `faults`: as `fencepost serve --fault` takes them. `options`: further ones, such as
-        ("--users", "users.toml"). `record`: whether `recording` tells what happens. ValueError if an argument
+        ("--users", "users.toml"). `record`: whether to fill `recording`. ValueError if an argument
         is invalid.
         """
         self.directory = checked_directory(directory)

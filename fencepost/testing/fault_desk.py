@@ -1,4 +1,4 @@
-"""The faults of a broker in another process: the desks behind `fencepost fault` and `BrokerProcess.faults`.
+"""The faults of a broker in another process: the desks of `fencepost fault` and `BrokerProcess.faults`.
 
 Rule: each call is one request on a connection of its own, since the broker may be killed between two calls.
 """

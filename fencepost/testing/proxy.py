@@ -195,7 +195,7 @@ class Proxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close. Without an error, raise FaultNeverStruck if nobody met the proxy, or one of its faults."""
+        """Close. Without an error, raise FaultNeverStruck if the proxy or one of its faults had no effect."""
         self.close()
         if error is None:
             self.require_used()

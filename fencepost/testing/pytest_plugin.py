@@ -1,6 +1,6 @@
 """The pytest plugin: fixtures with a broker and topics, what happened in a failed test, and the sweep.
 
-Rule: whoever does not use it pays nothing: the rest of fencepost is imported by the first fixture or mark.
+Rule: tests that do not use it pay nothing: the first fixture or mark imports the rest of fencepost.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def called(item: pytest.Item) -> Generator[None]:
 def _give_up(item: pytest.Item, fault: str) -> None:
     capture: Any = item.config.pluginmanager.getplugin("capturemanager")
     if capture is not None:
-        capture.suspend_global_capture()  # or nobody would read it
+        capture.suspend_global_capture()  # otherwise pytest would capture it
     print(f"\n{item.nodeid}", file=sys.stderr)
     end_process(fault)
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 MARK: Final = "fencepost_sweep"
 TRIES: Final = 3
-DOWN_MS: Final = 50  # clients notice that the broker is gone, and nobody waits long
+DOWN_MS: Final = 50  # long enough for clients to notice, and short for tests
 TIME_LIMIT_S: Final = 60.0
 RAISE_AGAIN_S: Final = 1.0
 HUNG_EXIT: Final = 1

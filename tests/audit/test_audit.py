@@ -80,12 +80,7 @@ def test_without_a_coordinator_markers_contradict_each_other(spark: SparkSession
     layout = open_layout([DiskStorage(directory, read_only=True)])
     found = audit(spark, layout, [str(directory)], is_in_use=True).found
     assert problems(list(found)) == [
-        (
-            file,
-            0,
-            "producer 0 epoch 1: the transaction is committed here, and has the other outcome in another"
-            + " partition",
-        )
+        (file, 0, "producer 0 epoch 1 committed here, and aborted in another partition")
         for file in (OFFSETS_LOG, ORDERS_LOG)
     ]
 

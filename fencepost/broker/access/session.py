@@ -15,10 +15,10 @@ Rule: before a session is admitted, only ApiVersions and the two SASL requests a
 #     admitted         ILLEGAL_SASL_STATE     ILLEGAL_SASL_STATE                 as the ACLs say
 #
 # Every error before "admitted" ends the connection (SaslServerAuthenticator). Without users there is no SASL,
-# and the TLS handshake admits; then the certificate names the principal, or nobody does.
+# and the TLS handshake admits; then the principal is the name in the certificate, or ANONYMOUS.
 #
 # Which mechanisms there are does not depend on the client, and a client never falls back to another one, so
-# nobody in between can make the two speak a weaker one.
+# an attacker in between cannot downgrade the two to a weaker one.
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def act_on_news(node: Node, now: int) -> None:
             case Assign():
                 if log is not None and log.partition.leader_epoch < change.leader_epoch:
                     node.drop(log, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                node.damaged.discard(change.partition)  # whoever leads it now looks at the disk again
+                node.damaged.discard(change.partition)  # its new leader reads the disk again
                 _lead_if_mine(node, change)
             case Remove():
                 if log is not None:

@@ -67,7 +67,7 @@ def _uniform_alike(given: AssignmentInput) -> dict[str, Partitions]:
     kept = {member: sorted(given.targets[member] & known)[: quotas[member]] for member in members}
     taken = {part for parts in kept.values() for part in parts}
     had = {part for target in given.targets.values() for part in target}
-    # What nobody had comes before what somebody has to give up.
+    # Partitions without an owner come before those that a member has to give up.
     rest = iter(sorted((part in had, part) for part in every if part not in taken))
     added = {member: islice(rest, quotas[member] - len(kept[member])) for member in members}
     return {member: frozenset([*kept[member], *(part for _, part in added[member])]) for member in members}

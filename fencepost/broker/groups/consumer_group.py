@@ -23,7 +23,7 @@ there, and `apply_records` applies them, live and at recovery alike.
 #                                                         -->  epoch 3: you own 2 3
 #
 # The invariant: a partition is assigned to, or still to be revoked by, at most one member. A member gets a
-# partition only when nobody has it, and loses it only when it says so, or when it leaves or is thrown out.
+# partition only when no other member has it, and loses it only when it says so, leaves or is expelled.
 #
 # The member epoch fences as the generation does: a commit with an old epoch is refused, unless the member
 # has owned the partition since then (KIP-1251).
@@ -233,7 +233,7 @@ def with_assignment(group: ConsumerGroup, member_id: str, current: CurrentAssign
 
 
 def without_members(group: ConsumerGroup, member_ids: Collection[str]) -> ConsumerGroup:
-    """The group without these members, and without expressions that nobody subscribes to any more."""
+    """The group without these members, and without expressions that have lost their last subscriber."""
     return without_unused_regexes(
         evolved(
             group,

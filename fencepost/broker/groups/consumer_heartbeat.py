@@ -273,7 +273,7 @@ def _resolved(turn: ConsumerTurn, regex: str, regex_count: int) -> ResolvedRegex
 
 def _refresh_regexes(turn: ConsumerTurn) -> None:
     """Look at all topics again, if there are new ones and the last look is some time ago. Topics that are
-    gone may stay among those of an expression: nobody is assigned what does not exist.
+    gone may stay among those of an expression: assignors skip what does not exist.
     """
     newest = turn.topics.newest_topic_number
     old = {regex: each for regex, each in turn.group.regexes.items() if each.version != newest}
@@ -339,7 +339,7 @@ def leave(turn: ConsumerTurn, request: ConsumerGroupHeartbeat) -> Refused | None
     if request.member_epoch == LEFT_EPOCH:
         remove(turn, {member_id})
         return None
-    # It will return and continue: nobody else gets its partitions until its session ends.
+    # It will return and continue: no other member gets its partitions until its session ends.
     current = turn.group.current(member_id)
     away = attrs.evolve(current, epoch=AWAY_EPOCH, assigned=dict.fromkeys(current.assigned, 0), revoking={})
     turn.group = with_assignment(turn.group, member_id, away)

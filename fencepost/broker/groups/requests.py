@@ -235,7 +235,7 @@ def _assign(turn: Turn, request: m.SyncGroup) -> None:
 
 
 def refuse_assignment(turn: Turn, to: ReplyTo, error: ErrorCode) -> None:
-    """The leader's assignment cannot be written: everybody who waits for it is told, and joins again
+    """The leader's assignment cannot be written: members that wait for it get an error, and join again
     (GroupMetadataManager.resetAndPropagateAssignmentWithError).
     """
     turn.answers.append(refused_sync(to, error))

@@ -238,8 +238,8 @@ def _plan_epoch(node: Node, part: m.LeaderEpochPartition) -> EpochPlan:
 
 def complete_fetch(reply: ReplyFetched, journal: OpenJournal, tell: Tell, *, max_bytes: int) -> m.FetchReply:
     """Read the bytes for each plan, and for read_committed the aborted transactions in them. Only the first
-    batch may exceed the size limits, so that a large one does not block its reader for ever (KIP-74). The
-    operator is told of bytes that cannot be read.
+    batch may exceed the size limits, so that a large one does not block its reader for ever (KIP-74).
+    Bytes that cannot be read are reported to the operator.
     """
     left, has_some = max_bytes, False
     parts: list[m.FetchedPartition] = []

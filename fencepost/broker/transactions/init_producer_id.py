@@ -8,8 +8,8 @@ cell of the table is the grant, or the error that refuses.
 # transaction is open, this is aborted first, and the caller has to retry (CONCURRENT_TRANSACTIONS).
 #
 # A running producer that recovers from an error sends its identity (KIP-360). If it is current, it gets the
-# next epoch. If its first attempt succeeded and only the answer was lost, its epoch is one behind: the note
-# LastEpoch recognises it, and it gets the current identity again. Any other epoch has been replaced:
+# next epoch. If its first attempt succeeded and only the answer was lost, it sends the previous epoch: the
+# note LastEpoch recognises it, and it gets the current identity again. Any other epoch has been replaced:
 # PRODUCER_FENCED.
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ class _Table:
                 pass
 
     def _put(self, cells: list[str], lane: str, glyph: str) -> None:
-        """A glyph in a lane; what has no lane (the network) is told by the words alone."""
+        """A glyph in a lane; what has no lane (the network) is shown by the words alone."""
         if lane in self.columns:
             self._put_at(cells, self.columns[lane], glyph)
 

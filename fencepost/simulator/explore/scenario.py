@@ -137,7 +137,7 @@ def _delays(history: History, messages: Messages, message: DrawnMessage) -> Iter
 
 
 def _drops(messages: Messages) -> Iterator[FaultWords]:
-    """Answers that nobody waited for are lost, and so are requests that were repeated and never came."""
+    """Answers to callers that gave up are lost, and so are retried requests that never arrived."""
     repeated = {message.repeats for message in messages.values()}
     for message in messages.values():
         answered = messages.get(message.event.answers or 0)

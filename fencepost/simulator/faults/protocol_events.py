@@ -167,7 +167,7 @@ class ProtocolEvents:
         channel, message = sent.channel, sent.message
         is_reply = isinstance(message, ReplyMessage)
         kind = PointKind.SENDS_REPLY if is_reply else PointKind.SENDS
-        if kind in self.listeners:  # of most kinds nobody waits for one
+        if kind in self.listeners:  # most kinds have no listener
             self._tell_of_message(ProtocolEvent(kind, channel.source, whom=channel.target), channel, message)
         if is_reply:
             self._replied(channel, message)

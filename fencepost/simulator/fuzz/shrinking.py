@@ -1,7 +1,7 @@
-"""A failing run made small: first its plan, then its choices, as long as it still breaks the same rule.
+"""Shrinks a failing run: first its plan, then its choices, as long as it still breaks the same rule.
 
 Theory of operation. A run is a plan (who works, which faults may strike) and the list of its choices.
-Both are made smaller in turn, until neither changes or the budget of events is spent:
+Both are shrunk in turn, until neither changes or the budget of events is spent:
 
     plan       for each dimension (fewer faults, fewer processes, less work, fewer features), boldest first:
                try the smaller plan with the same choices, then with those of a few other seeds

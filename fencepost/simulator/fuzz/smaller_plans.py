@@ -147,7 +147,7 @@ def _longer(thing: Thing, name: str) -> Iterator[Thing]:
 
 
 def _each(plan: FuzzPlan, name: str, smaller: Callable[[Any], Iterator[Any]]) -> Iterator[FuzzPlan]:
-    """The plan with one of its writers, or one of its members, made smaller."""
+    """Plans in which one writer or one member does less."""
     things = getattr(plan, name)
     for at, thing in enumerate(things):
         for other in smaller(thing):

@@ -286,7 +286,7 @@ def _configs_of(plan: CompactionPlan) -> Iterator[TopicConfig]:
 
 
 def _cleanup_of(plan: FuzzPlan, compaction: CompactionPlan) -> CleanupRules:
-    """What the judges demand. Where clocks jump, nobody can say how long a record has to stay."""
+    """What the judges demand. If clocks jump, how long a record has to stay is unknown."""
     jumps = FaultKind.CLOCK_JUMP in plan.kinds
     return CleanupRules(
         min_compaction_lag_ms=0 if jumps else compaction.min_compaction_lag_ms,

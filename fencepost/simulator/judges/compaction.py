@@ -7,9 +7,9 @@ records Kafka's rules may have removed by then.
 # Theory of operation
 #
 # The rules of black_box.py about single records hold for a compacted topic, too: what is read was written
-# there and did not fail, at one offset, and no reader goes back. As no compaction moves a record, nobody then
-# reads a value after a newer one of its key. What does not hold is that everybody reads everything. So each
-# reader is followed from its beginning:
+# there and did not fail, at one offset, and no reader goes back. As no compaction moves a record, no reader
+# gets a value after a newer one of its key. What does not hold is that every reader gets every record. So
+# each reader is followed from its beginning:
 #
 #     offsets        0      1      2      3      4      5      6
 #     committed      a=1    b=1    a=2    c=1    b~     a=3
@@ -98,7 +98,7 @@ def _compacted(seen: Observations, log: ObservedLog, cleanup: CleanupRules) -> _
             certain.update(dict.fromkeys(places, value))
             records += (record._replace(offset=place) for place in places)
         else:
-            unplaced.append(record)  # it may have replaced others, and nobody must have seen it
+            unplaced.append(record)  # it may have replaced others without having been read
     return _Written(certain, CompactedLog(records, cleanup, unplaced=unplaced))
 
 

@@ -1,8 +1,8 @@
 """What members of consumer groups may own: a partition is with one member of a generation at a time (I17).
 
-A member that was expelled owns its partitions until it hears of it; that is no breach, for the group refuses
-its commits (KIP-447). What would be one: a new owner begins while the old one is a member of the same
-generation and has not given the partition up. Commits of both would be taken.
+An expelled member owns its partitions until it learns that it was expelled. That is not a violation, because
+the group refuses its commits (KIP-447). It is one if a new owner begins while the old one is a member of the
+same generation and has not given the partition up: the group would accept the commits of both.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ compares:
     step ──▶ appends ──▶ PartitionRecord   log model of each partition, bounds, leaders     I1-I4, I11, I12
         │           ├──▶ TransactionBook   records of each coordinator, durable or not      I4-I7, I13
         │           └──▶ OffsetsRecord     committed and pending offsets of each group      I9
-        ├──▶ replies ──▶ AnswerRules       what clients and nodes are told, also again      I7, I13, I15, I16
+        ├──▶ replies ──▶ AnswerRules       replies to clients and nodes, also to retries    I7, I13, I15, I16
         └──▶ after it    bounds that the leader shows, timeouts                             I1, I2, I14
     the end of a run ──▶ judge_end                                                          I8
 

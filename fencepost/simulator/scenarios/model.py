@@ -31,7 +31,7 @@ from fencepost.simulator.scenarios.codec import Between, Key, Lists, OneOf, Pros
 from fencepost.simulator.world.world import WorldSettings
 
 # Every scenario that can be written runs in seconds, and its numbers fit into the fields of the protocol.
-NODES_MAX: Final = 9  # with more, nobody can follow the drawing
+NODES_MAX: Final = 9  # a drawing with more is unreadable
 PARTITIONS_MAX: Final = 100  # of one topic, and of __transaction_state
 TRANSACTION_TIMEOUT_MAX_MS: Final = NodeSettings().transaction_max_timeout_ms
 WORK_MAX: Final = 10_000  # transactions, records and strikes
@@ -261,7 +261,7 @@ class CompactionPlan:
 @attrs.frozen(kw_only=True)
 class FuzzPlan(Brokers):
     """One seed's world, its workload and its faults; everything random in it was decided when it was drawn.
-    The default is the calmest world, in which nobody works.
+    The default is the calmest world, without any work.
     """
 
     latency_us: int = 100

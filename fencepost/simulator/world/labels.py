@@ -44,7 +44,7 @@ UNTOLD: Final = frozenset(
 """Requests by which everybody finds and follows everybody: in a picture they only stand in the way."""
 
 
-VALUES_MAX: Final = 50  # nobody reads more, and to decode a million of them takes long
+VALUES_MAX: Final = 50  # more are unreadable, and decoding a million of them takes long
 
 
 def request_label(request: Request) -> str:

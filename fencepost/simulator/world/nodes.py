@@ -365,5 +365,5 @@ def led_by(host: Host) -> list[TopicPartition]:
 def _is_newest(host: Host, key: TopicPartition, leader_epoch: int) -> bool:
     try:
         return host.directory.journal(key).leader_epoch <= leader_epoch
-    except DamagedLog:  # another node gave it up, and nobody can open it again
+    except DamagedLog:  # another node gave it up, and no node can open it again
         return False

@@ -1,6 +1,6 @@
 """Client processes in a world: machines with their connections, and the script that a process runs.
 
-Rule: a process sees its own clock and what its machines resolved. When it dies, its connections close behind
+Rule: a process sees its own clock and what its machines resolved. When it dies, its connections close after
 what it had sent.
 """
 

@@ -46,13 +46,13 @@ from fencepost.simulator.world.network import Channel, Close, Message, ReplyMess
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
 
-# Transaction records are told as the states of transactions; cluster metadata is not told.
+# Transaction records are shown as states of transactions; cluster metadata is not shown.
 _UNTOLD_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC})
 
 
 @attrs.define(eq=False)
 class Recorder:
-    """What has happened so far. `unseen` are lanes of which nothing is told."""
+    """What has happened so far. `unseen` are lanes that are not shown."""
 
     world: World
     unseen: tuple[str, ...] = ()

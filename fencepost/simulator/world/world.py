@@ -107,7 +107,7 @@ class World:
     # --- time -----------------------------------------------------------------------------------------------
 
     def at(self, time: int, act: Callable[[Any], None], argument: object = None) -> None:
-        """Let `act(argument)` happen at a time (nanoseconds), behind what happens then already."""
+        """Call `act(argument)` at a time (nanoseconds), after what is scheduled for that time already."""
         self.happened += 1
         heappush(self.queue, (time, self.happened, act, argument))
 
@@ -189,7 +189,7 @@ class World:
         self.processes.remove(process)
 
     def move(self, partition: TopicPartition, node_id: int) -> None:
-        """Whoever watches over the cluster wants this partition led by that node; the controller may be
+        """An operator asks the controller to move this partition to that node; the controller may be
         down.
         """
         controller = self.nodes[0]
