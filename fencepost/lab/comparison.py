@@ -1,7 +1,7 @@
 """Two runs side by side, and where they diverge.
 
-Rule: two steps are the same if the same happens at the same participant, whenever that is. A message looks
-the same until the fault strikes that will hit it.
+Rule: two steps are the same if the same happens at the same participant, whenever that is. A message reads
+the same until the fault strikes that will hit it (words.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from itertools import zip_longest
 from typing import TypedDict
 
 from fencepost.lab.document import RunDocument, StepEntry
-
-STRUCK = " ⚡"  # a message is marked from its first step on
 
 
 class ComparedRuns(TypedDict):
@@ -35,4 +33,4 @@ def _divergence(left: list[StepEntry], right: list[StepEntry]) -> tuple[int, int
 
 
 def _what(step: StepEntry) -> tuple[str, str, str]:
-    return step["kind"], step["lane"], step["text"].replace(STRUCK, "")
+    return step["kind"], step["lane"], step["text"]

@@ -117,7 +117,7 @@ def test_moves_end_at_the_first_and_the_last_step() -> None:
 
 
 def test_a_screen_shows_logs_states_readers_and_the_reason() -> None:
-    walk = walk_to("LATE (after its retry")
+    walk = walk_to(", late: after its retry")
     assert walk.move(1)  # the coordinator takes the late commit for the end of the second transaction
     shown = "\n".join(words_of(walk, width=160, height=40))
     assert "late EndTxn" in shown
@@ -144,7 +144,7 @@ def test_a_screen_fits_its_terminal(width: int, height: int) -> None:
 
 
 def test_what_has_no_room_is_counted_and_tab_brings_it_up() -> None:
-    walk = walk_to("LATE (after its retry")
+    walk = walk_to(", late: after its retry")
     before = words_of(walk, height=16)
     assert any("more lines: Tab" in line for line in before)
     assert not any("What readers see" in line for line in before)

@@ -6,18 +6,54 @@ Rule: the runs are those of bundled scenarios and of seeds, so a document that l
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import attrs
 import pytest
 
+from fencepost.broker.contract import Append
 from fencepost.bundled import bundled_scenarios
+from fencepost.lab.details import batch_values
 from fencepost.lab.document import RunDocument, machine
 from fencepost.lab.recordings import record, record_explored, record_result
+from fencepost.protocol.batches import read_header
+from fencepost.protocol.records import build_data_batch
+from fencepost.protocol.terms import TopicPartition
 from fencepost.simulation import explore, read_scenario, run_scenario, scenario, simulate
+from fencepost.simulator.draw.fates import DrawnMessage, note
 from fencepost.simulator.draw.fates import follow as follow_messages
-from fencepost.simulator.draw.fates import milliseconds, sentence
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.runner import record_case
+from fencepost.simulator.world.history import (
+    Appended,
+    Arrived,
+    Bounded,
+    Called,
+    Coordinated,
+    Event,
+    Lost,
+    Sent,
+    Struck,
+    Truncated,
+)
+
+
+def names_in(event: Event, messages: Mapping[int, DrawnMessage]) -> list[str]:
+    """What no sentence about this event may leave out."""
+    match event:
+        case Sent() | Arrived() | Lost():
+            sent = messages[event.number].event
+            return [sent.source, sent.target, sent.label, f"message {event.number}"]
+        case Appended():
+            return [event.node, str(event.partition), event.label, str(event.header.base_offset)]
+        case Coordinated():
+            return [event.node, event.transactional_id, event.record.state.title]
+        case Bounded():
+            return [str(event.partition), str(event.last_stable_offset), str(event.high_watermark)]
+        case Truncated():
+            return [event.node, str(event.partition), str(event.next_offset)]
+        case Called() | Struck():
+            return [event.participant, event.label]
 
 
 def case_of(name: str, variant: int = 1) -> Case:
@@ -29,14 +65,16 @@ def first_cases() -> list[Case]:
 
 
 @pytest.mark.parametrize("case", first_cases(), ids=lambda case: case.scenario.name)
-def test_every_event_is_a_step_in_the_words_of_the_history(case: Case) -> None:
+def test_every_event_is_a_step_in_words_of_its_own(case: Case) -> None:
     recorded, told = record_case(case), record(case)
     events = recorded.history.events
     messages = follow_messages(events)
-    assert [step["at"] for step in told["steps"]] == [event.at for event in events]
-    assert [f"{milliseconds(step['at'])} ms: {step['text']}" for step in told["steps"]] == [
-        sentence(event, messages) for event in events
+    assert [(step["at"], step["note"]) for step in told["steps"]] == [
+        (event.at, note(event, messages)) for event in events
     ]
+    for event, step in zip(events, told["steps"], strict=True):
+        for word in names_in(event, messages):
+            assert word in step["text"], (word, step["text"])
     assert told["passed"] is True
     assert told["end"] == recorded.history.end
     assert json.loads(json.dumps(told)) == told
@@ -160,3 +198,12 @@ def test_consumers_have_their_isolation_level() -> None:
         expected = getattr(part, "isolation_level", None)
         assert kinds[part.name] == ("client", None if expected is None else expected.name.lower())
     assert attrs.asdict(case.cluster)["nodes"] == sum(kind == "node" for kind, _ in kinds.values())
+
+
+def test_bytes_that_are_no_text_become_text() -> None:
+    batch = build_data_batch([b"\xff\xfe<b>", b"\x00\x1b[31m", b""], base_timestamp=0)
+    header = read_header(batch)
+    append = Append(TopicPartition("t", 0), header=header, batch=batch, leader_epoch=0)
+    values = batch_values(append)
+    assert values == ("\ufffd\ufffd<b>", "\x00\x1b[31m", "")
+    assert json.loads(json.dumps(values)) == list(values)

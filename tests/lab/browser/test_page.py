@@ -129,7 +129,7 @@ def test_keys_move_through_a_run(run: RunPage) -> None:
 
 
 def test_panels_show_logs_states_and_readers_after_the_late_commit(run: RunPage) -> None:
-    at = step_of("LATE") + 1
+    at = step_of(", late: ") + 1
     run.by("scrub").fill(str(at))
     run.is_at(at)
     run.sees("panel-logs", "LSO 2", "HW 3", "Prepare Commit")
