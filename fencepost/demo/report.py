@@ -30,6 +30,7 @@ class DemoResult:
     flights: int
     planned_worker_kills: int
     planned_broker_kills: int
+    planned_stream_kills: int
     flights_loaded: int = 0
     delays_committed: int = 0
     duplicates: int = 0
@@ -48,6 +49,9 @@ class DemoResult:
     aborted_transactions: int = 0
     aborted_on_purpose: int = 0
     lost_replies: int = 0
+    stream_kills: int = 0
+    stream_batches: int = 0
+    stream_matches: bool = False
     log_contradictions: int = 0
     seconds: float = 0
 
@@ -60,7 +64,13 @@ class DemoResult:
             flights=plan.flights,
             planned_worker_kills=plan.count(Disruption.KILL_WORKER),
             planned_broker_kills=plan.count(Disruption.KILL_BROKER, Disruption.KILL_BROKER_AT_PREPARE),
+            planned_stream_kills=1 if plan.events and broken is None else 0,
         )
+
+    @property
+    def has_stream(self) -> bool:
+        """Whether a stream runs beside the pipeline. What `broken` turns off does not concern it."""
+        return self.broken is None
 
     @property
     def isolation_level(self) -> str:
@@ -78,7 +88,8 @@ class DemoResult:
             self.flights - self.flights_loaded,
             self.flights - self.delays_committed,
         )
-        return not any(damage) and self.totals_match and self.zombies_fenced == self.zombies
+        is_streamed = self.stream_matches or not self.has_stream
+        return not any(damage) and self.totals_match and is_streamed and self.zombies_fenced == self.zombies
 
     @property
     def disruptions_happened(self) -> bool:
@@ -86,6 +97,7 @@ class DemoResult:
         return (
             self.worker_kills >= self.planned_worker_kills
             and self.broker_kills >= self.planned_broker_kills
+            and self.stream_kills >= self.planned_stream_kills
             and self.lost_replies > 0
             and 2 * self.worker_kills_in_transaction >= self.worker_kills
             and (self.broker_kills_between_prepare_and_complete > 0 or self.planned_broker_kills == 0)
@@ -139,6 +151,7 @@ class DemoResult:
             ("  fenced", self.zombies_fenced, "zombies whose next request was refused",
              self.zombies_fenced != self.zombies),
             ("responses lost", self.lost_replies, "the producer retried its batch each time", False),
+            *self._stream_lines(),
             ("transactions committed", self.committed_transactions, "", False),
             ("transactions aborted", self.aborted_transactions,
              f"{self.aborted_on_purpose} on purpose, the others were interrupted", False),
@@ -146,6 +159,17 @@ class DemoResult:
              False),
             ("contradictions in the log", self.log_contradictions,
              "between the transaction log and the markers", self.log_contradictions > 0),
+        ]  # fmt: skip
+
+    def _stream_lines(self) -> list[tuple[str, object, str, bool]]:
+        if not self.has_stream:
+            return []
+        return [
+            ("streams killed", self.stream_kills,
+             "SIGKILL inside a micro-batch; the next one has the same checkpoint", False),
+            ("  micro-batches", self.stream_batches, "of the aggregation of `flights` by carrier", False),
+            ("  its result is right", self.stream_matches, "it equals the aggregation in one batch",
+             not self.stream_matches),
         ]  # fmt: skip
 
     def sentence(self) -> str:

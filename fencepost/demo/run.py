@@ -29,6 +29,7 @@ from fencepost.demo.plan import (
 )
 from fencepost.demo.processes import ChildProcess, ChildProcesses, DemoBroker, children
 from fencepost.demo.report import DemoResult, ProgressBar, StoryLog
+from fencepost.demo.stream import MICRO_BATCHES, NO_PAUSE
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import TransactionState
 
@@ -42,6 +43,11 @@ class Demo:
     source: Path
     story: StoryLog
     result: DemoResult
+
+    @property
+    def stream(self) -> Path:
+        """The directory with the checkpoint and the result of the stream."""
+        return self.data.parent / "stream"
 
 
 async def perform_unless_stopped(demo: Demo) -> None:
@@ -86,24 +92,29 @@ async def run_pipeline(demo: Demo, processes: ChildProcesses, reader: ChildProce
     broker = DemoBroker(processes, demo.plan, data=demo.data, result=demo.result, story=demo.story)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
-        await load(demo, processes, broker)
-        await reader.tell("warm up")
-        with demo.story.progress("flights become delays", total=demo.plan.flights) as progress:
-            pipeline = Pipeline(
-                demo.plan,
-                broker=broker,
-                children=processes,
-                result=demo.result,
-                story=demo.story,
-                progress=progress,
-            )
-            await pipeline.run()
+        async with trio.open_nursery() as streams:
+            begun, loaded = trio.Event(), trio.Event()
+            if demo.result.has_stream:
+                streams.start_soon(run_stream, demo, processes, begun, loaded)
+            await load(demo, processes, broker, begun)
+            loaded.set()
+            await reader.tell("warm up")
+            with demo.story.progress("flights become delays", total=demo.plan.flights) as progress:
+                pipeline = Pipeline(
+                    demo.plan,
+                    broker=broker,
+                    children=processes,
+                    result=demo.result,
+                    story=demo.story,
+                    progress=progress,
+                )
+                await pipeline.run()
         await broker.stop()
         nursery.cancel_scope.cancel()
 
 
-async def load(demo: Demo, processes: ChildProcesses, broker: DemoBroker) -> None:
-    """Fills the topic `flights`."""
+async def load(demo: Demo, processes: ChildProcesses, broker: DemoBroker, begun: trio.Event) -> None:
+    """Fills the topic `flights`; `begun` is set when it exists and has records."""
     flights = demo.plan.flights
     with demo.story.progress("loading flights", total=flights) as progress:
         loader = await processes.start(
@@ -112,13 +123,48 @@ async def load(demo: Demo, processes: ChildProcesses, broker: DemoBroker) -> Non
         while (said := await loader.hear()) is not None:
             if said["event"] == "sent":
                 progress.reach(said["flights"])
+                begun.set()
         if await loader.wait():
             raise loader.failure()
 
 
+async def run_stream(demo: Demo, processes: ChildProcesses, begun: trio.Event, loaded: trio.Event) -> None:
+    """Runs the streaming aggregation: one process is killed inside a micro-batch, if processes are killed at
+    all, and another one continues from its checkpoint until all flights are read.
+    """
+    result = demo.result
+    await begun.wait()
+    if result.planned_stream_kills:
+        stream = await start_stream(demo, processes, pause_at=1 + demo.plan.seed % 2)
+        said = await stream.hear()
+        if said is None:
+            await stream.wait()
+            raise stream.failure()
+        await stream.end()
+        result.stream_kills += 1
+        demo.story.tell(f"stream killed: inside micro-batch {said['batch']}, which is in no checkpoint")
+    stream = await start_stream(demo, processes, pause_at=NO_PAUSE)
+    await loaded.wait()
+    await stream.tell("finish")
+    while (said := await stream.hear()) is not None:
+        result.stream_batches = said["batches"]
+    if await stream.wait():
+        raise stream.failure()
+    demo.story.tell(f"stream has read all flights in {result.stream_batches} micro-batches")
+
+
+async def start_stream(demo: Demo, processes: ChildProcesses, *, pause_at: int) -> ChildProcess:
+    """Starts a process of the stream on the one checkpoint."""
+    offsets = max(1, demo.plan.flights // MICRO_BATCHES)
+    arguments = (str(demo.data), str(demo.stream), str(offsets), str(pause_at))
+    return await processes.start("stream", "fencepost.demo.stream", *arguments)
+
+
 async def start_reader(demo: Demo, processes: ChildProcesses) -> ChildProcess:
     """Starts the Spark process, which waits for a word before it reads."""
-    arguments = (str(demo.data), str(demo.source), str(demo.plan.flights), demo.result.isolation_level)
+    arguments = [str(demo.data), str(demo.source), str(demo.plan.flights), demo.result.isolation_level]
+    if demo.result.has_stream:
+        arguments.append(str(demo.stream))
     return await processes.start("Spark", "fencepost.demo.verify", *arguments)
 
 

@@ -15,6 +15,7 @@ import attrs
 
 from fencepost.demo.dataset import rows
 from fencepost.demo.plan import DELAYS, FLIGHTS, TOTALS, say, wait_for_word
+from fencepost.demo.stream import collected, result_of, sums_per_carrier
 from fencepost.spark_bridge.session import session
 
 if TYPE_CHECKING:
@@ -82,9 +83,15 @@ def read_totals(spark: SparkSession, data: Path, *, isolation_level: str) -> dic
     return {row["carrier"]: row["total"].asDict() for row in sums}
 
 
+def stream_matches(spark: SparkSession, data: Path, stream: Path) -> bool:
+    """Whether the last result of the stream equals the aggregation of the whole topic in one batch."""
+    flights = read_topic(spark, data, FLIGHTS, isolation_level="read_committed")
+    return result_of(stream) == collected(sums_per_carrier(flights))
+
+
 def main() -> None:
-    """The process: `python -m fencepost.demo.verify DATA FILE FLIGHTS ISOLATION_LEVEL`."""
-    data, file, flights, isolation_level = sys.argv[1:]
+    """The process: `python -m fencepost.demo.verify DATA FILE FLIGHTS ISOLATION_LEVEL [STREAM]`."""
+    data, file, flights, isolation_level, *streams = sys.argv[1:]
     truth = expected_output(rows(Path(file), limit=int(flights)))
     with session("fencepost-demo") as spark:
         wait_for_word()
@@ -92,6 +99,8 @@ def main() -> None:
         loaded = read_topic(spark, Path(data), FLIGHTS, isolation_level=isolation_level).count()
         wait_for_word()
         verdict = judge(spark, Path(data), truth, isolation_level=isolation_level)
+        for stream in streams:
+            verdict["stream_matches"] = stream_matches(spark, Path(data), Path(stream))
         say("verdict", **verdict, flights_loaded=loaded)
 
 

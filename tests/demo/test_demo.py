@@ -59,6 +59,8 @@ def test_every_flight_once_whatever_was_killed(
     assert 2 * said["worker_kills_in_transaction"] >= said["worker_kills"]
     assert said["broker_kills_between_prepare_and_complete"] >= 1
     assert said["zombies"] == said["zombies_fenced"] >= 1
+    assert (said["stream_kills"], said["stream_matches"]) == (1, True)
+    assert said["stream_batches"] > 3
     assert said["uncommitted_visible"] > 0, "without aborted records in the log, read_committed was not tried"
     assert "Exactly once" in words
     assert processes_in(tmp_path) == []
