@@ -7,6 +7,7 @@ import os
 import re
 import webbrowser
 from importlib.util import find_spec
+from threading import Thread
 from typing import Annotated, Final
 
 from cyclopts import Parameter, Token, validators
@@ -86,7 +87,8 @@ def lab(
         print("Keep the address to yourself: whoever has it can run simulations here. Ctrl-C stops the lab.")
         print(json.dumps({"ready": True, "address": address, "pid": os.getpid()}), flush=True)
         if browser:
-            webbrowser.open(address)
+            # A browser in the terminal, or one that is not found, takes its time; the lab serves meanwhile.
+            Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     try:
         trio.run(serve_lab, settings, ready)

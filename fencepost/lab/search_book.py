@@ -98,6 +98,7 @@ class SearchBook:
 
     async def _follow(self, search: PageSearch, described: Mapping[str, Any]) -> None:
         async with worker(self.limits) as started:
+            await started.is_ready()
             await started.ask({"do": "search", "search": dict(described)})
             while PROGRESS in (said := await started.next_answer()):
                 search.progress = said[PROGRESS]

@@ -58,6 +58,7 @@ PORT: Final = 8778
 BODY_BYTES_MAX: Final = 1 << 20
 TOKEN_BYTES: Final = 24
 CONNECTIONS_MAX: Final = 64
+POLICY_VIOLATION: Final = 1008  # RFC 6455: nothing here speaks over a websocket
 HEADERS: Final = {
     "cache-control": "no-store",
     "content-security-policy": "frame-ancestors 'none'",
@@ -102,8 +103,9 @@ class Guard:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":
-            raise RuntimeError(f"the lab speaks no {scope['type']}")
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            return
         refusal = self.refusal(Request(scope))
         if refusal is not None:
             await _answered(*refusal)(scope, receive, _with_headers(send))

@@ -6,6 +6,7 @@ have is an answer, too, and its last one: what a simulation half did is thrown a
 
 # Theory of operation
 #
+#                         ◀──{"ready": null}────── stdout  all modules are loaded: time counts from here on
 #     server (workers.py) ──{"do": "play", ...}──▶ stdin   a thread reads; at its end, the process is over
 #                         ◀──{"progress": ...}──── stdout  only searches, as often as they like
 #                         ◀──{"done": ...}──────── or {"refused": ...}, {"exhausted": ...}, {"failed": ...}
@@ -41,6 +42,7 @@ from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import Scenario, variants
 
 Answer = dict[str, Any]
+READY: Final = "ready"
 DONE: Final = "done"
 REFUSED: Final = "refused"
 EXHAUSTED: Final = "exhausted"
@@ -123,6 +125,7 @@ def serve(inbox: Inbox, answer_to: TextIO) -> None:
         answer_to.write(json.dumps(told) + "\n")
         answer_to.flush()
 
+    tell({READY: None})
     while True:
         line = inbox.lines.get()
         try:

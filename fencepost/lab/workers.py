@@ -10,13 +10,13 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import attrs
 import trio
 
-from fencepost.lab.worker import DONE, EXHAUSTED, FAILED, PROGRESS, REFUSED
+from fencepost.lab.worker import DONE, EXHAUSTED, FAILED, PROGRESS, READY, REFUSED
 from fencepost.protocol.errors import FencepostError
 
 MIB: Final = 1 << 20
@@ -51,6 +51,11 @@ class PlayWorker:
     process: trio.Process
     limits: WorkLimits
     unread: bytearray = attrs.Factory(bytearray)
+
+    async def is_ready(self) -> None:
+        """Wait until it can be asked. Unplayable if it dies before that."""
+        said = await self.next_answer()
+        assert READY in said, f"it says {said} before it was asked"
 
     async def answer_to(self, request: Mapping[str, Any]) -> Any:
         """The answer to a request that is no search."""
@@ -151,6 +156,9 @@ class WorkerPool:
         while True:
             async with worker(self.limits) as started:
                 is_spent = trio.Event()
+                # One that cannot even start is handed out as well: whoever asks it is told that it died.
+                with suppress(Unplayable):
+                    await started.is_ready()
                 await self._give.send((started, is_spent))
                 await is_spent.wait()
 

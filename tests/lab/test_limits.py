@@ -31,6 +31,13 @@ transactions = 2000
 name = "b"
 transactions = 2000
 """
+LARGE_VALUES: Final = [f"{number}{'x' * 100_000}" for number in range(40)]
+LARGE: Final = f"""name = "large"
+[[producer]]
+name = "p"
+script = {[f"send t-0 {value}" for value in LARGE_VALUES]}
+"""
+"""4 MB of records, of which a run and its document have many copies."""
 SHORT: Final = 'name = "short"\n[[producer]]\nname = "p"\nscript = ["send t-0 a"]\n'
 ENDLESS: Final = {"kind": "fuzz", "seeds": 1_000_000}
 
@@ -67,10 +74,24 @@ def test_a_run_that_takes_too_long_is_stopped_and_the_next_one_plays() -> None:
 
 
 def test_a_run_that_takes_too_much_memory_is_stopped_and_the_next_one_plays() -> None:
-    refused = trio.run(with_pool, WorkLimits(seconds_max=300.0, memory_bytes_max=140 * MIB), LONG)
+    refused = trio.run(with_pool, WorkLimits(seconds_max=300.0, memory_bytes_max=200 * MIB), LARGE)
     assert refused.status == 413
-    assert "this needs more than 140 MiB of memory" in str(refused)
+    assert "this needs more than 200 MiB of memory" in str(refused)
     assert "--memory-limit" in str(refused)
+
+
+def test_a_process_that_cannot_start_is_told() -> None:
+    """With so little memory Python itself does not start; the lab says so, and serves on."""
+
+    async def ask() -> Unplayable:
+        async with trio.open_nursery() as nursery:
+            refused = await refusal_of(WorkerPool(WorkLimits(memory_bytes_max=MIB), nursery), SHORT)
+            nursery.cancel_scope.cancel()
+        return refused
+
+    refused = trio.run(ask)
+    assert refused.status == 500
+    assert "the process that played this run died" in str(refused)
 
 
 def test_what_is_wrong_costs_no_process() -> None:
@@ -197,22 +218,34 @@ def test_without_its_packages_the_command_says_what_to_install(
     assert "pip install 'fencepost[lab]'" in said
 
 
-@pytest.mark.parametrize("options", [["--no-browser"], []], ids=["no-browser", "browser"])
-def test_the_browser_opens_the_address_unless_it_shall_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
-) -> None:
-    """A program that stands for the browser writes down what it is given."""
-    opened = tmp_path / "opened"
-    browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\nprintf "%s" "$1" > {opened}.part && mv {opened}.part {opened}\n')
-    browser.chmod(0o755)
-    monkeypatch.setenv("BROWSER", str(browser))
-    with started("lab", "--port", "0", *options) as process:
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pipe from which comes what the browser, for which a program stands, is told to open."""
+    pipe, program = tmp_path / "opened", tmp_path / "browser"
+    os.mkfifo(pipe)
+    program.write_text(f'#!/bin/sh\nprintf "%s" "$1" > {pipe}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(program))
+    return pipe
+
+
+def test_the_browser_opens_the_address(opened: Path) -> None:
+    with started("lab", "--port", "0") as process:
+        assert opened.read_text() == lab_of(process).address
+
+
+def test_no_browser_opens_where_none_shall(opened: Path) -> None:
+    with started("lab", "--port", "0", "--no-browser") as process:
         page = lab_of(process)
         page.play()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    if options:
-        assert not opened.exists()
-    else:
-        assert opened.read_text() == page.address
+    with open(os.open(opened, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as nothing:
+        assert nothing.read() == ""
+
+
+def test_the_limits_are_options() -> None:
+    with lab("--time-limit", "1ms", "--memory-limit", "512") as page:
+        refused = page.ask("/api/play", {"scenario": "late_end_txn"})
+        assert refused.status == 504
+        assert "this takes longer than 0.001 s" in refused.error

@@ -85,6 +85,25 @@ def test_what_is_no_request_is_refused(page: LabProcess) -> None:
     assert page.ask("/api/play").status == 405
 
 
+def test_nothing_speaks_over_a_websocket(page: LabProcess) -> None:
+    upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+    key = {"sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}
+    assert page.ask("/api/play", method="GET", headers={**upgrade, **key}).status == 403
+
+
+def test_markup_is_only_ever_data(page: LabProcess) -> None:
+    evil = "<script>alert(1)</script>"
+    text = f'name = "{evil}"\n[[producer]]\nname = "p"\nscript = ["send t-0 {evil}"]\n'
+    answer = page.ask("/api/play", {"text": text})
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json["document"]["title"] == evil
+    assert answer.json["document"]["batches"][0]["values"] == [evil]
+    for path in (f"/{evil}", f"/api/searches/{evil}", f"/?token={evil}"):
+        refused = page.ask(path.replace("<", "%3C"))
+        assert refused.status in (403, 404)
+        assert b"<script>" not in refused.body
+
+
 def test_every_bundled_scenario_is_listed_and_plays(page: LabProcess) -> None:
     stories = page.answer("/api/scenarios")
     assert len(stories) > 20

@@ -63,6 +63,17 @@ function Lab({ api, scenarios, vocabulary, opening, first }) {
     return () => (isAsked = false);
   }, [asked]);
 
+  useEffect(() => {
+    const press = (event) => {
+      const isTyped = event.target.closest?.("input:not([type=checkbox], [type=radio]), textarea");
+      if (isTyped || !(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z") return;
+      event.preventDefault();
+      (event.shiftKey ? asking.redo : asking.undo)?.();
+    };
+    document.addEventListener("keydown", press);
+    return () => document.removeEventListener("keydown", press);
+  });
+
   const choose = (next) => {
     setBeside(false);
     asking.begin(plain(next));

@@ -23,8 +23,8 @@ export function WhatIf({ api, asking, shown, beside, setBeside, edit, setProblem
             <button aria-label=${`Remove: ${fault}`} title="Remove" onClick=${() => change(altered(asked, { faults: asked.faults.filter((_, each) => each !== place) }))}>✕</button></li>`)}
         </ol>`}
       <div class="row">
-        <button data-testid="undo" disabled=${!undo} onClick=${undo}>↶ Undo</button>
-        <button data-testid="redo" disabled=${!redo} onClick=${redo}>↷ Redo</button>
+        <button data-testid="undo" title="Ctrl+Z" disabled=${!undo} onClick=${undo}>↶ Undo</button>
+        <button data-testid="redo" title="Ctrl+Shift+Z" disabled=${!redo} onClick=${redo}>↷ Redo</button>
         <button data-testid="reset" disabled=${!reset} onClick=${reset}>Start over</button>
       </div>
       ${shown.changes && isChanged && html`<${Outcome} shown=${shown} beside=${beside} />`}
