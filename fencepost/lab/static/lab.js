@@ -39,6 +39,7 @@ function Lab({ api, scenarios, vocabulary, opening, first }) {
   const [isBusy, setBusy] = useState(false);
   const [tab, setTab] = useState("scenarios");
   const [beside, setBeside] = useState(false);
+  const [isOpen, setOpen] = useState(true); // the panel at the side
   const [menu, setMenu] = useState(null);
   const [text, setText] = useState(null); // of the editor, if somebody wrote there
   const search = useSearch(api);
@@ -80,6 +81,7 @@ function Lab({ api, scenarios, vocabulary, opening, first }) {
   };
   const add = (fault) => {
     setTab("whatif");
+    setOpen(true);
     asking.change(altered(asked, { faults: [...asked.faults, fault] }));
   };
   const edit = (toml) => {
@@ -89,7 +91,7 @@ function Lab({ api, scenarios, vocabulary, opening, first }) {
   const open = (found) => {
     setBeside(false);
     if (found.text) choose({ text: found.text });
-    else setShown({ asked, ...shownOf({ document: found.document }) });
+    else setShown({ asked, isTrace: true, ...shownOf({ document: found.document }) });
   };
   const { runs, divergence = null } = beside && shown.runs.length > 1 ? shown : { runs: shown.runs.slice(-1) };
   const story = scenarios.find((each) => each.name === asked.scenario);
@@ -97,7 +99,7 @@ function Lab({ api, scenarios, vocabulary, opening, first }) {
     scenarios: () => html`<${ScenarioList} scenarios=${scenarios} asked=${asked} choose=${choose} edit=${edit} />`,
     whatif: () => html`<${WhatIf} api=${api} asking=${asking} shown=${shown} beside=${beside} setBeside=${setBeside} edit=${edit} setProblem=${setProblem} />`,
     editor: () => html`<${Editor} api=${api} vocabulary=${vocabulary} text=${text ?? asked.text ?? story?.text ?? ""} setText=${setText} play=${(toml, variant) => choose({ text: toml, variant })} />`,
-    search: () => html`<${Searches} search=${search} open=${open} attempt=${attempt} switches=${shown.switches} />`,
+    search: () => html`<${Searches} search=${search} open=${open} attempt=${attempt} switches=${first.switches} />`,
   };
   const aside = html`
     <div class="tabs" role="tablist" aria-label="Lab">
@@ -107,8 +109,10 @@ function Lab({ api, scenarios, vocabulary, opening, first }) {
     </div>
     ${problem && html`<p class="refused" role="alert" data-testid="problem">${problem} <button onClick=${() => setProblem("")} aria-label="Dismiss">✕</button></p>`}
     <div class=${`lab-panel ${tab}`} id="lab-panel" role="tabpanel" aria-labelledby=${`tab-${tab}`} aria-busy=${isBusy ? "true" : "false"}>${panels[tab]()}</div>`;
+  const panelSwitch = html`
+    <button data-testid="toggle-panel" aria-pressed=${isOpen ? "true" : "false"} title="Scenarios, what if, editor and search: show or hide them" onClick=${() => setOpen(!isOpen)}>Lab</button>`;
   return html`
-    <${RunView} runs=${runs} divergence=${divergence} aside=${aside} onMessage=${setMenu} onParticipant=${setMenu} />
+    <${RunView} runs=${runs} divergence=${divergence} aside=${isOpen && aside} toolbarExtras=${panelSwitch} onMessage=${shown.isTrace ? undefined : setMenu} onParticipant=${shown.isTrace ? undefined : setMenu} />
     ${menu && html`<${Menu} chosen=${menu} run=${runs[menu.side]} add=${add} close=${() => setMenu(null)} />`}`;
 }
 

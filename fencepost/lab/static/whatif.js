@@ -8,6 +8,7 @@ import { icon } from "lab/icons.js";
 export function WhatIf({ api, asking, shown, beside, setBeside, edit, setProblem }) {
   const { asked, change, undo, redo, reset } = asking;
   const isChanged = changed(asked) > 0;
+  if (shown.isTrace) return html`<p class="hint">This trace has an order of messages that no fault of a scenario causes, so nothing can be added to it. Choose a scenario first.</p>`;
   return html`
     <div class="whatif">
       ${!isChanged && asked.faults.length === 0 && html`
@@ -41,10 +42,12 @@ export function WhatIf({ api, asking, shown, beside, setBeside, edit, setProblem
 function Outcome({ shown, beside }) {
   const { now_broken: broken, no_longer_broken: healed, visible, still_broken: still } = shown.changes;
   const { divergence } = shown;
+  const missed = shown.runs.at(-1).document.problems.filter((text) => text.startsWith("fault ")); // as the verdict begins
   const stepOf = (rule) => shown.runs.at(-1).document.broken.find((each) => each.rule === rule)?.step;
   return html`
     <section class="outcome" data-testid="outcome" aria-live="polite">
       <h2>What changed</h2>
+      ${missed.map((text) => html`<p key=${text} class="missed">⚠ ${text}</p>`)}
       ${broken.length > 0 && html`
         <ul class="broken-now">${broken.map(({ rule, text }) => html`<li key=${rule}>${icon("violation")} <b>now breaks ${rule}</b>: ${text} ${!beside && link(stepOf(rule))}</li>`)}</ul>`}
       ${healed.length > 0 && html`
