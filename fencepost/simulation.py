@@ -161,12 +161,12 @@ class WorldArguments(TypedDict, total=False):
 
 @attrs.frozen(kw_only=True)
 class FuzzResult:
-    """What many seeds added up to.
+    """The result of many seeds.
 
     `first_seed`, `seeds`: where they began, and how many were run. `found`: those that broke a rule. `known`:
     anomalies that Apache Kafka has as well, each with the number of seeds that saw it. `met`: the same for
-    behaviours of older brokers, each of which ended the run. `transactions`: how many were run in all.
-    `digest`: equal for equal histories. `world`: the arguments for `simulate`.
+    known anomalies of older transaction versions, each of which ended its run. `transactions`: how many were
+    run in all. `digest`: equal for equal histories. `world`: the arguments for `simulate`.
     """
 
     first_seed: int

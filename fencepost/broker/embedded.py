@@ -212,7 +212,7 @@ class Broker:
             faults=tuple(faults),
             metrics_port=metrics_port,
         )
-        """What the arguments amount to."""
+        """The settings that the arguments make."""
         self._injector = injector_of(self.settings)
         self._changes = threading.RLock()
         loop = LoopCalls(lambda: self._token, lambda: self.is_running, self._changes)
@@ -243,8 +243,8 @@ class Broker:
 
     @property
     def advertised_listener(self) -> str | None:
-        """The HOST:PORT that the broker gives to clients, if it is not `address`. A new one holds from the
-        next start on.
+        """The HOST:PORT that the broker gives to clients, if it is not `address`. A new value
+        applies from the next start.
         """
         if self.settings.advertised is None:
             return None

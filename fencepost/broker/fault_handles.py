@@ -39,7 +39,7 @@ class FaultDesk(Protocol):
 
 @attrs.frozen(repr=False)
 class FaultHandle:
-    """One fault of a broker. `fault_id`: its number at the broker. `text`: the line that asked for it."""
+    """One fault of a broker. `fault_id`: its number at the broker. `text`: the line that added it."""
 
     fault_id: int
     text: str
@@ -64,7 +64,7 @@ class FaultHandle:
             raise FaultNeverStruck(missing)
 
     def missing_after(self, timeout: float) -> str:
-        """Wait until it has struck, or for `timeout` seconds; then why it has not, or nothing."""
+        """Wait for the strike, at most `timeout` seconds; return why it has not struck, or an empty text."""
         ends = time.monotonic() + timeout
         while (state := self._state()).struck == 0 and time.monotonic() < ends:
             time.sleep(self._desk.poll_s)
@@ -159,8 +159,8 @@ class Faults:
             raise FaultNeverStruck("\n".join(missing))
 
     def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]:
-        """Call `hear` with each point that the broker reaches, in the broker's thread. The function that is
-        returned ends that. An error of `hear` ends it, too; the broker's stop() then raises ObserverFailed.
+        """Call `hear` with each point that the broker reaches, in the broker's thread. Returns a function
+        that ends this. An error of `hear` ends it, too; the broker's stop() then raises ObserverFailed.
         """
         return self._desk.watch(hear)
 

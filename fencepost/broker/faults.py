@@ -55,11 +55,11 @@ FAULT_LENGTH_MAX: Final = 2_000  # a fault has at most six names, of 249 charact
 
 
 class FaultNeverStruck(FencepostError):
-    """A fault did not strike; the message says how often its point was reached, and what resembles it."""
+    """A fault did not strike; the message says how often its point was reached, and lists similar ones."""
 
 
 class NoSuchFault(FencepostError):
-    """There is no fault of this number; it may have been removed."""
+    """No fault has this number; it may have been removed."""
 
 
 # --- what a broker can play ---------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ class AdminCalls(RequestCalls):
     def alter_topic_configs(self, name: str, configs: Mapping[str, str | None]) -> CallScript[None]:
         """Changes settings of a topic, at once and all of them or none; the others stay.
 
-        `name`: the topic. `configs`: values by Kafka's names. With None, the broker's setting counts again.
+        `name`: the topic. `configs`: values by Kafka's names. With None, the broker's setting applies again.
         RequestFailed when the topic does not exist (UNKNOWN_TOPIC_OR_PARTITION), or a setting is invalid
         (INVALID_CONFIG).
         """
@@ -200,7 +200,7 @@ class AdminCalls(RequestCalls):
         return [node.node_id for node in reply.nodes]
 
     def broker_status(self, broker_id: NodeId | None = None) -> CallScript[m.BrokerStatusReply]:
-        """How a broker is, and what it has done since it started. `broker_id`: by default any broker."""
+        """The health of a broker, and its counters since it started. `broker_id`: by default any broker."""
         target = ANY_NODE if broker_id is None else BrokerAt(broker_id)
         return (yield from self.ask(m.BrokerStatus(), target))
 
@@ -293,8 +293,8 @@ class AdminCalls(RequestCalls):
         return found
 
     def transaction_version(self) -> CallScript[int]:
-        """The `transaction.version` of the cluster: 0, 1 or 2. A producer takes 2 for 2, and 0 for the
-        others.
+        """The `transaction.version` of the cluster: 0, 1 or 2. Give a producer
+        `transaction_version=2` for 2, and 0 for the others.
         """
         return (yield from self.ask(m.ApiVersions(), ANY_NODE)).transaction_version
 
@@ -474,16 +474,16 @@ class AdminCalls(RequestCalls):
     # --- faults ---------------------------------------------------------------------------------------------
 
     def add_fault(self, fault: str) -> CallScript[int]:
-        """Asks the broker for a fault, for the tests of an application; returns its id.
+        """Adds a fault to the broker, for the tests of an application; returns its id.
 
         `fault`: "when POINT do ACTION", in the phrases of scenarios (docs/faults.md). RequestFailed with
-        INVALID_REQUEST if a broker cannot play it.
+        INVALID_REQUEST if a broker cannot inject it.
         """
         reply: m.AddFaultsReply = yield from self.ask(m.AddFaults(faults=(fault,)), ANY_NODE)
         return reply.faults[0].fault_id
 
     def list_faults(self) -> CallScript[list[m.DescribedFault]]:
-        """The faults that the broker was asked for and not told to forget, oldest first."""
+        """The faults that were added to the broker and not removed, oldest first."""
         return list((yield from self.ask(m.ListFaults(), ANY_NODE)).faults)
 
     def end_fault(self, fault_id: FaultId) -> CallScript[None]:
@@ -505,9 +505,9 @@ class AdminCalls(RequestCalls):
     ) -> CallScript[m.FollowReply]:
         """Waits for the next steps of a broker that was started with `--follow`, for pictures of it.
 
-        `run`, `after`: of the steps that came before, as the last reply had them; nothing at first.
-        `bytes_max`: of the steps in the reply. `wait_ms`: how long to wait for a step; a second at most. The
-        `run` of the reply is empty if the broker does not let itself be followed.
+        `run`, `after`: where to continue, from the last reply; leave them out at first. `bytes_max`: the
+        limit for the steps in the reply. `wait_ms`: how long to wait for a step; a second at most. The `run`
+        of the reply is empty if the broker accepts no followers.
         """
         request = m.Follow(run=run, after=after, bytes_max=bytes_max, wait_ms=wait_ms)
         return (yield from self.ask(request, ANY_NODE))

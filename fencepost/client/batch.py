@@ -59,7 +59,7 @@ class RecordMetadata(NamedTuple):
 
 
 OnDelivery = Callable[[ClientError | None, RecordMetadata], object]
-"""Called once when a record is stored or has failed, with its error or None, and its place."""
+"""Called once when a record is stored or has failed, with its error (or None) and its RecordMetadata."""
 
 
 class ProducerRecord(NamedTuple):

@@ -247,7 +247,7 @@ class ProducerCalls:
 
     def overdue(self, after_ms: Milliseconds) -> dict[TopicPartition, ErrorCode]:
         """The partitions with a record that has waited longer than `after_ms` for its acknowledgement. The
-        error says why the oldest one is sent again; NO_ERROR: no broker has answered. Sending goes on.
+        error says why the oldest one is retried; NONE: no broker has answered. The producer keeps trying.
         """
         overdue: dict[TopicPartition, ErrorCode] = {}
         for batch in self._machine.accumulator.overdue(self._driver.now - after_ms):
@@ -306,8 +306,8 @@ class ProducerCalls:
         `timeout_ms`: the limit, None for `max_block_ms`. TransactionAborted when the transaction failed and
         must be aborted. CommitOutcomeUnknown when the commit was sent and no answer arrived in time, or the
         caller was interrupted; this error replaces the cancellation of a task, so that no caller can miss it.
-        KeyboardInterrupt stays what it is, with that error as its cause: CommitOutcomeUnknown, or
-        TransactionAborted if the commit was not sent yet; a note says so if the commit was done.
+        KeyboardInterrupt is raised unchanged, and its cause is CommitOutcomeUnknown, or TransactionAborted if
+        the commit was not sent yet; if the transaction was committed, a note says so.
         """
         # A new connection may be refused while an EndTxn that was sent has no answer: it stays unknown.
         ends_the_wait = (*self._driver.cancelled, AuthenticationFailed)
@@ -323,7 +323,9 @@ class ProducerCalls:
             raise
         except (ClientError, GeneratorExit):
             raise  # the call has its result; or the simulated process was killed
-        except BaseException as interruption:  # Ctrl-C stays what it is, and says what became of the commit
+        except (
+            BaseException
+        ) as interruption:  # Ctrl-C stays a KeyboardInterrupt, with the outcome of the commit
             failure = self._give_up_commit()
             if failure is None:
                 interruption.add_note("Before this interruption, the transaction was committed")

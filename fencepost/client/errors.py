@@ -113,8 +113,8 @@ class OffsetOutOfRange(ClientError):
 
 
 class CommitFailed(ClientError):
-    """This consumer is not a member of the group's generation any more; nothing was committed, and other
-    members may already read its partitions.
+    """This consumer is no longer a member of the group's generation; nothing was committed, and other members
+    may already read its partitions.
     """
 
     advice = "Discard what was read since the last commit; poll() rejoins the group"

@@ -106,7 +106,7 @@ class PendingColumn(Generic[OwnerT]):
 
 class StoredRecords(Sequence[RecordMetadata]):
     """Where the records of one `send_many` are stored, in the order of its columns. A place becomes an object
-    when it is asked for: a program that only counts the records pays per batch.
+    when it is used, so a program that only counts the records pays per batch.
     """
 
     __slots__ = ("_places", "_runs")

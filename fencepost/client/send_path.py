@@ -86,9 +86,9 @@ class SendPath(Generic[OutcomeT]):
 
         `partition`: by default that of the key, or without a key one per batch in turn (KIP-480).
         `timestamp_ms`: since 1970, by default the time at which its batch was opened. `headers`: pairs of a
-        name and bytes or None. `on_delivery`: called once with the record's error or None, and its place, at
-        the latest before flush() returns; it should be quick. BufferFull, RecordTooLarge or UnknownTopic when
-        the record is not accepted.
+        name and bytes or None. `on_delivery`: called once, before flush() returns at the latest, with the
+        record's error (or None) and its RecordMetadata; it should be quick. BufferFull, RecordTooLarge or
+        UnknownTopic when the record is not accepted.
         """
         if self._serializes:
             key, value = self._serialize(key, value)

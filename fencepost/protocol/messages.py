@@ -483,7 +483,7 @@ class ConfigSynonym:
 class DescribedConfig:
     """A setting that is in force. `name`: Kafka's name of it. `value`: as text. `source`: where the value
     comes from. `config_type`: what the text stands for. `is_read_only`: it cannot be altered while the broker
-    runs. `synonyms`: every value that it has, first the one that counts.
+    runs. `synonyms`: every value that it has, the one in force first.
     """
 
     name: str
@@ -722,7 +722,7 @@ class DescribeTransactions:
 
 @value(kw_only=True)
 class TransactionDescription:
-    """A transactional id. `error`: with one, there is nothing else to describe. `state`: that of its newest
+    """A transactional id. `error`: with one, the other fields mean nothing. `state`: that of its newest
     transaction. `timeout_ms`: that of its producer. `start_ms`: since 1970; -1 before the first partition.
     `partitions`: those of the open transaction; in PREPARE_* states those that still lack a marker.
     """
@@ -1160,8 +1160,8 @@ class ConsumerGroupDescribeReply:
 
 @value(kw_only=True)
 class DescribedFault:
-    """A fault of a broker. `fault`: the line that asked for it. `struck`, `reached`: how
-    often it struck, and its point was reached. `is_lasting`: what it did still goes on, such as a pause.
+    """A fault of a broker. `fault`: the line that added it. `struck`, `reached`: how often it
+    struck, and its point was reached. `is_lasting`: its effect has not ended, such as a pause.
     `missing`: why it has not struck; empty once it has.
     """
 
@@ -1182,7 +1182,7 @@ class AddFaults:
 
 @value(kw_only=True)
 class FaultResult:
-    """What became of one fault of a request; with an error, `because` says why."""
+    """The result for one fault of a request; with an error, `because` says why."""
 
     fault_id: Int32
     error: ErrorCode

@@ -619,14 +619,14 @@ def _words(breaches: tuple[Violation, ...]) -> tuple[str, ...]:
 
 @attrs.frozen(kw_only=True)
 class RunResult:
-    """How a run went, whatever it was given.
+    """The result of a run: of a random world or of a scenario.
 
     `choices`: they replay it. `breaches`: every broken rule with its evidence. `digest`: equal for equal
-    runs, in any process. `marks`: how often the run did what, by name. `transactions`, `events`: how many
-    there were. `elapsed`: virtual nanoseconds. `coverage`: counts cells of the coordinator's tables by the
-    kinds of fault that struck. `known_anomaly`: what brokers of an old generation do by design; where a
-    fuzzed world met it, it ended. `commands`: they show the run again. `record`: makes the history, by
-    playing the run again before another watcher.
+    runs, in any process. `marks`: counts of what happened in the run, by name. `transactions`, `events`: how
+    many there were. `elapsed`: virtual nanoseconds. `coverage`: counts cells of the coordinator's tables by
+    the kinds of fault that struck. `known_anomaly`: one of an older transaction version; a random world ends
+    there. `commands`: commands that show the run again. `record`: makes the history by playing the run again
+    with another watcher.
 
     Only scenarios have these. `name`: the scenario's. `problems`: how the run differs from what is expected;
     empty for one that passed. `expected`, `reached`, `struck`: the expectations, the points that were
@@ -679,7 +679,7 @@ class RunResult:
 
     @property
     def breach(self) -> Violation | None:
-        """The first breach, be it known of its generation or not."""
+        """The first broken rule, or the known anomaly that came before."""
         return self.breaches[0] if self.breaches else None
 
     @property

@@ -107,7 +107,8 @@ class _Child:
 class BrokerProcess:
     """A broker in a child process, on loopback. Use it as a context manager, or call `start()` and `stop()`.
 
-    Port and data stay the same through all kills and starts. The process ends with this one at the latest.
+    Port and data stay the same through all kills and starts. The process ends when this one ends, at the
+    latest.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class BrokerProcess:
         """The faults of this broker: `broker.faults.when(...).do(...)`."""
         self._settings, self._ports = BrokerSettings(port=checked_port(port)), KeptPorts()
         self.recording = ProcessRecording() if record else None
-        """What happened through all kills and starts, if it was asked for."""
+        """What happened through all kills and starts, with `record=True`."""
         self._child: _Child | None = None
         self._has_lost_data = False
         self._heard: deque[str] = deque(maxlen=LINES_KEPT)

@@ -54,7 +54,7 @@ class ProxyNotRunning(FencepostError):
 
 @attrs.define(eq=False)
 class NetworkFault:
-    """A fault of a proxy, until its `end`, or the end of its with block. `what`: the fault in words.
+    """A fault of a proxy; it lasts until `end()` or the end of its with block. `what`: the fault in words.
     `directions`: those that it strikes. `delay_s`, `bytes_per_second`, `stalls`, `refuses`: what it does
     there.
     """
@@ -83,7 +83,7 @@ class NetworkFault:
 
     @property
     def missing(self) -> str:
-        """What to say of a fault that has not struck."""
+        """The error message, if it has not struck."""
         return f"{self.what} struck nothing, after {self._proxy.summary}. {BYPASSED}"
 
     def __enter__(self) -> NetworkFault:
@@ -110,7 +110,7 @@ class _Link:
 
 
 class Proxy:
-    """A proxy before a broker, on loopback. Use it as a context manager, or call `start()` and `close()`."""
+    """A proxy between clients and a broker. Use it as a context manager, or call `start()` and `close()`."""
 
     def __init__(self, broker: Broker | BrokerProcess | str, *, port: int = 0) -> None:
         """`broker`: a Broker or a BrokerProcess, which then tells clients to connect to the proxy; if it is
@@ -203,7 +203,7 @@ class Proxy:
     # --- faults
 
     def cut(self) -> int:
-        """Reset all connections, and return how many they were. Raises FaultNeverStruck if there is none."""
+        """Reset all connections, and return how many there were. Raises FaultNeverStruck if none."""
         cut = self._in_loop(self._cut)
         if cut == 0:
             raise FaultNeverStruck(f"cut() struck nothing, after {self.summary}. {BYPASSED}")

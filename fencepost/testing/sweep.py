@@ -89,7 +89,7 @@ class RunHung(BaseException):
 
 
 class RunVerdict(Enum):
-    """What became of a run."""
+    """The result of a run."""
 
     PASSED = "passed"
     FAILED = "FAILED"
@@ -174,7 +174,7 @@ class SweepRun:
 
     @property
     def verdict(self) -> RunVerdict:
-        """What became of the run, in a word."""
+        """The result of the run, in a word."""
         if self.is_hung:
             return RunVerdict.HUNG
         if self.failure:
@@ -412,9 +412,9 @@ def sweep(test: Any = None, /, **settings: Any) -> Any:
 
     `points`: how many faults are tried, drawn with `seed`; by default all. `clients`: only the requests of
     these client ids. `only`: only these requests and states, such as "EndTxn" and "PREPARE_COMMIT"; by
-    default all that change something. `down_ms`: how long a killed broker is down; longer than the time
-    limits of your clients, their expiry is swept, too. `time_limit`: seconds for a run with a fault, which
-    counts as hung after that.
+    default all that change something. `down_ms`: how long a killed broker is down; if it is longer than the
+    time limits of your clients, the sweep tests their expiry, too. `time_limit`: seconds for a run with a
+    fault, which counts as hung after that.
     """
     import pytest
 

@@ -282,7 +282,7 @@ async def a_program_that_polls_too_late_can_commit_nothing(world: World) -> None
         await producer.commit_transaction()
     assert problem.value.error is ErrorCode.UNKNOWN_MEMBER_ID
     await producer.abort_transaction()
-    with pytest.raises(CommitFailed, match="is not a member"):
+    with pytest.raises(CommitFailed, match="is no longer a member"):
         await a.commit({PARTITIONS[0]: 2})
     assert await b.committed([PARTITIONS[0], PARTITIONS[2]]) == {PARTITIONS[0]: None, PARTITIONS[2]: 1}
     diary.told.clear()

@@ -120,7 +120,7 @@ WORDS: Final = {
     "key": "for the key serializer; without one, bytes or None.",
     "timestamp_ms": "milliseconds since 1970; by default the time at which the record's batch was opened.",
     "headers": "pairs of a name and bytes or None.",
-    "on_delivery": "called once with the record's error or None, and its place; it should be quick.",
+    "on_delivery": "called once with the record's error or None, and its RecordMetadata; keep it quick.",
     "group_id": "the name of a consumer group.",
     "group_instance_id": "the name that a static member keeps through restarts (KIP-345); None for others.",
     "member_id": "the id that the coordinator gave the member.",

@@ -99,7 +99,7 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
     """A producer: idempotent, or transactional if it has a `transactional_id` (KIP-98).
 
     One task at a time sends and controls transactions. The end of the `async with` block flushes and closes
-    the producer. Clients are left in the opposite order of entering them, as nested blocks do.
+    the producer. Leave clients in the reverse order of entering them, as nested blocks do.
     """
 
     _make_driver = AsyncDriver

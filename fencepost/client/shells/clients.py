@@ -139,7 +139,7 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
             client_id=client_id,
             transaction_version=transaction_version,
         )
-        """What the arguments amount to."""
+        """The settings that the arguments make."""
         machine = ProducerMachine(bootstrap_servers, self.settings)
         self._driver = self._make_driver(machine, client_id, request_timeout_ms, clock, handshakes(security))
         turns = Turns()
@@ -185,20 +185,20 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
 
         `bootstrap_servers`: "host:port,host:port", at least one broker. `group_id`: needed to subscribe and
         to commit. `group_instance_id`: makes this a static member, which may restart within the session
-        timeout without a rebalance (KIP-345). `session_timeout_ms`, `heartbeat_interval_ms`: the group expels
-        a member without heartbeats for so long, and how often it sends them. `max_poll_interval_ms`: a member
-        that does not poll for so long leaves its group (KIP-62). `partition_assignment_strategy`: "range",
-        "cooperative-sticky", or both. `isolation_level`: read_committed (the default, unlike Kafka's) or
-        read_uncommitted. `key_deserializer`, `value_deserializer`: from bytes to objects; None: keys and
-        values are bytes. `fetch_max_bytes`: how much a broker returns at once. `fetch_max_wait_ms`: how long
-        a broker waits for new records before it returns none. `auto_offset_reset`: where to begin without a
-        valid offset: "earliest", "latest", "by_duration:PT1H" (the records of the last hour, KIP-1106), or
-        "none", which raises OffsetOutOfRange. `metadata_max_age_ms`: how often the leader of a group looks
-        for new partitions. `request_timeout_ms`: the limit of one attempt. `default_api_timeout_ms`: the
-        limit of a call, retries included; then RequestTimeout. `client_id`: the name of this client in the
-        broker's log and in descriptions. `filters_aborted`: False shows the records that read_committed would
-        filter out. `clock`: a function that returns milliseconds, for tests. `security`: as for a producer.
-        ValueError if a setting is invalid.
+        timeout without a rebalance (KIP-345). `session_timeout_ms`, `heartbeat_interval_ms`: after how long
+        without a heartbeat the group expels a member, and how often it sends one. `max_poll_interval_ms`: a
+        member that does not poll for this long leaves its group (KIP-62). `partition_assignment_strategy`:
+        "range", "cooperative-sticky", or both. `isolation_level`: read_committed (the default, unlike
+        Kafka's) or read_uncommitted. `key_deserializer`, `value_deserializer`: from bytes to objects; None:
+        keys and values are bytes. `fetch_max_bytes`: how much a broker returns at once. `fetch_max_wait_ms`:
+        how long a broker waits for new records before it returns none. `auto_offset_reset`: where to begin
+        without a valid offset: "earliest", "latest", "by_duration:PT1H" (the records of the last hour,
+        KIP-1106), or "none", which raises OffsetOutOfRange. `metadata_max_age_ms`: how often the leader of a
+        group looks for new partitions. `request_timeout_ms`: the limit of one attempt.
+        `default_api_timeout_ms`: the limit of a call, retries included; then RequestTimeout. `client_id`: the
+        name of this client in the broker's log and in descriptions. `filters_aborted`: False shows the
+        records that read_committed would filter out. `clock`: a function that returns milliseconds, for
+        tests. `security`: as for a producer. ValueError if a setting is invalid.
         """
         self.settings = ConsumerSettings(
             group_id=group_id,
@@ -217,7 +217,7 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
             client_id=client_id,
             filters_aborted=filters_aborted,
         )
-        """What the arguments amount to."""
+        """The settings that the arguments make."""
         decoding = RecordDecoder(key=key_deserializer, value=value_deserializer)
         self._machine = ConsumerMachine(bootstrap_servers, self.settings, decoding)
         self._driver = self._make_driver(

@@ -105,8 +105,8 @@ class SendFutures(PendingColumn["Producer"]):
 class Producer(ProducerClient[SendFuture, Driver]):
     """A producer: idempotent, or transactional if it has a `transactional_id` (KIP-98).
 
-    Threads may share it: any of them may send and flush, and one at a time controls transactions, which hold
-    the records of all. The end of a `with` block flushes and closes the producer.
+    Threads may share it. Any thread may send and flush; only one at a time may control transactions, and a
+    transaction holds the records of all threads. The end of a `with` block flushes and closes the producer.
     """
 
     _make_driver = Driver

@@ -118,7 +118,7 @@ class Explored:
     violation: str | None
     because: str
     trace: tuple[str, ...] = attrs.field(repr=lambda trace: f"<{len(trace)} steps>")
-    """The shortest way to the violation, when one was found: a line for each step."""
+    """The shortest path to the violation, if one was found: a line for each step."""
     states: int
     transitions: int
     complete: bool
@@ -127,7 +127,7 @@ class Explored:
     ends: int
     """Final worlds: every client is done and no message is in flight."""
     reached: dict[str, int]
-    """How many steps did what: late requests, commits, markers (REACHED)."""
+    """How many steps there were of each kind: late requests, commits, markers (REACHED)."""
     config: ExploreConfig = attrs.field(repr=False)
     history: History | None = attrs.field(repr=False)
     """The trace as pictures show it, when a violation was found."""

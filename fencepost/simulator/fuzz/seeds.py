@@ -23,8 +23,8 @@ KNOWN_MARK = "known: "
 
 @attrs.frozen(kw_only=True)
 class SeedFinding:
-    """A `seed` that breaks a rule, or meets what brokers of its generation do. `rule`: the name of that.
-    `evidence`: what was seen, in a line.
+    """A `seed` that breaks a rule, or shows a known anomaly of its transaction version. `rule`: the name of
+    the rule or anomaly. `evidence`: what was seen, in a line.
     """
 
     seed: int

@@ -97,13 +97,13 @@ def simulate(
     broken: Iterable[str] = (),
     without_fixes: Iterable[str] = (),
 ) -> RunResult:
-    """Run one world at random: Fencepost's brokers and clients under virtual time, with faults and judges. It
+    """Run one random world: Fencepost's brokers and clients under virtual time, with faults and judges. It
     tests Fencepost, not an application: docs/testing.md says how to test your own.
 
     `seed`: a whole number from 0; the same seed gives the same run. `workload`: "transactions", "groups" for
     worlds in which the members of a group process a topic, "power" for worlds that lose power under `--sync`
     commit and all, "damage" for worlds whose disks damage synced data, "requests" for worlds with a client
-    whose requests have an extreme meaning, or "compaction" for worlds of a compacted topic.
+    that sends extreme values, or "compaction" for worlds of a compacted topic.
     `transaction_version`: 0 is KIP-98, 1 the same with another format of the transaction log, 2 KIP-890.
     `partition_verification`: whether partition leaders verify transactions of older clients; None: as that
     version was shipped, off in 0. `broken`: protections of the broker to turn off: "fencing", "dedup".

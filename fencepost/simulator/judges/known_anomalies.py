@@ -63,7 +63,7 @@ class OldBehaviour:
 
 
 class KnownAnomaly(Violation):
-    """A run met what brokers of its generation do: it ends, and it is not a violation."""
+    """A run showed a known anomaly of its transaction version: the run ends, and this is not a violation."""
 
     def __init__(self, behaviour: OldBehaviour, evidence: str) -> None:
         super().__init__(behaviour.name, evidence)

@@ -18,8 +18,8 @@ from fencepost.simulator.scenarios.model import Scenario
 
 @attrs.define(eq=False)
 class When:
-    """A fault without its action, `do`, which completes it. `builder`: whose fault it is. `when`, `times`: as
-    given.
+    """A fault that still needs its action: `do` completes it. `builder`: to which it belongs. `when`,
+    `times`: as given.
     """
 
     builder: Builder

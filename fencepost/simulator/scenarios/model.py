@@ -313,10 +313,9 @@ class Variant:
 
 @attrs.frozen(kw_only=True)
 class Scenario:
-    """A story. `lesson` is what it teaches, `parts` are producers, then consumers, then processors; `choices`
-    are those of a run that was found by a search; without any it is the calmest run. With a `seeded` plan it
-    is such a run: the plan says who works and what strikes, and the choices decide the rest; `faults` strike
-    besides.
+    """A story. `lesson` is what it teaches; `parts` are producers, then consumers, then processors. `choices`
+    are those of a run that a search found; without them every choice is 0. With a `seeded` plan, the plan
+    names the participants and draws the faults, the choices decide the rest, and `faults` strike in addition.
     """
 
     name: str

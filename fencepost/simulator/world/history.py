@@ -120,7 +120,7 @@ Event = Sent | Arrived | Lost | Appended | Bounded | Truncated | Coordinated | C
 
 @attrs.frozen(kw_only=True)
 class History:
-    """A whole run. `lanes` are clients and nodes in the order in which they should stand, `end` is its last
+    """A whole run. `lanes` are clients and nodes in the order of the drawing, `end` is its last
     time, `lesson` what it teaches, `broken` each rule that it broke, with its evidence.
     """
 
