@@ -9,7 +9,8 @@ and the protocol. To test an application of your own, run it against a broker wi
     explore(transaction_version=0) every reachable state of a small cluster
 
 Every result has `raise_if_failed()`, whose message shows the end of the run and the command that repeats it,
-a repr that fits a screen, and a drawing that notebooks show.
+a repr that fits a screen, and a drawing that notebooks show. `save_html(result, "run.html")` writes a page in
+which a browser steps through it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ import attrs
 
 from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.bundled import bundled_scenarios
+from fencepost.lab.document import RunDocument
+from fencepost.lab.pages import file_page
+from fencepost.lab.recordings import record_explored, record_result
 from fencepost.simulator.draw.svg import draw
 from fencepost.simulator.explore import ExploreConfig, Explored
 from fencepost.simulator.explore import explore as explore_config
@@ -52,8 +56,10 @@ __all__ = (
     "fuzz",
     "read_scenario",
     "run_scenario",
+    "save_html",
     "scenario",
     "simulate",
+    "to_html",
 )
 
 Source = str | Path | Scenario | Builder
@@ -99,9 +105,14 @@ class ScenarioResult(Sequence[RunResult]):
     def __len__(self) -> int:
         return len(self.runs)
 
+    @property
+    def first(self) -> RunResult:
+        """The first run that failed; if none did, the first."""
+        return (*self.failed, *self.runs)[0]
+
     def _repr_svg_(self) -> str:
-        """The first run that failed, or else the first."""
-        return draw((*self.failed, *self.runs)[0].history)
+        """The drawing of the first run that failed, or else of the first, for notebooks."""
+        return draw(self.first.history)
 
 
 def read_scenario(source: Source) -> Scenario:
@@ -273,3 +284,40 @@ def explore(
             max_states=max_states,
         )
     )
+
+
+# --- pages --------------------------------------------------------------------------------------------------
+
+Shown = RunResult | ScenarioResult | FuzzResult | Explored
+"""A result whose run a page can show: of several runs the first that failed, or else the first."""
+
+
+def to_html(result: Shown) -> str:
+    """A page in which a browser steps through the run of a `result`: HTML that needs no other file.
+
+    ValueError if there is no run to show, because a search found nothing.
+    """
+    document = _document_of(result)
+    if document is None:
+        raise ValueError("the search found no violation, so there is no run to show")
+    return file_page([document])
+
+
+def save_html(result: Shown, path: str | Path) -> Path:
+    """Write the page of a `result` to the file `path`, and return the path. Errors: as `to_html`; OSError."""
+    page, file = to_html(result), Path(path)
+    file.write_text(page, encoding="utf-8")
+    return file
+
+
+def _document_of(result: Shown) -> RunDocument | None:
+    match result:
+        case RunResult():
+            return record_result(result)
+        case ScenarioResult():
+            return record_result(result.first)
+        case FuzzResult():
+            failure = result.first_failure()
+            return None if failure is None else record_result(failure)
+        case Explored():
+            return record_explored(result)

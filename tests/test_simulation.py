@@ -11,6 +11,7 @@ import pytest
 import fencepost
 from fencepost import simulation
 from fencepost.simulation import SimulationFailed, run_scenario, scenario
+from tests.lab.reading import runs_in
 from tests.simulator.mutations import MUTATIONS
 from tests.simulator.planting import planted
 from tools.docs.pages import planted_bugs
@@ -153,3 +154,29 @@ def test_reprs_fit_a_screen() -> None:
         STORY,
     ]
     assert [(type(each).__name__, len(repr(each))) for each in shown if len(repr(each)) > SCREEN] == []
+
+
+# --- pages --------------------------------------------------------------------------------------------------
+
+
+def test_every_result_has_a_page(tmp_path: Path) -> None:
+    results = [
+        (fencepost.simulate(8, broken=["fencing"]), "seed 8"),
+        (run_scenario("late_end_txn", variant=2), "late EndTxn (transaction_version 2)"),
+        (run_scenario(STORY), "an acknowledgement is lost (broken dedup)"),  # the run that failed
+        (simulation.fuzz(seeds=9, broken=["fencing"]), "seed "),
+        (simulation.explore(transaction_version=0), ""),
+    ]
+    for number, (result, title) in enumerate(results):
+        file = simulation.save_html(result, tmp_path / f"{number}.html")
+        (document,) = runs_in(file)["documents"]
+        assert document["title"].startswith(title)
+        assert document["steps"]
+        assert file.read_text("utf-8") == simulation.to_html(result)
+
+
+def test_a_search_without_a_finding_has_no_page(tmp_path: Path) -> None:
+    for result in (simulation.fuzz(seeds=1), simulation.explore()):
+        with pytest.raises(ValueError, match="the search found no violation"):
+            simulation.save_html(result, tmp_path / "page.html")
+    assert not list(tmp_path.iterdir())

@@ -141,7 +141,7 @@ def _settings(settings: dict[str, Any]) -> Iterator[str]:
 
 def _troubled(walk: Walk) -> Iterator[str]:
     for name, state in walk.of_kind("participant"):
-        if state != "up":
+        if state in ("down", "paused"):
             yield f"{escaped(name)} is {state}"
 
 

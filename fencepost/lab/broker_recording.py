@@ -236,6 +236,16 @@ class Recording(BrokerEvents):
 
         return draw(self.history(title))
 
+    def html(self, title: str = "what happened") -> str:
+        """A page in which a browser steps through it, headed by `title`."""
+        from fencepost.lab.document import RunFacts, document
+        from fencepost.lab.history_details import details_of
+        from fencepost.lab.pages import file_page
+
+        history = self.history(title)
+        facts = RunFacts(source="broker", nodes=frozenset({BROKER}))
+        return file_page([document(history, facts, details_of(history))])
+
     def _add(self, event: Event) -> None:
         self._events.append(event)
         if len(self._events) > EVENTS_KEPT:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import attrs
 
 from fencepost.lab.document import RunDocument, RunFacts, document
+from fencepost.lab.history_details import details_of
 from fencepost.lab.observer import RunObserver, consumer_of
 from fencepost.lab.points import StepPoints
 from fencepost.simulator.explore import Explored
@@ -61,7 +62,7 @@ def record_explored(found: Explored) -> RunDocument | None:
         nodes=frozenset({BROKER_NAME}),
         transactional_ids=dict(zip(clients, clients, strict=True)),
     )
-    return document(history, facts)
+    return document(history, facts, details_of(history))
 
 
 @attrs.define(eq=False)

@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("fencepost").addoption(
         "--fencepost-output",
         metavar="DIR",
-        help="save table and drawing of each failed test with a broker here (default: in pytest's cache)",
+        help="save table, drawing, page of each failed test with a broker here (default: in pytest's cache)",
     )
 
 

@@ -87,11 +87,12 @@ def show(item: pytest.Item, report: pytest.TestReport) -> None:
 def _add(
     item: pytest.Item, report: pytest.TestReport, recording: Recording, title: str, texts: Mapping[str, str]
 ) -> None:
-    """Saves the table, the drawing and these texts, and shows the end of the table."""
+    """Saves the table, the drawing, the page and these texts, and shows the end of the table."""
     files = {
         **texts,
         "table.txt": recording.table(title, width=WIDTH_MAX),
         "drawing.svg": recording.svg(title),
+        "page.html": recording.html(title),
     }
     directory = _directory(item)
     for name, text in files.items():

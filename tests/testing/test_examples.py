@@ -39,7 +39,12 @@ def assert_finds_duplicate(name: str, output: Path) -> None:
     assert "duplicated" in done.stdout
     assert "never struck" not in done.stdout
     [saved] = output.iterdir()
-    assert sorted(path.name for path in saved.iterdir()) == ["drawing.svg", "sweep.txt", "table.txt"]
+    assert sorted(path.name for path in saved.iterdir()) == [
+        "drawing.svg",
+        "page.html",
+        "sweep.txt",
+        "table.txt",
+    ]
 
 
 def test_a_right_service_passes(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.reading import runs_in
+
 pytest_plugins = ["pytester"]
 
 
@@ -131,12 +133,14 @@ def test_a_failure_shows_what_happened_and_saves_it(pytester: pytest.Pytester) -
             "*test_shop.py::test_it*",
             "*ms shop*broker*",
             "*Produce test_it-0 apple 0/0*",
-            "*saved in artefacts/test_shop.py-test_it: table.txt, drawing.svg*",
+            "*saved in artefacts/test_shop.py-test_it: table.txt, drawing.svg, page.html*",
         ]
     )
     saved = pytester.path / "artefacts" / "test_shop.py-test_it"
     assert "Produce test_it-0 apple 0/0" in (saved / "table.txt").read_text()
     assert (saved / "drawing.svg").read_text().startswith("<svg")
+    (shown,) = runs_in(saved / "page.html")["documents"]
+    assert shown["source"] == "broker"
 
 
 def test_without_a_directory_it_is_saved_in_pytests_cache(pytester: pytest.Pytester) -> None:
@@ -218,7 +222,7 @@ def test_a_failure_shows_what_happened_at_a_process_in_all_its_lives(pytester: p
             "*crash*",
             "*restart*",
             "*Produce*",
-            "saved in *table.txt, drawing.svg",
+            "saved in *table.txt, drawing.svg, page.html",
         ]
     )
 

@@ -257,11 +257,16 @@ def test_a_failure_shows_table_faults_and_drawing_of_the_first(pytester: pytest.
             "*duplicated   apple*",
             "*fencepost: what happened*",
             "*⚡*",
-            "saved in artefacts/test_shop.py-test_sales: sweep.txt, table.txt, drawing.svg",
+            "saved in artefacts/test_shop.py-test_sales: sweep.txt, table.txt, drawing.svg, page.html",
         ]
     )
     saved = pytester.path / "artefacts" / "test_shop.py-test_sales"
-    assert sorted(path.name for path in saved.iterdir()) == ["drawing.svg", "sweep.txt", "table.txt"]
+    assert sorted(path.name for path in saved.iterdir()) == [
+        "drawing.svg",
+        "page.html",
+        "sweep.txt",
+        "table.txt",
+    ]
     assert "broker killed" in (saved / "sweep.txt").read_text()
 
 

@@ -106,6 +106,7 @@ TYPES: Final = {
     "WorldArguments": "The keyword arguments of `simulate`, without `seed`.",
     "ExploreConfig": "The arguments of `explore`.",
     "Coverage": "How often runs exercised each cell of the coordinator's tables.",
+    "Shown": "RunResult | ScenarioResult | FuzzResult | Explored: a result whose run a page can show.",
     "Run": "A simulated run before its end; it becomes a RunResult.",
     "Recorder": "What records the events of a simulated run as a History.",
 }

@@ -73,6 +73,7 @@ PAGES: Final[dict[str, Page]] = {
         "Simulations",
         "Random worlds, scenarios, and every state of a small cluster: what `fencepost.simulation` has.",
         ("simulate", "fuzz", "run_scenario", "explore", "scenario", "read_scenario", "bundled_scenarios",
+         "to_html", "save_html",
          "RunResult", "FuzzResult", "SeedFinding", "ScenarioResult", "Explored", "SimulationFailed",
          "Violation", "KnownAnomaly", "Builder", "When", "Scenario", "BadScenario", "History"),
     ),
