@@ -8,11 +8,11 @@ export const SPEEDS = [1, 2, 5, 10, 25, 100]; // steps per second
 const FRAME = 1000 / 25; // faster than this, several steps are taken at once
 
 export function usePlayer(timeline, { story, opening, following = false }) {
-  const [steps, setSteps] = useState(() => stepsInAddress() ?? opening);
+  const [steps, setSteps] = useState(() => stepsIn(window.location.hash) ?? opening);
   const [playing, setPlaying] = useState(false);
   const runs = useRef(false); // at once, while `playing` is of the last drawing: no tick comes after a pause
   const [speed, setSpeed] = useState(2);
-  const [isTouched, touch] = useState(stepsInAddress() !== null);
+  const [isTouched, touch] = useState(() => stepsIn(window.location.hash) !== null);
   const [isTied, tie] = useState(following);
   const place = isTied ? timeline.last : timeline.placeOfAll(steps);
   const here = useRef(place);
@@ -59,12 +59,15 @@ export function usePlayer(timeline, { story, opening, following = false }) {
     return () => clearInterval(timer);
   }, [playing, speed, timeline]);
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (isTouched && !playing) history.replaceState(null, "", `#step=${timeline.at(place).join(",")}`);
   }, [place, playing, isTouched, timeline]);
 
   useEffect(() => {
-    const jump = () => stepsInAddress() && go(timeline.placeOfAll(stepsInAddress()));
+    const jump = ({ newURL }) => {
+      const asked = stepsIn(newURL);
+      if (asked) go(timeline.placeOfAll(asked));
+    };
     window.addEventListener("hashchange", jump);
     return () => window.removeEventListener("hashchange", jump);
   }, [timeline]);
@@ -82,7 +85,7 @@ export function usePlayer(timeline, { story, opening, following = false }) {
   };
 }
 
-function stepsInAddress() {
-  const found = /[#&]step=(\d+(?:,\d+)?)/.exec(window.location.hash);
+function stepsIn(address) {
+  const found = /[#&]step=(\d+(?:,\d+)?)/.exec(address);
   return found ? found[1].split(",").map(Number) : null;
 }
