@@ -27,6 +27,7 @@ def demo(
     sync: Literal["none", "commit", "all"] = "none",
     directory: Path | None = None,
     broken: Annotated[Literal["fencing", "dedup", "isolation"] | None, Parameter("--break")] = None,
+    follow: Annotated[bool, Parameter(negative="")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Run a transactional pipeline over 336,776 real flights, kill it repeatedly, and check the result with
@@ -46,6 +47,8 @@ def demo(
         Keep the data in this empty directory. By default it is removed at the end.
     broken
         Turn off one protection, to show the damage that it prevents.
+    follow
+        Let a lab follow the broker: the command that shows the pipeline live is printed at the beginning.
     """
     import trio
 
@@ -77,7 +80,7 @@ def demo(
         else nullcontext(directory) as place,
     ):
         data = Path(place, "data")
-        demo = Demo(plan=plan, data=data, source=flights_file(), story=story, result=result)
+        demo = Demo(plan=plan, data=data, source=flights_file(), story=story, result=result, follow=follow)
         trio.run(perform_unless_stopped, demo)
         if directory is not None:
             story.tell(f"the log is in {data}; read it with `fencepost dump {data}`")

@@ -105,6 +105,7 @@ def read_archive(archive: Path) -> bytes:
     )
 
 
+LOADER = "loader"
 CHUNK = 2_000  # flights between two reports of progress
 
 
@@ -130,11 +131,11 @@ def minutes(text: str) -> int | None:
 
 def load(bootstrap: str, numbered: Iterator[tuple[int, Mapping[str, str]]]) -> None:
     """Creates `flights`, `delays` and `totals`, fills the first, and reports how many flights were sent."""
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap, client_id=LOADER) as admin:
         for topic in (FLIGHTS, DELAYS, TOTALS):
             admin.create_topic(topic, partitions=PARTITION_COUNT)
     sent = 0
-    with Producer(bootstrap) as producer:
+    with Producer(bootstrap, client_id=LOADER) as producer:
         while chunk := list(islice(numbered, CHUNK)):
             for key, value in (flight_record(number, row) for number, row in chunk):
                 producer.send(FLIGHTS, value, key)

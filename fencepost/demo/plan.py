@@ -150,6 +150,7 @@ class WorkerTask:
     abort_share: float
     isolation_level: str = "read_committed"
     pauses: tuple[tuple[int, WorkerPoint], ...] = ()
+    client_id: str = "worker"
 
     def to_json(self) -> str:
         """Encodes the task as a command-line argument."""

@@ -147,7 +147,9 @@ class DemoBroker:
         data: Path,
         result: DemoResult,
         story: StoryLog,
+        follow: bool,
     ) -> None:
+        self._follow = follow
         self._children = children
         self._plan = plan
         self._data = data
@@ -170,6 +172,8 @@ class DemoBroker:
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Starts the broker and handles its messages until cancelled."""
         await self._start()
+        if self._follow:
+            self._story.tell(f"to watch: fencepost lab --broker {self.bootstrap}")
         task_status.started()
         while (child := self._child) is not None:
             said = await child.hear()
@@ -205,6 +209,8 @@ class DemoBroker:
         arguments += ["--sync", self._plan.sync, "--fault", self._drop, "--with-parent"]
         # The check compares each decision with the markers, so compaction must not remove one.
         arguments += ["--override", f"log.cleaner.min.compaction.lag.ms={INT64_MAX}"]
+        if self._follow:
+            arguments += ["--follow"]
         if self._result.broken in ("fencing", "dedup"):  # isolation is turned off in the readers
             arguments += ["--break", self._result.broken]
         if self._holds:

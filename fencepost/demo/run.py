@@ -36,13 +36,16 @@ from fencepost.protocol.terms import TransactionState
 
 @attrs.frozen(kw_only=True)
 class Demo:
-    """One run: `data` becomes the data directory, `source` is the file of flights."""
+    """One run: `data` becomes the data directory, `source` is the file of flights; with `follow`, a lab may
+    follow the broker.
+    """
 
     plan: DisruptionPlan
     data: Path
     source: Path
     story: StoryLog
     result: DemoResult
+    follow: bool = False
 
     @property
     def stream(self) -> Path:
@@ -89,7 +92,9 @@ async def perform(demo: Demo) -> None:
 
 async def run_pipeline(demo: Demo, processes: ChildProcesses, reader: ChildProcess) -> None:
     """Runs broker, loader and workers; all have ended when it returns."""
-    broker = DemoBroker(processes, demo.plan, data=demo.data, result=demo.result, story=demo.story)
+    broker = DemoBroker(
+        processes, demo.plan, data=demo.data, result=demo.result, story=demo.story, follow=demo.follow
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         async with trio.open_nursery() as streams:
@@ -218,6 +223,7 @@ class Pipeline:
         self._flights = 0
         self._rounds = 0  # of all workers before the current one
         self._commits = 0
+        self._workers = 0
         self._sleepers: list[tuple[int, trio.Event]] = []  # (number of commits at which to thaw it, event)
 
     async def run(self) -> None:
@@ -257,6 +263,7 @@ class Pipeline:
         return False
 
     async def _start_worker(self) -> ChildProcess:
+        self._workers += 1
         pauses = tuple((event.round - self._rounds, event.point) for event in self._events)
         task = WorkerTask(
             bootstrap=self._broker.bootstrap,
@@ -265,6 +272,7 @@ class Pipeline:
             abort_share=self._plan.abort_share,
             isolation_level=self._result.isolation_level,
             pauses=pauses,
+            client_id=f"worker {self._workers}",
         )
         return await self._children.start("worker", "fencepost.demo.worker", task.to_json())
 
@@ -333,5 +341,5 @@ class Pipeline:
 
 def transaction_is_open(bootstrap: str) -> bool:
     """Whether the coordinator has an open transaction of the worker."""
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap, client_id="demo") as admin:
         return admin.describe_transaction(TRANSACTIONAL_ID).state is TransactionState.ONGOING

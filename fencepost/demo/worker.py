@@ -223,10 +223,13 @@ class Worker:
                     pass
 
 
-def read_totals(bootstrap: str, *, isolation_level: str) -> Totals:
+def read_totals(bootstrap: str, *, isolation_level: str, client_id: str = "") -> Totals:
     """Reads the running totals from the log: the last record of each carrier."""
     totals: Totals = {}
-    with Consumer(bootstrap, isolation_level=isolation_level) as consumer, Admin(bootstrap) as admin:
+    with (
+        Consumer(bootstrap, isolation_level=isolation_level, client_id=client_id) as consumer,
+        Admin(bootstrap, client_id=client_id) as admin,
+    ):
         ends = admin.end_offsets(partitions_of(TOTALS), isolation_level=isolation_level)
         consumer.assign(list(ends))
         consumer.seek_to_beginning()
@@ -240,16 +243,18 @@ def read_totals(bootstrap: str, *, isolation_level: str) -> Totals:
 def run(task: WorkerTask) -> None:
     """Fences the previous worker, reads its progress, and continues."""
     with (
-        Producer(task.bootstrap, transactional_id=TRANSACTIONAL_ID) as producer,
-        Consumer(task.bootstrap, group_id=GROUP, isolation_level=task.isolation_level) as consumer,
-        Admin(task.bootstrap) as admin,
+        Producer(task.bootstrap, transactional_id=TRANSACTIONAL_ID, client_id=task.client_id) as producer,
+        Consumer(
+            task.bootstrap, group_id=GROUP, isolation_level=task.isolation_level, client_id=task.client_id
+        ) as consumer,
+        Admin(task.bootstrap, client_id=task.client_id) as admin,
     ):
         producer.init_transactions()  # first, because after it the previous worker cannot commit
         partitions = partitions_of(FLIGHTS)
         consumer.assign(partitions)
         for partition, offset in consumer.committed(partitions).items():
             consumer.seek(partition, offset or 0)
-        totals = read_totals(task.bootstrap, isolation_level=task.isolation_level)
+        totals = read_totals(task.bootstrap, isolation_level=task.isolation_level, client_id=task.client_id)
         ends = admin.end_offsets(partitions, isolation_level=task.isolation_level)
         say("ready", carriers=len(totals))
         Worker(task, producer=producer, intake=InputReader(consumer, ends), totals=totals).work()

@@ -21,16 +21,19 @@ from fencepost.broker.feed import FeedBuffer
 from fencepost.broker.node import Node
 from fencepost.broker.transactions.state import Transactions
 from fencepost.faults.phrases import BROKER
-from fencepost.lab.broker_recording import LABEL_MAX, BrokerEvents, lane_of
+from fencepost.lab.append_reasons import bound_reason
+from fencepost.lab.broker_recording import ASKED_MAX, LABEL_MAX, BrokerEvents, lane_of
 from fencepost.lab.details import batch_values, reply_details, request_details
 from fencepost.lab.node_state import Changes, ClusterState, touched_by
+from fencepost.lab.reasons import explain
+from fencepost.lab.rules import Reason, reason_of_answer
 from fencepost.lab.unseen import UNSEEN
 from fencepost.lab.wire_steps import NOTHING, About, pack
 from fencepost.protocol.frames import RequestFrame
 from fencepost.protocol.messages import Fetch
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.simulator.draw.fates import SILENT_FROM, SPEAKS_FROM, fault_word, shortened
-from fencepost.simulator.world.history import Appended, Called, Event, Lost, Sent, Struck
+from fencepost.simulator.world.history import Bounded, Called, Event, Lost, Struck
 
 POSITIONS_MAX: Final = 1_000  # of readers
 VALUE_MAX: Final = 60
@@ -59,6 +62,8 @@ class StepFeed(BrokerEvents):
     buffer: FeedBuffer = attrs.field(init=False, factory=lambda: FeedBuffer(secrets.token_hex(8)))
     _about: About = NOTHING
     _cluster: ClusterState = attrs.Factory(ClusterState)
+    _appends: dict[int, Reason] = attrs.Factory(dict[int, Reason])  # of the last step, by identity
+    _replies: dict[ReplyTo, Reason] = attrs.Factory(dict[ReplyTo, Reason])
     _pending: Changes = attrs.Factory(dict[str, Any])
     _unwritten: dict[TopicPartition, _Unwritten] = attrs.Factory(dict[TopicPartition, _Unwritten])
     _marking: set[TopicPartition] = attrs.Factory(set[TopicPartition])
@@ -81,6 +86,7 @@ class StepFeed(BrokerEvents):
     def killed(self) -> None:
         """The broker is killed, and with it what was on its way."""
         self._unwritten.clear()
+        self._replies.clear()
         for changes in self._cluster.stopped(BROKER).values():
             self._pending.update(changes)
         BrokerEvents.killed(self)
@@ -124,8 +130,15 @@ class StepFeed(BrokerEvents):
 
     def answered(self, answer: Reply, lost_because: str | None) -> None:
         """A reply leaves, or is lost."""
-        if answer.to in self._asked:
-            self._about = About(error=reply_details(answer.error, answer.body).error)
+        reason = self._replies.pop(answer.to, None)
+        asked = self._asked.get(answer.to)
+        if asked is not None:
+            error = reply_details(answer.error, answer.body).error
+            if error is not None:
+                reason = reason_of_answer(BROKER, asked.api.name, error, reason)
+            elif reason is not None and reason.error:
+                reason = None
+            self._about = About(error=error, why=reason)
             BrokerEvents.answered(self, answer, lost_because)
             self._about = NOTHING
 
@@ -137,13 +150,22 @@ class StepFeed(BrokerEvents):
             if not waiting.appends:
                 del self._unwritten[append.partition]
                 self._pending.update(waiting.changes)
-        self._about = About(values=tuple(shortened(value, VALUE_MAX) for value in batch_values(append)))
+        values = tuple(shortened(value, VALUE_MAX) for value in batch_values(append))
+        self._about = About(values=values, why=self._appends.pop(id(append), None))
         BrokerEvents.appended(self, append)
         self._about = NOTHING
 
     def stepped(self, arrived: Input, outcome: Outcome) -> None:
-        """The node took an input: see what that has changed."""
-        for where, changes in self._changed(arrived, outcome).items():
+        """The node took an input: see why it decided as it did, and what that has changed."""
+        node = self._node
+        if node is None:
+            return
+        reasons = explain(BROKER, node, arrived, outcome, self._cluster.nodes.get(BROKER, {}))
+        self._appends = reasons.appends
+        self._replies.update(reasons.replies)
+        while len(self._replies) > ASKED_MAX:
+            del self._replies[next(iter(self._replies))]
+        for where, changes in self._changed(node, arrived, outcome).items():
             before = self._unwritten.pop(where, None)
             merged = changes if before is None else before.changes | changes
             appends = sum(append.partition == where for append in outcome.appends)
@@ -152,12 +174,11 @@ class StepFeed(BrokerEvents):
                 self._unwritten[where] = _Unwritten(merged, appends)
             else:
                 self._pending.update(merged)
+        self._about = NOTHING if reasons.arrival is None else About(why=reasons.arrival)
         BrokerEvents.stepped(self, arrived, outcome)
+        self._about = NOTHING
 
-    def _changed(self, arrived: Input, outcome: Outcome) -> dict[TopicPartition, Changes]:
-        node = self._node
-        if node is None:
-            return {}
+    def _changed(self, node: Node, arrived: Input, outcome: Outcome) -> dict[TopicPartition, Changes]:
         touched = self._touched(node, arrived, outcome)
         found = self._cluster.stepped(BROKER, node, touched) if touched else {}
         return {where: shown for where, changes in found.items() if (shown := _shown(changes))}
@@ -183,7 +204,11 @@ class StepFeed(BrokerEvents):
         changes, self._pending = self._pending, {}
         if isinstance(event, Struck) and event.participant:
             changes |= _life_of(event)
-        about = self._about if isinstance(event, Sent | Appended) else NOTHING
+        about = self._about
+        if isinstance(event, Bounded) and self._node is not None:
+            about = About(why=bound_reason(self._node.logs[event.partition].partition))
+        elif isinstance(event, Called | Struck | Lost):
+            about = NOTHING
         self.buffer.add(pack(event, about), changes)
 
 

@@ -464,6 +464,8 @@ def _details(items: Sequence[_Placed]) -> Details:
             )
         elif about.values is not None:
             details.values[position] = about.values
+        if about.why is not None:
+            details.whys[position] = about.why
     return details
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 import attrs
 import msgpack
 
+from fencepost.lab.rules import Reason
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
@@ -44,14 +45,14 @@ class UnreadableStep(FencepostError):
 @attrs.frozen(kw_only=True)
 class About:
     """What a picture says about a message or a batch besides its event. `values`: of a batch. `error`: the
-    first one that a reply names. `why`: the rule that decided it, as a document has it.
+    first one that a reply names. `why`: the rule that decided it.
     """
 
     transactional_id: str | None = None
     producer_ids: tuple[int, ...] = ()
     error: str | None = None
     values: tuple[str, ...] | None = None
-    why: dict[str, str] | None = None
+    why: Reason | None = None
 
 
 NOTHING: Final = About()
@@ -92,6 +93,7 @@ _READS: Final[dict[str, Callable[[Any], Any]]] = {
 _EVENTS: Final = (Sent, Arrived, Lost, Appended, Bounded, Truncated, Coordinated, Called, Struck)
 _KINDS: Final[dict[str, type[Event]]] = {kind.__name__: kind for kind in _EVENTS}
 _FIELDS: Final = {kind: tuple(field.name for field in attrs.fields(kind)) for kind in _KINDS.values()}
+_REASON: Final = tuple(field.name for field in attrs.fields(Reason))
 _ABOUT: Final = tuple(field.name for field in attrs.fields(About))
 
 
@@ -103,8 +105,14 @@ def pack(event: Event, about: About = NOTHING) -> bytes:
         value = getattr(event, name)
         write = _WRITES.get(cast("type[Any]", type(value)))
         values.append(value if write is None else write(value))
-    values.append(None if about is NOTHING else [getattr(about, name) for name in _ABOUT])
+    values.append(None if about is NOTHING else _told(about))
     return msgpack.packb(values)
+
+
+def _told(about: About) -> list[Any]:
+    why = about.why
+    reason = None if why is None else [getattr(why, name) for name in _REASON]
+    return [about.transactional_id, about.producer_ids, about.error, about.values, reason]
 
 
 def unpack(step: bytes) -> tuple[Event, About]:
@@ -125,4 +133,6 @@ def _about(values: list[Any]) -> About:
     found = dict(zip(_ABOUT, values, strict=True))
     for name in ("producer_ids", "values"):
         found[name] = None if found[name] is None else tuple(found[name])
+    if found["why"] is not None:
+        found["why"] = Reason(**dict(zip(_REASON, found["why"], strict=True)))
     return About(**found)

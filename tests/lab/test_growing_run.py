@@ -39,7 +39,7 @@ def story(name: str) -> list[Observed]:
         if isinstance(event, Sent) and (seen := details.messages.get(event.number)) is not None:
             about = About(**attrs.asdict(seen))
         elif isinstance(event, Appended):
-            about = About(values=details.values.get(step))
+            about = About(values=details.values.get(step), why=details.whys.get(step))
         found.append(Observed(event, about, details.changes.get(step, {})))
     return found
 

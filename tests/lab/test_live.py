@@ -97,6 +97,16 @@ def pay(address: str, value: bytes, *, client_id: str = "shop", transactional_id
             producer.send("orders", value, partition=0)
 
 
+def be_fenced(address: str) -> None:
+    with Producer(address, transactional_id="pay") as zombie, Admin(address) as admin:
+        zombie.init_transactions()
+        zombie.begin_transaction()
+        zombie.send("orders", b"late", partition=0).result()
+        admin.force_terminate_transaction("pay")
+        with pytest.raises(ProducerFenced):
+            zombie.commit_transaction()
+
+
 def committed(value: str) -> Callable[[Entry], bool]:
     def is_there(document: Entry) -> bool:
         return any(
@@ -186,6 +196,21 @@ async def test_a_paused_broker_shows_what_it_did_last() -> None:
             broker.faults.list()[0].end()
             await page.until(committed("A"))
             paying.join()
+
+
+@pytest.mark.trio
+async def test_every_decision_has_its_reason() -> None:
+    with Broker(feed=StepFeed()) as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic("orders")
+        async with following(broker.address) as page:
+            await trio.to_thread.run_sync(be_fenced, broker.address)
+            document = await page.until(lambda document: "PRODUCER_FENCED" in texts(document))
+    whys = [step["why"] for step in document["steps"] if "why" in step]
+    assert "PRODUCER_FENCED" in {why.get("error") for why in whys}
+    decided = [step for step in document["steps"] if step["kind"] in ("appended", "coordinated", "bounded")]
+    assert decided
+    assert all(step["why"]["text"] and step["why"]["source"] for step in decided)
 
 
 # --- readers ------------------------------------------------------------------------------------------------
@@ -310,13 +335,7 @@ def conversation(*, is_followed: bool) -> list[Event]:
                 admin.follow()
         for number in range(5):
             pay(broker.address, b"%d" % number)
-        with Producer(broker.address, transactional_id="pay") as zombie, Admin(broker.address) as admin:
-            zombie.init_transactions()
-            zombie.begin_transaction()
-            zombie.send("orders", b"late", partition=0).result()
-            admin.force_terminate_transaction("pay")
-            with pytest.raises(ProducerFenced):
-                zombie.commit_transaction()
+        be_fenced(broker.address)
     return [event for event in seen.history().events if not isinstance(event, Bounded)]
 
 

@@ -34,6 +34,7 @@ class LivePage {
 
   async follow() {
     for (;;) {
+      const [version, text] = [this.run?.version, this.status.text];
       try {
         this.take(await this.api.get(`live?after=${this.mark}`));
       } catch (problem) {
@@ -41,7 +42,7 @@ class LivePage {
         this.mark = ""; // another lab counts anew
         await pause(RETRY);
       }
-      this.draw();
+      if (this.run?.version !== version || this.status.text !== text) this.draw();
       await pause(PAUSE);
     }
   }

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from playwright.sync_api import Page, expect
 
-from fencepost import Admin, BrokerProcess, Producer
+from fencepost import Admin, Broker, BrokerProcess, Producer
 from tests.lab.browser.accessibility import violations
 from tests.lab.browser.driving import RunPage
-from tests.lab.lab_process import lab
+from tests.lab.lab_process import LabProcess, lab
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker that lets itself be followed, with a topic."""
+    with BrokerProcess(tmp_path / "data", options=("--follow",)) as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic("orders")
+        yield broker
+
+
+@pytest.fixture
+def server(broker: BrokerProcess) -> Iterator[LabProcess]:
+    with lab("--broker", broker.address) as server:
+        yield server
+
+
+def pay(broker: BrokerProcess, *values: bytes, client_id: str = "shop") -> None:
+    with Producer(broker.address, transactional_id="pay", client_id=client_id) as producer:
+        producer.init_transactions()
+        for value in values:
+            with producer.transaction():
+                producer.send("orders", value, partition=0)
 
 
 def test_a_broker_is_followed_through_a_kill(page: Page, tmp_path: Path) -> None:
@@ -46,3 +71,44 @@ def test_a_broker_is_followed_through_a_kill(page: Page, tmp_path: Path) -> None
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=cast("Any", scheme), reduced_motion="reduce")
             assert violations(page) == []
+        page.goto("about:blank")  # before its server ends
+
+
+def test_the_end_of_a_process_and_its_restart_are_steps(
+    broker: BrokerProcess, server: LabProcess, page: Page
+) -> None:
+    pay(broker, b"apple")
+    run = RunPage.at(page, server.address)
+    run.sees("live-status", f"following {broker.address}")
+    run.sees("panel-readers", "apple")
+    pay(broker, b"banana")
+    run.sees("panel-readers", "banana")
+    run.sees("panel-coordinator", "pay")
+    broker.kill()
+    run.sees("live-status", f"waiting for {broker.address}: no broker answers there")
+    broker.restart()
+    run.sees("live-status", f"following {broker.address}")
+    pay(broker, b"cherry")
+    run.sees("panel-readers", "cherry")
+    run.press("Shift+F")
+    run.sees("why", "restart")
+    run.press("Shift+F")
+    run.sees("why", "down: the process has ended")
+
+
+def test_names_with_markup_stay_text(broker: BrokerProcess, server: LabProcess, page: Page) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    pay(broker, b"<script>alert(1)</script>", client_id=name)
+    run = RunPage.at(page, server.address)
+    expect(page.get_by_text(name).first).to_be_visible()
+    run.sees("panel-readers", "<script>alert(1)</script>")
+    assert violations(page) == []
+
+
+def test_a_broker_that_does_not_let_itself_be_followed_is_explained(page: Page) -> None:
+    with Broker() as broker, lab("--broker", broker.address) as server:
+        page.goto(server.address)
+        status = page.get_by_test_id("live-status")
+        expect(status).to_contain_text("start it with `fencepost serve --follow`")
+        assert violations(page) == []
+        page.goto("about:blank")  # before its server ends
