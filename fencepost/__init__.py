@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 
-# Where each public name lives; the block above tells type checkers the same, and a test compares the two.
+# Where each public name lives; the block above says the same to type checkers, and a test compares the two.
 _HOMES = {
     "AbortSpec": "fencepost.client.admin",
     "Admin": "fencepost.client.shells.sync",

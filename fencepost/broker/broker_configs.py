@@ -1,6 +1,6 @@
-"""The settings of a broker by their names in Kafka: how each is read, and from where to where it goes.
+"""The settings of a broker by their names in Kafka: how each is read, and its range.
 
-Rule: a name is that of a field of NodeSettings or ConnectionSettings with dots, but for those in `_FIELDS`.
+Rule: a name is that of a field of NodeSettings or ConnectionSettings with dots, except those in `_FIELDS`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from fencepost.journal.storage import StorageError
 
 
 class DiskTasks:
-    """The syncs and the compaction of one server. `turn` lets it go on after either."""
+    """The syncs and the compaction of one server. `turn` lets it continue after either."""
 
     def __init__(
         self, host: Host, faults: BrokerFaultInjector, counters: Counters, *, turn: Callable[[], None]
@@ -43,7 +43,7 @@ class DiskTasks:
             self._uncleaned.unpark_all()
 
     async def sync(self) -> None:
-        """Sync the logs that wait, and let the host go on as each sync ends."""
+        """Sync the logs that wait, and let the host continue as each sync ends."""
         token = trio.lowlevel.current_trio_token()
         with self._syncs as syncs:
             syncs.wake_by(partial(token.run_sync_soon, self._unsynced.unpark_all, idempotent=True))
@@ -88,7 +88,7 @@ class DiskTasks:
                 raise result
 
     async def keep_clean(self) -> None:
-        """Compact logs and delete old segments, one after the other, while everything else goes on."""
+        """Compact logs and delete old segments, one after the other, while everything else continues."""
         upkeep = self._host.upkeep
         while True:
             if not upkeep.is_needed:

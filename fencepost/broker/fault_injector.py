@@ -1,7 +1,7 @@
 """Performs the faults of a real broker: on messages that arrive or leave, on appends, on the broker itself.
 
 Rule: it acts only through what the server offers (`Site`), and only in the server's thread. It outlives a
-server that crashes, so that counts go on after a restart.
+server that crashes, so that counts continue after a restart.
 """
 
 # Theory of operation
@@ -171,7 +171,7 @@ class BrokerFaultInjector:
         self.refresh()
 
     def unwatch(self, hear: Callable[[Point], None]) -> None:
-        """Do not call `hear` any more."""
+        """Stop calling `hear`."""
         self.plan.watchers.remove(hear)
         self.refresh()
 
@@ -301,7 +301,7 @@ class BrokerFaultInjector:
         self.passing.discard(answer.to)
 
     def _release(self, place: InLine) -> None:
-        """A message is not held any more: its line goes on, in its order, up to the next one that is."""
+        """A message is released: its line continues, in its order, up to the next held one."""
         place.is_held = False
         key = place.carried.line
         if self.lines.start(key):

@@ -502,7 +502,7 @@ class Host:
         return held.journal
 
     def writable_journal(self, key: TopicPartition) -> Journal | None:
-        """The journal of a partition that this host leads; None if it does not lead it any more."""
+        """The journal of a partition that this host leads; None if it no longer leads it."""
         return self.held[key].journal if self._still_writes(key) else None
 
     def _still_writes(self, key: TopicPartition) -> bool:

@@ -83,7 +83,7 @@ class MemoryPool:
         self._pressed()
 
     def withdraw(self, connection: int) -> None:
-        """The connection is closed and waits for nothing any more."""
+        """The connection is closed and no longer waits."""
         if self._waiting:
             self._waiting = [waiting for waiting in self._waiting if waiting[2] != connection]
             heapify(self._waiting)
@@ -141,7 +141,7 @@ class PoolShare:
         return False
 
     def close(self) -> None:
-        """Give everything back, and wait for nothing any more."""
+        """Give everything back, and stop waiting."""
         self.asked = 0
         self.pool.withdraw(self.connection)
         self.give(self.held)

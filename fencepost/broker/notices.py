@@ -1,4 +1,4 @@
-"""What a broker tells its operator: lines for `logging`, at most one per cause and interval.
+"""What a broker reports to its operator: lines for `logging`, at most one per cause and interval.
 
 Rule: cores never log. A line is made here, from a step that the node took, from an answer that leaves, or
 from a trouble of the host. A level that is switched off costs nothing.
@@ -9,9 +9,8 @@ from a trouble of the host. A level that is switched off costs nothing.
 #     fencepost.connections     connections that were refused or closed; rights that were denied
 #     fencepost.transactions    producers that were fenced; transactions that were aborted or timed out
 #
-# A field that a line has beside its text (peer, transactional_id, ...) is an attribute of its LogRecord, so
-# that a formatter can use it. The NullHandler keeps an embedded broker silent until its program configures
-# logging.
+# The other fields of a line (peer, transactional_id, ...) are attributes of its LogRecord, for use by a
+# formatter. The NullHandler keeps an embedded broker silent until its program configures logging.
 
 from __future__ import annotations
 
@@ -182,4 +181,4 @@ _TOLD: Final[dict[type[Any], Callable[[Any, Outcome, Node], Iterator[Line]]]] = 
     m.EndTxn: _ended,
     m.WriteTxnMarkers: _marked,
 }
-"""What a step tells, by its input."""
+"""What a step reports, by its input."""

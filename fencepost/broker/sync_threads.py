@@ -1,4 +1,4 @@
-"""Threads that sync logs while the broker goes on: each log for itself, at most one sync of it at a time.
+"""Threads that sync logs while the broker continues: at most one sync of each log at a time.
 
 Rule: a result is taken by the trio thread. Nothing but `Journal.sync` runs in these threads.
 """

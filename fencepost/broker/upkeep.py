@@ -1,4 +1,4 @@
-"""The upkeep of a host's logs: compaction and the deletion of old segments, beside everything else.
+"""The upkeep of a host's logs: compaction and the deletion of old segments, in the background.
 
 Rule: files change only in `finish`, which the shell calls while no sync is under way. What takes long is in
 `Cleaning.work`, for a thread of the shell.
@@ -25,7 +25,7 @@ class OfLogs(Protocol):
     changed: dict[TopicPartition, None]
 
     def writable_journal(self, key: TopicPartition) -> Journal | None:
-        """The journal of a partition that this host leads; None if it does not lead it any more."""
+        """The journal of a partition that this host leads; None if it no longer leads it."""
         ...
 
     def roll(self, journal: Journal) -> None: ...
@@ -87,7 +87,7 @@ class Upkeep:
             before=order.before,
         )
         if start > journal.log_start_offset:
-            # The active segment, too: the log goes on in a new one.
+            # The active segment, too: the log continues in a new one.
             if start == journal.log_end_offset and not self._rolls(journal):
                 return
             self.host.move_log_start(MoveLogStart(partition=order.partition, offset=start), now)
@@ -147,7 +147,7 @@ class Upkeep:
             self.host.disk_failed(f"{key} was not compacted: {problem}")
 
     def forget(self, key: TopicPartition) -> None:
-        """The log is not this host's any more, or is read anew."""
+        """The log is no longer this host's, or is read again."""
         self.uncleanable.discard(key)
         cleaning = self.cleanings.pop(key, None)
         if cleaning is not None:

@@ -1,4 +1,4 @@
-"""What stands beside a log, compared with the log: its indexes, producer snapshots, manifest and checkpoint.
+"""The files next to a log, compared with the log: its indexes, producer snapshots, manifest and checkpoint.
 
 All of these files are derived: a broker can build each of them again from the log, and readers trust them
 because reading the log would take too long. How exact each must be:
@@ -108,7 +108,7 @@ class TimeEntry(NamedTuple):
 
 @attrs.frozen
 class DerivedFiles:
-    """The files beside a log that has no fault itself."""
+    """The files next to a log that has no fault itself."""
 
     storage: StorageReader
     log: ScannedLog

@@ -130,7 +130,7 @@ def _check_checkpoints(directory: KafkaDirectory, logs: Sequence[ScannedLog], fi
 
 
 class KafkaFiles(DerivedFiles):
-    """The files beside a log of Kafka that has no fault itself."""
+    """The files next to a log of Kafka that has no fault itself."""
 
     def check(self) -> None:
         self._check_strays()

@@ -1,6 +1,6 @@
 """The log of `fencepost serve` on stderr: one line of text per entry, or one JSON object.
 
-Rule: a line of text says everything; JSON has the same text, and the fields beside it (docs/operations.md).
+Rule: a line of text says everything; JSON has the same text and more fields (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LogFormat = Literal["text", "json"]
 
 ROOT: Final = "fencepost"
 FIELDS: Final = ("peer", "principal", "client_id", "transactional_id", "producer_id", "partition")
-"""What an entry may have beside its text."""
+"""What an entry may have in addition to its text."""
 
 
 @contextmanager

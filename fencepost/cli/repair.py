@@ -96,7 +96,7 @@ def _end(plan: Plan, asides: list[str] | None, problems: int) -> list[str]:
 
 
 def _write_report(directory: Path, lines: list[str], facts: Mapping[str, object]) -> Path:
-    """The report as text and as JSON, beside those of earlier repairs."""
+    """The report as text and as JSON, next to those of earlier repairs."""
     path = next(new for n in count(1) if not (new := directory / f"repair~{n}.txt").exists())
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

@@ -154,7 +154,9 @@ class ProducerCalls:
         self._turns: AbstractContextManager[object] = turns or nullcontext()
         self._driver = driver
         self._max_block_ms = machine.settings.max_block_ms
-        self._unfinished: TransactionCall | None = None  # its caller stopped waiting, the request goes on
+        self._unfinished: TransactionCall | None = (
+            None  # its caller stopped waiting, and the request continues
+        )
         self._is_waiting = False  # a caller waits for the coordinator
 
     # --- records --------------------------------------------------------------------------------------------
@@ -585,7 +587,7 @@ class ConsumerCalls(RequestCalls):
                 for record in [*batch, None]:
                     reading = readings.get(batch.partition)
                     if reading is None or reading.position != left[batch.partition]:
-                        break  # the program has called seek(), or does not read the partition any more
+                        break  # the program has called seek(), or no longer reads the partition
                     end = batch.next_offset if record is None else record.offset + 1
                     reading.position = left[batch.partition] = end
                     if record is not None:

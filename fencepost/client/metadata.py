@@ -67,7 +67,7 @@ class ClusterMetadata:
     """Counts nodes that did not answer or sent old metadata: the next request goes to another one."""
 
     def address(self, node_id: int) -> Address | None:
-        """The address of a node; None if it is not known any more."""
+        """The address of a node; None if it is no longer known."""
         if node_id <= FIRST_BOOTSTRAP_NODE:
             return self.bootstrap[FIRST_BOOTSTRAP_NODE - node_id]
         return self.nodes.get(node_id)

@@ -166,7 +166,7 @@ class NetworkClient:
     request_timeout_ms: int = attrs.field(kw_only=True)
     start_handshake: StartHandshake | None = attrs.field(default=None, kw_only=True)
     failure: Failure | None = attrs.field(default=None, init=False)
-    """Why no connection can be used any more: every waiting caller must get it."""
+    """Why connections can no longer be used: every waiting caller must get it."""
     notify: Callable[[Hashable], object] = attrs.field(default=id, kw_only=True)
     """Called with the `news` of the waits whose condition may be true now."""
     connections: dict[int, ClientConnection] = attrs.field(factory=dict)
@@ -179,7 +179,7 @@ class NetworkClient:
     _machine_wake: int | None = None
 
     def open(self, node_id: int) -> Address | None:
-        """The address that the driver must connect to now; None if it is not known any more."""
+        """The address that the driver must connect to now; None if it is no longer known."""
         address = self.machine.cluster.address(node_id)
         if address is not None:
             self.connections[node_id].begin(address[0])
@@ -214,7 +214,7 @@ class NetworkClient:
         if found is None:
             found = ClientConnection(self.client_id, self.request_timeout_ms, self.start_handshake)
             self.connections[node_id] = found
-            # After a refusal no connection is opened any more: its requests time out.
+            # After a refusal it opens no more connections: its requests time out.
             if self.failure is None:
                 self.to_open.append(node_id)
         return found

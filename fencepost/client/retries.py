@@ -26,7 +26,7 @@ errors of their own, pass through `once` and are returned untouched.
 #   there is a pause between two, because a partition without a leader would otherwise cause a storm of
 #   requests.
 # * A deadline ends a call in either place. Calls of a transaction have none: their callers time out, but the
-#   request goes on, and the same call of the application finds its answer.
+#   request continues, and the same call of the application finds its answer.
 #
 # `indefinite` is the memory of a call for lost answers. Once an attempt may have been carried out, a later
 # rejection does not prove that the request had no effect; `ProducerMachine` reports such a commit as

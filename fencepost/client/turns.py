@@ -62,7 +62,7 @@ class Turns:
         try:
             while before.is_appending:
                 self._never.wait(0)  # lets the other thread run
-        except BaseException:  # Ctrl-C: the turn before may still go on
+        except BaseException:  # Ctrl-C: the turn before may still be running
             self.current = before
             self._lock.release()
             raise

@@ -69,7 +69,7 @@ class DemoResult:
 
     @property
     def has_stream(self) -> bool:
-        """Whether a stream runs beside the pipeline. What `broken` turns off does not concern it."""
+        """Whether a stream runs next to the pipeline. It does not depend on what `broken` turns off."""
         return self.broken is None
 
     @property

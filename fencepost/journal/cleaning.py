@@ -139,7 +139,7 @@ class Cleaning:
             self.journal.first_dirty_offset = self._survey.end
 
     def _forget_snapshots(self, made: Segment) -> None:
-        """Remove those where no segment will begin any more. Retention deletes segments up to a snapshot;
+        """Remove those where no segment will begin again. Retention deletes segments up to a snapshot;
         where nothing is deleted, none inside the clean part is needed.
         """
         if self._rules.is_deleted:

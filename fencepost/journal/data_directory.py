@@ -120,7 +120,7 @@ class DataDirectory:
             catalogue = Catalogue(storage, synced=clean)
             _remove_mark(storage)
             storage.remove_directory(DELETED_DIRECTORY)
-        # Also for KeyboardInterrupt: a process that goes on would keep the directory locked.
+        # Also for KeyboardInterrupt: a process that continues would keep the directory locked.
         except BaseException:
             storage.unlock()
             raise

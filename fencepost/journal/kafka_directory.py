@@ -15,7 +15,7 @@ broker writes them every few seconds, and a copy is not made at one moment.
 #         <topic>-<partition>/            one log each, in the layout of segments.py
 #         <topic>-<partition>.<id>-delete, -stray, -future    not, or no longer, a log of the broker
 #
-# Beside the segments lie files that end in .deleted, .cleaned and .swap: what compaction and retention are
+# Next to the segments are files that end in .deleted, .cleaned and .swap, which compaction and retention are
 # about to remove or to put in place. They are not parts of the log.
 #
 # The high watermark is what consumers read up to. Where it is not known exactly:

@@ -91,7 +91,7 @@ class Machine:
 
 
 class ProcessStorage:
-    """The disk of a machine for one process; after `end`, it changes nothing any more."""
+    """The disk of a machine for one process; after `end` it changes nothing."""
 
     def __init__(self, machine: Machine) -> None:
         disk = machine.disk

@@ -47,7 +47,7 @@ class Exchange:
 
 @attrs.frozen
 class Context:
-    """What a connection knows beside its request: topics, its fetch session, and a login in progress."""
+    """What a connection knows besides its request: topics, its fetch session, and a login in progress."""
 
     topics: TopicIds
     fetch_session: FetchSession

@@ -11,7 +11,7 @@ Rule: a partition that is left out of a response has nothing new for its client.
 # open another one when they connect again. So a session belongs to its connection here: no client can meet
 # that of another, and it ends with the connection. All of them share a room of partitions, which bounds their
 # memory. As in Kafka, a session may be denied: the response to an epoch of 0 then names none, and the client
-# goes on with whole requests.
+# continues with full requests.
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ _CRC = struct.Struct(">I")
 
 
 class OldFormat(ProtocolViolation):
-    """Messages in a format that Kafka 0.11 replaced, and that Kafka 4 does not write any more."""
+    """Messages in a format that Kafka 0.11 replaced, and that Kafka 4 no longer writes."""
 
     def __init__(self, magic: int) -> None:
         super().__init__(

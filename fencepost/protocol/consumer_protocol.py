@@ -1,6 +1,6 @@
 """What the members of a consumer group tell each other: subscriptions for the leader, assignments from it.
 
-The coordinator carries these bytes without reading them, but for the topics of a subscription: Kafka's
+The coordinator carries these bytes without reading them, except the topics of a subscription: Kafka's
 ConsumerProtocol, schemas ConsumerProtocolSubscription and ConsumerProtocolAssignment.
 
 Rule: a reader takes every version, because a member of the group may be older or newer; fields after those

@@ -116,7 +116,7 @@ class ErrorCode(IntEnum):
     # The failed write may have reached the disk, and the next recovery may keep it.
     KAFKA_STORAGE_ERROR = 56, _R.REFRESH, "the broker's disk failed, or the log is damaged", _UNSURE
     SASL_AUTHENTICATION_FAILED = 58, _R.FATAL, "the user name or the password is wrong"
-    # The producer goes on under a new epoch with sequence 0 (KIP-360).
+    # The producer continues under a new epoch with sequence 0 (KIP-360).
     UNKNOWN_PRODUCER_ID = 59, _R.ABORT, "the partition has forgotten the producer"
     NON_EMPTY_GROUP = 68, _R.RAISE, "the group has members"
     GROUP_ID_NOT_FOUND = 69, _R.RAISE, "no such group"

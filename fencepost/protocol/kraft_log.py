@@ -7,7 +7,7 @@ are the same records (metadata_log.py), so their topics can be read here, too.
 """
 
 # A controller replaces the beginning of its log by a snapshot now and then. `<offset>-<epoch>.checkpoint`
-# lies beside the segments, is made of the same batches, and says what all records before its offset came to.
+# is next to the segments, has the same batches, and holds the state after the records before its offset.
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class KraftPartition:
 
 @attrs.define
 class KraftCluster:
-    """What the records up to some offset come to. Show it every batch, in order."""
+    """The state after the records up to some offset. Show it every batch, in order."""
 
     partitions: dict[TopicPartition, KraftPartition] = attrs.Factory(dict[TopicPartition, KraftPartition])
     next_producer_id: int = 0

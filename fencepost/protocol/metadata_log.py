@@ -55,8 +55,8 @@ REMOVE_TOPIC_RECORD: Final = 9
 PRODUCER_IDS_RECORD: Final = 15
 
 _TAG_LEADER: Final = 1
-# PartitionChangeRecord names no leader epoch: Kafka counts it up by one. It is written beside, under a tag
-# that Kafka's readers skip, so that one record says it all.
+# PartitionChangeRecord names no leader epoch: Kafka increments it. Here it is written, too, under a tag that
+# Kafka's readers skip, so that one record is complete.
 _TAG_LEADER_EPOCH: Final = 1_000
 _NO_LEADER_CHANGE: Final = -2
 _TOPIC_RESOURCE: Final = 2  # ConfigResource.Type.TOPIC

@@ -1,7 +1,7 @@
 """A batch with fewer records, for compaction: what is left keeps its offsets, sequences and timestamps.
 
-Rule: base offset, last offset and producer fields never change, so every reader goes on where the whole batch
-ended, and a producer's last sequence can still be read from a batch without records.
+Rule: base offset, last offset and producer fields never change, so every reader continues where the whole
+batch ended, and a producer's last sequence can still be read from a batch without records.
 """
 
 # Kafka does the same in MemoryRecords.filterTo. A tombstone or a marker that may go shift_ms gets a delete

@@ -11,9 +11,9 @@ Rule: nothing becomes committed without proof. A transaction without one is abor
 # each of these transactions is settled; the first row that applies counts:
 #
 #     proof                                                            what is done
-#     the damage is one batch that is not a marker                     nothing: the transaction goes on
+#     the damage is one batch that is not a marker                     nothing: the transaction continues
 #     its coordinator has it open or prepared, and no marker follows   nothing: its coordinator ends it
-#     it was decided, and its own batches or its marker follow         nothing: the transaction goes on
+#     it was decided, and its own batches or its marker follow         nothing: the transaction continues
 #     it was decided by the transaction log, or by another partition   its marker takes a lost offset
 #     none of these                                                    an ABORT marker takes a lost offset
 #
@@ -51,7 +51,7 @@ _RESULTS: Final[Mapping[TransactionState, TransactionResult]] = {
 
 
 class Settled(NamedTuple):
-    """A transaction that the repair ended, or that goes on beyond a lost range."""
+    """A transaction that the repair ended, or that continues after a lost range."""
 
     partition: TopicPartition
     producer_id: int

@@ -55,7 +55,7 @@ def perform(storage: Storage, plan: Plan) -> list[str]:
 
 
 def set_aside(storage: Storage, name: str, files: list[str], *, of: str) -> str:
-    """Copy files of a directory into a new one beside it, durably; return its name."""
+    """Copy files of a directory into a new one next to it, durably; return its name."""
     aside = name_aside(name, storage.directories())
     storage.make_directory(aside)
     for file in files:

@@ -202,7 +202,7 @@ class _Planner:
     # --- reading ------------------------------------------------------------------------------------------
 
     def _check_own_files(self) -> None:
-        """The files that lie beside the partitions."""
+        """The files next to the partitions."""
         refuse_kafka(self.storage)
         try:
             check_data_directory(self.storage)
@@ -447,7 +447,7 @@ class _Planner:
             self._check_snapshots(plan)
 
     def _check_snapshots(self, plan: LogPlan) -> None:
-        """Beside a log that is altered, only the snapshots before its first lost offset are true."""
+        """If a log is altered, only its snapshots before the first lost offset are true."""
         if not plan.log.is_altered:
             return
         lost = plan.log.lost()

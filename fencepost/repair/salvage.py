@@ -10,9 +10,9 @@ place, so every record that is left has the offset that its readers know.
 #     pieces      intact intact LostRange(4, 9)     intact intact
 #     repaired  | 0..2 | 3..3 | ABORT 4 | cover 5..8 | 9..9 | 10..12 |
 #
-# The broker's recovery stops at the first invalid byte. This reader goes on: it looks for the next byte where
-# an intact batch begins, one that links to what follows it, and calls all offsets in between lost. It shares
-# only the batch format with the journal.
+# The broker's recovery stops at the first invalid byte. This reader continues: it looks for the next byte
+# where an intact batch begins, one that links to what follows it, and calls all offsets in between lost. It
+# shares only the batch format with the journal.
 #
 # Records may contain the bytes of batches, and a damaged length may hide where a batch ends. So a batch that
 # is found after damage must link to the next one or end the file. If only the length of a batch is damaged,

@@ -10,7 +10,7 @@ what must be reached. `Run` plays any of them through the same phases:
     heal       every effect of a fault is undone, every node runs
     converge   scripts end, everything is copied, no transaction stays open (LSO = log end everywhere)
     read all   one last read_committed consumer reads every partition to its end
-    settle     markers are complete, and the white-box judge sees nothing that still goes on
+    settle     markers are complete, and the white-box judge sees nothing in progress
     judge      the black box looks at what clients saw, and at what was copied
 
 The order matters. Healing comes before converging because only a healed cluster owes progress: with a
@@ -18,13 +18,13 @@ broken one a transaction may rightly stay open. Reading comes after converging b
 only when nothing can bring it back. The judges of steps look on from the first event (world/events.py);
 without them a run that ends well could have been wrong in between.
 
-Damage to a disk is never healed. Once a damaged log was detected (judges/damage.py), the cluster owes no
-progress any more, only truth: phases end after some patience, and the judges demand everything that is not
+Damage to a disk is never healed. Once a damaged log was detected (judges/damage.py), the cluster no longer
+owes progress, only truth: phases end after some patience, and the judges demand everything that is not
 about getting done. As long as nothing was detected, the damage must be harmless, and every rule holds.
 
 A run ends in one of three ways: at the first breach (`keeps_going` is False: a search wants the first
-cause); at its end, with every breach collected (a scenario may expect one and still say what comes of
-it); or it does not come to its end, which is a breach of liveness. The world's choices decide everything
+cause); at its end, with every breach collected (a scenario may expect one and its
+consequences); or it does not end, which is a breach of liveness. The world's choices decide everything
 else, so the same spec with the same choices is the same run.
 """
 
@@ -85,8 +85,8 @@ class Task(Enum):
     """What a role is for, which says when a run is over."""
 
     WORK = "work"  # ends by itself, and the run waits for that
-    COPY = "copy"  # goes on until everything is copied
-    READ = "read"  # goes on as long as the run does
+    COPY = "copy"  # continues until everything is copied
+    READ = "read"  # continues as long as the run does
 
 
 @attrs.frozen(kw_only=True)
@@ -152,7 +152,7 @@ class CastMember:
 @attrs.define(eq=False)
 class Run:
     """A run in the making. `settled` is how far copies are known to be committed, `breaches` what was broken,
-    `stuck` what did not come to its end.
+    `stuck` what did not end.
     """
 
     spec: RunSpec
@@ -200,7 +200,7 @@ class Run:
         self.invariants.attach()
 
     def _guarded(self, look: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Keeps the first breach and lets the run go on. After it the judge's own record can no longer be
+        """Keeps the first breach and lets the run continue. After it the judge's own record can no longer be
         trusted, so it looks no further.
         """
 
@@ -256,7 +256,7 @@ class Run:
             self.invariants.judge_end()
 
     def _heal(self) -> None:
-        """No fault strikes any more, every effect is undone, and every node runs."""
+        """Faults no longer strike, every effect is undone, and every node runs."""
         self.random_faults.heal()
         for node in self.world.nodes:
             if node.host is None:
@@ -374,7 +374,7 @@ class Run:
         return [*found, *(f"{where} has no leader" for where in self.spec.partitions if where not in led)]
 
     def _note_what_is_stuck(self) -> None:
-        """In a run that keeps going: what did not come to its end, and owed it."""
+        """In a run that keeps going: what should have ended and did not."""
         if self.spec.keeps_going and not self.damage.is_detected:
             self.stuck += [
                 f"{each.process.participant} never finishes"
@@ -411,7 +411,7 @@ class Run:
         self.enter(self._role(name))
 
     def replace(self, name: str) -> None:
-        """Another process goes on where a dead one stood, if the role allows it."""
+        """Another process continues where a dead one stopped, if the role allows it."""
         role = self._role(name.partition(SAME)[0])
         if role.is_replaced:
             self.enter(role)
@@ -573,7 +573,7 @@ class Run:
         return None
 
     def _what_hangs(self, problem: Disordered) -> Violation:
-        """Why a run does not come to its end: by the rule for healed ones, if that sees it."""
+        """Why a run does not end: by the rule for healed runs, if that finds a reason."""
         try:
             self.invariants.judge_end()
         except Violation as violation:
@@ -583,7 +583,7 @@ class Run:
     # --- the result -----------------------------------------------------------------------------------------
 
     def result(self, **more: Any) -> RunResult:
-        """What the run came to; `more` are the fields that only a fuzzed world, or only a scenario, has."""
+        """The result of the run; `more` are the fields that only a fuzzed world, or only a scenario, has."""
         world, invariants = self.world, self.invariants
         self.exercised.update(invariants.exercised)
         if (verdict := self.damage.verdict()) is not None:

@@ -1,6 +1,6 @@
 """The recording of a broker process: the child writes what happens to a file, and its parent reads that.
 
-Rule: an event is in the file before the broker goes on, so that a kill takes none of them away.
+Rule: an event is in the file before the broker continues, so that a kill loses none.
 """
 
 # Each life of the process has files of its own, in which events follow each other as pickles. When a file is
@@ -37,7 +37,7 @@ class FileRecording(Recording):
 
     _path: Path = attrs.field(kw_only=True, alias="path")
     _file: int | None = attrs.field(init=False)
-    """None after an error of the disk: the recording is over, and the broker goes on."""
+    """None after an error of the disk: the recording is over, and the broker continues."""
     _written: int = attrs.field(init=False, default=0)
 
     @classmethod

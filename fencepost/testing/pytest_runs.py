@@ -144,7 +144,7 @@ def _misused(item: pytest.Item, because: str) -> pytest.TestReport:
 
 
 def _swept(item: pytest.Item, settings: SweepSettings) -> list[pytest.TestReport]:
-    """The reports of the run that learns, with what the others came to."""
+    """The reports of the first run, with the results of the others."""
     lesson = Lesson(settings)
     reports, learned = _run(item, Swept(lesson, settings.time_limit))
     if not all(report.passed for report in reports):

@@ -217,7 +217,7 @@ def _is_written_here(thing: Any) -> bool:
 
 
 def members(kind: type[Any]) -> Iterator[tuple[str, Any]]:
-    """The public methods and properties of a class; without those by which a broker tells a Recording."""
+    """The public methods and properties of a class; without those that a broker calls on a Recording."""
     if kind.__name__ in OPAQUE:
         return
     for name, member in getmembers(kind):

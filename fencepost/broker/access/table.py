@@ -4,9 +4,10 @@ Rule: the table is what runs (`authorize.py`), what docs/access.md shows, and wh
 Its source is Kafka's documentation, "Protocols: operations and resources", and KafkaApis.
 """
 
-# A need is met by any of its rights. It concerns the whole request, or each entry of one of its lists. A
-# request without a need of the whole is carried out for the entries that are allowed; the reply has the error
-# of the others. A filter does not refuse anything: the reply leaves out what the principal may not see.
+# A need is met by any of its rights. It concerns the whole request, or each entry of one of its lists. If a
+# request has needs for its entries only, it is carried out for the allowed ones, and the reply has an error
+# for each of the others. A filter does not refuse anything: the reply leaves out what the
+# principal may not see.
 
 from __future__ import annotations
 

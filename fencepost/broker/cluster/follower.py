@@ -47,7 +47,7 @@ from fencepost.protocol.terms import NO_OFFSET, IsolationLevel, TopicPartition
 
 NEWS_BYTES_MAX: Final = 8 * 1024 * 1024  # KafkaRaftClient.MAX_FETCH_SIZE_BYTES
 
-# With these answers another election is pointless: it took place, or the partition is not ours any more.
+# With these answers another election is pointless: it took place, or the partition is no longer ours.
 _NO_ELECTION: Final = frozenset(
     {NO_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 )

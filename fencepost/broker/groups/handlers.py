@@ -97,7 +97,7 @@ def _made(group_id: str) -> Group:
 
 
 def _fresh_member_id(log: GroupLog, request: m.JoinGroup, client_id: str) -> str:
-    """A new member id, which begins like Kafka's. Kafka goes on with a UUID; cores are deterministic, and the
+    """A new member id, which begins like Kafka's. Kafka appends a UUID; cores are deterministic, and the
     leader epoch makes ids of different leaders differ.
     """
     prefix = request.group_instance_id or client_id or "member"

@@ -384,8 +384,8 @@ def forget_offsets(
     """
     batch = tombstones_batch(keys, group_ids, consumers, timestamp=now)
     if node.is_too_large(len(batch)) and len(keys) > 1:
-        # A kill in between leaves fewer offsets, and the group: it comes last. That is a state from which
-        # expiration, or a repeated request, goes on. No answer leaves before the last batch is durable.
+        # A kill in between leaves fewer offsets, and the group: it comes last. From that state
+        # expiration, or a repeated request, continues. No answer leaves before the last batch is durable.
         middle = len(keys) // 2
         forget_offsets(node, log, keys[:middle], now)
         forget_offsets(node, log, keys[middle:], now, group_ids=group_ids, consumers=consumers)

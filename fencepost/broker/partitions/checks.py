@@ -323,7 +323,7 @@ def _overtakes(partition: Partition, written: Written, producer: ProducerEntry, 
 
 
 def _is_unknown(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
-    # Only before KIP-360: a partition forgets idle producers, and their next batch is not an error any more.
+    # Only before KIP-360: a partition forgets idle producers, and their next batch is no longer an error.
     is_foreign = producer.producer_epoch == NO_PRODUCER_EPOCH != written.producer_epoch
     return is_foreign and written.base_sequence != 0
 

@@ -1,4 +1,4 @@
-"""DeleteRecords: move the start of a log forward; readers cannot fetch the records before it any more.
+"""DeleteRecords: move the start of a log forward; readers can no longer fetch the records before it.
 
 Rule: the new start is durable before the node uses it, and before the client gets its answer.
 """

@@ -223,7 +223,7 @@ def _plan_epoch(node: Node, part: m.LeaderEpochPartition) -> EpochPlan:
     error = log if isinstance(log, ErrorCode) else NO_ERROR
     if isinstance(log, ErrorCode) or wanted == NO_LEADER_EPOCH or wanted > log.partition.leader_epoch:
         return EpochPlan(partition=key, error=error, leader_epoch=NO_LEADER_EPOCH, end_offset=NO_OFFSET)
-    # An answer tells of nothing that a loss of power takes away, so the present epoch ends here.
+    # An answer reports nothing that a loss of power can take away, so the present epoch ends here.
     return EpochPlan(
         partition=key,
         error=NO_ERROR,

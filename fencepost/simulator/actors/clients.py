@@ -191,7 +191,7 @@ def _ended(call: CallScript[None]) -> Script[Failure | None]:
 
 
 def can_go_on(failure: Failure | None) -> bool:
-    """Whether the same producer may go on after an operation that ended so."""
+    """Whether the same producer may continue after an operation with this end."""
     return failure is None or failure.kind is TransactionAborted
 
 

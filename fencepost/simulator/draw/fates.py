@@ -1,4 +1,4 @@
-"""What became of each message and each batch of a run, and every event in words.
+"""The fate of each message and each batch of a run, and every event in words.
 
 Messages: when each left and arrived, what overtook it, what it repeats. A connection keeps its order, so a
 message that was overtaken travelled on a connection of its own, and is worth a mark.
@@ -242,12 +242,12 @@ def overtakers(message: DrawnMessage, messages: Mapping[int, DrawnMessage]) -> s
 
 
 def batch_words(event: Appended) -> str:
-    """What stands beside a batch in its log: "5-7 a b c 0/2"."""
+    """The text next to a batch in its log: "5-7 a b c 0/2"."""
     return " ".join(filter(None, (offsets(event), content(event), producer(event.header))))
 
 
 def state_words(event: Coordinated) -> str:
-    """What stands beside a state of a transaction."""
+    """The text next to a state of a transaction."""
     return f"{event.record.state.title} {producer(event.record)}"
 
 

@@ -285,7 +285,7 @@ def _samples_of_logs(scene: Scene) -> Iterator[tuple[str, str]]:
 
 
 def kind_of(message: DrawnMessage) -> str:
-    """How a message is drawn, by what became of it."""
+    """How a message is drawn, by its fate."""
     if message.ended is None:
         return "under-way"
     if message.lost is not None:

@@ -73,7 +73,7 @@ class FaultKind(Enum):
     DROP = "drop"  # one connection breaks, with everything that is on its way
     LOST_ANSWER = "lost answer"  # the same, as soon as a certain answer is on its way
     LATE_REQUEST = "late request"  # its caller gives it up, and then it arrives
-    HOLD = "hold"  # what one connection carries one way stops, and goes on later
+    HOLD = "hold"  # one direction of a connection stops, and continues later
     PARTITION = "partition"  # between two lanes, one way or both ways
     ISOLATION = "isolation"  # a node from all others
     PAUSE = "pause"  # a node or a process stands still and does not notice it

@@ -114,7 +114,7 @@ class SeedTally:
 
     @property
     def is_over(self) -> bool:
-        """Whether no other seed counts any more."""
+        """Whether further seeds no longer count."""
         return bool(self.found) and not self.keep_going
 
     def per_core_second(self, count: int) -> float:

@@ -40,7 +40,7 @@ from fencepost.simulator.world.participants import NS_PER_MS
 
 UNLIMITED: Final = 1 << 62  # an offset after every other
 PASSED_OVER: Final = {removal: f"read across a hole: {removal.value}" for removal in Removal}
-"""Counted beside the rules: records that a reader missed with a reason."""
+"""Counted in addition to the rules: records that a reader missed with a reason."""
 
 
 @attrs.frozen(kw_only=True)

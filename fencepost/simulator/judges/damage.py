@@ -50,7 +50,7 @@ class DamageBook:
         self.world.events.subscribe(DamageNoticed, self._noticed)
 
     def verdict(self) -> str | None:
-        """What became of the damage of this run, as a mark; None if nothing was damaged."""
+        """The fate of the damage of this run, as a mark; None if nothing was damaged."""
         if not self.world.journals.damaged:
             return None
         return DETECTED if self.is_detected else HARMLESS

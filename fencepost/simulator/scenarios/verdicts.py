@@ -137,7 +137,7 @@ def problems_of_seed(case: Case, run: Run) -> list[str]:
     found += [f"never exercises {name}" for name in expect.holds if not _puts_to_test(run, name)]
     if breach is None:
         struck = {each.kind for each in run.random_faults.struck}
-        # In a run that was changed by faults of its own, others may no longer come to strike.
+        # In a run that was changed by faults of its own, others may no longer strike.
         kinds = () if case.faults else run.spec.random_faults.kinds
         found += [f"fault never struck: {kind.value}" for kind in kinds if kind not in struck]
         found += _of_faults(run)
@@ -148,7 +148,7 @@ def problems_of_seed(case: Case, run: Run) -> list[str]:
 
 def _puts_to_test(run: Run, rule: str) -> bool:
     if rule in (NOT_LIVE, CORE_FAILED):
-        # A role that works asks something of the cores, and must come to its end.
+        # A role that works asks something of the cores, and must end.
         return any(each.role.task is not Task.READ for each in run.cast)
     return bool(run.exercised[rule] or run.invariants.exercised[rule])
 

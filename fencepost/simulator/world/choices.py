@@ -20,9 +20,7 @@ PERMILLE = 1_000
 
 
 class Choices:
-    """Replays `recorded`, then goes on with what `seed` says, or with zeros when there is no seed. `taken`
-    is all.
-    """
+    """Replays `recorded`, then draws from `seed`, or takes zeros without one. `taken` holds all choices."""
 
     __slots__ = ("_random", "_recorded", "taken")
 

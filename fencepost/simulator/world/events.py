@@ -173,7 +173,7 @@ class LifeChanged:
 
 @value
 class CallEnded:
-    """A client's call came to its end: init, commit, abort or flush."""
+    """A client's call has ended: init, commit, abort or flush."""
 
     process: ClientProcess
     resolved: Resolve
@@ -242,7 +242,7 @@ class EventStream:
         self.heard[kind] = (*self.heard.get(kind, ()), hear)
 
     def unsubscribe(self, kind: type[Kind], hear: Callable[[Kind], None]) -> None:
-        """From now on `hear` is not called any more."""
+        """From now on `hear` is no longer called."""
         left = tuple(each for each in self.heard.get(kind, ()) if each != hear)
         if left:
             self.heard[kind] = left

@@ -84,7 +84,7 @@ class Truncated:
 
 @attrs.frozen(kw_only=True)
 class Coordinated:
-    """A transaction has come to a state at its coordinator."""
+    """A transaction has entered a state at its coordinator."""
 
     at: int
     node: str

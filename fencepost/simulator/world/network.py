@@ -234,7 +234,7 @@ class Network:
             self.held.append(message)
 
     def release(self, channel: Channel, message: Message | None = None) -> None:
-        """What was held goes on, in its order."""
+        """What was held continues, in its order."""
         if message is None:
             channel.is_held = False
         else:
@@ -246,7 +246,7 @@ class Network:
             heappush(world.queue, (world.now, world.happened, self.arrive, (channel, each)))
 
     def take_away(self, channel: Channel, message: Message) -> None:
-        """A message that is held and has arrived is gone; those after it go on."""
+        """A message that is held and has arrived is gone; those after it continue."""
         channel.held = deque(held for held in channel.held if held is not message)
         self.release(channel, message)
 
@@ -265,7 +265,7 @@ class Network:
     # --- ending ---------------------------------------------------------------------------------------------
 
     def give_up(self, connection: SimulatedConnection) -> None:
-        """The caller closes: no reply reaches it any more, but what it sent before may still arrive."""
+        """The caller closes: replies no longer reach it, but what it sent before may still arrive."""
         self._kill(connection.to_caller, "the caller gave up")
         connection.in_flight.clear()
         if not connection.to_server.is_dead:

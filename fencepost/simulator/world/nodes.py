@@ -314,7 +314,7 @@ class SimulatedNode(Participant):
 
     def _clean(self, host: Host) -> None:
         """A piece of the upkeep of logs; the node may die before it, after it, or while the cleaned segment
-        lies beside the old ones.
+        exists next to the old ones.
         """
         self.is_cleaning = False
         if self.host is host and not self._dies_in_cleaning(host):

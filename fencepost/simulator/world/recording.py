@@ -137,7 +137,7 @@ class Recorder:
         return number
 
     def _discarded(self, discarded: ReplyDiscarded) -> None:
-        """It says what a late request came to."""
+        """It shows the effect of a late request."""
         channel, answer = discarded.channel, discarded.message
         asked = self.asked.get((channel.connection.number, answer.token))
         if asked is not None:
