@@ -8,6 +8,7 @@ expectations. Every error is a sentence for the person who asked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 import attrs
@@ -204,8 +205,15 @@ def _listed(possible: Sequence[str]) -> str:
 
 def play(arguments: PlayArguments) -> dict[str, Any]:
     """The document of the run, and all that can be switched off in it."""
-    case = case_of(arguments)
-    return {"document": record(case), "own_faults": _own_faults(arguments), "switches": switches()}
+    return {"document": _document(arguments), "own_faults": _own_faults(arguments), "switches": switches()}
+
+
+@lru_cache(maxsize=2)
+def _document(arguments: PlayArguments) -> RunDocument:
+    """The document of a run; the same arguments give the same one. The scenario as it was is on the left of
+    each comparison with it, so it is kept for the next one.
+    """
+    return record(case_of(arguments))
 
 
 def _own_faults(arguments: PlayArguments) -> list[str]:
@@ -222,7 +230,7 @@ def switches() -> dict[str, Any]:
 
 def play_both(left: PlayArguments, right: PlayArguments) -> dict[str, Any]:
     """Two runs and where they part; what became readable in each, and which rules only one of them breaks."""
-    runs = [record(case_of(each)) for each in (left, right)]
+    runs = [_document(each) for each in (left, right)]
     both: dict[str, Any] = {**compare(*runs)}
     own_faults = _own_faults(right)
     return both | {"changes": changes(*runs), "own_faults": own_faults, "switches": switches()}
