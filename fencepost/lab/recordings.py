@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import attrs
 
 from fencepost.lab.document import RunDocument, RunFacts, document
-from fencepost.lab.history_details import details_of
+from fencepost.lab.explored import PathObserver
 from fencepost.lab.observer import RunObserver, consumer_of
 from fencepost.lab.points import StepPoints
 from fencepost.simulator.explore import Explored
@@ -43,9 +43,10 @@ def record_result(result: RunResult) -> RunDocument:
 
 def record_explored(found: Explored) -> RunDocument | None:
     """The document of the trace to a violation; None if there is none. Each step takes a millisecond."""
-    history, config = found.history, found.config
-    if history is None or found.violation is None:
+    config, observer = found.config, PathObserver()
+    if found.retell is None or found.violation is None:
         return None
+    history = found.retell(observer)
     clients = [name for name in history.participants if name != BROKER_NAME]
     facts = RunFacts(
         settings={
@@ -62,7 +63,7 @@ def record_explored(found: Explored) -> RunDocument | None:
         nodes=frozenset({BROKER_NAME}),
         transactional_ids=dict(zip(clients, clients, strict=True)),
     )
-    return document(history, facts, details_of(history))
+    return document(history, facts, observer.details)
 
 
 @attrs.define(eq=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 import pytest
@@ -207,3 +208,22 @@ def test_bytes_that_are_no_text_become_text() -> None:
     values = batch_values(append)
     assert values == ("\ufffd\ufffd<b>", "\x00\x1b[31m", "")
     assert json.loads(json.dumps(values)) == list(values)
+
+
+@pytest.mark.parametrize(("version", "broken"), [(0, ()), (2, ("dedup",)), (2, ("fencing",))])
+def test_an_explored_trace_has_states_and_reasons(version: int, broken: tuple[str, ...]) -> None:
+    trace = record_explored(explore(transaction_version=version, broken=broken))
+    assert trace is not None
+    state: dict[str, object] = {}
+    for step in trace["steps"]:
+        state |= step.get("changes", {})
+        if step["kind"] in ("appended", "coordinated", "bounded"):
+            assert "why" in step, step["text"]
+            assert step["why"]["source"] != ""
+    for batch in trace["batches"]:
+        log: Any = state[f"log/{batch['partition']}"]
+        assert batch["last"] < log["end"]
+    last = [step for step in trace["steps"] if step["kind"] == "coordinated"][-1]
+    (name,) = last.get("transactions", [])
+    transaction: Any = state[f"txn/{name}"]
+    assert transaction["state"] in last["text"]

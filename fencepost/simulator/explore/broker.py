@@ -20,6 +20,7 @@ from fencepost.broker.contract import (
     Durable,
     Effect,
     Input,
+    Outcome,
     Received,
     Reply,
     ReplyTo,
@@ -186,7 +187,7 @@ class ExploredBroker:
         posted: list[Posted] = []
         inputs = deque([arrived])
         while inputs:
-            outcome = step(self.node, inputs.popleft(), NOW)
+            outcome = self.step(inputs.popleft())
             for append in outcome.appends:
                 if self.may_die or append.partition.topic not in INTERNAL_TOPICS:
                     known = self.logs.get(append.partition, ())
@@ -199,6 +200,10 @@ class ExploredBroker:
                     case _:
                         posted += self._post(effect)
         return posted
+
+    def step(self, arrived: Input) -> Outcome:
+        """The node takes one input."""
+        return step(self.node, arrived, NOW)
 
     def _lead(self, partition: TopicPartition, leader_epoch: int) -> BecomeLeader:
         return BecomeLeader(partition=partition, leader_epoch=leader_epoch, batches=self.batches(partition))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from fencepost.broker.contract import NODE
 from fencepost.broker.transactions.state import Transactions
@@ -19,7 +19,7 @@ from fencepost.protocol.batches import read_header, read_marker
 from fencepost.protocol.messages import API_BY_REQUEST, Request
 from fencepost.protocol.terms import TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord
-from fencepost.simulator.explore.broker import ANSWERS, TOPIC, ReplyInFlight, RequestInFlight
+from fencepost.simulator.explore.broker import ANSWERS, TOPIC, Message, ReplyInFlight, RequestInFlight
 from fencepost.simulator.explore.steps import NO_MESSAGE, STRAY, TransitionKind, connection_of, whose
 from fencepost.simulator.explore.trace import client_changes
 from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, Transition, World, Worlds
@@ -44,11 +44,29 @@ Travelling = deque[int | None]
 """The messages on one connection in one direction, oldest first; None for one that is left out."""
 
 
+class PathWatch(Protocol):
+    """Watches a path while its history is made."""
+
+    def starts(self, told: ExploredHistory, root: World) -> None:
+        """Before the first event."""
+        ...
+
+    def reached(self, broker: int, connection: int, message: int, began: int) -> None:
+        """The broker in this state took a message, or crashed (NO_MESSAGE); `began` is the place of the first
+        event of that.
+        """
+        ...
+
+    def sent(self, number: int, message: Message) -> None:
+        """A message got this number; its event is the last one."""
+        ...
+
+
 class ExploredHistory:
     """Follows a path step by step; `events` is what has happened so far."""
 
-    def __init__(self, worlds: Worlds, root: World) -> None:
-        self.worlds, self.steps = worlds, worlds.steps
+    def __init__(self, worlds: Worlds, root: World, watch: PathWatch | None = None) -> None:
+        self.worlds, self.steps, self.watch = worlds, worlds.steps, watch
         self.events: list[Event] = []
         self.now = 0
         self.last_number = 0
@@ -59,6 +77,8 @@ class ExploredHistory:
         """The connections that were given up, by client and the messages that are left on them."""
         self.asked: dict[tuple[int, int], tuple[int | None, type[Request]]] = {}
         """The request of a slot, by connection."""
+        if watch is not None:
+            watch.starts(self, root)
         for client in range(worlds.clients):
             at = FIRST_CLIENT + 2 * client
             if self.steps.processes[root[at]].attempts:
@@ -111,6 +131,7 @@ class ExploredHistory:
         late_of: int | None = None,
     ) -> None:
         """A message reaches the broker, which changes and sends others."""
+        began = len(self.events)
         if number is not None:
             self.events.append(Arrived(self.now, number=number))
         _, posted = self.steps.broker(before[BROKER], connection, message)
@@ -123,12 +144,15 @@ class ExploredHistory:
             label = reply_label(API_BY_REQUEST[type(question.request)], error, None)
             answer = self._leave(BROKER_NAME, f"p{late_of}", label, answers=number)
             self.events.append(Lost(self.now, number=answer, because="nobody waits for it"))
+        if self.watch is not None:
+            self.watch.reached(before[BROKER], connection, message, began)
 
     def _post(self, after: World, where: int, sent: int) -> None:
         """A message leaves the broker; no one hears a reply on a connection that is gone."""
         message = self.steps.messages[sent]
         if isinstance(message, RequestInFlight):
-            number = self._leave(BROKER_NAME, BROKER_NAME, request_label(message.request))
+            label = request_label(message.request)
+            number = self._leave(BROKER_NAME, BROKER_NAME, label, message=message)
             self.out[NODE].append(number)
             self.asked[NODE, message.slot] = number, type(message.request)
             return
@@ -148,9 +172,10 @@ class ExploredHistory:
         if answers is None:
             return None
         label = reply_label(API_BY_REQUEST[asked], message.error, message.body)
-        return self._leave(BROKER_NAME, target, label, answers=answers)
+        return self._leave(BROKER_NAME, target, label, answers=answers, message=message)
 
     def _crash(self, before: World, after: World) -> None:
+        began = len(self.events)
         self.events.append(Struck(self.now, participant=BROKER_NAME, label="crash"))
         for queue in (*self.out.values(), *self.back.values()):
             for number in queue:
@@ -163,6 +188,8 @@ class ExploredHistory:
         self._broker_changes(before[BROKER], after[BROKER])
         for where, sent in posted:
             self._post(after, where, sent)
+        if self.watch is not None:
+            self.watch.reached(before[BROKER], STRAY, NO_MESSAGE, began)
 
     def _broker_changes(self, before: int, after: int) -> None:
         """The states of transactions, the batches and the bounds that are new."""
@@ -237,7 +264,7 @@ class ExploredHistory:
             assert isinstance(question, RequestInFlight), "clients send requests only"
             is_told = type(question.request).__name__ not in UNTOLD
             label = request_label(question.request)
-            number = self._leave(f"p{client}", BROKER_NAME, label) if is_told else None
+            number = self._leave(f"p{client}", BROKER_NAME, label, message=question) if is_told else None
             self.out[connection].append(number)
             self.asked[connection, question.slot] = number, type(question.request)
 
@@ -253,13 +280,23 @@ class ExploredHistory:
     def _call(self, client: int, labels: Iterable[str]) -> None:
         self.events += [Called(self.now, participant=f"p{client}", label=label) for label in labels]
 
-    def _leave(self, source: str, target: str, label: str, *, answers: int | None = None) -> int:
+    def _leave(
+        self,
+        source: str,
+        target: str,
+        label: str,
+        *,
+        answers: int | None = None,
+        message: Message | None = None,
+    ) -> int:
         self.last_number += 1
         self.events.append(
             Sent(
                 self.now, number=self.last_number, source=source, target=target, label=label, answers=answers
             )
         )
+        if self.watch is not None and message is not None:
+            self.watch.sent(self.last_number, message)
         return self.last_number
 
 
@@ -278,9 +315,10 @@ def history_of(
     *,
     title: str,
     broken: tuple[str, ...],
+    watch: PathWatch | None = None,
 ) -> History:
     """The history of a whole path from `root`."""
-    told, here = ExploredHistory(worlds, root), root
+    told, here = ExploredHistory(worlds, root, watch), root
     for action, world in path:
         told.step(here, action, world)
         here = world

@@ -40,14 +40,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 import attrs
 
 from fencepost.simulator.draw.svg import draw
 from fencepost.simulator.explore.broker import ExploreConfig, ExploredBroker, ReplyInFlight
-from fencepost.simulator.explore.history import history_of
+from fencepost.simulator.explore.history import PathWatch, history_of
 from fencepost.simulator.explore.process import ExploredClient, ScriptStage
 from fencepost.simulator.explore.scenario import scenario_of
 from fencepost.simulator.explore.steps import LOOPBACK, NOTHING_SENT, Steps
@@ -129,8 +129,13 @@ class Explored:
     reached: dict[str, int]
     """How many steps there were of each kind: late requests, commits, markers (REACHED)."""
     config: ExploreConfig = attrs.field(repr=False)
-    history: History | None = attrs.field(repr=False)
-    """The trace as pictures show it, when a violation was found."""
+    retell: Callable[[PathWatch | None], History] | None = attrs.field(repr=False, eq=False)
+    """Makes the history of the trace, when a violation was found."""
+
+    @property
+    def history(self) -> History | None:
+        """The trace as pictures show it, when a violation was found."""
+        return None if self.retell is None else self.retell(None)
 
     @property
     def command(self) -> str:
@@ -208,7 +213,7 @@ class StateSearch:
             because="" if wrong is None else wrong.because,
             trace=told(self.worlds, self.root, path),
             config=self.config,
-            history=None if wrong is None else self._history(wrong, path),
+            retell=None if wrong is None else partial(self._history, wrong, path),
             states=len(self.parents),
             transitions=self.transitions,
             complete=wrong is None and not self.waiting,
@@ -217,10 +222,12 @@ class StateSearch:
             reached=self.reached.counts(),
         )
 
-    def _history(self, wrong: ExploredAnomaly, path: list[tuple[Transition, World]]) -> History:
+    def _history(
+        self, wrong: ExploredAnomaly, path: list[tuple[Transition, World]], watch: PathWatch | None
+    ) -> History:
         title = f"{wrong.violation.value} in transaction version {self.config.transaction_version}"
         broken = (f"{wrong.violation.value}: {wrong.because}",)
-        return history_of(self.worlds, self.root, path, title=title, broken=broken)
+        return history_of(self.worlds, self.root, path, title=title, broken=broken, watch=watch)
 
     def wrong(self, world: World) -> ExploredAnomaly | None:
         """The anomaly in this world, if there is one."""
