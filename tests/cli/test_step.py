@@ -127,6 +127,10 @@ def test_a_screen_shows_logs_states_readers_and_the_reason() -> None:
     assert "t-0 read_committed up to 2: a" in shown
     assert "t-0 read_uncommitted up to 3: a b" in shown
     assert re.search(r"a✓ C │LSO b\? │HW", shown)
+    why = (walk.here or {}).get("why")
+    assert why is not None
+    assert why["text"].split()[0] in shown
+    assert f"{why.get('table')} · {why.get('rule')}" in shown
 
 
 SIZES = [(60, 16), (80, 24), (81, 24), (100, 30), (149, 50), (150, 50), (220, 70), (80, 16), (59, 15), (1, 1)]

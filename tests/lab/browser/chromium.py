@@ -31,10 +31,17 @@ ONE_FONT: Final = """<?xml version="1.0"?>
 <fontconfig>
   <dir>{fonts}</dir>
   <cachedir>{cache}</cachedir>
-  <selectfont><rejectfont><glob>*Serif*</glob></rejectfont></selectfont>
-  <alias binding="same"><family>monospace</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
-  <alias binding="same"><family>sans-serif</family><prefer><family>DejaVu Sans</family></prefer></alias>
-  <alias binding="same"><family>system-ui</family><prefer><family>DejaVu Sans</family></prefer></alias>
+  <selectfont>
+    <acceptfont><glob>*/DejaVuSans.ttf</glob><glob>*/DejaVuSans-*</glob><glob>*/DejaVuSansMono*</glob></acceptfont>
+    <rejectfont><glob>*</glob></rejectfont>
+  </selectfont>
+  <match target="pattern">
+    <test name="family" compare="eq"><string>monospace</string></test>
+    <edit name="family" mode="prepend" binding="strong"><string>DejaVu Sans Mono</string></edit>
+  </match>
+  <match target="pattern">
+    <edit name="family" mode="append" binding="strong"><string>DejaVu Sans</string></edit>
+  </match>
 </fontconfig>
 """
 
