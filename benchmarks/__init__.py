@@ -1,1 +1,1 @@
-"""Measurements beside a peer; no test depends on them."""
+"""Comparisons with a peer; no test depends on them."""

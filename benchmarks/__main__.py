@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measures client and broker beside confluent-kafka and librdkafka's mock cluster,
+"""`python -m benchmarks`: compares client and broker with confluent-kafka and librdkafka's mock cluster,
 confluent-kafka on several brokers, and the simulator; on request, growth and the PySpark source. `python -m
 benchmarks partitions` and `restarts` measure what takes longer.
 
@@ -105,8 +105,8 @@ def run(
     rounds
         Number of rounds.
     only
-        Measure only this. Two are measured only if they are named: growth, with what a broker becomes
-        slower; and spark, the PySpark source beside Parquet and JSON files of the same rows.
+        Measure only this. Two are measured only if they are named: growth, which shows what slows a broker
+        down; and spark, which compares the PySpark source with Parquet and JSON files of the same rows.
     records
         Number of records to produce and fetch, or of rows that the PySpark source reads.
     transactions

@@ -275,7 +275,7 @@ def growth_grids(rows: Sequence[Grown]) -> list[Grid]:
         of_it = [row for row in rows if row.what == what]
         first = of_it[0].rate
         cells = [[_count(row), f"{row.rate:,.0f}", f"{row.rate / first:.2f}×"] for row in of_it]
-        grids.append(Grid(f"With more {what}", columns=(what, unit, "beside the first"), rows=cells))
+        grids.append(Grid(f"With more {what}", columns=(what, unit, "relative to the first"), rows=cells))
     return grids
 
 
@@ -291,6 +291,7 @@ def growth_as_json(rows: Sequence[Grown]) -> list[dict[str, Any]]:
 def growth_conditions(rows: Sequence[Grown], *, seconds_max: float = SECONDS_MAX) -> str:
     """The conditions of the measurement, in one sentence."""
     return (
-        f"{len(rows)} rows, each of one run · at most {seconds_max:.0f} s to make what grows and as many to "
-        f"measure · {os.cpu_count()} CPUs, {sys.platform}, Python {platform.python_version()}"
+        f"{len(rows)} rows, each of one run · at most {seconds_max:.0f} s to prepare each and "
+        f"{seconds_max:.0f} s to measure it · {os.cpu_count()} CPUs, {sys.platform}, "
+        f"Python {platform.python_version()}"
     )

@@ -1,4 +1,4 @@
-"""The PySpark source beside files that Spark itself reads: `python -m benchmarks --only spark`.
+"""The PySpark source compared with files that Spark itself reads: `python -m benchmarks --only spark`.
 
 A broker process writes the logs: transactions to four partitions, one in ten aborted, once with Fencepost's
 client (columns) and, if confluent-kafka is installed, once with that client (Kafka's records, magic 2). Then
@@ -266,7 +266,7 @@ def spark_grids(report: SparkReport) -> list[Grid]:
     return [
         Grid(
             "PySpark source, rows/s",
-            columns=("query", "source", "rows/s", "beside", "rows/s", "ratio", "goal"),
+            columns=("query", "source", "rows/s", "compared with", "rows/s", "ratio", "goal"),
             rows=[_row(result) for result in report.results],
         ),
         Grid(

@@ -150,7 +150,7 @@ def test_the_growth_of_the_cores_is_measured(monkeypatch: pytest.MonkeyPatch) ->
     assert {row.what for row in rows} == {what for what, *_ in tables}
     assert all(row.operations and 0 < row.made <= row.wanted for row in rows)
     page = markdown(growth.growth_grids(rows), growth.growth_conditions(rows))
-    assert "| partitions | commits/s | beside the first |" in page
+    assert "| partitions | commits/s | relative to the first |" in page
     assert "1.00× |" in page
 
 
