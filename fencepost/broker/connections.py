@@ -47,7 +47,7 @@ from fencepost.protocol.wire_protocol import SessionRoom, TopicIds, WireProtocol
 
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
 COSTLY_BYTES: Final = 1 << 20  # of room: records of 900 KB, or a header of 40 KB to decode
-PARTS: Final = 16  # a peer makes progress when one of so many parts of what it holds has arrived or left
+PARTS: Final = 16  # a peer makes progress when a sixteenth of the bytes that it holds has arrived or left
 FRAME_BYTES_PER_SECOND: Final = 64 * KIBIBYTE
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # a struct linger of no seconds
 SWEEP_MS: Final = 1_000  # between two looks at all connections while a frame is unfinished
@@ -331,7 +331,7 @@ class Connection:
             self.progress_ms, self.progress_bytes = self.active_ms, 0
 
     def reset(self) -> None:
-        """Close the socket as the death of a process does: what was not sent or read is lost."""
+        """Close the socket as the death of a process does: unsent and unread bytes are lost."""
         if not self.is_closed:
             with suppress(OSError):  # the peer was faster
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)

@@ -1,4 +1,4 @@
-"""What a broker has done since it started: requests by API, and what was written to and read from topics.
+"""What a broker has done since it started: requests by API, and records written and read by topic.
 
 Rule: counting costs something per request and per batch, and nothing per record. Nothing here is read by the
 node: counters only leave it (broker/metrics.py, broker/status.py).

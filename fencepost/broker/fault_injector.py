@@ -190,7 +190,7 @@ class BrokerFaultInjector:
         ]
 
     def refresh(self) -> None:
-        """Find out anew whether anybody needs to know of points, and when the next deadline is."""
+        """Find out again whether points are needed, and when the next deadline is."""
         was_active, self.is_active = self.is_active, not self.plan.is_over
         if self.is_active and not was_active:
             self._find_owners()

@@ -1,6 +1,6 @@
-"""Faults of a real broker: what it can play of the language of scenarios, and when a fault strikes.
+"""Faults of a real broker: which phrases of scenarios it can perform, and when a fault strikes.
 
-Rule: values in, values out. The plan hears of each point that the broker reaches, counts it, and names the
+Rule: values in, values out. The plan gets each point that the broker reaches, counts it, and names the
 faults that strike there; `fault_injector.py` performs them. Without faults none of this code runs.
 """
 

@@ -33,7 +33,7 @@ Rule: the appends of a step are written before its effects happen. The process m
 # When a write or a sync fails, it is unknown which bytes are on the disk, and a second fsync may succeed
 # without having written them (the page is clean by then). So it is not repeated. The host drops the appends
 # of this log that are still queued, closes the journal, and reports StorageFailed. The node answers everyone
-# who waits with an error, and asks the controller for a new leader epoch; `_load` then reads the log anew
+# who waits with an error, and asks the controller for a new leader epoch; `_load` then reads the log again
 # from the disk. Kafka takes a whole log directory offline instead (LogManager.handleLogDirFailure). The
 # metadata log has no controller above it, so its failure stops the process (MetadataLost).
 #
@@ -231,7 +231,7 @@ class Host:
     directory: Journals
     policy: SyncPolicy = SyncPolicy.NONE
     watch: Watch | None = None
-    wrote: Callable[[Append], None] | None = None  # hears of each batch that is in its log
+    wrote: Callable[[Append], None] | None = None  # is called with each batch that is in its log
     inbox: deque[Input] = attrs.Factory(deque[Input])
     to_do: deque[Append | Effect] = attrs.Factory(deque[Append | Effect])
     answers: list[Reply] = attrs.Factory(list[Reply])
@@ -412,7 +412,7 @@ class Host:
             self.to_do.append(Assign(partition=key, leader_id=self.node_id, leader_epoch=epoch))
 
     def _reply_fetched(self, act: ReplyFetched, now: int) -> None:
-        """Read the records for a Fetch. If there is no room for them, it waits, and is planned anew then."""
+        """Read the records for a Fetch. If there is no room for them, it waits, and is then planned again."""
         if act.to.connection != NODE and not self.is_open(act.to.connection):
             return  # its connection is gone
         pool = self.answers_pool
@@ -526,7 +526,7 @@ class Host:
             self.lose(key, problem)
             return
         except StaleLeader:
-            # Another node leads by now. It decides what becomes of the clients' retries.
+            # Another node leads by now. It decides about the clients' retries.
             self._drop_appends(key)
             self.inbox.appendleft(ResignLeader(partition=key))
             return

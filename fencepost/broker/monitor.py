@@ -61,7 +61,7 @@ class Monitor:
         self.notices.log("a reply that is too large", f"{type(answer.body).__name__}: {problem}")
 
     def with_counts(self, status: BrokerStatusReply, connections: int) -> BrokerStatusReply:
-        """The status of the node, and what was counted beside it."""
+        """The status of the node, and the broker's counters."""
         return with_counts(status, self.counters, sizes=self._host.log_sizes(), connections=connections)
 
     # --- connections

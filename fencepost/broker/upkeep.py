@@ -45,7 +45,7 @@ class Upkeep:
     cleanings: dict[TopicPartition, Cleaning] = attrs.Factory(dict[TopicPartition, Cleaning])  # oldest first
     # These have segments below their log start.
     outdated: set[TopicPartition] = attrs.Factory(set[TopicPartition])
-    # A segment of these is damaged, so they are not cleaned until they are read anew.
+    # A segment of these is damaged, so they are not cleaned until they are read again.
     uncleanable: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     # How much longer coordinators' logs become, all together, until they are looked at.
     bytes_left: int = attrs.field(init=False)

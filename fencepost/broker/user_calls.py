@@ -30,7 +30,7 @@ def _no_report(what: str, problem: BaseException) -> None:
 
 @attrs.define(eq=False)
 class UserCalls:
-    """The functions of one user, and the first error of each. `report` hears of an error at once."""
+    """The functions of one user, and the first error of each. `report` is called with an error at once."""
 
     report: Callable[[str, BaseException], None] = _no_report
     failures: list[tuple[str, BaseException]] = attrs.Factory(list[tuple[str, BaseException]])

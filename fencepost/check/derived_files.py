@@ -7,8 +7,8 @@ because reading the log would take too long. How exact each must be:
     .timeindex           what a full scan makes, and true entries that orderly stops added
     .snapshot            what a full scan up to its offset says; only a producer that was silent for longer
                          than producer.id.expiration.ms may be missing
-    manifest.json        a lower bound while a broker runs or after it died, exact after an orderly stop at
-                         rest; its last stable offset is always what a scan up to its high watermark gives
+    manifest.json        a lower bound while a broker runs or after it died, exact after an orderly stop; its
+                         last stable offset is always what a scan up to its high watermark gives
     checkpoint.json      an entry counts only for a log file of exactly its size, and then it is true
     clean-shutdown.json  exact
 

@@ -191,7 +191,7 @@ def consume(
     partition
         Only this partition. Repeatable.
     group
-        Read as a member of this consumer group, and commit the offsets of what was printed.
+        Read as a member of this consumer group, and commit the offsets of printed records.
     max_
         Stop after this number of records.
     follow
@@ -375,7 +375,7 @@ class Retries:
     """Reports partitions that cannot be read, once per error."""
 
     polls_max: int | None
-    """After so many polls with an error and without a record, the command fails."""
+    """The number of polls with an error and without a record after which the command fails."""
     _reported: set[ErrorCode] = attrs.Factory(set[ErrorCode])
     _polls: int = 0
 

@@ -1,6 +1,6 @@
 """`fencepost export DIR --to parquet OUT`: committed records as Parquet files, each exactly once.
 
-Rule: it only reads DIR; a broker may run. OUT grows by what was committed since the last export.
+Rule: it only reads DIR; a broker may run. Each export adds the records committed since the last one to OUT.
 """
 
 from __future__ import annotations

@@ -325,9 +325,7 @@ class ProducerCalls:
             raise
         except (ClientError, GeneratorExit):
             raise  # the call has its result; or the simulated process was killed
-        except (
-            BaseException
-        ) as interruption:  # Ctrl-C stays a KeyboardInterrupt, with the outcome of the commit
+        except BaseException as interruption:  # Ctrl-C stays one, with the outcome of the commit
             failure = self._give_up_commit()
             if failure is None:
                 interruption.add_note("Before this interruption, the transaction was committed")

@@ -12,7 +12,7 @@ files is therefore damaged, and not a new one.
 #     orders-0 synced 2345678901          they survive a loss of power
 #     orders-0 removed 3456789012         the broker deleted them
 #
-# The number is the CRC-32C of file name and line. Lines are only added; a start writes the list anew. A loss
+# The number is the CRC-32C of file name and line. Lines are only added; a start rewrites the list. A loss
 # of power may take files that were never synced, so a line of an earlier boot that does not say `synced`
 # promises nothing. Lines that say it are synced themselves. So are those that say `removed`, by
 # `sync_removals`, before the metadata log takes another record: without them a deleted log would look

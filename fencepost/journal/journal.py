@@ -603,7 +603,7 @@ class Journal:
                 self.sync(syncs_upper=False)
                 self._unchanged = self._active.synced()
             if state is not None:
-                # What was synced is in the mark; the next start writes it here, when it has time.
+                # The mark has the synced end; the next start writes it here, when it has time.
                 self.write_manifest(state, promises=False)
             self.failed = f"{self.partition} is closed"
             self.closed = self._unchanged

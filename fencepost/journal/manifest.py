@@ -77,7 +77,7 @@ class Manifest:
     def promised_end(self, boot_id: str) -> int:
         """The offset below which no byte may be missing at a start in this boot of the machine.
 
-        A loss of power may take what was not synced, the death of a process takes nothing.
+        A loss of power may take unsynced bytes; the death of a process takes nothing.
         """
         return self.high_watermark if boot_id and boot_id == self.boot_id else self.durable_end
 

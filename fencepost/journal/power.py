@@ -58,7 +58,7 @@ class Machine:
                     file.close()
                     lost += size - mark.synced
         self._marks.clear()
-        # What was promised since the last boot is void: see Manifest.promised_end.
+        # Promises since the last boot are void: see Manifest.promised_end.
         self._cuts += 1
         self.lost_bytes += lost
         self.boot_id = f"{self.disk.boot_id}+{self._cuts}"

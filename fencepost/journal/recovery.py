@@ -19,7 +19,7 @@ log by `Node.lead` in broker/node.py.
 #     refuse       when what is left ends before what was promised, raise DamagedLog and change nothing
 #     cut          truncate the log at the first invalid byte, and remove every later segment; also segments
 #                  that begin before the one before them ends, since a cleaned one has taken their place
-#     stale        remove snapshots and a manifest that speak of offsets beyond the new end
+#     stale        remove snapshots and a manifest with offsets beyond the new end
 #
 # Why the first invalid byte ends the log, and does not just cost one batch: offsets must be contiguous, and a
 # batch after a hole may belong to a transaction whose beginning is in the hole. After a crash, such a tail
@@ -31,7 +31,7 @@ log by `Node.lead` in broker/node.py.
 #
 # A torn tail and a damaged log look alike at the first invalid byte. The difference is what was promised. The
 # manifest is the witness: it names the offset below which the log was synced. As long as the machine has not
-# restarted since, everything that was written counts as well, for the death of a process loses none of it. A
+# restarted since, everything that was written counts, too: the death of a process loses none of it. A
 # checkpoint is the witness for full segments, and the mark of a clean shutdown for the last one. Kafka cuts
 # in either case (UnifiedLog.recoverLog): its replicas bring back what was cut, and here there are none.
 

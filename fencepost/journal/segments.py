@@ -1,5 +1,5 @@
-"""One segment: batches in a `.log` file, the indexes beside it, and the walk over batches that everything
-else uses.
+"""One segment: batches in a `.log` file, its indexes, and the walk over batches that everything else
+uses.
 
 Rule: bytes beyond `size` do not exist. Positions come from what was appended or recovered, never from the
 file system: after a failed write the file may be longer.

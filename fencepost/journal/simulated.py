@@ -1,5 +1,5 @@
 """A simulated disk: after a power failure only synced data is certain to be there, and the last write may be
-torn. On request it damages what was synced.
+torn. On request it damages synced data.
 
 Rule: every choice of what survives comes from the chooser that it was given, in a fixed order, so a run can
 be replayed.

@@ -136,7 +136,7 @@ class FetchSession:
         self._takes(0)
 
     def _takes(self, size: int) -> bool:
-        """Hold so many partitions from now on; False if that is too many for a session, or for all."""
+        """Hold this number of partitions from now on; False if it is too large for a session, or for all."""
         more = size - self._held
         if size > SESSION_SIZE_MAX or more > self.room.free:
             return False

@@ -1279,11 +1279,11 @@ class StateCount:
 
 @value(kw_only=True)
 class TopicStatus:
-    """The partitions of one topic that a broker leads, and what was written and read since it started.
+    """The partitions of one topic that a broker leads, and its writes and reads since the broker started.
 
     `partitions`: how many it leads. `size_bytes`: of their logs. `open_transactions`: how many there are.
-    `late`, `hanging`: numbers of partitions whose oldest transaction outlived every timeout, and of those
-    with an open transaction that no coordinator knows. `stable_lag`: how far the last stable offset is behind
+    `late`: the partitions whose oldest transaction outlived every timeout. `hanging`: the partitions with an
+    open transaction that no coordinator knows. `stable_lag`: how far the last stable offset is behind
     the high watermark, in `stable_lag_partition`, where it is furthest. `oldest_open_ms`: when the oldest
     open transaction wrote last; -1: none is open. `records_in`, `bytes_in`, `bytes_out`: what clients wrote
     and read.

@@ -149,7 +149,7 @@ def adopted(
     cluster: Cluster, topic: str, count: int, leader_epoch: int, *, is_compacted: bool
 ) -> list[ClusterRecord]:
     """The records that make a topic of its directories; `cluster` follows them. Its settings are lost, and
-    the default ones would soon delete what was just saved.
+    the default retention would soon delete the saved records.
     """
     highest = max(map(topic_number, cluster.names), default=0)
     topic_id = new_topic_id(topic, number=highest + 1, created_ms=NO_TIMESTAMP)

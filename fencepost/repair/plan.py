@@ -551,7 +551,7 @@ class _Planner:
             self.logs[key] = LogPlan(SalvagedLog(key))
 
 
-# What is at stake in an internal topic, and what becomes of it.
+# What is at stake in an internal topic, and what the repair does.
 _STAKES: Final = {
     CLUSTER_METADATA_TOPIC: (
         "topics that were created or deleted there, leader epochs, and blocks of producer ids",

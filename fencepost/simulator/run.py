@@ -13,13 +13,13 @@ what must be reached. `Run` plays any of them through the same phases:
     settle     markers are complete, and the white-box judge sees nothing in progress
     judge      the black box looks at what clients saw, and at what was copied
 
-The order matters. Healing comes before converging because only a healed cluster owes progress: with a
-broken one a transaction may rightly stay open. Reading comes after converging because a record is lost
+The order matters. Healing comes before converging because only a healed cluster must make progress: in
+a broken one a transaction may rightly stay open. Reading comes after converging because a record is lost
 only when nothing can bring it back. The judges of steps look on from the first event (world/events.py);
 without them a run that ends well could have been wrong in between.
 
-Damage to a disk is never healed. Once a damaged log was detected (judges/damage.py), the cluster no longer
-owes progress, only truth: phases end after some patience, and the judges demand everything that is not
+Damage to a disk is never healed. Once a damaged log was detected (judges/damage.py), the cluster need not
+make progress, but must not lie: phases end after some patience, and the judges demand everything that is not
 about getting done. As long as nothing was detected, the damage must be harmless, and every rule holds.
 
 A run ends in one of three ways: at the first breach (`keeps_going` is False: a search wants the first

@@ -39,7 +39,7 @@ class Denial(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class Amendment:
-    """What to change in the reply: entries to add for what was refused, entries to leave out."""
+    """What to change in the reply: entries to add for refused ones, entries to leave out."""
 
     principal: str
     acls: Acls

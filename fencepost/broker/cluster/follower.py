@@ -186,7 +186,7 @@ def _lead_if_mine(node: Node, change: Assign) -> None:
 def reelect_due(node: Node, now: int) -> None:
     """Request an election for partitions that were given up after a storage failure."""
     due = tuple(sorted(key for key, due_ms in node.reelections.items() if due_ms <= now))
-    # A new epoch, not the old one: requests of the lost leadership must not meet the log that is read anew.
+    # A new epoch, not the old one: requests of the lost leadership must not meet the log that is read again.
     for key in due:
         del node.reelections[key]
     if due:

@@ -347,7 +347,7 @@ def leave(turn: ConsumerTurn, request: ConsumerGroupHeartbeat) -> Refused | None
 
 
 def remove(turn: ConsumerTurn, member_ids: set[str]) -> None:
-    """Remove members; at the next heartbeat of another one their partitions are assigned anew."""
+    """Remove members; at the next heartbeat of another one their partitions are assigned again."""
     if member_ids:
         turn.group = without_members(turn.group, member_ids)
         _raise_epoch(turn, is_due=True)

@@ -357,7 +357,7 @@ class Actor:
         return Receiver(self.process, port, machine, ConsumerCalls(machine, port))
 
     def single_write(self) -> AttemptedTransaction:
-        """What becomes of a record outside of transactions; unknown until it has its outcome."""
+        """The fate of a record outside of transactions; unknown until it has its outcome."""
         write = AttemptedTransaction(self.world.now, is_transactional=False, outcome=OperationOutcome.INFO)
         self.transactions.append(write)
         return write

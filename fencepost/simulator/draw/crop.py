@@ -1,6 +1,6 @@
 """A part of a run for a picture: from one step to another, and some of its lanes.
 
-A step is the number of a message, as pictures and tables show it, or a time. What was cut off at the end has
+A step is the number of a message, as pictures and tables show it, or a time. What comes after the part has
 not happened in the picture: a message that arrives later is under way, and its transaction is undecided.
 
 Rule: messages keep the numbers that they have in the whole run.

@@ -198,7 +198,7 @@ class Scene:
         return message.arrived is not None and message.arrived - message.sent > _NEAR
 
     def _log_lane(self, partition: TopicPartition, x: float) -> LogLane:
-        """Offsets from the first that the drawn part speaks of to the end of the log."""
+        """Offsets from the first one in the drawn part to the end of the log."""
         batches = self.batches[partition].values()
         shown = [batch.appended.header for batch in batches if batch.place >= self.first]
         bounds = [bound for place, bound in self.logs[partition].bounds if place >= self.first]

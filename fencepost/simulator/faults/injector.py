@@ -287,7 +287,7 @@ def _take_for_lost(injector: FaultInjector, connection: SimulatedConnection) -> 
 
 
 def _close(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effect | None:
-    """The request arrives, and its sender never hears of it."""
+    """The request arrives, and its sender never gets the answer."""
     channel, message = _request_of(event)
     if not channel.connection.is_open:
         return None

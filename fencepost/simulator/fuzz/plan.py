@@ -1,4 +1,4 @@
-"""Plans at random: how many of what, which faults, how slow. Drawn anew for each seed (swarm testing).
+"""Random plans: which participants, which faults, how slow. Each seed draws its own (swarm testing).
 
 Rule: the calmest comes first in each draw. A plan is a value (`scenarios/model.py`), and the same one makes
 the same world.

@@ -1,5 +1,5 @@
-"""What a node may reply: identities that no other client has, writes that are replicated, ends that were
-decided so, and success to a retry of what was done (I7, I13, I15, I16).
+"""What a node may reply: identities that no other client has, writes that are replicated, ends that the
+log decided, and success to a retry of a completed request (I7, I13, I15, I16).
 
 A reply is judged in the step that sends it, against the logs as they are then. A leader that was replaced is
 not judged: it reports what was true when it led.

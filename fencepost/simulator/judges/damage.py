@@ -8,8 +8,8 @@ Rule: only what reaches an operator or a client counts. The other judges say whe
 #     a reader refuses records whose checksum is wrong                        CorruptRecords
 #
 # A run with damage that was not noticed must end like any other run: everything copied, nothing open. This
-# is what "harmless" means. Once damage was noticed, progress is no longer owed, and only what clients see
-# counts.
+# is what "harmless" means. Once damage was noticed, the cluster need not make progress, and only what
+# clients see counts.
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ class ClientOperation(NamedTuple):
     """One step of a process; a transaction with all of its polls and writes is one.
 
     The process is sequential: its operations stand in the history in its own order, and one that was
-    restarted has another name or places its positions anew. What polls returned counts whatever became of
-    the operation, since no abort takes it back. `commit_asked_at` is when a transaction's commit was first
+    restarted has another name or sets its positions again. What polls returned counts whatever the outcome
+    of the operation, since no abort takes it back. `commit_asked_at` is when a transaction's commit was first
     sent: before that it cannot have been decided. Times are integer nanoseconds.
     """
 
