@@ -109,6 +109,7 @@ TYPES: Final = {
     "Shown": "RunResult | ScenarioResult | FuzzResult | Explored: a result whose run a page can show.",
     "Run": "A simulated run before its end; it becomes a RunResult.",
     "Recorder": "What records the events of a simulated run as a History.",
+    "PathWatch": "What watches an explored trace while its History is made.",
 }
 """What stands for a type in signatures and has no entry of its own."""
 
