@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.check.findings import Findings, Place
-from fencepost.journal.storage import StorageFile, StorageReader
+from fencepost.journal.storage import ReadableFile, StorageReader
 from fencepost.log_model.partitions import ModelProducer, PartitionModel
 from fencepost.protocol.batches import (
     HEADER_SIZE,
@@ -220,7 +220,7 @@ class _Scan:
         self.findings.batches += len(segment.batches)
         self.findings.bytes += segment.size
 
-    def _batch(self, opened: StorageFile, segment: ScannedSegment, size: int) -> ScannedBatch | None:
+    def _batch(self, opened: ReadableFile, segment: ScannedSegment, size: int) -> ScannedBatch | None:
         """The next batch; None at an end that a kill has torn, or at a fault."""
         position, left, place = segment.size, size - segment.size, Place(segment.file, segment.end_offset)
         try:

@@ -6,7 +6,6 @@ problems, 2 if there is no such directory.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +22,8 @@ from fencepost.cli.spark_errors import reason_of
 from fencepost.cli.table import counted
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.layouts import open_layout
-from fencepost.journal.storage import DirectoryInUse
+from fencepost.journal.storage import DirectoryInUse, StorageReader
+from fencepost.spark_bridge.filesystems import absolute, open_storage
 from fencepost.spark_bridge.session import require_spark, session
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def audit(
-    directory: Path,
+    directory: str,
     /,
-    *more: Path,
+    *more: str,
     acks: Path | None = None,
     source: Annotated[str | None, Parameter(name="--input")] = None,
     target: Annotated[str | None, Parameter(name="--output")] = None,
@@ -46,7 +46,8 @@ def audit(
     Parameters
     ----------
     directory
-        The data directory of `fencepost serve`, or a log directory of Apache Kafka.
+        The data directory of `fencepost serve`, or a log directory of Apache Kafka: a path, or a URI of an
+        object store or HDFS (`s3://bucket/data`).
     more
         Other log directories of the same Kafka cluster.
     acks
@@ -67,16 +68,18 @@ def audit(
     require_spark()
     from pyspark.errors import PySparkException
 
-    storages = [DiskStorage(path, read_only=True) for path in (directory, *more)]
+    storages = [open_storage(path) for path in (directory, *more)]
     open_layout(storages)  # before Spark, which takes seconds to start
     in_use = [_is_in_use(storage) for storage in storages]  # locks each of the others
     try:
-        audited = _run(storages, acks, comparison, master=master, is_in_use=any(in_use))
+        paths = [absolute(path) for path in (directory, *more)]
+        audited = _run(storages, paths, acks, comparison, master=master, is_in_use=any(in_use))
     except PySparkException as problem:
         raise CommandFailed(reason_of(problem)) from problem
     finally:
         for storage in storages:
-            storage.unlock()
+            if isinstance(storage, DiskStorage):
+                storage.unlock()
     return _report(audited, as_json=as_json)
 
 
@@ -96,7 +99,8 @@ def _comparison(source: str | None, target: str | None, by: str | None) -> tuple
 
 
 def _run(
-    storages: Sequence[DiskStorage],
+    storages: Sequence[StorageReader],
+    paths: Sequence[str],
     acks: Path | None,
     comparison: tuple[str, str, str] | None,
     *,
@@ -108,7 +112,6 @@ def _run(
     from fencepost.audit.compare import compare
 
     layout = open_layout(storages)
-    paths = [os.path.abspath(storage.location) for storage in storages]
     with session("fencepost audit", master=master) as spark:
         audited = audit(spark, layout, paths, is_in_use=is_in_use)
         found = list(audited.found)
@@ -147,8 +150,10 @@ def _count(found: Sequence[Finding], severity: Severity) -> int:
     return sum(finding.severity is severity for finding in found)
 
 
-def _is_in_use(storage: DiskStorage) -> bool:
+def _is_in_use(storage: StorageReader) -> bool:
     """Whether a broker runs on a directory; if not, none can start until it is unlocked."""
+    if not isinstance(storage, DiskStorage):
+        return False  # a broker runs on a local disk; this is a copy
     try:
         storage.keep_out()
     except DirectoryInUse:

@@ -14,18 +14,17 @@ from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json
 from fencepost.cli.spark_errors import reason_of
 from fencepost.cli.table import counted
-from fencepost.journal.disk import DiskStorage
-from fencepost.journal.layouts import open_layout
 from fencepost.spark_bridge.export import Exported, RecordsDeleted
 from fencepost.spark_bridge.export import export as export_records
+from fencepost.spark_bridge.filesystems import absolute, open_directories
 from fencepost.spark_bridge.session import require_spark, session
 
 
 def export(
-    directory: Path,
+    directory: str,
     target: Path,
     /,
-    *more: Path,
+    *more: str,
     to: Literal["parquet"] = "parquet",
     topic: tuple[str, ...] = (),
     accept_loss: bool = False,
@@ -37,9 +36,10 @@ def export(
     Parameters
     ----------
     directory
-        The data directory of `fencepost serve`, or a log directory of Apache Kafka.
+        The data directory of `fencepost serve`, or a log directory of Apache Kafka: a path, or a URI of an
+        object store or HDFS (`s3://bucket/data`).
     target
-        The directory for the files; it is created, and later exports add to it.
+        The local directory for the files; it is created, and later exports add to it.
     more
         Other log directories of the same Kafka cluster.
     to
@@ -55,8 +55,8 @@ def export(
     require_spark()
     from pyspark.errors import PySparkException
 
-    layout = open_layout([DiskStorage(path, read_only=True) for path in (directory, *more)])
-    paths = [str(path.absolute()) for path in (directory, *more)]
+    layout = open_directories((directory, *more))
+    paths = [absolute(path) for path in (directory, *more)]
     try:
         with ExitStack() as stack:
             exported = export_records(

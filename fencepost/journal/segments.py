@@ -35,7 +35,7 @@ from fencepost.journal.indexes import (
 )
 from fencepost.journal.manifest import SegmentSummary, SyncedSegment
 from fencepost.journal.open_files import OpenFiles
-from fencepost.journal.storage import DamagedLog, Storage, StorageError, StorageFile
+from fencepost.journal.storage import DamagedLog, ReadableFile, Storage, StorageError, StorageFile
 from fencepost.protocol.batches import (
     HEADER_SIZE,
     LENGTH_PREFIX_SIZE,
@@ -71,7 +71,7 @@ def parse_file_name(name: str) -> tuple[int, str]:
 
 
 def walk_batches(
-    file: StorageFile, start: int, end: int, *, chunk_bytes: int = WALK_BYTES
+    file: ReadableFile, start: int, end: int, *, chunk_bytes: int = WALK_BYTES
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """(position, header, bytes) of each batch between two byte positions; holds one chunk or one batch at a
     time.
@@ -108,7 +108,7 @@ def _header_of_whole(window: memoryview, at: int) -> BatchHeader | None:
     return header if len(window) - at >= header.size else None
 
 
-def walk_headers(file: StorageFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def walk_headers(file: ReadableFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch between two byte positions, reading little more than the headers."""
     position, window, window_start = start, b"", start
     while position < end:

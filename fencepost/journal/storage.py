@@ -56,20 +56,28 @@ class NotADataDirectory(StorageError):
     """The directory is not a Fencepost data directory, or of another format; the message says what to do."""
 
 
-class StorageFile(Protocol):
-    """One open file. It only grows, except when recovery truncates it."""
+class ReadableFile(Protocol):
+    """One open file, for a reader."""
 
     @property
     def size(self) -> int:
         """Bytes in the file, synced or not."""
         ...
 
-    def append(self, data: Buffer) -> None:
-        """Write at the end: everything, or StorageError, after which the file may end in garbage."""
-        ...
-
     def read(self, position: int, size: int) -> bytes:
         """Up to `size` bytes from byte `position`; fewer only at the end of the file."""
+        ...
+
+    def close(self) -> None:
+        """Close the handle, without a sync."""
+        ...
+
+
+class StorageFile(ReadableFile, Protocol):
+    """One open file. It only grows, except when recovery truncates it."""
+
+    def append(self, data: Buffer) -> None:
+        """Write at the end: everything, or StorageError, after which the file may end in garbage."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -86,10 +94,6 @@ class StorageFile(Protocol):
         """Return when everything written before the call survives a power failure. May run in another thread
         than append.
         """
-        ...
-
-    def close(self) -> None:
-        """Close the handle, without a sync."""
         ...
 
 
@@ -127,13 +131,17 @@ class StorageReader(Protocol):
         """The whole content of a file; None when it does not exist."""
         ...
 
-    def open(self, path: str, *, create: bool = False) -> StorageFile:
-        """A handle; MissingFile when the file is missing and `create` is false."""
+    def open(self, path: str) -> ReadableFile:
+        """A handle; MissingFile when the file is missing."""
         ...
 
 
 class Storage(StorageReader, Protocol):
     """A data directory that can be written."""
+
+    def open(self, path: str, *, create: bool = False) -> StorageFile:
+        """A handle to a file that grows; MissingFile when it is missing and `create` is false."""
+        ...
 
     def lock(self) -> None:
         """Become the only owner until `unlock`; DirectoryInUse when another broker is."""

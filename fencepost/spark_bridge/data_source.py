@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from fencepost.spark_bridge.columns import TRANSACTION_STATE, Column, checked_columns, default_schema
+from fencepost.spark_bridge.filesystems import absolute
 from fencepost.spark_bridge.option_values import UnusableOption
 from fencepost.spark_bridge.options import RECORDS, ReadOptions, parse_options
 from fencepost.spark_bridge.pushdown import Wanted
@@ -74,7 +75,7 @@ class FencepostDataSource(DataSource):
     def _options(self) -> ReadOptions:
         options = parse_options(self.options, parallelism=self.parallelism or os.cpu_count() or 1)
         # A worker may have another working directory than the driver.
-        return attrs.evolve(options, paths=tuple(map(os.path.abspath, options.paths)))
+        return attrs.evolve(options, paths=tuple(map(absolute, options.paths)))
 
 
 def _following(options: ReadOptions, columns: Sequence[Column]) -> ReadOptions:

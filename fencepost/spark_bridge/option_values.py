@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import INT64_MAX, IsolationLevel, TopicPartition
+from fencepost.spark_bridge.filesystems import REMOTE_SCHEMES, is_remote
 
 _BY_PARTITION: Final = '{"topic":{"0":23}}'
 _ASSIGNED: Final = '{"topic":[0,1]}'
@@ -30,7 +31,7 @@ def parse_paths(options: Mapping[str, str]) -> tuple[str, ...]:
         given = _json("paths", several, '["/data/1","/data/2"]')
     if not isinstance(given, list) or not all(isinstance(path, str) for path in cast("list[Any]", given)):
         _malformed("paths", several or "", '["/data/1","/data/2"]')
-    paths = tuple(_local_path(path) for path in cast("list[str]", given))
+    paths = tuple(_place(path) for path in cast("list[str]", given))
     if not all(paths) or not paths:
         raise UnusableOption(
             'set option path to the data directory of a broker: .option("path", "/data/broker")'
@@ -38,14 +39,17 @@ def parse_paths(options: Mapping[str, str]) -> tuple[str, ...]:
     return paths
 
 
-def _local_path(path: str) -> str:
-    """A plain path as it is; of a `file:` URI the path, with its percent-encoding undone."""
+def _place(path: str) -> str:
+    """A plain path and the URI of a remote file system as they are; of a `file:` URI the path, with its
+    percent-encoding undone.
+    """
     scheme, colon, _ = path.partition(":")
-    if not colon or not scheme.isalnum() or len(scheme) == 1:
+    if is_remote(path) or not colon or not scheme.isalnum() or len(scheme) == 1:
         return path
     if scheme.lower() != "file" or urlsplit(path).netloc not in _HERE:
         raise UnusableOption(
-            f"{path} is not a directory of this machine: only local paths can be read; mount it or copy it"
+            f"{path} is neither a directory of this machine nor a URI of a file system that can be read: "
+            f"{', '.join(f'{known}://' for known in sorted(REMOTE_SCHEMES))}"
         )
     return unquote(urlsplit(path).path)
 

@@ -39,7 +39,7 @@ from fencepost.journal.segments import (
     walk_batches,
     walk_headers,
 )
-from fencepost.journal.storage import DamagedLog, MissingFile, StorageFile, StorageReader, directory_name
+from fencepost.journal.storage import DamagedLog, MissingFile, ReadableFile, StorageReader, directory_name
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, Buffer, read_header
 from fencepost.protocol.errors import FencepostError, ProtocolViolation
 from fencepost.protocol.terms import INT64_MAX, NO_LEADER_EPOCH, NO_OFFSET, IsolationLevel, TopicPartition
@@ -236,7 +236,7 @@ def index_advice(layout: LogLayout) -> str:
 
 
 @contextmanager
-def opened(storage: StorageReader, path: str) -> Generator[StorageFile]:
+def opened(storage: StorageReader, path: str) -> Generator[ReadableFile]:
     """Opens a file and closes it at the end of the block."""
     file = storage.open(path)
     try:
@@ -496,7 +496,7 @@ class _TailWalk:
             self.end = max(self.end, min(log.segments[-1].base_offset, self.ceiling))
 
     def _batches(
-        self, segment: SegmentFile, file: StorageFile, position: int
+        self, segment: SegmentFile, file: ReadableFile, position: int
     ) -> Iterator[tuple[int, BatchHeader, Buffer]]:
         """Yields position and header of the batches of one segment; of markers also the bytes.
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.layouts import LogLayout
 from fencepost.journal.segments import LOG, file_name, walk_batches
-from fencepost.journal.storage import MissingFile, StorageFile, directory_name
+from fencepost.journal.storage import MissingFile, ReadableFile, directory_name
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, read_header, read_marker
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import IsolationLevel, TransactionResult
@@ -200,7 +200,7 @@ class RangeScan:
                 pieces = self._pieces_after(problem, piece, position, pieces)
 
     def _walk(
-        self, file: StorageFile, position: int, stop: int
+        self, file: ReadableFile, position: int, stop: int
     ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
         """Yields position, header and bytes of each batch; ProtocolViolation at the first damaged one."""
         return walk_batches(file, position, stop, chunk_bytes=CHUNK_BYTES)
@@ -307,7 +307,7 @@ class _Follower(NamedTuple):
     base_offset: int
 
 
-def _follower(file: StorageFile, position: int, stop: int, next_offset: int) -> _Follower | None:
+def _follower(file: ReadableFile, position: int, stop: int, next_offset: int) -> _Follower | None:
     """Returns the batch after a damaged one, or None if the length field of that one is not plausible.
 
     The length is plausible if a batch with a later offset starts there.

@@ -42,6 +42,7 @@ from pyspark.sql.streaming.datasource import (
 from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.terms import TopicPartition
 from fencepost.spark_bridge.columns import Column
+from fencepost.spark_bridge.filesystems import shown
 from fencepost.spark_bridge.losses import Loss
 from fencepost.spark_bridge.options import ReadOptions, check_stream
 from fencepost.spark_bridge.partition_files import DataLoss, LogOffsets, PartitionFiles, with_listing
@@ -166,7 +167,7 @@ class LogStream:
     def _lose(self, partition: TopicPartition, start: int, end: int, told: str) -> None:
         if self._options.report is None:
             raise DataLoss(f"{told}. failOnDataLoss=false continues with what exists")
-        place = ", ".join(self._options.paths)
+        place = ", ".join(map(shown, self._options.paths))
         self._options.report(
             Loss(partition=partition, start=start, end=end, file=place, position=0, reason=told)
         )

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from fencepost.journal.disk import DiskStorage
-from fencepost.journal.layouts import LogLayout, open_layout
+from fencepost.journal.layouts import LogLayout
 from fencepost.journal.storage import NotADataDirectory, StorageError
 from fencepost.protocol.errors import FencepostError
 from fencepost.spark_bridge.columns import Column
+from fencepost.spark_bridge.filesystems import open_directories
 from fencepost.spark_bridge.options import ReadOptions
 from fencepost.spark_bridge.planning import ReadTask
 from fencepost.spark_bridge.scanning import RangeScan
@@ -32,7 +32,7 @@ class UnfitWorker(FencepostError):
 
 def layout_of(options: ReadOptions) -> LogLayout:
     """The directories that the options name; NotADataDirectory if they are not the logs of one cluster."""
-    return open_layout([DiskStorage(path, read_only=True) for path in options.paths])
+    return open_directories(options.paths)
 
 
 def read_task(task: ReadTask, options: ReadOptions, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
@@ -75,7 +75,7 @@ def _explained() -> Generator[None]:
     except (NotADataDirectory, StorageError) as problem:
         raise UnfitWorker(
             f"{problem} (on host {socket.gethostname()}; the planner could read it, so either it changed or "
-            "the path is not mounted there: every executor needs it)"
+            "this host lacks the path or the credentials: every executor needs them)"
         ) from problem
 
 

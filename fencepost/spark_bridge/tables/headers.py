@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from fencepost.journal.layouts import LogLayout
 from fencepost.journal.segments import walk_headers
-from fencepost.journal.storage import StorageFile
+from fencepost.journal.storage import ReadableFile
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import IsolationLevel
@@ -32,7 +32,7 @@ class HeaderScan(RangeScan):
         super().__init__(layout, range_, isolation_level=IsolationLevel.READ_UNCOMMITTED, report=report)
 
     def _walk(
-        self, file: StorageFile, position: int, stop: int
+        self, file: ReadableFile, position: int, stop: int
     ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
         for at, header in walk_headers(file, position, stop):
             if at + header.size > stop:

@@ -1,0 +1,98 @@
+"""The storages of option `path`: local disks, and the file systems that pyarrow knows by the scheme of a URI.
+
+Rule: the URI is all that an executor gets. Credentials come from its environment, and no message shows those
+that a URI contains.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+from fencepost.journal.disk import DiskStorage
+from fencepost.journal.layouts import LogLayout, open_layout
+from fencepost.journal.storage import StorageError, StorageReader
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyarrow import fs
+
+_SPARKS_NAMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}  # the names in pyarrow of schemes of Hadoop
+_CREDENTIALS: Final = {
+    "s3": "credentials come from the environment of each process, such as AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, from ~/.aws, or from the role of the instance, and not from Spark's settings",
+    "gs": "credentials come from GOOGLE_APPLICATION_CREDENTIALS, or from the machine's service account",
+    "abfs": "credentials come from the environment of each process, such as AZURE_CLIENT_ID, AZURE_TENANT_ID "
+    "and AZURE_CLIENT_SECRET, or from the identity of the machine",
+    "hdfs": "each process needs libhdfs: JAVA_HOME, HADOOP_HOME, and CLASSPATH as `hadoop classpath --glob` "
+    "prints it",
+}
+REMOTE_SCHEMES: Final = frozenset({"s3", "gs", "abfs", "abfss", "hdfs", "viewfs", *_SPARKS_NAMES})
+_GCS_PATIENCE: Final = "retry_limit_seconds=60"  # instead of 15 minutes: nobody waits that long for an error
+
+
+def open_directories(paths: Sequence[str]) -> LogLayout:
+    """The directories at these paths or URIs; NotADataDirectory if they are not the logs of one cluster."""
+    return open_layout([open_storage(path) for path in paths])
+
+
+def open_storage(path: str) -> StorageReader:
+    """The directory at a local path, or at a URI with a scheme of REMOTE_SCHEMES. StorageError if the URI
+    cannot be used.
+    """
+    if not is_remote(path):
+        return DiskStorage(path, read_only=True)
+    from fencepost.spark_bridge.arrow_storage import ArrowStorage
+
+    scheme = _scheme(path)
+    kind = {"abfss": "abfs", "viewfs": "hdfs"}.get(scheme, scheme)
+    filesystem, directory = _filesystem_of(path)
+    return ArrowStorage(filesystem, directory, location=shown(path), advice=_CREDENTIALS[kind])
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URI of a file system other than the local one."""
+    scheme, slashes, _ = path.partition("://")
+    return bool(slashes) and scheme.lower() in REMOTE_SCHEMES
+
+
+def absolute(path: str) -> str:
+    """A path that means the same in any working directory."""
+    return path if is_remote(path) else os.path.abspath(path)
+
+
+def shown(path: str) -> str:
+    """A path for messages: a URI without user, password and query, which may have credentials."""
+    if not is_remote(path):
+        return path
+    parts = urlsplit(path)
+    user, at, host = parts.netloc.rpartition("@")
+    # In Azure's URIs, the name before the @ is that of the container or of the account.
+    name = user.partition(":")[0] if _scheme(path) in ("abfs", "abfss") else ""
+    return urlunsplit((parts.scheme, f"{name}{at}{host}" if name else host, parts.path.rstrip("/"), "", ""))
+
+
+def _scheme(path: str) -> str:
+    scheme = path.partition("://")[0].lower()
+    return _SPARKS_NAMES.get(scheme, scheme)
+
+
+@cache
+def _filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
+    """Kept for the process: a file system has connections, and finds the region of a bucket by a request."""
+    import pyarrow as pa
+    from pyarrow import fs
+
+    scheme, rest = _scheme(uri), uri.partition("://")[2]
+    if scheme == "gs" and "retry_limit_seconds" not in parse_qs(urlsplit(uri).query):
+        rest += ("&" if "?" in rest else "?") + _GCS_PATIENCE
+    try:
+        return fs.FileSystem.from_uri(f"{scheme}://{rest}")
+    except (OSError, ValueError, ImportError, pa.ArrowException) as problem:
+        # The message of pyarrow may repeat the whole URI.
+        told = str(problem).replace(uri, shown(uri)).replace(f"{scheme}://{rest}", shown(uri))
+        advice = _CREDENTIALS.get(scheme, "")
+        raise StorageError(f"cannot use {shown(uri)}: {told} ({advice})") from problem
