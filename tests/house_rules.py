@@ -248,15 +248,10 @@ def uses(tree: ast.AST) -> Iterator[str]:
                 pass
 
 
-def overloaded_names(root: Path, *, but: frozenset[str] = frozenset()) -> list[str]:
-    """Classes of the same name in several modules: a reader who has met one would take it for the other.
-
-    The parts `but` are left alone.
-    """
+def overloaded_names(root: Path) -> list[str]:
+    """Classes of the same name in several modules: a reader who has met one would take it for the other."""
     owners: dict[str, list[str]] = {}
     for module in package_modules(root):
-        if module.part in but:
-            continue
         names = {node.name for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)}
         for name in names:
             owners.setdefault(name, []).append(module.place)

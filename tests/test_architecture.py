@@ -86,18 +86,13 @@ def outside_world(root: Path) -> list[str]:
     return house_rules.outside_world_in_cores(root, CORES, SHELLS)
 
 
-def overloaded_names(root: Path) -> list[str]:
-    """The lab's classes still share names with the cores that it shows (Machine, ProducerEntry)."""
-    return house_rules.overloaded_names(root, but=frozenset({"lab"}))
-
-
 CHECKS: list[Check] = [
     arrows,
     outside_world,
     house_rules.too_long,
     house_rules.dead_modules,
     house_rules.dead_definitions,
-    overloaded_names,
+    house_rules.overloaded_names,
     house_rules.banned_words,
 ]
 
@@ -157,7 +152,7 @@ FAULTS: list[tuple[Check, str, str, str]] = [
     (house_rules.dead_definitions, "journal/log.py", "FOLDS: int = 3", "FOLDS is used nowhere"),
     (house_rules.dead_definitions, "journal/log.py", "@cache\ndef fold():\n    pass", "fold is used nowhere"),
     (
-        overloaded_names,
+        house_rules.overloaded_names,
         "journal/log.py",
         "class Fold:\n    class Range: ...\n",
         "Range is a class in client/producer.py and in journal/log.py",

@@ -53,7 +53,7 @@ Json = Any
 Arrow = TypedDict("Arrow", {"from": str, "to": str, "input": str})
 
 
-class Machine(TypedDict):
+class StateDiagram(TypedDict):
     """The coordinator's states and transitions; inputs that are refused are left out."""
 
     states: list[str]
@@ -68,7 +68,7 @@ class ParticipantEntry(TypedDict):
     isolation: NotRequired[str]
 
 
-class ProducerEntry(TypedDict):
+class NamedProducer(TypedDict):
     """A producer id and its transactional id, "" if it has none."""
 
     id: int
@@ -160,8 +160,8 @@ class RunDocument(TypedDict):
     problems: list[str]
     broken: list[BrokenRule]
     participants: list[ParticipantEntry]
-    producers: list[ProducerEntry]
-    machine: Machine
+    producers: list[NamedProducer]
+    machine: StateDiagram
     messages: list[MessageEntry]
     batches: list[BatchEntry]
     steps: list[StepEntry]
@@ -212,7 +212,7 @@ def document(history: History, facts: RunFacts, details: Details = NO_DETAILS) -
     }
 
 
-def machine(transaction_version: int) -> Machine:
+def machine(transaction_version: int) -> StateDiagram:
     """The coordinator's state machine in one transaction version, from the tables that its code runs."""
     version = TRANSACTION_VERSIONS[transaction_version]
     arrows: list[Arrow] = [
@@ -257,7 +257,7 @@ class _Owners:
                     pass
         return cls(found, of_participant)
 
-    def producers(self) -> list[ProducerEntry]:
+    def producers(self) -> list[NamedProducer]:
         return [{"id": number, "transactional_id": name} for number, name in self.of_producer.items()]
 
     def of_ids(self, producer_ids: Iterable[int]) -> list[str]:

@@ -24,7 +24,7 @@ from fencepost.faults.phrases import BROKER
 from fencepost.lab.append_reasons import bound_reason
 from fencepost.lab.broker_recording import ASKED_MAX, LABEL_MAX, BrokerEvents, lane_of
 from fencepost.lab.details import batch_values, reply_details, request_details
-from fencepost.lab.node_state import Changes, ClusterState, touched_by
+from fencepost.lab.node_state import Changes, ClusterState, UnwrittenChanges, touched_by
 from fencepost.lab.reasons import explain
 from fencepost.lab.rules import Reason, reason_of_answer
 from fencepost.lab.unseen import UNSEEN
@@ -46,14 +46,6 @@ _COORDINATORS: Final = f"log/{TRANSACTION_STATE_TOPIC}-"
 
 
 @attrs.define(eq=False)
-class _Unwritten:
-    """Changes of a log that wait for so many appends."""
-
-    changes: Changes
-    appends: int
-
-
-@attrs.define(eq=False)
 class StepFeed(BrokerEvents):
     """Lets `fencepost lab --broker` follow a broker: `Broker(feed=StepFeed())`. Its `buffer` keeps the last
     20,000 steps, in at most 16 MiB.
@@ -65,7 +57,7 @@ class StepFeed(BrokerEvents):
     _appends: dict[int, Reason] = attrs.Factory(dict[int, Reason])  # of the last step, by identity
     _replies: dict[ReplyTo, Reason] = attrs.Factory(dict[ReplyTo, Reason])
     _pending: Changes = attrs.Factory(dict[str, Any])
-    _unwritten: dict[TopicPartition, _Unwritten] = attrs.Factory(dict[TopicPartition, _Unwritten])
+    _unwritten: dict[TopicPartition, UnwrittenChanges] = attrs.Factory(dict[TopicPartition, UnwrittenChanges])
     _marking: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     _positions: dict[str, int] = attrs.Factory(dict[str, int])
     _is_recovering: bool = False
@@ -171,7 +163,7 @@ class StepFeed(BrokerEvents):
             appends = sum(append.partition == where for append in outcome.appends)
             appends += 0 if before is None else before.appends
             if appends:
-                self._unwritten[where] = _Unwritten(merged, appends)
+                self._unwritten[where] = UnwrittenChanges(merged, appends)
             else:
                 self._pending.update(merged)
         self._about = NOTHING if reasons.arrival is None else About(why=reasons.arrival)

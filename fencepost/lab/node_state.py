@@ -35,6 +35,14 @@ _UNSHOWN: Final = frozenset({CLUSTER_METADATA_TOPIC})
 
 
 @attrs.define(eq=False)
+class UnwrittenChanges:
+    """Changes of a log that are shown when so many appends are written: a node changes its state before."""
+
+    changes: Changes
+    appends: int
+
+
+@attrs.define(eq=False)
 class LedLog:
     """One log at one node, as it was when it was looked at. `state` has its keys."""
 

@@ -18,7 +18,7 @@ from fencepost.broker.node import Node
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.lab.append_reasons import bound_reason, truncation_reason
 from fencepost.lab.details import Details, batch_values, reply_details, request_details
-from fencepost.lab.node_state import Changes, ClusterState, touched_by
+from fencepost.lab.node_state import ClusterState, UnwrittenChanges, touched_by
 from fencepost.lab.reasons import explain
 from fencepost.lab.rules import Reason, reason_of_answer
 from fencepost.lab.run_reasons import conclusion_reason, fault_reason
@@ -57,14 +57,6 @@ LIVES: Final = {
 
 
 @attrs.define(eq=False)
-class _Unwritten:
-    """Changes of a log that wait for so many appends."""
-
-    changes: Changes
-    appends: int
-
-
-@attrs.define(eq=False)
 class RunObserver:
     """The details of a run, found while it goes on. `looked` is how many events had happened when it looked
     last.
@@ -82,8 +74,8 @@ class RunObserver:
     arrived: tuple[ReplyTo, int] = (ReplyTo(0, 0), 0)  # the request that was taken last, and its step
     looked: int = 0
     breaches: int = 0
-    unwritten: dict[tuple[str, TopicPartition], _Unwritten] = attrs.Factory(
-        dict[tuple[str, TopicPartition], _Unwritten]
+    unwritten: dict[tuple[str, TopicPartition], UnwrittenChanges] = attrs.Factory(
+        dict[tuple[str, TopicPartition], UnwrittenChanges]
     )
 
     def attach(self) -> None:
@@ -206,7 +198,7 @@ class RunObserver:
             before = self.unwritten.pop((name, where), None)
             merged = changes if before is None else {**before.changes, **changes}
             if appends:
-                self.unwritten[name, where] = _Unwritten(merged, appends)
+                self.unwritten[name, where] = UnwrittenChanges(merged, appends)
             else:
                 self.details.put(self._shown_by(where, began), merged)
 
