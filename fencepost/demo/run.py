@@ -272,7 +272,7 @@ class Pipeline:
             abort_share=self._plan.abort_share,
             isolation_level=self._result.isolation_level,
             pauses=pauses,
-            client_id=f"worker {self._workers}",
+            client_id=f"worker {'AB'[self._workers % 2]}",  # a zombie and its replacement: two lanes
         )
         return await self._children.start("worker", "fencepost.demo.worker", task.to_json())
 

@@ -29,42 +29,43 @@ class LivePage {
     this.mark = "";
     this.status = { stage: "waiting", text: "waiting for the lab" };
     this.isTied = true; // the view is at the newest step
-    this.behind = 0; // steps that are not loaded, because the reader looks at older ones
+    this.isStopped = false; // until the reader goes there again
   }
 
   async follow() {
     for (;;) {
-      const [version, text] = [this.run?.version, this.status.text];
+      const [run, version, text] = [this.run, this.run?.version, this.status.text];
       try {
-        this.take(await this.api.get(`live?after=${this.mark}`));
+        if (!this.isStopped) this.take(await this.api.get(`live?after=${this.mark}`));
       } catch (problem) {
         this.status = { stage: "waiting", text: problem.message };
         this.mark = ""; // another lab counts anew
         await pause(RETRY);
       }
-      if (this.run?.version !== version || this.status.text !== text) this.draw();
+      if (this.isTied) this.isStopped = false;
+      if (this.run !== run || this.run?.version !== version || this.status.text !== text) this.draw();
       await pause(PAUSE);
     }
   }
 
-  take({ status, mark, steps, document, growth }) {
+  take({ status, mark, document, growth }) {
     this.status = status;
     const isFull = this.run !== null && this.run.last >= STEPS_MAX;
-    if (isFull && this.isTied) {
-      this.mark = "";
+    if (isFull && this.isTied && document === null) {
+      this.mark = ""; // the next answer is what the lab keeps, without the oldest steps
       return;
     }
-    if (document !== null && this.run !== null && !this.isTied) {
-      this.behind = steps; // what the reader looks at is not there any more: keep it until they jump to the end
-    } else if (document !== null) {
+    // A reader who stepped back keeps what they look at, also when the lab no longer has it or the page is full.
+    if (document !== null && (this.run === null || this.isTied)) {
       this.run = document.steps.length ? load(document) : null;
-      this.behind = 0;
       this.mark = this.run ? mark : "";
-    } else if (!isFull) {
+    } else if (growth === null || isFull) {
+      this.status = { stage: "waiting", text: "stopped here, because you look at earlier steps: jump to live to go on" };
+      this.isStopped = true;
+      this.mark = "";
+    } else {
       if (growth.steps.length || growth.messages.length || growth.batches.length) this.run.append(growth);
       this.mark = mark;
-    } else {
-      this.behind = steps - this.run.last - 1;
     }
   }
 

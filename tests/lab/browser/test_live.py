@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from fencepost import Admin, Broker, BrokerProcess, Producer
+from fencepost.lab.pages import STATIC
 from tests.lab.browser.accessibility import violations
 from tests.lab.browser.driving import RunPage
 from tests.lab.lab_process import LabProcess, lab
@@ -94,6 +95,24 @@ def test_the_end_of_a_process_and_its_restart_are_steps(
     run.sees("why", "restart")
     run.press("Shift+F")
     run.sees("why", "down: the process has ended")
+
+
+def test_a_long_run_stops_growing_while_a_reader_looks_at_earlier_steps(
+    broker: BrokerProcess, server: LabProcess, page: Page
+) -> None:
+    code = (STATIC / "live.js").read_text(encoding="utf-8").replace("STEPS_MAX = 20000", "STEPS_MAX = 60")
+    page.route("**/live.js", lambda route: route.fulfill(body=code, content_type="text/javascript"))
+    pay(broker, b"apple", b"banana")
+    run = RunPage.at(page, server.address)
+    run.sees("panel-readers", "banana")
+    run.click("first")
+    pay(broker, *[b"%d" % number for number in range(10)])
+    run.sees("live-status", "jump to live to go on")
+    run.is_at(0)
+    run.click("jump-to-live")
+    pay(broker, b"cherry")
+    run.sees("panel-readers", "cherry")
+    run.sees("live-status", f"following {broker.address}")
 
 
 def test_names_with_markup_stay_text(broker: BrokerProcess, server: LabProcess, page: Page) -> None:
