@@ -26,6 +26,9 @@ DOTTED = re.compile(r"(\w+)\.(\w+)(?:\(.*\))?")
 CALL = re.compile(r"(?:\w+\.)*([a-z_]\w*)\(.*\)")
 OF_OTHERS = frozenset({"move_on_after", "run_sync"})  # anyio's
 DRAWN_CALL = re.compile(r"\w+\.\w+\([^)\n]*\)")  # in a picture made of lines
+PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
+PICTURES_BYTES_MAX = 1_200_000  # of all pictures together: they are part of the package
+ALTERNATIVE_MIN = 30  # characters: a picture is described, not named
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -90,6 +93,18 @@ def missing(page: str) -> list[str]:
 @pytest.mark.parametrize("path", PAGES, ids=[path.relative_to(ROOT).as_posix() for path in PAGES])
 def test_what_a_page_names_exists(path: Path) -> None:
     assert missing(path.read_text(encoding="utf-8")) == []
+
+
+def test_every_picture_is_shown_and_described_and_all_of_them_are_small() -> None:
+    shown = [
+        (path.parent / target, words)
+        for path in PAGES
+        for words, target in PICTURE.findall(path.read_text(encoding="utf-8"))
+    ]
+    stored = set((ROOT / "docs" / "pictures").iterdir())
+    assert {file for file, _ in shown} == stored
+    assert [file.name for file, words in shown if len(words) < ALTERNATIVE_MIN] == []
+    assert sum(file.stat().st_size for file in stored) < PICTURES_BYTES_MAX
 
 
 def test_the_page_of_the_simulator_shows_simulate_as_it_is() -> None:

@@ -1,4 +1,5 @@
-"""The generated sections of docs/cli.md: exit codes, short options, and every command.
+"""The generated sections of docs/cli.md and docs/lab.md: exit codes, short options, keys, every command, and
+what `run --step` shows.
 
 Rule: the words are those of the help, and the fields of JSON are those of the snapshots of the tests.
 """
@@ -6,6 +7,7 @@ Rule: the words are those of the help, and the fields of JSON are those of the s
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final
@@ -13,11 +15,19 @@ from typing import Any, Final
 from fencepost.cli.application import COMMANDS, application
 from fencepost.cli.errors import EXIT_CODES
 from fencepost.cli.examples import EXAMPLES
-from fencepost.cli.step_screen import KEYS
+from fencepost.cli.step_screen import KEYS, Shown, screen
+from fencepost.cli.step_walk import Walk
+from fencepost.lab.pages import STATIC
+from fencepost.lab.recordings import record
+from fencepost.simulation import read_scenario
+from fencepost.simulator.scenarios.model import variants
 from tools.docs import tables
 
 SNAPSHOTS: Final = Path(__file__).resolve().parent.parent.parent / "tests" / "cli" / "snapshots"
 JSON_BEGINS: Final = "[pipe, --json]\n"
+LATE: Final = 63
+"""The step of late_end_txn at which the late commit decides another transaction."""
+SCREEN: Final = (110, 32)  # columns and lines
 
 
 def exit_codes() -> str:
@@ -49,6 +59,22 @@ def short_options() -> str:
 def step_keys() -> str:
     """The keys of `fencepost run NAME --step`."""
     return tables.markdown_table(("key", "what it does"), [(", ".join(keys), what) for keys, what in KEYS])
+
+
+def step_screen() -> str:
+    """What `fencepost run late_end_txn --variant 1 --step` shows after the late commit has arrived."""
+    ((_, case),) = variants(read_scenario("late_end_txn"), 1)
+    walk = Walk(record(case))
+    walk.go_to(LATE)
+    lines = [line.plain.rstrip() for line in screen(walk, Shown(runs=1), *SCREEN)]
+    return "\n".join(("```text", *lines, "```"))
+
+
+def page_keys() -> str:
+    """The keys of the page, from the table in JavaScript by which it acts."""
+    table = (STATIC / "keys.js").read_text(encoding="utf-8")
+    keys = re.findall(r'shown: "([^"]+)",\s*words: "([^"]+)"', table)
+    return tables.markdown_table(("key", "what it does"), keys)
 
 
 def commands() -> str:

@@ -385,6 +385,8 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "exit-codes": commands.exit_codes,
     "short-options": commands.short_options,
     "step-keys": commands.step_keys,
+    "step-screen": commands.step_screen,
+    "page-keys": commands.page_keys,
     "commands": commands.commands,
     "end-table": lambda: tables.markdown(END_VERSION_2),
     "old-end-table": lambda: tables.markdown(END_VERSION_0),
