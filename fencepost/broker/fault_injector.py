@@ -11,13 +11,13 @@ server that crashes, so that counts continue after a restart.
 #     host.to_do -> FaultSite.work_by_steps --- allows? -> write -> written
 #     deadlines  -> FaultSite.keep_faults   --- due
 #
-# A message that is kept is lost, waits here, or was handled here; any other goes on.
+# A message that is kept is lost, waits here, or was handled here; any other continues.
 #
-# A fault strikes in the middle of what it strikes. An action on a message decides its fate. An action that
+# A fault acts in the middle of the event at its point. An action on a message decides its fate. An action that
 # lasts leaves a `Lasting`, whose `undo` is called at its `until`, by `end`, or when the fault is removed.
 #
 # A held message keeps all later ones of its connection and direction waiting (message_lines.py). A fault that
-# strikes one of those acts when its turn comes; only a hold begins at once. A request that is held when its
+# strikes one of those acts when its turn comes; only a hold acts at once. A request that is held when its
 # client leaves is carried out nevertheless, as if it had been on its way: that is how late requests of
 # zombies come about. A reply to a client that has left is discarded.
 #

@@ -10,11 +10,11 @@ faults that strike there; `fault_injector.py` performs them. Without faults none
 #
 # A point of a real broker is what its server sees: requests as they arrive, replies as they leave, appends
 # before and after they are written. What happens inside a client is not among them, and neither are messages
-# of the only node to itself. `playable` refuses a fault that names anything else, and names what comes
-# closest.
+# of the only node to itself. `playable` refuses a fault that names anything else, and suggests the
+# closest point.
 #
-# The plan also remembers which points were reached at all. A fault that never struck is an error in the test
-# that asked for it, and nearly always a wrong name. `missing` shows the points that resemble it.
+# The plan also remembers which points were reached. A fault that never struck is an error in the test that
+# added it, usually a wrong name. `missing` shows similar points that were reached.
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ failed batch means for the producer.
 #
 # 2. Order of retries. While a batch waits for its retry, only the batch with the lowest sequence is sent. A
 #    later one would be rejected as out of order anyway. OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that is not
-#    the first one is therefore no failure: an earlier batch is on its way again (Sender.canRetry).
+#    the first one is therefore not a failure: an earlier batch is being retried (Sender.canRetry).
 #
 # 3. Missing sequences. After a batch has failed for good (`is_broken`), the leader may or may not have it, so
 #    no later sequence of the same identity can be accepted for sure. A transactional producer aborts. An

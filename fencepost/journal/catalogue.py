@@ -14,7 +14,7 @@ files is therefore damaged, and not a new one.
 #
 # The number is the CRC-32C of file name and line. Lines are only added; a start rewrites the list. A loss
 # of power may take files that were never synced, so a line of an earlier boot that does not say `synced`
-# promises nothing. Lines that say it are synced themselves. So are those that say `removed`, by
+# promises nothing. Lines with `synced` are synced themselves. So are lines with `removed`, by
 # `sync_removals`, before the metadata log takes another record: without them a deleted log would look
 # damaged once its topic exists again.
 

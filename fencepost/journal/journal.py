@@ -29,7 +29,7 @@ older leader epoch, and after a disk failure it refuses every write.
 # write from then on; its leader resigns, and the next leader recovers the log from the disk.
 #
 # Fencing. `lead` and `append` refuse an older leader epoch than the newest one seen. Two nodes of a simulated
-# cluster share a journal, and a node that was replaced must not write even when it has not heard of it yet.
+# cluster share a journal, and a replaced node must not write, even before it learns that it was replaced.
 #
 # Order of writes. The index files, the manifest and the snapshots describe bytes that were written before
 # them. A crash between two of these writes leaves a description that says too little, never one that says too

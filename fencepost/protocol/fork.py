@@ -32,8 +32,8 @@ fields, and never changes. Forks copy states and share values.
 #                    counts: due or not yet. How long a pause takes decides nothing in an explored world
 #
 # A slot without an annotation is walked by the class of what it holds. So a new field is copied and compared
-# without anyone having to think of it: a declaration that is missing makes a search larger, not wrong.
-# Ordered is the exception; the tests that visit a world's states in another order find what lacks it.
+# by default: a missing declaration makes a search larger, not wrong. Ordered is the exception; the tests that
+# visit a world's states in another order find the fields that lack it.
 #
 # A walk by reflection would be several times slower than code written by hand. So each class is compiled
 # once, as attrs and namedtuple do it: its annotations become the source of one function, in which for example

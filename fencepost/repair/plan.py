@@ -11,8 +11,8 @@ Rule: nothing is written here. The same plan is the report of a dry run and the 
 #     settle        markers in the place of lost ones
 #     check         `fencepost check` says which derived files differ from their log
 #
-# Order of `perform`: data first, then __consumer_offsets, __transaction_state and __cluster_metadata. A
-# repair that was interrupted and is started again finds the evidence that the rest of it needs.
+# Order of `perform`: data first, then __consumer_offsets, __transaction_state and __cluster_metadata. An
+# interrupted repair can be run again: it finds the evidence that its remaining steps need.
 
 from __future__ import annotations
 

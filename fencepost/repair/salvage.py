@@ -18,8 +18,8 @@ place, so every record that is left has the offset that its readers know.
 # is found after damage must link to the next one or end the file. If only the length of a batch is damaged,
 # its checksum proves where it ends, and nothing is lost.
 #
-# A batch with a wrong base offset has a right checksum, because the offset is outside it. It may be a flipped
-# bit, or the bytes of another place. The two cannot be distinguished, so it is lost.
+# A batch with a wrong base offset has a right checksum, because the offset is outside it. A bit may have
+# flipped, or the bytes may belong elsewhere. The two cannot be distinguished, so the batch is lost.
 
 from __future__ import annotations
 

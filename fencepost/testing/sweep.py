@@ -16,8 +16,8 @@ tested nothing, and is never counted as passed.
 #     run        the test, once per fault, each time with a fresh broker to which only this fault was added
 #     report     a row per fault: how often it struck, and whether the test passed nevertheless
 #
-# What only looks (Fetch, Metadata, Heartbeat ...) is left out: it comes as often as time permits, and to lose
-# one of them is no more than a delay. `only` can name them.
+# Requests that only read (Fetch, Metadata, Heartbeat ...) are left out: their number depends on timing, and
+# losing one only causes a delay. `only` can name them.
 #
 # Requests are counted by client and kind, so a test repeats itself as far as its clients do. Where a client
 # puts the same records into one batch or into two, the second Produce may be missing in a run, and its fault

@@ -17,8 +17,8 @@ Rule: before a session is admitted, only ApiVersions and the two SASL requests a
 # Every error before "admitted" ends the connection (SaslServerAuthenticator). Without users there is no SASL,
 # and the TLS handshake admits; then the principal is the name in the certificate, or ANONYMOUS.
 #
-# Which mechanisms there are does not depend on the client, and a client never falls back to another one, so
-# an attacker in between cannot downgrade the two to a weaker one.
+# The broker offers every client the same mechanisms, and a client never falls back to another one, so an
+# attacker in between cannot downgrade the two to a weaker one.
 
 from __future__ import annotations
 
