@@ -13,8 +13,8 @@ server that crashes, so that counts continue after a restart.
 #
 # A message that is kept is lost, waits here, or was handled here; any other continues.
 #
-# A fault acts in the middle of the event at its point. An action on a message decides its fate. An action that
-# lasts leaves a `Lasting`, whose `undo` is called at its `until`, by `end`, or when the fault is removed.
+# A fault acts in the middle of the event at its point. An action on a message decides its fate. A lasting
+# action leaves a `Lasting`, whose `undo` is called at its `until`, by `end`, or when the fault is removed.
 #
 # A held message keeps all later ones of its connection and direction waiting (message_lines.py). A fault that
 # strikes one of those acts when its turn comes; only a hold acts at once. A request that is held when its

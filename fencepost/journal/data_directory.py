@@ -22,9 +22,9 @@ opened since. A partition's directory that was there and is gone is damage, not 
 # names partitions: when one disk write failed, only that partition is recovered from its bytes.
 #
 # A stop must not take long with 10,000 partitions. A log without new writes is not touched. The others are
-# synced by several threads, one sync for each. Everything else is in the mark, a single file: for each log its last
-# segment, with the checksums of its indexes. After a loss of power an index that was not synced differs from
-# its checksum, and is built again. Kafka has one file for all partitions of a directory for the same reason
+# synced by several threads, one sync for each. Everything else is in the mark, a single file: for each
+# log its last segment, with the checksums of its indexes. After a loss of power an unsynced index differs
+# from its checksum, and is rebuilt. Kafka has one file for all partitions of a directory for the same reason
 # (recovery-point-offset-checkpoint).
 
 from __future__ import annotations
