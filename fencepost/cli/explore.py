@@ -187,7 +187,7 @@ class _SearchResult:
     def as_json(self) -> dict[str, Json]:
         """The same as one JSON object."""
         explored = self.explored
-        told = attrs.asdict(explored, filter=lambda field, _: field.name not in ("config", "history"))
+        told = attrs.asdict(explored, filter=lambda field, _: field.name not in ("config", "retell"))
         return told | {
             "steps": len(explored.trace),
             "seconds": round(self.seconds, 3),
