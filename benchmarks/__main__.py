@@ -63,6 +63,12 @@ from benchmarks.spark import (
     spark_conditions,
     spark_grids,
 )
+from benchmarks.spark_growth import (
+    measured_spark_growth,
+    spark_growth_as_json,
+    spark_growth_conditions,
+    spark_growth_grids,
+)
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 FULL, QUICK = Scale(), Scale(records=100_000, transactions=200)
@@ -86,7 +92,9 @@ def run(
     *,
     quick: Annotated[bool, Parameter(negative="")] = False,
     rounds: int | None = None,
-    only: Literal["produce", "fetch", "commits", "latency", "brokers", "simulator", "growth", "spark"]
+    only: Literal[
+        "produce", "fetch", "commits", "latency", "brokers", "simulator", "growth", "spark", "spark-growth"
+    ]
     | None = None,
     records: int | None = None,
     transactions: int | None = None,
@@ -105,8 +113,9 @@ def run(
     rounds
         Number of rounds.
     only
-        Measure only this. Two are measured only if they are named: growth, which shows what slows a broker
-        down; and spark, which compares the PySpark source with Parquet and JSON files of the same rows.
+        Measure only this. Three are measured only if they are named: growth, which shows what slows a broker
+        down; spark, which compares the PySpark source with Parquet and JSON files of the same rows; and
+        spark-growth, which shows what slows that source down.
     records
         Number of records to produce and fetch, or of rows that the PySpark source reads.
     transactions
@@ -149,6 +158,12 @@ def run(
         spark = measured_spark_report(records, quick=quick, rounds=rounds)
         _hand_out(spark_grids(spark), spark_conditions(spark), section="spark" if write else None)
         found["spark"] = spark_as_json(spark)
+    if only == "spark-growth":
+        with _measuring() as (data, tell):
+            grown_reads = measured_spark_growth(quick=quick, data=data, tell=tell)
+        where = spark_growth_conditions(grown_reads)
+        _hand_out(spark_growth_grids(grown_reads), where, section="spark-growth" if write else None)
+        found["spark_growth"] = spark_growth_as_json(grown_reads)
     if as_json_line:
         print(json.dumps(found))
 

@@ -202,8 +202,7 @@ class PartitionFiles:
             raise CorruptLog(f"{where} ends inside an entry: {advice}")
         index = TransactionIndex(data[: len(data) - torn])
         try:
-            for entry in range(len(index)):
-                _ = index[entry]
+            index.check_versions()
         except CorruptIndex as problem:
             raise CorruptLog(f"{where}: {problem}: {advice}") from problem
         return index

@@ -39,20 +39,22 @@ because readers trim by offset.
 #      ranges        |-- read 1 --|-- read 2 --|------ read 3 ------|
 #
 # 5. A cut range carries the aborted ranges that overlap it, found in one sweep over both, so a worker needs
-#    no index and no other task. More than ABORTED_CARRIED would make tasks large: then the worker searches
-#    the transaction indexes itself. A retried task reads the same records: its range is fixed, and everything
-#    below the end is immutable. With read_uncommitted, a range carries transactions only if the state of
-#    records is asked for (includeTransactions), and then the open ones, too.
+#    no index and no other task. More than ABORTED_CARRIED would make its task larger than a kilobyte: then
+#    the worker searches the transaction indexes itself. A retried task reads the same records: its range is
+#    fixed, and everything below the end is immutable. With read_uncommitted, a range carries transactions
+#    only if the state of records is asked for (includeTransactions), and then the open ones, too.
 # 6. The size of a task follows Spark's rule for files, min(128 MB, max(4 MB, total / cores)): large
 #    partitions are cut to it, small ones share a task up to it.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise, takewhile
-from typing import Final
+from typing import Any, Final
 
 import attrs
+import msgpack
 
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.layouts import LogLayout
@@ -69,7 +71,7 @@ from fencepost.spark_bridge.partition_files import (
 from fencepost.spark_bridge.side_by_side import side_by_side
 from fencepost.spark_bridge.task_sizes import RANGE_BYTES, TaskSizes
 
-ABORTED_CARRIED: Final = 1_000  # aborted ranges of a cut range; each adds about 20 bytes to its task
+ABORTED_CARRIED: Final = 64  # aborted ranges of a cut range; each adds up to 13 bytes to its task
 
 
 @attrs.frozen(kw_only=True)
@@ -101,6 +103,63 @@ class ReadTask:
     """The work of one Spark task, ordered by partition and offset."""
 
     ranges: tuple[PlannedRange, ...]
+
+    def __reduce__(self) -> tuple[Callable[[bytes], ReadTask], tuple[bytes]]:
+        """Pickled as few bytes: the driver keeps every task, and sends each to a worker."""
+        return _decode_task, (zlib.compress(msgpack.packb([_encode_range(each) for each in self.ranges])),)
+
+
+def _encode_range(range_: PlannedRange) -> list[Any]:
+    """Numbers as differences from one before them, which are small."""
+    base = first = range_.start
+    pieces: list[int] = []
+    for piece in range_.pieces:
+        pieces += piece.base_offset - base, piece.position, piece.stop - piece.position
+        base = piece.base_offset
+    aborted: list[int] = []
+    for each in range_.aborted:
+        last = each.last_offset
+        aborted += each.producer_id, each.first_offset - first, last - first, each.last_stable_offset - last
+        first = each.first_offset
+    length = range_.end - range_.start
+    return [
+        *range_.partition,
+        range_.start,
+        length,
+        range_.home,
+        pieces,
+        aborted,
+        range_.opened,
+        range_.is_indexed,
+    ]
+
+
+def _decode_task(data: bytes) -> ReadTask:
+    return ReadTask(tuple(map(_decode_range, msgpack.unpackb(zlib.decompress(data)))))
+
+
+def _decode_range(fields: list[Any]) -> PlannedRange:
+    topic, number, start, length, home, numbers, differences, opened, is_indexed = fields
+    base = first = start
+    pieces: list[Piece] = []
+    for distance, position, size in zip(*[iter(numbers)] * 3, strict=True):
+        base += distance
+        pieces.append(Piece(base, position, position + size))
+    aborted: list[AbortedRange] = []
+    for producer_id, to_first, to_last, to_stable in zip(*[iter(differences)] * 4, strict=True):
+        last = first + to_last
+        first += to_first
+        aborted.append(AbortedRange(producer_id, first, last, last + to_stable))
+    return PlannedRange(
+        partition=TopicPartition(topic, number),
+        start=start,
+        end=start + length,
+        home=home,
+        pieces=tuple(pieces),
+        aborted=tuple(aborted),
+        opened=tuple(OpenTransaction(*each) for each in opened),
+        is_indexed=is_indexed,
+    )
 
 
 RangeOf = Callable[[PartitionFiles, LogOffsets], PartitionRange]

@@ -216,7 +216,7 @@ def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
     assert page.read_text() == "words\n"
 
 
-@pytest.mark.parametrize("section", ["measured", "brokers", "simulated", "growth", "spark"])
+@pytest.mark.parametrize("section", ["measured", "brokers", "simulated", "growth", "spark", "spark-growth"])
 def test_the_page_has_every_section(tmp_path: Path, section: str) -> None:
     page = tmp_path / PAGE.name
     page.write_text(PAGE.read_text())

@@ -23,6 +23,11 @@ from benchmarks.spark import (
     spark_grids,
     spark_results,
 )
+from benchmarks.spark_growth import TOPIC, LogShape, SparkGrown, spark_growth_grids, write_log
+from fencepost.spark_bridge.columns import Column
+from fencepost.spark_bridge.options import parse_options
+from fencepost.spark_bridge.ranges import plan_batch
+from fencepost.spark_bridge.worker import layout_of, read_task
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN_SECONDS_MAX = 600  # a bound on a hang
@@ -114,3 +119,39 @@ def test_every_source_reads_the_same_rows() -> None:
     assert queries == {ALL_COLUMNS, COUNT}
     assert all(each["ratio"]["middle"] > 0 for each in found["comparisons"])
     assert found["tiny"]["partitions"] == 100
+
+
+def test_the_growth_of_a_read_is_measured(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "--only", "spark-growth", "--quick", "--json"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_SECONDS_MAX)
+    assert ended.returncode == 0, ended.stderr
+    rows = json.loads(ended.stdout.splitlines()[-1])["spark_growth"]
+    assert [(row["what"], row["count"]) for row in rows] == [
+        ("records", 10_000),
+        ("records", 20_000),
+        ("aborted transactions", 10),
+        ("aborted transactions", 1_000),
+    ]
+    assert all(row["rate"] > 0 and row["plan_seconds"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "shape", [LogShape(rows=5_001, partitions=2), LogShape(rows=6_000, partitions=3, small_aborted=50)]
+)
+def test_the_log_of_a_row_is_as_large_as_it_says(tmp_path: Path, shape: LogShape) -> None:
+    assert write_log(tmp_path, shape)
+    options = parse_options({"path": str(tmp_path), "subscribe": TOPIC})
+    layout = layout_of(options)
+    tasks = plan_batch(layout, options, report=None)
+    batches = [batch for task in tasks for batch in read_task(task, options, [Column("offset", "offset")])]
+    assert sum(batch.num_rows for batch in batches) == shape.visible_rows == 6_000
+    found = [range_ for task in tasks for range_ in task.ranges]
+    assert len({range_.partition for range_ in found}) == shape.partitions
+
+
+def test_a_log_that_takes_too_long_is_not_measured(tmp_path: Path) -> None:
+    assert not write_log(tmp_path, LogShape(), seconds_max=0)
+    page = markdown(
+        spark_growth_grids([SparkGrown(what="records", count=7, missing="not written in 0 s")]), ""
+    )
+    assert "| 7 | not written in 0 s | - |" in page

@@ -1,26 +1,31 @@
 """Tasks: how ranges are cut and packed, what each task carries, and files that change before it is read."""
 
 import pickle
+import random
 import threading
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.datasource import InputPartition
 
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.layouts import open_layout
 from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.storage import StorageFile
 from fencepost.protocol.terms import TopicPartition
 from fencepost.spark_bridge import planning
 from fencepost.spark_bridge.losses import Loss
 from fencepost.spark_bridge.options import parse_options
-from fencepost.spark_bridge.partition_files import CorruptLog, DataLoss
-from fencepost.spark_bridge.planning import sweep
+from fencepost.spark_bridge.partition_files import CorruptLog, DataLoss, Piece
+from fencepost.spark_bridge.planning import PlannedRange, ReadTask, sweep
 from fencepost.spark_bridge.ranges import plan_batch
 from fencepost.spark_bridge.scanning import RangeScan
 from fencepost.spark_bridge.streaming import LogStream
@@ -38,6 +43,21 @@ from tests.spark.logs import (
 )
 
 MIB = 1 << 20
+
+
+def range_with(**fields: Any) -> PlannedRange:
+    """A range of one piece, and these fields."""
+    usual = PlannedRange(
+        partition=TopicPartition("orders", 7),
+        start=10**9,
+        end=10**9 + 10**6,
+        home=0,
+        pieces=(Piece(10**9 - 5_000, 700_000_000, 1 << 30),),
+        aborted=(),
+        opened=(),
+        is_indexed=False,
+    )
+    return attrs.evolve(usual, **fields)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +143,41 @@ def test_partitions_are_planned_side_by_side(plans: str) -> None:
         assert [len(task.ranges) for task in plan_batch(layout, options, report=None)] == [2]
     else:
         assert len(LogStream(options).latest(layout)) == 2
+
+
+def test_a_task_of_one_range_is_smaller_than_a_kilobyte() -> None:
+    """With as many aborted transactions as it may carry, of producers that have nothing in common."""
+    chance, first = random.Random(1), 10**9
+    aborted: list[AbortedRange] = []
+    for _ in range(planning.ABORTED_CARRIED):
+        first += chance.randrange(1, 5_000)
+        aborted.append(AbortedRange(chance.randrange(10**6), first, first + chance.randrange(5_000), first))
+    task = ReadTask((range_with(aborted=tuple(aborted)),))
+    assert len(pickle.dumps(InputPartition(task))) < 1_024
+    assert len(pickle.dumps(ReadTask((range_with(),)))) < 200
+
+
+offsets = st.integers(0, 2**63 - 1)
+
+
+@given(
+    st.lists(
+        st.builds(
+            range_with,
+            partition=st.builds(TopicPartition, st.text(), st.integers(0, 2**31 - 1)),
+            start=offsets,
+            end=offsets,
+            home=st.integers(0, 9),
+            pieces=st.lists(st.builds(Piece, offsets, offsets, offsets)).map(tuple),
+            aborted=st.lists(st.builds(AbortedRange, offsets, offsets, offsets, offsets)).map(tuple),
+            opened=st.lists(st.builds(OpenTransaction, offsets, offsets, offsets)).map(tuple),
+            is_indexed=st.booleans(),
+        )
+    )
+)
+def test_a_task_arrives_as_it_was_sent(ranges: list[PlannedRange]) -> None:
+    task = ReadTask(tuple(ranges))
+    assert pickle.loads(pickle.dumps(task)) == task
 
 
 class TestManyAbortedTransactions:
