@@ -72,6 +72,8 @@ def explain(name: str, node: Node, arrived: Input, outcome: Outcome, before: LOG
 
 _ABOUT_IT: Final = frozenset({"is", "has", "holds", "was", "waited", "does", "overtakes", "expects"})
 """The first words of a row that continues "because it ..."."""
+_RETRY: Final = " retry -> "
+"""In the cell of a request with the epoch before the last end: EndInput.COMMIT_RETRY or ABORT_RETRY."""
 
 
 def refusal(name: str, arrived: Input, ruling: Ruling, before: LOGS) -> Reason:
@@ -84,13 +86,26 @@ def refusal(name: str, arrived: Input, ruling: Ruling, before: LOGS) -> Reason:
         because = f"it {because}"
     what = type(arrived.request).__name__ if isinstance(arrived, Received) else "the waiting request"
     place = "" if where is None else f" for {where}"
+    cell = _cell(arrived, ruling, before)
+    more = _epoch_of(arrived, cell, because)
     return Reason(
-        text=f"{name} refuses {what}{place} with {refused.error.name}, because {because}.",
-        rule=_cell(arrived, ruling, before) or because.removeprefix("it "),
+        text=f"{name} refuses {what}{place} with {refused.error.name}, because {because}{more}.",
+        rule=cell or because.removeprefix("it "),
         table=ruling.table,
         error=refused.error.name,
         source=refused.source or f"KafkaApis.handle{what}Request",
     )
+
+
+def _epoch_of(arrived: Input, cell: str, because: str) -> str:
+    """What the epoch of a refused EndTxn is, if that is why."""
+    match arrived:
+        case Received(request=m.EndTxn()) if _RETRY in cell:
+            return ", and the request has the epoch of the transaction before"
+        case Received(request=m.EndTxn(producer_epoch=epoch)) if because.startswith("the owner's epoch"):
+            return f", and that of the request is {epoch}"
+        case _:
+            return ""
 
 
 def _cell(arrived: Input, ruling: Ruling, before: LOGS) -> str:

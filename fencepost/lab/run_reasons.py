@@ -50,9 +50,9 @@ def late_reason(overtaken: str) -> Reason:
 
 def retry_reason(number: int, *, is_broken: bool) -> Reason:
     """Why a request leaves again."""
-    because = "the connection of its first attempt broke" if is_broken else "no answer to it had come by then"
+    because = "the connection broke" if is_broken else "no answer has come by now"
     return Reason(
-        text=f"It is sent again as message {number} was, because {because}.",
+        text=f"It repeats message {number}, because {because}.",
         rule="a request without an answer is repeated",
         source="KIP-98, Sender, NetworkClient.handleDisconnections",
     )

@@ -2,7 +2,7 @@
 
     p sends EndTxn COMMIT 0/0 to node 1 (message 9)
     node 1 receives EndTxn COMMIT 0/0 from p (message 9), late: after its retry 10
-    node 1 answers p with EndTxn NONE (message 11, to message 10)
+    node 1 answers p with EndTxn NONE (message 11, the answer to 10)
     node 1 appends a of producer 0/0 to t-0 at offset 0
 
 Rule: a sentence says what has happened so far. That a fault will strike a message is told where it strikes.
@@ -31,9 +31,10 @@ def step_text(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
     match event:
         case Sent(source=source, target=target, number=number, label=label):
             repeats = messages[number].repeats
-            again = "" if repeats is None else f", again as message {repeats}"
+            again = "" if repeats is None else f", which repeats {repeats}"
             if event.answers is not None:
-                return f"{source} answers {target} with {label} (message {number}, to {event.answers}){again}"
+                way = f"message {number}, the answer to {event.answers}"
+                return f"{source} answers {target} with {label} ({way}){again}"
             return f"{source} sends {label} to {target} (message {number}){again}"
         case Arrived(number=number):
             message = messages[number]

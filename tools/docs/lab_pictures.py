@@ -105,7 +105,7 @@ def picture(run: RunPage, *test_ids: str) -> bytes:
 
 
 def lab_page(sight: Sight) -> bytes:
-    run = sight.run(LATE, 1, 0, (980, 740))
+    run = sight.run(LATE, 1, 0, (1060, 768))
     run.click("next-violation")
     return picture(run)
 

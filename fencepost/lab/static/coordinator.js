@@ -17,7 +17,7 @@ const PLACES = {
   PrepareAbort: [1, 1],
   CompleteAbort: [2, 1],
 };
-const [COLUMN, ROW, WIDE, HIGH] = [204, 78, 178, 36];
+const [COLUMN, ROW, WIDE, HIGH] = [216, 78, 192, 36];
 
 export function Coordinator({ run, step, state }) {
   const [chosen, choose] = useState(null);

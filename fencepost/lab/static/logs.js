@@ -36,6 +36,7 @@ function Strip({ run, step, partition, state, cells: limit }) {
   const before = cells.length ? cells[0].offset : 0;
   const held = Math.max(cellOf(log.lso), 0);
   const count = Math.max(cellOf(log.hw), 0) - held;
+  const isBreached = (run.document.broken ?? []).some(({ batch }) => run.batches[batch]?.partition === partition);
   const name = `Log of ${partition}: last stable offset ${log.lso}, high watermark ${log.hw}`;
   return html`
     <div class="strip">
@@ -43,7 +44,7 @@ function Strip({ run, step, partition, state, cells: limit }) {
         ${shortName(partition)}<small class="bounds">LSO ${log.lso} HW ${log.hw}</small>
         <small>${before > 0 ? `${before} before` : ""}</small>
       </h3>
-      <ol class="cells" role="list" aria-label=${name}>
+      <ol class=${`cells ${isBreached ? "breached" : ""}`} role="list" aria-label=${name}>
         ${count > 0 && html`<li class="held" aria-hidden="true" style=${{ "--at": held, "--count": count }}></li>`}
         ${cells.map((cell, at) => cellElement(run, step, cell, at))}
         ${pointer("lso", "LSO", cellOf(log.lso), log.lso)}

@@ -60,7 +60,7 @@ function Outcome({ shown, beside }) {
           <tbody>${visible.map(({ partition, before, after }) => html`<tr key=${partition}><th scope="row">${partition}</th><td>${values(before)}</td><td>${values(after)}</td></tr>`)}</tbody>
         </table>`}
       ${visible.length === 0 && html`<p>read_committed returns the same records as before.</p>`}
-      ${divergence && html`<p>The runs part at ${link(divergence[1], beside ? divergence.join(",") : divergence[1])}.</p>`}
+      ${divergence && html`<p>The runs diverge at ${link(divergence[1], beside ? divergence.join(",") : divergence[1])}.</p>`}
       ${!divergence && html`<p>Both runs are the same, step by step.</p>`}
     </section>`;
 }

@@ -43,10 +43,15 @@ export function mainFlag(step) {
 // A step in a few words beside the name of its flag, which they do not repeat; a fault names the message it struck.
 export function brief(run, step) {
   const message = run.messages.get(step.message);
-  if (!message) return step.note || step.text;
+  if (!message) return step.kind === "struck" ? struckBrief(step) : step.note || step.text;
   if (step.kind === "struck") return `${step.note.replace(/ \(\d+\)$/, "")}: ${message.label}`;
   if (step.kind === "lost") return `${message.label}: ${message.because}`;
   return message.late && step.kind === "arrived" ? `${message.label}, ${message.late}` : message.label;
+}
+
+// "crash node 1": whom a fault strikes, if its words do not say that.
+function struckBrief({ note, lane }) {
+  return lane && !note.includes(lane) ? `${note} ${lane}` : note;
 }
 
 // The style that gives an element the colour of a producer. There are six; names tell apart those that share one.

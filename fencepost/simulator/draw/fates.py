@@ -236,9 +236,9 @@ def content(event: Appended) -> str:
 
 
 def overtakers(message: DrawnMessage, messages: Mapping[int, DrawnMessage]) -> str:
-    """What came before a late message, its own retry first: "after its retry 6"."""
+    """What came before a late message, its own retry first: "after its retry 6", else "after message 6"."""
     retry = next((n for n in message.overtaken_by if messages[n].repeats == message.event.number), None)
-    return f"after {message.overtaken_by[0]}" if retry is None else f"after its retry {retry}"
+    return f"after message {message.overtaken_by[0]}" if retry is None else f"after its retry {retry}"
 
 
 def batch_words(event: Appended) -> str:
