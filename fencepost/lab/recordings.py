@@ -47,6 +47,8 @@ def record_explored(found: Explored) -> RunDocument | None:
     if found.retell is None or found.violation is None:
         return None
     history = found.retell(observer)
+    # The search judges every state and stops at the first that is wrong: the last step led to it.
+    observer.details.breaches[found.violation] = len(history.events) - 1
     clients = [name for name in history.participants if name != BROKER_NAME]
     facts = RunFacts(
         settings={

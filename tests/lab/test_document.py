@@ -223,6 +223,7 @@ def test_an_explored_trace_has_states_and_reasons(version: int, broken: tuple[st
     for batch in trace["batches"]:
         log: Any = state[f"log/{batch['partition']}"]
         assert batch["last"] < log["end"]
+    assert "violation" in trace["steps"][-1].get("flags", [])
     last = [step for step in trace["steps"] if step["kind"] == "coordinated"][-1]
     (name,) = last.get("transactions", [])
     transaction: Any = state[f"txn/{name}"]
