@@ -111,7 +111,7 @@ class FeedBuffer:
         items = list(self._base.items())
         packed = msgpack.packb(dict(items))
         while len(packed) > BASE_BYTES_MAX:
-            items = items[len(items) // 2 :]
+            items = items[(len(items) + 1) // 2 :]  # at last none: one value alone may be too large
             packed = msgpack.packb(dict(items))
         return packed
 

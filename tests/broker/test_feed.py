@@ -11,7 +11,7 @@ import pytest
 from fencepost import Admin, Broker, Producer
 from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.contract import Append, Input, Outcome, Reply, ReplyTo
-from fencepost.broker.feed import FeedBuffer
+from fencepost.broker.feed import BASE_BYTES_MAX, FeedBuffer
 from fencepost.broker.limits import FOLLOWED_AT_ONCE, FOLLOWERS
 from fencepost.broker.node import Node
 from fencepost.protocol import messages as m
@@ -60,6 +60,17 @@ def test_the_oldest_steps_go_and_what_they_changed_stays_known() -> None:
     assert (reply.first, reply.missed, events(reply)) == (2, 1, [b"2", b"3"])
     assert msgpack.unpackb(reply.base) == {"a": 1}
     assert buffer.after(asked(buffer, 2)).base == b""
+
+
+def test_a_base_with_a_value_too_large_for_a_reply_is_left_out() -> None:
+    buffer = FeedBuffer("a run", steps_max=1)
+    buffer.add(b"0", {"small": 1})
+    buffer.add(b"1", {"large": "x" * BASE_BYTES_MAX})
+    buffer.add(b"2", {})
+    assert msgpack.unpackb(buffer.after(asked(buffer)).base) == {}
+    buffer.add(b"3", {"small": 2})
+    buffer.add(b"4", {})
+    assert msgpack.unpackb(buffer.after(asked(buffer)).base) == {"small": 2}
 
 
 def test_bytes_are_bounded_too() -> None:
