@@ -27,6 +27,7 @@ processes (workers.py), which are killed when they take too long or too much; he
 
 from __future__ import annotations
 
+import json
 import secrets
 import signal
 import socket
@@ -271,6 +272,9 @@ class Lab:
 async def _object(request: Request) -> dict[str, Any]:
     try:
         given: object = await request.json()
+        json.dumps(
+            given, ensure_ascii=False
+        ).encode()  # fails for half of a surrogate pair, as an answer would
     except (ValueError, RecursionError):
         raise HTTPException(400, "the body of the request is not JSON") from None
     return _inner({"body": given}, "body")

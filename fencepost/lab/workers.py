@@ -65,10 +65,14 @@ class PlayWorker:
         return answered[DONE]
 
     async def ask(self, request: Mapping[str, Any]) -> None:
-        """Send a request."""
+        """Send a request. Unplayable if it is nested too deeply to be written, or if the process is dead."""
         assert self.process.stdin is not None, "it was opened with a pipe"
         try:
-            await self.process.stdin.send_all(json.dumps(request).encode() + b"\n")
+            line = json.dumps(request).encode() + b"\n"
+        except RecursionError:
+            raise Unplayable("the request is nested too deeply", status=400, is_spent=False) from None
+        try:
+            await self.process.stdin.send_all(line)
         except trio.BrokenResourceError:
             raise self._death() from None
 
@@ -182,7 +186,7 @@ class WorkerPool:
             else:
                 self._give.send_nowait((taken, is_spent))
             raise
-        except trio.Cancelled:
+        except BaseException:  # cancelled, or our bug: what it would say next belongs to this request
             is_spent.set()
             raise
         is_spent.set()

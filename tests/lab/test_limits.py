@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from socket import create_server
@@ -15,7 +16,8 @@ import pytest
 import trio
 
 from fencepost.cli.application import run
-from fencepost.lab.workers import MIB, Unplayable, WorkerPool, WorkLimits
+from fencepost.lab.search_book import SearchBook
+from fencepost.lab.workers import MIB, WORKERS, Unplayable, WorkerPool, WorkLimits
 from tests.cli.processes import fencepost, started
 from tests.cli.tool import Output
 from tests.lab.lab_process import LabProcess, lab, lab_of
@@ -50,6 +52,31 @@ async def refusal_of(pool: WorkerPool, text: str) -> Unplayable:
     with pytest.raises(Unplayable) as refused:
         await pool.done(played(text))
     return refused.value
+
+
+# --- depth --------------------------------------------------------------------------------------------------
+
+
+async def with_requests_that_cannot_be_sent() -> None:
+    nested: list[object] = []
+    for _ in range(sys.getrecursionlimit()):
+        nested = [nested]
+    async with trio.open_nursery() as searching:
+        book = SearchBook(WorkLimits(), searching)
+        number = book.begin({"kind": "fuzz", "seeds": nested})
+    assert "nested too deeply" in book.state(number)["error"]
+    async with trio.open_nursery() as nursery:
+        pool = WorkerPool(WorkLimits(), nursery)
+        for _ in range(WORKERS + 1):
+            with trio.fail_after(60), pytest.raises(Unplayable, match="nested too deeply"):
+                await pool.done({"do": "check", "text": nested})
+        with trio.fail_after(60):
+            assert (await pool.done(played(SHORT)))["document"]["title"] == "short"
+        nursery.cancel_scope.cancel()
+
+
+def test_requests_that_cannot_be_sent_to_a_worker_cost_no_worker() -> None:
+    trio.run(with_requests_that_cannot_be_sent)
 
 
 # --- time and memory ----------------------------------------------------------------------------------------

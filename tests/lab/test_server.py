@@ -79,6 +79,7 @@ def test_what_is_no_request_is_refused(page: LabProcess) -> None:
     assert page.ask("/api/play", b"{").status == 400
     assert page.ask("/api/play", b"[]").status == 400
     assert page.ask("/api/play", b"[" * 100_000).status == 400
+    assert page.ask("/api/play", {"\ud800": 1}).status == 400  # half of a surrogate pair
     assert page.ask("/api/play", {"scenario": "../../etc/passwd"}).status == 404
     assert page.ask("/api/play", {"scenario": "late_end_txn", "fault": []}).status == 422
     assert page.ask("/api/nothing").status == 404
