@@ -53,6 +53,7 @@ reaches = ["q ends"]
 WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ('name = "s"', "name = s", ("s.toml is not TOML", "line 1")),
     ('name = "s"', f"name = {'[' * 20_000}", ("s.toml is not TOML", "recursion")),
+    ('name = "s"', f"name = {'9' * 5_000}", ("s.toml is not TOML", "4300 digits")),
     ('name = "s"\n', "", ("line 1: name: is missing; it is text",)),
     ('name = "s"', "name = 3", ("line 1: name: is 3, but must be text",)),
     ("[cluster]", "[claster]", ("claster: is not a key here", '"cluster"?')),

@@ -35,7 +35,7 @@ class AccessFileError(FencepostError):
 def _parsed(text: str, file: str, advice: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:  # a number may have more digits than Python reads
         raise AccessFileError(f"{file}: not TOML: {problem}; {advice}") from problem
 
 

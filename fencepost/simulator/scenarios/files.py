@@ -38,7 +38,7 @@ def scenario_of(text: str, source: str = "scenario") -> Scenario:
     """
     try:
         values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:  # a number may have more digits than Python reads
         raise BadScenario(f"{source} is not TOML: {problem}") from None
     return scenario_in(values, source, text.splitlines())
 
