@@ -14,7 +14,10 @@ from typing import Final, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-THREADS: Final = 8  # they wait for a network together; for files in memory they neither gain nor cost
+# They wait for a network together; for files in memory they neither gain nor cost. On an object store with
+# 30 ms per request, 100 partitions are planned in 68 s by one thread, in 9 s by 8 and in 4 s by 24. pyarrow's
+# client of S3 has 25 connections.
+THREADS: Final = 24
 
 
 def side_by_side(look_at: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -95,14 +95,15 @@ class _Handler(BaseHTTPRequestHandler):
         return path.relative_to(self.store.directory).as_posix()
 
     def _object(self, key: str, *, with_content: bool) -> None:
-        content = (self.store.directory / key).read_bytes() if key else b""
+        path = self.store.directory / key
         asked = self.headers.get("Range")
         if asked is None:
-            self._send(200, content, with_content=with_content)
+            self._send(200, path.read_bytes() if key else b"", with_content=with_content)
             return
         first, _, last = asked.removeprefix("bytes=").partition("-")
-        part = content[int(first) : int(last) + 1]
-        self._send(206, part, with_content=with_content)
+        with path.open("rb") as file:
+            file.seek(int(first))
+            self._send(206, file.read(int(last) + 1 - int(first)), with_content=with_content)
 
     def _send(self, status: int, content: bytes, *, with_content: bool) -> None:
         self.send_response(status)
