@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fencepost.cli.step_walk import ABORTED, COMMITTED, OPEN, PLAIN, Walk
 from fencepost.lab.document import BatchEntry, StepEntry
-from fencepost.protocol.terms import escaped
+from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, escaped
 
 WIDTH_MIN, HEIGHT_MIN = 60, 16
 WIDE: Final = 150  # columns from which the states stand in two columns
@@ -259,13 +259,21 @@ def _stacked(panels: Iterable[Lines], width: int, height: int) -> Lines:
 
 def _logs(walk: Walk, width: int) -> Lines:
     lines: Lines = [Text("Logs", style=TITLE)]
-    for name, log in walk.of_kind("log"):
+    for name, log in _written(walk):
         line = Text(escaped(name))
         if log.get("leader") is not None:
             line.append(f" at {escaped(str(log['leader']))}, epoch {log.get('leader_epoch')}")
         lines.append(line.append(f"  LSO {log['lso']}  HW {log['hw']}", style=QUIET))
         lines.append(_strip(walk, walk.batches(name), log, width))
     return lines if len(lines) > 1 else [*lines, Text("no partition yet", style=QUIET)]
+
+
+def _written(walk: Walk) -> Iterator[tuple[str, Any]]:
+    """The logs in which this run writes. What the transaction log says stands with the coordinators."""
+    written = {batch["partition"] for batch in walk.document["batches"]}
+    for name, log in walk.of_kind("log"):
+        if name in written and not name.startswith(f"{TRANSACTION_STATE_TOPIC}-"):
+            yield name, log
 
 
 def _strip(walk: Walk, batches: list[BatchEntry], log: dict[str, Any], width: int) -> Text:
@@ -323,7 +331,7 @@ def _leader(walk: Walk, _width: int) -> Lines:
 
 def _readers(walk: Walk, _width: int) -> Lines:
     lines: Lines = [Text("What readers see", style=TITLE)]
-    for name, _ in walk.of_kind("log"):
+    for name in (name for name, _ in _written(walk) if not name.startswith("__")):
         for level, committed in (("read_committed", True), ("read_uncommitted", False)):
             end, values = walk.readable(name, committed=committed)
             said = " ".join(escaped(value) for value in values) or "nothing"

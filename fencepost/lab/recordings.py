@@ -10,6 +10,7 @@ Rule: a run goes the same way with a watcher and without one, so a document show
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import attrs
 
@@ -24,8 +25,10 @@ from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.run import Run, RunResult, Task
 from fencepost.simulator.scenarios.model import Case
 from fencepost.simulator.scenarios.runner import record_case
-from fencepost.simulator.world.history import History
+from fencepost.simulator.world.history import Appended, Coordinated, History
 from fencepost.simulator.world.recording import Recorder
+
+_DECISIVE: Final = (Appended, Coordinated)  # what an explored trace is judged by
 
 
 def record(case: Case) -> RunDocument:
@@ -65,6 +68,10 @@ def record_explored(found: Explored) -> RunDocument | None:
         nodes=frozenset({BROKER_NAME}),
         transactional_ids=dict(zip(clients, clients, strict=True)),
     )
+    # The search ends with the action that breaks the rule.
+    decisive = [number for number, event in enumerate(history.events) if isinstance(event, _DECISIVE)]
+    if decisive:
+        observer.details.breaches.setdefault(found.violation, decisive[-1])
     return document(history, facts, observer.details)
 
 

@@ -127,6 +127,8 @@ def test_a_screen_shows_logs_states_readers_and_the_reason() -> None:
     assert "t-0 read_committed up to 2: a" in shown
     assert "t-0 read_uncommitted up to 3: a b" in shown
     assert re.search(r"a✓ C │LSO b\? │HW", shown)
+    assert "__transaction_state" not in shown
+    assert "t-1" not in shown, "nothing is ever written there"
     why = (walk.here or {}).get("why")
     assert why is not None
     assert why["text"].split()[0] in shown

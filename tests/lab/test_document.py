@@ -163,7 +163,11 @@ def test_seeds_searches_and_seeded_scenarios_have_documents() -> None:
     assert trace is not None
     assert found.history is not None
     assert len(trace["steps"]) == len(found.history.events)
-    assert [rule["rule"] for rule in trace["broken"]] == [found.violation]
+    (broken,) = trace["broken"]
+    assert broken["rule"] == found.violation
+    assert broken["step"] is not None
+    decisive = trace["steps"][broken["step"]]
+    assert (decisive["note"], "violation" in decisive.get("flags", ())) == ("[t-0 3 COMMIT] 0/0", True)
     assert record_explored(explore(transactions=1, retries=0)) is None
 
 

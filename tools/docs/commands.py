@@ -27,7 +27,7 @@ SNAPSHOTS: Final = Path(__file__).resolve().parent.parent.parent / "tests" / "cl
 JSON_BEGINS: Final = "[pipe, --json]\n"
 LATE: Final = 63
 """The step of late_end_txn at which the late commit decides another transaction."""
-SCREEN: Final = (110, 32)  # columns and lines
+SCREEN: Final = (110, 28)  # columns and lines
 
 
 def exit_codes() -> str:
