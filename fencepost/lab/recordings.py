@@ -10,7 +10,6 @@ Rule: a run goes the same way with a watcher and without one, so a document show
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import attrs
 
@@ -27,8 +26,6 @@ from fencepost.simulator.scenarios.model import Case
 from fencepost.simulator.scenarios.runner import record_case
 from fencepost.simulator.world.history import Appended, Coordinated, History
 from fencepost.simulator.world.recording import Recorder
-
-_DECISIVE: Final = (Appended, Coordinated)  # what an explored trace is judged by
 
 
 def record(case: Case) -> RunDocument:
@@ -50,8 +47,7 @@ def record_explored(found: Explored) -> RunDocument | None:
     if found.retell is None or found.violation is None:
         return None
     history = found.retell(observer)
-    # The search judges every state and stops at the first that is wrong: the last step led to it.
-    observer.details.breaches[found.violation] = len(history.events) - 1
+    observer.details.breaches[found.violation] = _decisive(history)
     clients = [name for name in history.participants if name != BROKER_NAME]
     facts = RunFacts(
         settings={
@@ -68,11 +64,17 @@ def record_explored(found: Explored) -> RunDocument | None:
         nodes=frozenset({BROKER_NAME}),
         transactional_ids=dict(zip(clients, clients, strict=True)),
     )
-    # The search ends with the action that breaks the rule.
-    decisive = [number for number, event in enumerate(history.events) if isinstance(event, _DECISIVE)]
-    if decisive:
-        observer.details.breaches.setdefault(found.violation, decisive[-1])
     return document(history, facts, observer.details)
+
+
+def _decisive(history: History) -> int:
+    """The event that breaks the rule. The search judges every state and stops at the first that is wrong: the
+    last action, all of whose events have one time, led to it; if it wrote, by what it wrote.
+    """
+    last = len(history.events) - 1
+    action = [number for number, event in enumerate(history.events) if event.at == history.events[last].at]
+    wrote = [number for number in action if isinstance(history.events[number], Appended | Coordinated)]
+    return wrote[-1] if wrote else last
 
 
 @attrs.define(eq=False)

@@ -34,7 +34,7 @@ LOST_ACK: Final = "duplicate_after_lost_ack"
 TAKEN_FOR_ANOTHER: Final = 63
 """The step of the late commit at which the coordinator takes it for the end of the second transaction."""
 LAPTOP: Final = (1366, 768)
-MARGIN: Final = 6  # pixels around a part of a page
+MARGIN: Final = 4  # pixels around a part of a page
 COLOURS: Final = 256
 
 PIXELS: Final = """async (png) => {
