@@ -442,7 +442,7 @@ class Node:
         """Note by which rule a request, or its part for a partition, is refused; its answer may come
         later.
         """
-        self.outcome.rulings += (Ruling(to, refused, table or refused.table, partition),)
+        self.outcome.rulings.append(Ruling(to, refused, table or refused.table, partition))
 
     def gather(
         self,

@@ -12,7 +12,8 @@ import attrs
 import pytest
 
 from fencepost.broker.broker_settings import BrokerSettings
-from fencepost.broker.contract import Append, Input, Outcome
+from fencepost.broker.contract import Append, Input, Outcome, Refused, ReplyTo
+from fencepost.broker.node import Node
 from fencepost.protocol import messages as m
 from fencepost.protocol.codec import STRING_LENGTH_MAX, Payload, decode, encode
 from fencepost.protocol.errors import ErrorCode
@@ -31,7 +32,7 @@ from tests.broker.requests import (
     produce_request,
     produced,
 )
-from tests.broker.story import Story
+from tests.broker.story import SETTINGS, Story
 from tests.broker.wire import Wire, serving
 
 STRANGE_TOPIC: Final = m.CreateTopic(topic="strange", partition_count=2)
@@ -209,3 +210,12 @@ async def test_a_canary_sings_through_extreme_requests(caplog: pytest.LogCapture
                 await canary.sings()
         await canary.sings()
     assert "a bug in the broker" not in caplog.text
+
+
+def test_what_a_request_was_refused_for_before_is_not_copied() -> None:
+    node = Node(SETTINGS)
+    noted = node.outcome.rulings
+    for number in range(3):
+        node.rule(ReplyTo(1, 1), Refused(ErrorCode.INVALID_REQUEST), partition=TopicPartition("none", number))
+    assert node.outcome.rulings is noted
+    assert [ruling.partition for ruling in noted] == [TopicPartition("none", number) for number in range(3)]
