@@ -39,6 +39,7 @@ class Pages:
 
     path: Path | None
     count: int = 0
+    written: Path | None = None  # the last file
 
     def prove(self) -> None:
         """CommandFailed if the first file cannot be written."""
@@ -51,9 +52,11 @@ class Pages:
 
         assert self.path is not None, "pages are wanted"
         self.count += 1
-        target = _target(numbered(self.path, self.count, HTML))
+        file = numbered(self.path, self.count, HTML)
+        target = _target(file)
         target.prove()
         target.write(file_page(documents, divergence=divergence))
+        self.written = file
 
     def of_case(self, case: Case, other: Case | None = None) -> None:
         """Runs a case for its page, and the `other` one for the right side."""

@@ -190,11 +190,10 @@ class _Told:
             self.pictures.show(history)
         else:
             result = run_case(each.case)
-        if self.pictures.options.html is not None:
-            self._write_page(each)
+        page = None if self.pictures.options.html is None else self._page(each)
         seconds = time.perf_counter() - began
         self.runs += 1
-        self._print(each, result)
+        self._print(each, result, page)
         case = JUnitCase(suite=each.case.scenario.name, name=result.name, seconds=seconds)
         if not result.passed:
             self.failed.append(result)
@@ -204,12 +203,15 @@ class _Told:
         self.cases.append(case)
         return result.passed
 
-    def _write_page(self, each: Chosen) -> None:
+    def _page(self, each: Chosen) -> Path | None:
+        """Writes the page of a run; None if `--beside` changes nothing in it."""
         other = None if self.others is None else self.others.get((each.path, each.number))
-        if self.others is None or other is not None:
-            self.pictures.pages.of_case(each.case, other)
+        if self.others is not None and other is None:
+            return None
+        self.pictures.pages.of_case(each.case, other)
+        return self.pictures.pages.written
 
-    def _print(self, each: Chosen, result: RunResult) -> None:
+    def _print(self, each: Chosen, result: RunResult, page: Path | None) -> None:
         if self.is_json:
             print_json(_as_json(result))
         elif self.is_full or not result.passed:
@@ -217,6 +219,8 @@ class _Told:
             print(f"{sign}  {result.name}")
             for line in _lines(result):
                 print(f"      {line}")
+            if page is not None:
+                print(f"      page:     {page}")
             if not result.passed:
                 print(f"      show:     fencepost run {each.words} --text")
 

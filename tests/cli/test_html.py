@@ -21,11 +21,17 @@ def only_run_in(page: Path) -> dict[str, Any]:
     return document
 
 
-def test_every_run_has_its_page(tmp_path: Path) -> None:
+def pages_named(capsys: Output) -> list[str]:
+    found = (line.partition(" page:")[2].strip() for line in capsys.readouterr().out.splitlines())
+    return [name for name in found if name]
+
+
+def test_every_run_has_its_page_and_names_it(capsys: Output, tmp_path: Path) -> None:
     page = tmp_path / "late.html"
     for _ in range(2):  # a second time over the same files
         assert run(["run", "late_end_txn", "--html", str(page)]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["late-2.html", "late.html"]
+    assert pages_named(capsys) == [str(page), str(tmp_path / "late-2.html")] * 2
     first, second = only_run_in(page), only_run_in(tmp_path / "late-2.html")
     assert [each["settings"]["transaction_version"] for each in (first, second)] == [0, 2]
     assert [each["rule"] for each in first["broken"]] == ["G1a"]
@@ -46,10 +52,13 @@ def test_a_page_is_written_over_pages_alone(capsys: Output, tmp_path: Path) -> N
 # --- side by side -------------------------------------------------------------------------------------------
 
 
-def test_a_changed_run_that_is_a_variant_stands_beside_with_its_expectations(tmp_path: Path) -> None:
+def test_a_changed_run_that_is_a_variant_stands_beside_with_its_expectations(
+    capsys: Output, tmp_path: Path
+) -> None:
     page = tmp_path / "late.html"
     assert run(["run", "late_end_txn", "--html", str(page), "--beside", "transaction_version=2"]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["late.html"], "the variant itself is not changed"
+    assert pages_named(capsys) == [str(page)]
     runs = runs_in(page)
     left, right = runs["documents"]
     assert (left["title"], right["title"]) == ("late EndTxn", "late EndTxn (transaction_version 2)")
