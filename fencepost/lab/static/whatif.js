@@ -12,7 +12,7 @@ export function WhatIf({ api, asking, shown, beside, setBeside, edit, setProblem
   return html`
     <div class="whatif">
       ${!isChanged && asked.faults.length === 0 && html`
-        <p class="hint">Click a <b>message</b>, or the name of a <b>node</b> or a <b>client</b> above its lane, and choose what goes wrong.
+        <p class="hint">Click the arrow of a <b>message</b>, or the name of a <b>node</b> or a <b>client</b> above its lane, and choose what goes wrong.
           Or switch something off below. The run starts again from the same seed.</p>`}
       ${shown.own_faults?.length > 0 && html`
         <h2>Faults of the scenario</h2>
@@ -127,8 +127,7 @@ function Save({ api, asked, edit, setProblem }) {
     <section class="save">
       <button class="wide" data-testid="save" onClick=${save}>Save as a scenario</button>
       ${isFresh && html`
-        <p>Played, and it met its expectations:
-          <a data-testid="download" download=${saved.name} href=${`data:application/toml;charset=utf-8,${encodeURIComponent(saved.text)}`}>${saved.name}</a>.
+        <p>Played, and it met its expectations. Download <a data-testid="download" download=${saved.name} href=${`data:application/toml;charset=utf-8,${encodeURIComponent(saved.text)}`}>${saved.name}</a>.
           Run it with <code>fencepost run ${saved.name}</code>, or <button class="link" onClick=${() => edit(saved.text)}>edit it</button>.</p>
         <pre data-testid="saved-text" tabindex="0">${saved.text}</pre>`}
     </section>`;
