@@ -184,14 +184,16 @@ def _nothing_written(
                 source=generation.end_source,
             )
     if isinstance(request, m.AddPartitionsToTxn) and record is not None:
-        does = "verifies them" if request.verify_only else "has added them"
+        places = ", ".join(map(str, request.partitions))
+        text, rule = (
+            f"adds nothing, because the transaction has {places} already",
+            "already in the transaction",
+        )
+        if request.verify_only:
+            text, rule = f"checks whether the transaction has {places}, and writes nothing", "verification"
         return Reason(
-            text=f"{name} {does} without a record, because {', '.join(map(str, request.partitions))} "
-            "is in the transaction already."
-            if not request.verify_only
-            else f"{name} looks whether {', '.join(map(str, request.partitions))} is in the transaction, and "
-            "writes nothing.",
-            rule="already in the transaction" if not request.verify_only else "verification",
+            text=f"{name} {text}.",
+            rule=rule,
             source="KIP-890, TransactionCoordinator.handleAddPartitionsToTransaction",
         )
     if isinstance(request, m.Produce | m.TxnOffsetCommit) and any(
@@ -220,8 +222,8 @@ def request_reason(name: str, send: Send, node: Node) -> Reason | None:
     match send.request:
         case m.WriteTxnMarkers(markers=(marker, *_)):
             return Reason(
-                text=f"{name} sends the {marker.result.name} markers, because the decision is durable and "
-                f"{', '.join(map(str, marker.partitions))} has not answered yet.",
+                text=f"{name} sends the {marker.result.name} markers, because the decision is durable and no "
+                f"answer has come from {', '.join(map(str, marker.partitions))} yet.",
                 rule=f"decided: {marker.result.name}",
                 source="KIP-98, TransactionMarkerChannelManager.addTxnMarkersToSend",
             )

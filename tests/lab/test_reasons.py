@@ -147,3 +147,12 @@ def test_an_unknown_outcome_is_explained_in_the_words_of_the_client() -> None:
     found = [why for why in whys("commit_outcome_unknown") if why["rule"] == "CommitOutcomeUnknown"]
     assert found
     assert all("init_transactions()" in why["text"] for why in found)
+
+
+def test_a_sentence_is_right_for_one_partition_and_for_several() -> None:
+    (case,) = cases(read_scenario("coordinator_crash_in_commit"))[:1]
+    told = [step["why"]["text"] for step in record(case)["steps"] if "why" in step]
+    of_several = [text for text in told if re.search(r"t-0, t-1", text)]
+    assert of_several
+    for text in of_several:
+        assert not re.search(r"t-\d (is|has) ", text), text
