@@ -144,7 +144,9 @@ class Live:
             case UnreadableStep():
                 self._say(Stage.REFUSED, f"{self.address} runs another version of Fencepost: {problem}")
             case _:
-                self._say(Stage.WAITING, f"waiting for {self.address}: no broker answers there")
+                text = f"waiting for {self.address}: no broker answers there"
+                never = "" if self._life else "; start one with `fencepost serve DIRECTORY --follow`"
+                self._say(Stage.WAITING, text + never)
 
     def _say(self, stage: Stage, text: str, *, is_news: bool = True) -> None:
         before = getattr(self, "status", None)

@@ -140,6 +140,14 @@ def pay_with_aiokafka(address: str, value: bytes) -> None:
 
 
 @pytest.mark.trio
+async def test_where_no_broker_was_seen_the_page_says_how_to_start_one() -> None:
+    async with following("127.0.0.1:1") as page:  # nothing listens there
+        with trio.fail_after(PATIENCE_S):
+            while "start one with `fencepost serve" not in page.live.status.text:
+                await page.look()
+
+
+@pytest.mark.trio
 async def test_a_broker_process_is_followed_through_a_kill_with_all_clients(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", options=FOLLOWED) as broker:
         with Admin(broker.address) as admin:
@@ -150,7 +158,7 @@ async def test_a_broker_process_is_followed_through_a_kill_with_all_clients(tmp_
                 await trio.to_thread.run_sync(send, broker.address, value)
                 await page.until(committed(value.decode()))
             broker.kill()
-            assert "no broker answers there" in await page.stage(Stage.WAITING)
+            assert (await page.stage(Stage.WAITING)).endswith("no broker answers there")
             broker.restart()
             document = await page.until(lambda document: "restart" in texts(document))
             assert DOWN in texts(document)
