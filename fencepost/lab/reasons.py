@@ -184,18 +184,7 @@ def _nothing_written(
                 source=generation.end_source,
             )
     if isinstance(request, m.AddPartitionsToTxn) and record is not None:
-        places = ", ".join(map(str, request.partitions))
-        text, rule = (
-            f"adds nothing, because the transaction has {places} already",
-            "already in the transaction",
-        )
-        if request.verify_only:
-            text, rule = f"checks whether the transaction has {places}, and writes nothing", "verification"
-        return Reason(
-            text=f"{name} {text}.",
-            rule=rule,
-            source="KIP-890, TransactionCoordinator.handleAddPartitionsToTransaction",
-        )
+        return _nothing_added(name, request)
     if isinstance(request, m.Produce | m.TxnOffsetCommit) and any(
         isinstance(effect, Send) and isinstance(effect.request, m.AddPartitionsToTxn)
         for effect in outcome.effects
@@ -207,6 +196,18 @@ def _nothing_written(
             source="KIP-890, ReplicaManager.maybeSendPartitionsToTransactionCoordinator",
         )
     return None
+
+
+def _nothing_added(name: str, request: m.AddPartitionsToTxn) -> Reason:
+    places = ", ".join(map(str, request.partitions))
+    does, rule = f"adds nothing, because the transaction has {places} already", "already in the transaction"
+    if request.verify_only:
+        does, rule = f"checks whether the transaction has {places}, and writes nothing", "verification"
+    return Reason(
+        text=f"{name} {does}.",
+        rule=rule,
+        source="KIP-890, TransactionCoordinator.handleAddPartitionsToTransaction",
+    )
 
 
 def _record_of(request: m.Request, before: LOGS) -> TransactionRecord | None:

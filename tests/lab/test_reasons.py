@@ -150,7 +150,7 @@ def test_an_unknown_outcome_is_explained_in_the_words_of_the_client() -> None:
 
 
 def test_a_sentence_is_right_for_one_partition_and_for_several() -> None:
-    (case,) = cases(read_scenario("coordinator_crash_in_commit"))[:1]
+    case = next(cases(read_scenario("coordinator_crash_in_commit")))
     told = [step["why"]["text"] for step in record(case)["steps"] if "why" in step]
     of_several = [text for text in told if re.search(r"t-0, t-1", text)]
     assert of_several
