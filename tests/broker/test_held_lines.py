@@ -1,4 +1,4 @@
-"""What waits behind a held message: each message goes on in its turn, and each fault acts on it then."""
+"""What waits for a held message: each message goes on in its turn, and each fault acts on it then."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_what_strikes_a_waiting_message_strikes_in_its_turn(action: str, e
     async with asked_with(HOLD_THE_FIRST, f"when * sends FindCoordinator do {action}") as (server, _, taken):
         assert (struck(server), taken) == ([1, 0], [])
         (_, waiting) = server.faults.describe()
-        assert waiting.missing.endswith("and the message that it strikes waits behind a held one")
+        assert waiting.missing.endswith("and the message that it strikes waits for a held one")
         server.faults.end(1)
         assert (struck(server), taken) == ([1, 1], expected)
 
