@@ -116,7 +116,7 @@ class Live:
                 reply = await admin.follow(self._life, self._passed, wait_ms=WAIT_MS)
                 if not reply.run:
                     text = f"{self.address} does not let itself be followed: start it with "
-                    self._say(Stage.REFUSED, f"{text}`fencepost serve --follow`")
+                    self._say(Stage.REFUSED, f"{text}`fencepost serve DIRECTORY --follow`")
                     return
                 self._take(reply)
 

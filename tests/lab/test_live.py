@@ -277,7 +277,7 @@ async def test_names_and_values_are_plain_text_and_short() -> None:
 async def test_a_broker_that_was_not_asked_to_says_how() -> None:
     with Broker() as broker:
         async with following(broker.address) as page:
-            assert "start it with `fencepost serve --follow`" in await page.stage(Stage.REFUSED)
+            assert "start it with `fencepost serve DIRECTORY --follow`" in await page.stage(Stage.REFUSED)
 
 
 ACLS = """

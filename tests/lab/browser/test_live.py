@@ -128,6 +128,6 @@ def test_a_broker_that_does_not_let_itself_be_followed_is_explained(page: Page) 
     with Broker() as broker, lab("--broker", broker.address) as server:
         page.goto(server.address)
         status = page.get_by_test_id("live-status")
-        expect(status).to_contain_text("start it with `fencepost serve --follow`")
+        expect(status).to_contain_text("start it with `fencepost serve DIRECTORY --follow`")
         assert violations(page) == []
         page.goto("about:blank")  # before its server ends
