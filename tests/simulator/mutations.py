@@ -94,9 +94,7 @@ OF_PARTITIONS: Final = (
         edits=(
             Edit(
                 "broker.partitions.checks:judge",
-                {
-                    "_duplicate(written, producer, refused)": "Duplicate(partition.log_end_offset - 1, refused)"
-                },
+                {"_duplicate(written, producer, ": "Duplicate(partition.log_end_offset - 1, "},
             ),
         ),
     ),
