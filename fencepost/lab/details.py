@@ -14,12 +14,12 @@ import attrs
 from fencepost.broker.contract import Append
 from fencepost.lab.node_state import Changes
 from fencepost.lab.rules import Reason
-from fencepost.protocol.batches import Buffer, walk
+from fencepost.protocol.batches import walk
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import Produce, ReplyBody, Request, WriteTxnMarkers
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, NO_PRODUCER_ID
-from fencepost.simulator.world.labels import VALUES_MAX, batch_label
+from fencepost.simulator.world.labels import VALUES_MAX, batch_label, value_text
 
 _LOG: Final = "log/"
 
@@ -118,8 +118,4 @@ def batch_values(append: Append) -> tuple[str, ...]:
         return ()
     if append.partition.topic == CONSUMER_OFFSETS_TOPIC or header.record_count > VALUES_MAX:
         return (batch_label(append),)
-    return tuple(_text(value) for value in read_columns(append.batch, header).values)
-
-
-def _text(value: Buffer | None) -> str:
-    return "null" if value is None else bytes(value).decode("utf-8", "replace")
+    return tuple(value_text(value) for value in read_columns(append.batch, header).values)

@@ -11,7 +11,6 @@ from enum import Enum
 from typing import Any, Final
 
 import attrs
-import msgpack
 import trio
 
 from fencepost.client.errors import AuthenticationFailed, AuthorizationFailed, ClientError
@@ -20,9 +19,8 @@ from fencepost.client.shells.aio import AsyncAdmin
 from fencepost.faults.phrases import BROKER
 from fencepost.lab.document import RunFacts
 from fencepost.lab.growing_run import Entry, GrowingRun, Mark, Observed
-from fencepost.lab.node_state import Changes
 from fencepost.lab.unseen import LAB_CLIENT
-from fencepost.lab.wire_steps import UnreadableStep, unpack
+from fencepost.lab.wire_steps import UnreadableStep, unpack, unpack_changes
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.messages import BrokerStatusReply, FollowReply
 
@@ -121,7 +119,7 @@ class Live:
                 self._take(reply)
 
     def _take(self, reply: FollowReply) -> None:
-        base: Changes = msgpack.unpackb(reply.base) if reply.base else {}
+        base = unpack_changes(reply.base)
         if reply.run != self._life:
             self._life = reply.run
             self.run.begin_life(base)
@@ -157,7 +155,7 @@ class Live:
 
 
 def _observed(event: bytes, changes: bytes) -> Observed:
-    return Observed(*unpack(event), msgpack.unpackb(changes) if changes else {})
+    return Observed(*unpack(event), unpack_changes(changes))
 
 
 def _facts(status: BrokerStatusReply) -> RunFacts:

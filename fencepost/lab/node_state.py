@@ -13,7 +13,7 @@ Rule: it only reads. What has not changed is told by identity, so that a look af
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import attrs
@@ -31,6 +31,7 @@ Json = Any
 Changes = dict[str, Json]
 """New values by key; None for a key that is gone."""
 
+PARTITIONS_SHOWN: Final = 100  # of one transaction
 _UNSHOWN: Final = frozenset({CLUSTER_METADATA_TOPIC})
 
 
@@ -130,11 +131,18 @@ def _transaction(name: str, record: TransactionRecord, waiting: frozenset[TopicP
         "state": record.state.title,
         "producer": record.producer_id,
         "epoch": record.producer_epoch,
-        "partitions": [str(where) for where in record.partitions],
-        "pending": [str(where) for where in sorted(missing)],
+        "partitions": _named(record.partitions),
+        "pending": _named(sorted(missing)),
         "timeout_ms": record.timeout_ms,
         "node": name,
     }
+
+
+def _named(partitions: Sequence[TopicPartition]) -> list[str]:
+    """The first partitions, and how many more there are: a transaction may have thousands."""
+    more = len(partitions) - PARTITIONS_SHOWN
+    names = [str(where) for where in partitions[:PARTITIONS_SHOWN]]
+    return [*names, f"and {more:,} more"] if more > 0 else names
 
 
 @attrs.define(eq=False)

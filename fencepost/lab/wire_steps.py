@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 import attrs
 import msgpack
 
+from fencepost.lab.node_state import PARTITIONS_SHOWN, Changes
 from fencepost.lab.rules import Reason
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import FencepostError
@@ -34,8 +35,6 @@ from fencepost.simulator.world.history import (
     Struck,
     Truncated,
 )
-
-PARTITIONS_SHOWN: Final = 100  # of one transaction
 
 
 class UnreadableStep(FencepostError):
@@ -127,6 +126,17 @@ def unpack(step: bytes) -> tuple[Event, About]:
         return kind(**fields), NOTHING if about is None else _about(about)
     except Exception as problem:
         raise UnreadableStep(f"a step of the broker cannot be read: {problem}") from problem
+
+
+def unpack_changes(changes: bytes) -> Changes:
+    """The changes of a step, or the state at the first one. Raises UnreadableStep."""
+    try:
+        found: object = msgpack.unpackb(changes) if changes else {}
+    except Exception as problem:
+        raise UnreadableStep(f"a state of the broker cannot be read: {problem}") from problem
+    if isinstance(found, dict) and all(type(key) is str for key in cast("dict[object, object]", found)):
+        return cast("Changes", found)
+    raise UnreadableStep("a state of the broker cannot be read: it is not a map of texts")
 
 
 def _about(values: list[Any]) -> About:

@@ -12,7 +12,7 @@ from fencepost.faults.phrases import BROKER
 from fencepost.lab.feed import START, StepFeed
 from fencepost.lab.growing_run import DOWN, LANES_MAX, OTHERS, STEPS_KEPT, GrowingRun, Mark, Observed
 from fencepost.lab.observer import RunObserver
-from fencepost.lab.wire_steps import NOTHING, About, UnreadableStep, pack, unpack
+from fencepost.lab.wire_steps import NOTHING, About, UnreadableStep, pack, unpack, unpack_changes
 from fencepost.simulator.run import Run
 from fencepost.simulator.scenarios.runner import record_case
 from fencepost.simulator.world.history import Appended, Called, Lost, Sent
@@ -183,6 +183,13 @@ def test_every_event_survives_its_way() -> None:
             assert unpack(pack(event, about)) == (event, about)
     with pytest.raises(UnreadableStep, match="cannot be read"):
         unpack(b"\x93\xa4Sent\x01\x02")
+
+
+@pytest.mark.parametrize("unreadable", [b"\xc1", b"\x93\x01\x02\x03", b"\x81\x01\x02", b"\x81\xa1a"])
+def test_a_state_that_cannot_be_read_is_an_error_of_the_broker(unreadable: bytes) -> None:
+    assert unpack_changes(b"") == {}
+    with pytest.raises(UnreadableStep, match="cannot be read"):
+        unpack_changes(unreadable)
 
 
 def test_a_feed_has_a_run_of_its_own() -> None:

@@ -4,7 +4,9 @@ import base64
 import gzip
 import hashlib
 import json
+import random
 import re
+import string
 from functools import cache
 from html.parser import HTMLParser
 from typing import Any
@@ -17,6 +19,8 @@ from fencepost.cli.scenario_files import chosen, files_of
 from fencepost.lab.document import RunDocument
 from fencepost.lab.pages import SERVED_ONLY, STATIC, VENDORED, file_page, served_page
 from fencepost.lab.recordings import record
+from fencepost.simulation import scenario
+from fencepost.simulator.scenarios.model import cases
 
 BYTES_MAX = 1_000_000
 HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> \"'& \u2028"
@@ -160,6 +164,19 @@ def test_a_page_of_every_bundled_scenario_is_small(name: str) -> None:
         page = file_page([record(each.case)])
         assert len(page.encode()) < BYTES_MAX
         assert runs_of(page)["documents"][0]["steps"]
+
+
+def test_long_values_do_not_make_a_page_large() -> None:
+    chance = random.Random(1)
+    values = ["".join(chance.choices(string.ascii_letters, k=400_000)) for _ in range(2)]
+    values.append(values[0][:-1] + "!")
+    lines = [f"send t-0 {value}" for value in values]
+    story = scenario("long values", "").producer("p", *lines, "flush").scenario()
+    [case] = cases(story)
+    document = record(case)
+    assert len(file_page([document])) < BYTES_MAX
+    shown = [batch["values"] for batch in document["batches"]]
+    assert len({text for texts in shown for text in texts}) == 3, "values that differ have different words"
 
 
 def test_vendored_modules_are_what_their_checksums_say() -> None:

@@ -32,8 +32,10 @@ export function SpaceTime({
     () => new Geometry(run, rows, { width: width - 2, unit }),
     [run, version, rows, width, unit],
   );
-  const [first, setFirst] = useState(0);
+  const [wanted, setFirst] = useState(0);
   const lines = Math.ceil(height / unit / BLOCK) * BLOCK;
+  // A live run drops its oldest rows, and the place of before may be past its end.
+  const first = Math.min(wanted, blockAt(rows.length * unit, unit));
   const last = Math.min(first + lines + 2 * BLOCK, rows.length);
   const follow = () => setFirst(blockAt(scroller.current.scrollTop, unit));
   useFollow(scroller, geometry, step, follow);

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
+from crc32c import crc32c
+
 from fencepost.protocol.batches import Buffer, read_header, walk
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
@@ -44,6 +46,8 @@ UNTOLD: Final = frozenset(
 """Requests by which everybody finds and follows everybody: in a picture they only stand in the way."""
 
 
+VALUE_BYTES_MAX: Final = 500  # a value stands in a message, a step, a batch and in what readers see
+LINE_MAX: Final = 1_000
 VALUES_MAX: Final = 50  # more are unreadable, and decoding a million of them takes long
 
 
@@ -77,11 +81,26 @@ def values_of(batch: Buffer) -> str:
     header = read_header(batch)
     if header.record_count > VALUES_MAX:
         return f"{header.record_count} records"
-    return " ".join(_text(value) for value in read_columns(batch, header).values)
+    return " ".join(value_text(value) for value in read_columns(batch, header).values)
 
 
-def _text(value: Buffer | None) -> str:
-    return "null" if value is None else bytes(value).decode("utf-8", "replace")
+def value_text(value: Buffer | None) -> str:
+    """A value as people read it. Of a long one the beginning, its size and its checksum, so that values that
+    differ have different words.
+    """
+    if value is None:
+        return "null"
+    if len(value) <= VALUE_BYTES_MAX:
+        return bytes(value).decode("utf-8", "replace")
+    start = bytes(value[:VALUE_BYTES_MAX]).decode("utf-8", "replace")
+    return f"{start}… ({len(value):,} bytes, checksum {crc32c(value):08x})"
+
+
+def line_text(line: str) -> str:
+    """A line of a script, or what a consumer read; of a long one the beginning and its length."""
+    if len(line) <= LINE_MAX:
+        return line
+    return f"{line[:LINE_MAX]}… ({len(line):,} characters)"
 
 
 class _OfProducer(Protocol):

@@ -41,7 +41,7 @@ from fencepost.simulator.world.history import (
     Struck,
     Truncated,
 )
-from fencepost.simulator.world.labels import UNTOLD, batch_label, reply_label, request_label
+from fencepost.simulator.world.labels import UNTOLD, batch_label, line_text, reply_label, request_label
 from fencepost.simulator.world.network import Channel, Close, Message, ReplyMessage, RequestMessage
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
@@ -87,7 +87,7 @@ class Recorder:
     def _called(self, participant: str, label: str) -> None:
         """A process begins something, or learned something."""
         if participant not in self.unseen:
-            self.events.append(Called(self.world.now, participant=participant, label=label))
+            self.events.append(Called(self.world.now, participant=participant, label=line_text(label)))
 
     def _call_ended(self, ended: CallEnded) -> None:
         resolved = ended.resolved
