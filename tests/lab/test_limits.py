@@ -33,7 +33,7 @@ transactions = 2000
 name = "b"
 transactions = 2000
 """
-LARGE_VALUES: Final = [f"{number}{'x' * 100_000}" for number in range(40)]
+LARGE_VALUES: Final = [f"{number}{'x' * 500_000}" for number in range(60)]
 LARGE: Final = f"""name = "large"
 [[producer]]
 name = "p"
