@@ -266,3 +266,13 @@ def test_another_brokers_coordinators_are_not_missed() -> None:
     storage = directory_of(NAME)
     storage.remove_directory("__transaction_state-0")
     assert [each for each in found(storage) if each.severity is Severity.PROBLEM] == []
+
+
+def test_a_follower_may_have_indexed_an_abort_with_a_later_stable_offset() -> None:
+    """Its first entry has the stable offset at byte 26, after version, producer id and two offsets."""
+    storage = directory_of(NAME)
+    (right,) = struct.unpack_from(">q", content(storage, f"{ABORTS}.txnindex"), 26)
+    for stable, problems in ((right + 3, 0), (right - 1, 1), (right + 1_000_000, 1)):
+        patched(f"{ABORTS}.txnindex", ">q", 26, stable)(storage)
+        wrong = [each for each in found(storage) if each.severity is Severity.PROBLEM]
+        assert len(wrong) == problems, wrong
