@@ -117,7 +117,7 @@ class FeedBuffer:
 
 
 OFF: Final = FollowReply(run="", first=0, missed=0, base=b"", steps=())
-"""The answer of a broker that does not let itself be followed."""
+"""The answer of a broker without a feed."""
 
 
 class Feed(Observer, Protocol):

@@ -95,7 +95,9 @@ class ScannedLog:
     partition: TopicPartition
     was_closed: bool
     is_sparse: bool = False
-    """Whether offsets may be missing: Kafka's compaction leaves gaps, Fencepost's fills them."""
+    """Whether Apache Kafka wrote the log. Offsets may be missing in it: Kafka's compaction leaves gaps,
+    Fencepost's fills them.
+    """
     segments: list[ScannedSegment] = attrs.Factory(list[ScannedSegment])
     is_whole: bool = True
     covered: list[tuple[int, int]] = attrs.Factory(list[tuple[int, int]])

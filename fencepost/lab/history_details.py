@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from fencepost.broker.partitions.partition import CACHED_BATCHES_MAX
-from fencepost.broker.transactions.state import PREPARED
 from fencepost.lab.details import Details
+from fencepost.lab.node_state import transaction_state
 from fencepost.protocol.terms import NO_PRODUCER_ID, TransactionResult
-from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.draw.fates import SILENT_FROM, SPEAKS_FROM, fault_word
 from fencepost.simulator.world.history import (
     Appended,
@@ -38,7 +37,7 @@ def details_of(history: History) -> Details:
 def _changes(event: Event, state: dict[str, Any]) -> Iterable[tuple[str, Any]]:
     match event:
         case Coordinated(transactional_id=name, record=record, node=node):
-            yield f"txn/{name}", _transaction(node, record)
+            yield f"txn/{name}", transaction_state(node, record)
         case Appended(partition=where, header=header, node=node):
             yield f"log/{where}", {**_log(state, str(where), node), "end": header.next_offset}
             if header.producer_id != NO_PRODUCER_ID:
@@ -60,19 +59,6 @@ def _changes(event: Event, state: dict[str, Any]) -> Iterable[tuple[str, Any]]:
 def _log(state: dict[str, Any], where: str, node: str) -> dict[str, Any]:
     empty = {"start": 0, "end": 0, "lso": 0, "hw": 0, "leader_epoch": 0}
     return {**empty, **state.get(f"log/{where}", {}), "leader": node}
-
-
-def _transaction(node: str, record: TransactionRecord) -> dict[str, Any]:
-    partitions = [str(where) for where in record.partitions]
-    return {
-        "state": record.state.title,
-        "producer": record.producer_id,
-        "epoch": record.producer_epoch,
-        "partitions": partitions,
-        "pending": partitions if record.state in PREPARED else [],
-        "timeout_ms": record.timeout_ms,
-        "node": node,
-    }
 
 
 def _producer(event: Appended, before: dict[str, Any] | None) -> dict[str, Any]:

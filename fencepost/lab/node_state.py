@@ -105,7 +105,7 @@ class LedLog:
             before = known.get(transactional_id)
             if before is None or before[0] is not record or before[1] != waiting:
                 known[transactional_id] = (record, None if waiting is None else frozenset(waiting))
-                yield f"txn/{transactional_id}", _transaction(name, *known[transactional_id])
+                yield f"txn/{transactional_id}", transaction_state(name, *known[transactional_id])
         if len(known) > len(coordinator.records):
             for transactional_id in known.keys() - coordinator.records.keys():
                 del known[transactional_id]
@@ -124,7 +124,12 @@ def _producer(entry: ProducerEntry, verification: Verification | None) -> Json:
     }
 
 
-def _transaction(name: str, record: TransactionRecord, waiting: frozenset[TopicPartition] | None) -> Json:
+def transaction_state(
+    name: str, record: TransactionRecord, waiting: frozenset[TopicPartition] | None = None
+) -> Json:
+    """The value of a `txn/` key: a transaction at its coordinator, the node `name`. `waiting`: the partitions
+    whose markers are missing; None where that is not known.
+    """
     # Until the decision is durable no marker is sent, so all of them are missing.
     missing = record.partitions if waiting is None and record.state in PREPARED else (waiting or ())
     return {
