@@ -9,9 +9,9 @@ import gc
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby, repeat
+from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,9 @@ from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import Columns, read_columns
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX, NO_SEQUENCE, TopicPartition
 from fencepost.spark_bridge.columns import TRANSACTION_STATE, TRANSACTIONS, Column, decoded_columns
-from fencepost.spark_bridge.equal_lengths import Grid, Grids, Shape, read_grids
+from fencepost.spark_bridge.equal_lengths import Grids, read_grids
+from fencepost.spark_bridge.gathered_columns import Decoded, Gathered
+from fencepost.spark_bridge.kafka_positions import Spans, find_spans, read_spans
 from fencepost.spark_bridge.partition_files import CorruptLog
 from fencepost.spark_bridge.planning import PartitionRange
 from fencepost.spark_bridge.scanning import RangeScan
@@ -64,44 +66,18 @@ def gc_paused() -> Generator[None]:
             gc.enable()
 
 
-class BytesColumn:
-    """Collects the items of a column: lists, and grids of items of equal lengths."""
-
-    def __init__(self) -> None:
-        self._parts: list[list[bytes | None] | Grid] = []
-
-    def extend(self, items: list[bytes | None] | Grid) -> None:
-        """Appends items."""
-        if isinstance(items, Grid):
-            self._parts.append(items)
-        elif self._parts and isinstance(last := self._parts[-1], list):
-            last.extend(items)
-        elif items:
-            self._parts.append(items.copy())
-
-    def array(self) -> pa.Array[Any]:
-        """Returns the column."""
-        arrays: list[pa.Array[Any]] = []
-        for shape, parts in groupby(self._parts, _shape):
-            if shape is None:
-                arrays.extend(pa.array(part, pa.binary()) for part in parts)
-            else:
-                arrays.append(_array_of_grids((part.data for part in parts if isinstance(part, Grid)), shape))
-        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+Records = Columns | Grids | Spans
 
 
-def _shape(part: list[bytes | None] | Grid) -> Shape | None:
-    return part.shape if isinstance(part, Grid) else None
+class _CutBatch(NamedTuple):
+    """Records [first, last) of a batch."""
 
-
-def _array_of_grids(parts: Iterable[bytes], shape: Shape) -> pa.Array[Any]:
-    joined = np.frombuffer(b"".join(parts), np.uint8).reshape(-1, shape.stride)
-    items = joined[:, shape.prefix :]
-    count, length = items.shape
-    # 32 bits are enough: BYTES_PER_BATCH and one batch are less than 2 GiB.
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(length)
-    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(items.tobytes())]
-    return pa.Array.from_buffers(pa.binary(), count, buffers)
+    records: Records
+    first: int
+    last: int
+    partition: TopicPartition
+    has_append_time: bool
+    """Whether all of them have the time of the append."""
 
 
 class Rows:
@@ -120,10 +96,8 @@ class Rows:
     def _clear(self) -> None:
         self.row_count = 0
         self.byte_count = 0
-        self._keys: BytesColumn | None = None  # None while every key is null
-        self._values = BytesColumn()
-        self._headers: list[list[tuple[str, bytes | None]] | None] | None = None
-        self._time_deltas: list[int] | None = None
+        self._parts: list[_CutBatch] = []
+        self._gathered = Gathered()
         self._offset_runs: list[tuple[int, int]] = []  # first offset, how many
         self._batch_runs: list[tuple[int, int, int]] = []  # base timestamp, timestamp type, how many
         self._producer_runs: list[tuple[BatchHeader, str, int]] = []  # with transaction state and how many
@@ -134,21 +108,16 @@ class Rows:
         return self.row_count >= ROWS_PER_BATCH or self.byte_count >= BYTES_PER_BATCH
 
     def add(
-        self,
-        header: BatchHeader,
-        columns: Columns | Grids | None,
-        range_: PartitionRange,
-        *,
-        state: str = "none",
+        self, header: BatchHeader, records: Records | None, range_: PartitionRange, *, state: str = "none"
     ) -> None:
         """Adds the records of a batch with offsets in the range.
 
-        `columns` is None if no requested column needs decoded records; `state` is that of their transaction.
+        `records` is None if no requested column needs them; `state` is that of their transaction.
         """
         low, high = max(range_.start, header.base_offset), min(range_.end, header.next_offset)
         if not self._partition_starts or self._partition_starts[-1][1] != range_.partition:
             self._partition_starts.append((self.row_count, range_.partition))
-        deltas = columns.offset_deltas if columns else None
+        deltas = records.offset_deltas if isinstance(records, Columns) else None
         if deltas is None:
             count = high - low
             self._offset_runs.append((low, count))
@@ -158,48 +127,36 @@ class Rows:
             self._offset_runs.extend(runs)
             count = sum(length for _, length in runs)
         is_append_time = header.attributes & _TIMESTAMP_TYPE_BIT != 0
-        if columns is not None:
-            # With the time of the append, all records have it; the producer's deltas stay in them.
-            time_deltas = None if is_append_time else columns.timestamp_deltas
-            self._add_columns(columns, time_deltas, first, first + count)
+        if records is not None:
+            self._parts.append(_CutBatch(records, first, first + count, range_.partition, is_append_time))
         timestamp = header.max_timestamp if is_append_time else header.base_timestamp
         self._batch_runs.append((timestamp, int(is_append_time), count))
         if self._has_producers:
             self._producer_runs.append((header, state, count))
         self.row_count += count
-        self.byte_count += _unpacked_size(header, columns)
-
-    def _add_columns(
-        self, columns: Columns | Grids, time_deltas: list[int] | None, first: int, last: int
-    ) -> None:
-        before = self.row_count
-        self._values.extend(_cut(columns.values, first, last))
-        if columns.keys is not None and self._keys is None:
-            self._keys = BytesColumn()
-            self._keys.extend(_null_items(before))
-        if self._keys is not None:
-            self._keys.extend(
-                _null_items(last - first) if columns.keys is None else _cut(columns.keys, first, last)
-            )
-        self._headers = _extended(self._headers, columns.headers, None, before, first, last)
-        self._time_deltas = _extended(self._time_deltas, time_deltas, 0, before, first, last)
+        self.byte_count += _unpacked_size(header, records)
 
     def take(self) -> pa.RecordBatch:
-        """Returns the collected rows as a record batch and starts a new one."""
+        """Returns the collected rows as a record batch and starts a new one; CorruptLog if one is invalid."""
+        self._gather()
         arrays: list[Any] = [_BUILD[column.name](self) for column in self.columns]
         batch = pa.record_batch(arrays, schema=self.schema)
         self._clear()
         return batch
 
+    def _gather(self) -> None:
+        for (has_append_time, _), parts in groupby(self._parts, _kind):
+            for records, first, last in _decoded(list(parts)):
+                self._gathered.add(records, first, last, has_append_time=has_append_time)
+
     def key_column(self) -> pa.Array[Any]:
-        return _nulls(self.row_count, pa.binary()) if self._keys is None else self._keys.array()
+        return self._gathered.keys()
 
     def value_column(self) -> pa.Array[Any]:
-        return self._values.array()
+        return self._gathered.values()
 
     def headers_column(self) -> pa.Array[Any]:
-        kind = ARROW_TYPES["headers"]
-        return _nulls(self.row_count, kind) if self._headers is None else pa.array(self._headers, kind)
+        return self._gathered.headers(ARROW_TYPES["headers"])
 
     def topic_column(self) -> pa.Array[Any]:
         return self._repeated(pa.string(), attrgetter("topic"))
@@ -239,8 +196,9 @@ class Rows:
     def timestamp_column(self) -> pa.Array[Any]:
         runs = np.array(self._batch_runs, np.int64).reshape(-1, 3)
         times = np.repeat(runs[:, 0], runs[:, 2])
-        if self._time_deltas is not None:
-            times = times + np.array(self._time_deltas, np.int64)
+        deltas = self._gathered.time_deltas()
+        if deltas is not None:
+            times = times + deltas
         # Spark counts microseconds: times from the year 294,000 on become the last one that it represents.
         times = np.clip(times, -_MILLISECONDS_MAX, _MILLISECONDS_MAX) * 1000
         return pa.array(times, pa.int64()).view(ARROW_TYPES["timestamp"])
@@ -317,55 +275,74 @@ def _fill(rows: Rows, batches: Iterator[tuple[RangeScan, BatchHeader, memoryview
     for scan, header, batch in batches:
         if not header.record_count:
             continue  # compaction removed all records of this batch and kept its header
-        try:
-            # After compaction, the remaining records of a batch carry their offset deltas.
-            sparse = header.record_count != header.last_offset_delta + 1
-            columns = read_grids(batch, header) or read_columns(batch, header) if decodes or sparse else None
-        except ProtocolViolation as problem:
-            raise CorruptLog(
-                f"the batch at offset {header.base_offset} of {scan.range.partition}: {problem}. "
-                "`fencepost check` lists all batches whose records cannot be read"
-            ) from problem
+        # After compaction, the remaining records of a batch carry their offset deltas.
+        sparse = header.record_count != header.last_offset_delta + 1
+        with _refused(header, scan.range.partition):
+            records = _read(batch, header) if decodes or sparse else None
         state = scan.transaction_state(header) if rows.has_states else "none"
-        rows.add(header, columns, scan.range, state=state)
+        rows.add(header, records, scan.range, state=state)
         if rows.is_full:
             return True
     return False
 
 
-def _unpacked_size(header: BatchHeader, columns: Columns | Grids | None) -> int:
+def _read(batch: memoryview, header: BatchHeader) -> Records:
+    """Reads a batch as far as is needed to count its records; ProtocolViolation if they are invalid."""
+    return read_grids(batch, header) or find_spans(batch, header) or read_columns(batch, header)
+
+
+@contextmanager
+def _refused(header: BatchHeader, partition: TopicPartition) -> Generator[None]:
+    """Raises CorruptLog for records that are invalid."""
+    try:
+        yield
+    except ProtocolViolation as problem:
+        raise CorruptLog(
+            f"the batch at offset {header.base_offset} of {partition}: {problem}. "
+            "`fencepost check` lists all batches whose records cannot be read"
+        ) from problem
+
+
+def _kind(part: _CutBatch) -> tuple[bool, bool]:
+    return part.has_append_time, isinstance(part.records, Spans)
+
+
+def _decoded(parts: Sequence[_CutBatch]) -> Iterator[tuple[Decoded, int, int]]:
+    """Yields records and which of them to take, [first, last); `parts` are all spans, or none is."""
+    several = [part.records for part in parts if isinstance(part.records, Spans)]
+    positioned = read_spans(several) if several else None
+    if positioned is None:
+        for part in parts:
+            yield _decoded_alone(part), part.first, part.last
+        return
+    # The records of all these batches are in one column, and those to take mostly follow each other.
+    first = last = at = 0
+    for part, spans in zip(parts, several, strict=True):
+        if at + part.first != last:
+            yield positioned, first, last
+            first = at + part.first
+        last = at + part.last
+        at += spans.header.record_count
+    yield positioned, first, last
+
+
+def _decoded_alone(part: _CutBatch) -> Columns | Grids:
+    if not isinstance(part.records, Spans):
+        return part.records
+    header = part.records.header
+    with _refused(header, part.partition):
+        return read_columns(part.records.batch, header)
+
+
+def _unpacked_size(header: BatchHeader, records: Records | None) -> int:
     """Estimates the bytes that a batch adds to an Arrow batch, which is limited to 2 GiB."""
-    if not header.compression or not isinstance(columns, Columns):
-        return header.size
-    return sum(map(len, filter(None, columns.values))) + sum(map(len, filter(None, columns.keys or ())))
-
-
-def _cut(items: list[bytes | None] | Grid, first: int, last: int) -> list[bytes | None] | Grid:
-    """Returns the items [first, last)."""
-    if isinstance(items, Grid):
-        return items.cut(first, last)
-    return items if first == 0 and last == len(items) else items[first:last]
-
-
-def _null_items(count: int) -> list[bytes | None]:
-    return [None] * count
-
-
-def _nulls(count: int, kind: pa.DataType) -> pa.Array[Any]:
-    return pa.array(repeat(None, count), kind, size=count)
-
-
-def _extended(gathered: Any, column: Any, usual: Any, before: int, first: int, last: int) -> Any:
-    """Appends rows [first, last) of `column` to `gathered`.
-
-    None stands for a column in which every row has the usual value.
-    """
-    if gathered is None and column is None:
-        return None
-    if gathered is None:
-        gathered = [usual] * before
-    gathered.extend(repeat(usual, last - first) if column is None else column[first:last])
-    return gathered
+    match records:
+        case Spans() if header.compression:
+            return len(records.payload)
+        case Columns() if header.compression:
+            return sum(map(len, filter(None, (*records.values, *(records.keys or ())))))
+        case _:
+            return header.size
 
 
 def _sparse_runs(

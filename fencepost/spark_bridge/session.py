@@ -32,7 +32,9 @@ FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"  # false in S
 
 # A Python task costs 14 ms through a TCP socket and 6 ms through a Unix domain socket.
 DEFAULTS: Final = {
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET.as_uri()}",
+    # Arrow checks the bounds and the null bit of every value that Spark reads, and Spark does, too.
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET.as_uri()} "
+    "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false",
     "spark.python.unix.domain.socket.enabled": "true",
     FILTER_PUSHDOWN: "true",
     "spark.sql.session.timeZone": "UTC",

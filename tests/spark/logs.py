@@ -10,8 +10,9 @@ from fencepost.journal.layouts import open_layout
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import Storage, StorageReader
-from fencepost.protocol.batches import MAGIC_COLUMNS, BatchHeader, build_batch
+from fencepost.protocol.batches import MAGIC_COLUMNS, MAGIC_KAFKA, BatchHeader, build_batch
 from fencepost.protocol.compression import Compression
+from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
@@ -74,10 +75,12 @@ class RememberedLog(Writer):
         rich: bool = False,
         deltas: Sequence[int] | None = None,
         compression: Compression = Compression.NONE,
+        magic: int = MAGIC_COLUMNS,
     ) -> None:
         """A batch of records that say where they lie.
 
-        `rich` ones have keys, headers and times of their own; `deltas` leaves holes, as compaction does.
+        `rich` ones have keys, headers and times of their own; `deltas` leaves holes, as compaction does. With
+        Kafka's magic there are neither holes nor compression.
         """
         base = self.journal.log_end_offset
         offsets = [base + delta for delta in (range(count) if deltas is None else deltas)]
@@ -85,7 +88,11 @@ class RememberedLog(Writer):
             _rich_row(offset, size) if rich else Row(offset, None, _value(offset, size), timestamp, None)
             for offset in offsets
         ]
-        header = self.append(_batch(rows, base, producer_id, deltas=deltas, compression=compression))
+        if magic == MAGIC_KAFKA:
+            batch = _kafka_batch(rows, producer_id)
+        else:
+            batch = _batch(rows, base, producer_id, deltas=deltas, compression=compression)
+        header = self.append(batch)
         self.entries.append(Entry(base, header.next_offset, tuple(rows), producer_id))
 
     def emptied(self, offset_count: int) -> None:
@@ -162,6 +169,17 @@ def _batch(
         last_offset_delta=None if deltas is None else deltas[-1] + 2,
         base_timestamp=first,
         compression=compression,
+        transactional=producer_id is not None,
+        producer_id=NO_PRODUCER_ID if producer_id is None else producer_id,
+        producer_epoch=NO_PRODUCER_EPOCH if producer_id is None else 0,
+    )
+
+
+def _kafka_batch(rows: Sequence[Row], producer_id: int | None) -> bytearray:
+    first = rows[0].timestamp
+    return build_kafka_batch(
+        [KafkaRecord(row.key, row.value, row.headers or (), row.timestamp - first) for row in rows],
+        timestamp=first,
         transactional=producer_id is not None,
         producer_id=NO_PRODUCER_ID if producer_id is None else producer_id,
         producer_epoch=NO_PRODUCER_EPOCH if producer_id is None else 0,
