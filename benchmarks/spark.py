@@ -28,16 +28,21 @@ from benchmarks.load_rounds import Tell
 from benchmarks.loads import KEYS, PARTITIONS, VALUE_SIZE, VALUES
 from benchmarks.report import Grid, Spread, goal, spread
 from fencepost import Admin, Producer
+from fencepost.spark_bridge.columns import checked_columns
+from fencepost.spark_bridge.options import parse_options
+from fencepost.spark_bridge.ranges import plan_batch
 from fencepost.spark_bridge.session import session
+from fencepost.spark_bridge.worker import layout_of, read_task
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 CORES: Final = 2
 RECORDS_PER_TRANSACTION: Final = 1_000
 ABORTED: Final = 10  # one transaction of so many in each partition
 ROWS, KAFKA_ROWS, TINY = "rows", "kafka-rows", "tiny"  # topics
-OURS, KAFKA, PARQUET, JSON = "fencepost", "fencepost, magic 2", "Parquet", "JSON"  # sources
+# Sources. The ready one is not compared: it shows what a source in Python can reach at most.
+OURS, KAFKA, READY, PARQUET, JSON = "fencepost", "fencepost, magic 2", "ready batches", "Parquet", "JSON"
 TINY_GOAL: Final = 1_000, 10.0  # partitions of one record, and seconds to read them
 
 
@@ -73,6 +78,8 @@ COMPARISONS: Final = (
     Comparison(query=COUNT, ours=OURS, peer=JSON, goal=None),
     Comparison(query=ALL_COLUMNS, ours=KAFKA, peer=PARQUET, goal=0.3),
     Comparison(query=ALL_COLUMNS, ours=KAFKA, peer=JSON, goal=None),
+    Comparison(query=ALL_COLUMNS, ours=READY, peer=PARQUET, goal=None),
+    Comparison(query=COUNT, ours=READY, peer=PARQUET, goal=None),
 )
 
 
@@ -132,6 +139,7 @@ def measured_spark(scale: SparkScale, *, rounds: int, data: Path, tell: Tell) ->
             )
         tell("writing the files")
         written = frames[OURS]()
+        frames[READY] = _ready(spark, log, data / "ready.arrow", written)
         written.write.option("compression", "none").parquet(str(data / "parquet"))
         written.write.json(str(data / "json"))
         tiny = spark.read.format("fencepost").option("subscribe", TINY)
@@ -160,6 +168,19 @@ def measured_spark(scale: SparkScale, *, rounds: int, data: Path, tell: Tell) ->
             tiny_partitions=scale.tiny_partitions,
             rounds=rounds,
         )
+
+
+def _ready(spark: SparkSession, log: Path, path: Path, like: DataFrame) -> Callable[[], DataFrame]:
+    """A frame of as many rows, in as many tasks, that repeats the first batch of the log."""
+    from benchmarks.ready_batches import NAME, register_ready_batches, write_ready_batch
+
+    options = parse_options({"path": str(log), "subscribe": ROWS})
+    tasks = plan_batch(layout_of(options), options, report=None)
+    columns = checked_columns(like.schema)
+    write_ready_batch(next(read_task(tasks[0], options, columns)), path)
+    register_ready_batches(spark)
+    described = {"path": str(path), "rows": str(like.count()), "tasks": str(like.rdd.getNumPartitions())}
+    return lambda: spark.read.format(NAME).schema(like.schema).options(**described).load()
 
 
 def _runs(frames: dict[str, Callable[[], DataFrame]]) -> dict[tuple[str, str], Callable[[], object]]:

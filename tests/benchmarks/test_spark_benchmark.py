@@ -17,6 +17,7 @@ from benchmarks.spark import (
     KAFKA,
     OURS,
     PARQUET,
+    READY,
     SparkReport,
     SparkScale,
     spark_as_json,
@@ -40,6 +41,8 @@ SLOW_ROUND = {
     (COUNT, OURS): 2.0,
     (COUNT, PARQUET): 1.0,
     (COUNT, JSON): 4.0,
+    (ALL_COLUMNS, READY): 2.5,
+    (COUNT, READY): 1.6,
 }
 
 
@@ -70,6 +73,8 @@ def test_a_ratio_of_rates_is_that_of_the_same_round() -> None:
         (COUNT, OURS, JSON): (2.0, None),
         (ALL_COLUMNS, KAFKA, PARQUET): (0.2, False),
         (ALL_COLUMNS, KAFKA, JSON): (1.2, None),
+        (ALL_COLUMNS, READY, PARQUET): (0.8, None),
+        (COUNT, READY, PARQUET): (0.625, None),
     }
     assert results[ALL_COLUMNS, OURS, PARQUET].ours == Spread(625, 250, 1_000)
 
