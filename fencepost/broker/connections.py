@@ -116,12 +116,13 @@ class Connection:
             return False
         size_max = READ_SIZE - self.frames.arrived
         if size_max <= 0:
-            # A large frame has begun to arrive. Its bytes are read once there is room for all of them.
+            # A large frame has begun to arrive. Its bytes are read once there is room for all of them, and
+            # with them the beginning of the next frame.
             announced = self.frames.announced()
             assert announced is not None, "so many bytes hold the two lengths"
             if not (self.reserved or self._reserves(announced)):
                 await self._wait_for_room()
-            size_max = announced.size - self.frames.arrived
+            size_max = announced.size - self.frames.arrived + READ_SIZE
         while not self.is_closed:
             self.is_reading = True
             try:
