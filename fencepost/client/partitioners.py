@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 from murmurhash2 import murmurhash2
@@ -61,16 +61,16 @@ def _partition_from(function: Partitioner, key: bytes, partition_count: int) -> 
     return found
 
 
-class KeyPartitions(dict[bytes, int]):
-    """The partitions of the keys of one topic, each found when it is first looked up."""
+class KeyPartitions(dict[bytes | None, Any]):
+    """The partitions of the keys of one topic, each found when it is first looked up; None has none."""
 
     def __init__(self, partitioner: Partitioner, partition_count: int) -> None:
         super().__init__()
         self._partitioner = partitioner
         self._count = partition_count
 
-    def __missing__(self, key: bytes) -> int:
-        found = self._partitioner(key, self._count)
+    def __missing__(self, key: bytes | None) -> Any:
+        found = None if key is None else self._partitioner(key, self._count)
         if len(self) < KEYS_REMEMBERED:
             self[key] = found
         return found

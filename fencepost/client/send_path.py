@@ -204,10 +204,9 @@ def shares(
     if keys is None or partition is not None:
         yield Share(partition, values, keys, range(len(values)), on_delivery)
         return
-    partition_of = route.partition_of
     places: defaultdict[int | None, list[int]] = defaultdict(list)
-    for place, key in enumerate(keys):
-        places[None if key is None else partition_of[key]].append(place)
+    for place, where in enumerate(map(route.partition_of.__getitem__, keys)):
+        places[where].append(place)
     for where, chosen in places.items():
         yield Share(where, [values[i] for i in chosen], [keys[i] for i in chosen], chosen, on_delivery)
 
@@ -217,34 +216,34 @@ def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
     values, keys = share.values, share.keys
     if batch.room <= 0 or (keys is not None and batch.keys is None):
         return None
-    count = _stretch(batch.room, values, keys, start)
+    count, size = _stretch(batch.room, values, keys, start)
     if not count:
         return None
     chunk = values[start : start + count]
     first = len(batch.values)
     if share.on_delivery is not None:
         batch.call_back(range(first, first + count), share.on_delivery)
-    batch.room -= _size(chunk, None if keys is None else keys[start : start + count])
+    batch.room -= size
     if batch.keys is not None:
         batch.keys.extend([None] * count if keys is None else keys[start : start + count])
     batch.values.extend(chunk)
     return BatchRun(batch, first, count)
 
 
-def _stretch(room: int, values: Sequence[Any], keys: Sequence[Any] | None, start: int) -> int:
-    """How many records from `start` on fit into `room` bytes; 0 if one needs `_put_slowly`."""
+def _stretch(room: int, values: Sequence[Any], keys: Sequence[Any] | None, start: int) -> tuple[int, int]:
+    """How many records from `start` on fit into `room` bytes, and their size; 0: one needs `_put_slowly`."""
     smallest = RECORD_OVERHEAD + (len(values[start]) if type(values[start]) is bytes else 0)
     count = min(len(values) - start, max(1, room // smallest))
     while count:
         chunk = values[start : start + count]
         chunk_keys = None if keys is None else keys[start : start + count]
         if not _BYTES.issuperset(map(type, chunk)):
-            return 0
+            return 0, 0
         size = _size(chunk, chunk_keys)
         if size <= room:
-            return count
+            return count, size
         count = min(count - 1, count * room // size)
-    return 0
+    return 0, 0
 
 
 def _size(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> int:
