@@ -26,6 +26,7 @@ from typing import Final
 
 import attrs
 import pytest
+from pyspark.sql import SparkSession
 
 from fencepost.broker.embedded import Broker
 from fencepost.cli.application import COMMANDS, run
@@ -130,6 +131,19 @@ def grow_busy(session: Session) -> None:
     patch.setattr(Admin, "broker_status", broker_status)
 
 
+def keep_a_directory(session: Session) -> None:
+    """A broker leaves a transaction that was committed, and one that was aborted."""
+    with Broker(session.directory / "kept") as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic("orders", 1)
+        with Producer(broker.address, transactional_id="till") as producer:
+            producer.init_transactions()
+            for end in (producer.commit_transaction, producer.abort_transaction):
+                producer.begin_transaction()
+                producer.send("orders", b"apple", b"alice")
+                end()
+
+
 LINES: Final = "alice\t10\nbob\t20\nno key\n"
 STOPS_AT_ONCE: Final = "--with-parent"
 """The parent that the command watches has closed its stdin."""
@@ -182,6 +196,9 @@ SESSION: Final = (
     Step("repair {data} --write", name="repair write"),
     Step("check {data}"),
     Step("check {tmp}", name="error no data directory", code=2),
+    Step("audit {tmp}/kept --master local[2]", happens=keep_a_directory),
+    Step("export {tmp}/kept {tmp}/lake --to parquet --master local[2]"),
+    Step("export {tmp}/kept {tmp}/lake --master local[2]", name="export again"),
     Step("user add {tmp}/users.toml alice", stdin="secret\n"),
     Step("user remove {tmp}/users.toml alice"),
     Step("run zombie_fencing"),
@@ -199,8 +216,6 @@ SESSION: Final = (
 )
 
 EXCEPTIONS: Final = {
-    "audit": "it takes half a minute with Spark; tests/audit/test_cli.py checks what it prints",
-    "export": "it takes half a minute with Spark; tests/spark/test_export.py checks what it prints",
     "demo": "how many replies its workers lose depends on the machine; tests/demo checks what it prints",
     "lab": "its address has a random token; tests/lab checks what it serves",
 }
@@ -322,13 +337,25 @@ def play(mode: Mode, directory: Path) -> dict[Step, Shown]:
     return shown
 
 
+@contextmanager
+def one_spark() -> Generator[None]:
+    """Each command that uses Spark would start and stop its own, which takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SparkSession, "stop", lambda _: None)
+        yield
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        running.stop()
+
+
 def take() -> dict[Step, dict[Mode, Shown]]:
     """The session in every mode."""
     taken: dict[Step, dict[Mode, Shown]] = {step: {} for step in SESSION}
-    for mode in Mode:
-        with tempfile.TemporaryDirectory() as directory:
-            for step, shown in play(mode, Path(directory)).items():
-                taken[step][mode] = shown
+    with one_spark():
+        for mode in Mode:
+            with tempfile.TemporaryDirectory() as directory:
+                for step, shown in play(mode, Path(directory)).items():
+                    taken[step][mode] = shown
     return taken
 
 
