@@ -210,7 +210,7 @@ def _print_each(counts: Iterable[int], measured: Callable[[int, Path], dict[str,
 
 def _hand_out(tables: list[Grid], where: str, *, section: str | None) -> None:
     """Prints the tables and, with a section, writes them into the page."""
-    show(tables, where, Console(highlight=False))
+    show(tables, where)
     if section is not None:
         write_section(PAGE, section, markdown(tables, where))
 

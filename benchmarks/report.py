@@ -17,13 +17,11 @@ from statistics import median
 from typing import Any, Final
 
 import attrs
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.brokers import System
 from benchmarks.load_rounds import Round
 from benchmarks.loads import COMMIT_LOADS, Load, Sample, Scale, Standing
+from fencepost.cli.table import BOLD, print_table, styled
 
 GOALS: Final = {
     Load.PRODUCE: 1.5,
@@ -220,14 +218,13 @@ def goal(words: str | None, *, is_reached: bool | None) -> str:
     return words + {None: "", True: " met", False: " missed"}[is_reached]
 
 
-def show(grids: Sequence[Grid], conditions: str, console: Console) -> None:
+def show(grids: Sequence[Grid], conditions: str) -> None:
     """Prints the tables and the conditions of the measurement."""
     for grid in grids:
-        table = Table(*grid.columns, title=grid.title, title_justify="left", box=box.SIMPLE_HEAD)
-        for row in grid.rows:
-            table.add_row(*row)
-        console.print(table)
-    console.print(conditions)
+        print(f"{styled(grid.title, BOLD)}\n")
+        print_table([column.upper() for column in grid.columns], grid.rows)
+        print()
+    print(conditions, flush=True)
 
 
 def markdown(grids: Sequence[Grid], conditions: str) -> str:
