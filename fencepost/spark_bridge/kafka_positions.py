@@ -28,6 +28,7 @@ from fencepost.protocol.batches import MAGIC_KAFKA, BatchHeader
 from fencepost.protocol.records import payload_of
 from fencepost.protocol.terms import INT64_MAX
 
+RECORDS_MIN: Final = 512  # for fewer, the calls of numpy cost more than the decoder
 RUN_MAX: Final = 256  # records of one length that are passed in one step
 
 _VARINT_BYTES_MAX: Final = 5  # of a number that is read here
@@ -109,6 +110,8 @@ def _repeated(items: bytes) -> int:
 def read_spans(several: Sequence[Spans]) -> Positioned | None:
     """Returns the records of these batches, in order; None if `read_columns` has to read the batches."""
     counts = np.array([spans.header.record_count for spans in several])
+    if counts.sum() < RECORDS_MIN:
+        return None
     sizes = np.array([len(spans.payload) for spans in several])
     edges = [np.array(spans.edges) for spans in several]
     # Positions in the payloads of all batches, one after the other.

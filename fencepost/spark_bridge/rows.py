@@ -180,7 +180,9 @@ class Rows:
             if len(self._filled) == _VALUES_SHARED:
                 self._filled.clear()
             scalar: Any = pa.scalar(value, kind)
-            filled = cast("pa.Array[Any]", pa.repeat(scalar, max(count, 2 * ROWS_PER_BATCH)))
+            # If one was too short, more of about this length will follow.
+            length = count if filled is None else max(count, 2 * ROWS_PER_BATCH)
+            filled = cast("pa.Array[Any]", pa.repeat(scalar, length))
             self._filled[value] = filled
         return filled.slice(0, count)
 

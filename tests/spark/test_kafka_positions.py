@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from fencepost.protocol.kafka_records import KafkaRecord, encode_kafka_records
 from fencepost.protocol.primitives import varint
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import INT64_MAX, TopicPartition
+from fencepost.spark_bridge import kafka_positions
 from fencepost.spark_bridge.columns import Column
 from fencepost.spark_bridge.kafka_positions import RUN_MAX, Spans, find_spans, read_spans
 from fencepost.spark_bridge.partition_files import CorruptLog
@@ -29,6 +30,13 @@ COLUMNS = [Column(name, name) for name in ("offset", "key", "value", "timestamp"
 APPEND_TIME = 0x08
 
 Batch = bytes | bytearray
+
+
+@pytest.fixture(autouse=True)
+def few_records_suffice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka_positions, "RECORDS_MIN", 1)
+        yield
 
 
 def batch_of(
@@ -180,6 +188,14 @@ UNUSUAL = {
 def test_unusual_records_are_left_to_the_decoder(records: list[KafkaRecord]) -> None:
     spans = spans_of(batch_of(records))
     assert spans is None or read_spans([spans]) is None
+
+
+def test_few_records_are_left_to_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = spans_of(batch_of(numbered(*[RECORD] * 5)))
+    assert spans is not None
+    monkeypatch.setattr(kafka_positions, "RECORDS_MIN", 11)
+    assert read_spans([spans, spans]) is None
+    assert read_spans([spans, spans, spans]) is not None
 
 
 def test_a_log_with_records_of_both_magics_is_read_in_order() -> None:
