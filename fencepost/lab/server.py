@@ -59,6 +59,7 @@ PORT: Final = 8778
 BODY_BYTES_MAX: Final = 1 << 20
 TOKEN_BYTES: Final = 24
 CONNECTIONS_MAX: Final = 64
+SEARCH_DIGITS_MAX: Final = 9
 POLICY_VIOLATION: Final = 1008  # RFC 6455: nothing here speaks over a websocket
 HEADERS: Final = {
     "cache-control": "no-store",
@@ -199,7 +200,7 @@ class Lab:
             Route("/api/save", self.save, methods=["POST"]),
             Route("/api/searches", self.begin_search, methods=["POST"]),
             Route("/api/live", self.news),
-            Route("/api/searches/{number:int}", self.search, methods=["GET", "DELETE"]),
+            Route("/api/searches/{number}", self.search, methods=["GET", "DELETE"]),
         ]
 
     async def page(self, _: Request) -> Response:
@@ -263,10 +264,16 @@ class Lab:
 
     async def search(self, request: Request) -> Response:
         """How far a search is, or its end."""
-        number = request.path_params["number"]
+        number = _search_number(request.path_params["number"])
         if request.method == "DELETE":
             self.searches.stop(number)
         return JSONResponse(self.searches.state(number))
+
+
+def _search_number(text: str) -> int:
+    if not text.isdecimal() or len(text) > SEARCH_DIGITS_MAX:
+        raise Unplayable("there is no such search", status=404)
+    return int(text)
 
 
 async def _object(request: Request) -> dict[str, Any]:

@@ -217,6 +217,7 @@ def test_searches_are_few_and_end_when_they_are_stopped(page: LabProcess) -> Non
         assert page.ask(f"/api/searches/{number}", method="DELETE").json["state"] == "stopped"
     page.answer("/api/searches", ENDLESS)
     assert page.ask("/api/searches/99").status == 404
+    assert page.ask(f"/api/searches/{'9' * 5_000}").status == 404
 
 
 # --- the command --------------------------------------------------------------------------------------------
