@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import attrs
-from crc32c import crc32c
 
 from fencepost.check.findings import Findings, Place
 from fencepost.check.scan import (
@@ -36,6 +35,7 @@ from fencepost.check.scan import (
 )
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
 from fencepost.log_model.partitions import LoggedAbort, ModelProducer
+from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.terms import NO_OFFSET
 
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")

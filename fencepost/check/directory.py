@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from crc32c import crc32c
-
 from fencepost.check.derived_files import CLEAN_FILE, DerivedFiles, Object, sealed_object
 from fencepost.check.findings import Findings, Place
 from fencepost.check.kafka_directory import check_kafka_directory
@@ -27,6 +25,7 @@ from fencepost.check.txn_consistency import check_histories, check_markers, chec
 from fencepost.journal.data_directory import partitions_in
 from fencepost.journal.layouts import KafkaLayout, open_layout
 from fencepost.journal.storage import StorageReader, parse_directory_name
+from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 
 CATALOGUE: Final = "catalogue.txt"

@@ -23,9 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from crc32c import crc32c
-
 from fencepost.journal.storage import Storage, StorageError
+from fencepost.protocol.checksum import crc32c
 
 CATALOGUE_FILE: Final = "catalogue.txt"
 SYNCED: Final = "synced"

@@ -28,8 +28,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import FencepostError
 
 INDEX_INTERVAL_BYTES: Final = 4096  # Kafka's index.interval.bytes

@@ -27,11 +27,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import attrs
-from crc32c import crc32c
 
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.storage import DamagedLog, Storage, StorageReader
+from fencepost.protocol.checksum import crc32c
 
 MANIFEST_FILE: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1

@@ -24,8 +24,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from fencepost.journal.indexes import (
     INDEX_INTERVAL_BYTES,
     CorruptIndex,
@@ -44,6 +42,7 @@ from fencepost.protocol.batches import (
     checksum_matches,
     read_header,
 )
+from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP

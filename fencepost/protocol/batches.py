@@ -36,8 +36,8 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import attrs
-from crc32c import crc32c
 
+from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.primitives import read_varint, read_varlong
 from fencepost.protocol.terms import (

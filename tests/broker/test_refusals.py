@@ -6,10 +6,10 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from crc32c import crc32c
 
 from fencepost.broker.contract import Answered, Received, ReplyTo
 from fencepost.protocol.batches import CONTROL_BIT, CRC_START
+from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AddPartitionsToTxnReply,

@@ -8,13 +8,13 @@ from functools import cache
 from typing import Any, Final
 
 import attrs
-from crc32c import crc32c
 
 from fencepost.journal.indexes import ProducerSnapshot, decode_snapshot, encode_snapshot
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.manifest import CHECKSUM, encode_json
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.batches import CRC_START, HEADER_SIZE, place, read_header
+from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
 from tests.broker.requests import (

@@ -9,13 +9,13 @@ from typing import Final
 
 import attrs
 import pytest
-from crc32c import crc32c
 
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Finding, Severity
 from fencepost.journal.indexes import decode_snapshot, encode_snapshot
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.batches import CRC_START, BatchHeader, build_marker, place, read_header, walk
+from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.terms import TransactionResult
 from tests.kafka_directories import NAMES, directory_of
 from tests.protocol.headers import put_header

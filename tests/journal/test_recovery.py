@@ -4,7 +4,6 @@ equals what was there."""
 from pathlib import Path
 
 import pytest
-from crc32c import crc32c
 
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
@@ -12,6 +11,7 @@ from fencepost.journal.manifest import MANIFEST_FILE, ManifestState
 from fencepost.journal.segments import INDEX, LOG, TRANSACTION_INDEX, walk_batches
 from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.batches import build_marker, place
+from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TransactionResult
 from tests.journal.logs import (

@@ -1,9 +1,9 @@
 """Snapshots: Kafka's layout, and not one damaged byte believed."""
 
 import pytest
-from crc32c import crc32c
 
 from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot, encode_snapshot
+from fencepost.protocol.checksum import crc32c
 
 ONE = ProducerSnapshot(
     producer_id=7,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 
 import attrs
-from crc32c import crc32c
 
 from fencepost.protocol.batches import (
     CONTROL_BIT,
@@ -20,6 +19,7 @@ from fencepost.protocol.batches import (
     BatchHeader,
     build_batch,
 )
+from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_SEQUENCE
 from tests.oracle.conversation import Fields

@@ -6,7 +6,6 @@ import struct
 
 import attrs
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from fencepost.protocol.batches import (
     renumber,
     walk,
 )
+from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.terms import INT32_MAX, NO_SEQUENCE, TransactionResult

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import lz4.frame
 import msgpack
 import zstandard
-from crc32c import crc32c
+
+from fencepost.protocol.checksum import crc32c
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 TRANSACTIONAL, CONTROL = 0x10, 0x20

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from crc32c import crc32c
-
 from fencepost.protocol.batches import Buffer, read_header, walk
+from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     AddOffsetsToTxn,
