@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import run
 from benchmarks.report import Spread, markdown
 from benchmarks.spark import (
     ALL_COLUMNS,
@@ -29,9 +29,7 @@ from fencepost.spark_bridge.columns import Column
 from fencepost.spark_bridge.options import parse_options
 from fencepost.spark_bridge.ranges import plan_batch
 from fencepost.spark_bridge.worker import layout_of, read_task
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-RUN_SECONDS_MAX = 600  # a bound on a hang
+from tests.spark.one_spark import one_spark
 
 SLOW_ROUND = {
     (ALL_COLUMNS, OURS): 4.0,
@@ -107,18 +105,17 @@ def test_a_tenth_of_the_transactions_is_aborted_in_addition(rows: int, transacti
     assert SparkScale(rows=rows).transactions == transactions
 
 
-def test_every_source_reads_the_same_rows() -> None:
+@pytest.fixture(scope="module")
+def kept_session() -> Iterator[None]:
+    with one_spark():
+        yield
+
+
+@pytest.mark.usefixtures("kept_session")
+def test_every_source_reads_the_same_rows(capsys: pytest.CaptureFixture[str]) -> None:
     """The benchmark itself fails if it counts different rows."""
-    command = ["--only", "spark", "--quick", "--rounds", "1", "--records", "36000", "--json"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *command],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS_MAX,
-    )
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])["spark"]
+    run(only="spark", quick=True, rounds=1, records=36_000, as_json_line=True)
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["spark"]
     assert found["rows"] == 36_000
     queries = {each["comparison"]["query"] for each in found["comparisons"]}
     assert queries == {ALL_COLUMNS, COUNT}
@@ -126,11 +123,10 @@ def test_every_source_reads_the_same_rows() -> None:
     assert found["tiny"]["partitions"] == 100
 
 
-def test_the_growth_of_a_read_is_measured(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks", "--only", "spark-growth", "--quick", "--json"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_SECONDS_MAX)
-    assert ended.returncode == 0, ended.stderr
-    rows = json.loads(ended.stdout.splitlines()[-1])["spark_growth"]
+@pytest.mark.usefixtures("kept_session")
+def test_the_growth_of_a_read_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    run(only="spark-growth", quick=True, as_json_line=True)
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["spark_growth"]
     assert [(row["what"], row["count"]) for row in rows] == [
         ("records", 10_000),
         ("records", 20_000),

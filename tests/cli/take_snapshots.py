@@ -26,7 +26,6 @@ from typing import Final
 
 import attrs
 import pytest
-from pyspark.sql import SparkSession
 
 from fencepost.broker.embedded import Broker
 from fencepost.cli.application import COMMANDS, run
@@ -34,10 +33,14 @@ from fencepost.client.errors import ProducerFenced
 from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol.messages import BrokerStatusReply
 from fencepost.protocol.terms import TopicPartition
+from tests.audit.directories import put_on_disk
+from tests.check.directories import SMALL_LOG, closed
+from tests.check.planting import PLAIN
 from tests.cli.busy_broker import status_after
 from tests.cli.log_builder import build_story
 from tests.cli.test_transactions import OF_OLD, make_it_hang
 from tests.client.members import assignment, become_member
+from tests.spark.one_spark import one_spark
 
 SNAPSHOTS: Final = Path(__file__).parent / "snapshots"
 WORDS: Final = tuple(words for words, place, _ in COMMANDS if place is not None)
@@ -144,6 +147,13 @@ def keep_a_directory(session: Session) -> None:
                 end()
 
 
+def damage(session: Session) -> None:
+    """Of a directory without problems, one batch gets the sequence of the batch before it."""
+    at = closed()
+    at.change(SMALL_LOG, PLAIN + 2, base_sequence=1)
+    put_on_disk(at, session.directory / "damaged")
+
+
 LINES: Final = "alice\t10\nbob\t20\nno key\n"
 STOPS_AT_ONCE: Final = "--with-parent"
 """The parent that the command watches has closed its stdin."""
@@ -196,7 +206,8 @@ SESSION: Final = (
     Step("repair {data} --write", name="repair write"),
     Step("check {data}"),
     Step("check {tmp}", name="error no data directory", code=2),
-    Step("audit {tmp}/kept --master local[2]", happens=keep_a_directory),
+    Step("audit {tmp}/kept --master local[2]", name="audit nothing found", happens=keep_a_directory),
+    Step("audit {tmp}/damaged --master local[2]", code=1, happens=damage),
     Step("export {tmp}/kept {tmp}/lake --to parquet --master local[2]"),
     Step("export {tmp}/kept {tmp}/lake --master local[2]", name="export again"),
     Step("user add {tmp}/users.toml alice", stdin="secret\n"),
@@ -335,17 +346,6 @@ def play(mode: Mode, directory: Path) -> dict[Step, Shown]:
             out, err = (stable(text, step, directory) for text in read())
             shown[step] = Shown(out, err, code)
     return shown
-
-
-@contextmanager
-def one_spark() -> Generator[None]:
-    """Each command that uses Spark would start and stop its own, which takes seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SparkSession, "stop", lambda _: None)
-        yield
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        running.stop()
 
 
 def take() -> dict[Step, dict[Mode, Shown]]:
