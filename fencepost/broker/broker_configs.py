@@ -5,12 +5,14 @@ Rule: a name is that of a field of NodeSettings or ConnectionSettings with dots,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.limits import REQUEST_PARTITIONS
 from fencepost.broker.log_config import UNLIMITED, integer, ratio
 from fencepost.broker.settings import QUEUED_BYTES_MIN, NodeSettings
+from fencepost.broker.transactions.tables import NEWEST, TRANSACTION_VERSIONS
 from fencepost.faults.grammar import suggestion
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
 
@@ -143,6 +145,33 @@ def overridden(override: Mapping[str, object]) -> tuple[dict[str, Any], dict[str
         except ValueError as problem:
             raise ValueError(f"{name}={text}: {problem}") from problem
     return of_node, of_connections
+
+
+def kafka_generation(
+    transaction_version: int = NEWEST.number,
+    partition_verification: bool = True,
+    *,
+    without_fixes: Iterable[str] = (),
+    broken: Iterable[str] = (),
+) -> NodeSettings:
+    """The generation of Kafka that a broker behaves like, and the protections that are turned off in it.
+    TypeError or ValueError for a version or a name that does not exist.
+    """
+    if type(partition_verification) is not bool:
+        raise TypeError(f"partition_verification is True or False, not {partition_verification!r}")
+    if transaction_version not in TRANSACTION_VERSIONS:
+        raise ValueError(
+            f"transaction_version must be one of {sorted(TRANSACTION_VERSIONS)}, not {transaction_version!r}"
+        )
+    for name, given in (("without_fixes", without_fixes), ("broken", broken)):
+        if isinstance(given, str):
+            raise TypeError(f"{name} is a list of names, such as [{given!r}], not one name")
+    return NodeSettings(
+        transaction_version=TRANSACTION_VERSIONS[transaction_version],
+        partition_verification=partition_verification,
+        fixes=KafkaFixes.without(without_fixes),
+        broken=frozenset(broken),
+    )
 
 
 def check_together(settings: NodeSettings) -> None:

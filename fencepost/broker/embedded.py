@@ -22,7 +22,7 @@ import trio
 
 from fencepost.broker.access.files import parse_acls
 from fencepost.broker.access.session import AccessSettings
-from fencepost.broker.broker_configs import check_together, overridden
+from fencepost.broker.broker_configs import check_together, kafka_generation, overridden
 from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.fault_handles import Faults, ThreadDesk
 from fencepost.broker.fault_injector import BrokerFaultInjector
@@ -33,7 +33,7 @@ from fencepost.broker.lifecycle import Ready, machine_of, serve
 from fencepost.broker.listeners import PORT_MAX, BoundSockets, bound_sockets, parsed_listener
 from fencepost.broker.loop_calls import LoopCalls
 from fencepost.broker.observer import Observer
-from fencepost.broker.settings import ConnectionSettings, NodeSettings
+from fencepost.broker.settings import ConnectionSettings
 from fencepost.broker.user_calls import ObserverFailed, UserCalls
 from fencepost.broker.wire_protocols import ServedProtocol
 from fencepost.journal.power import Machine
@@ -162,8 +162,11 @@ class Broker:
         sync: Literal["none", "commit", "all"] = "none",
         protocol: Literal["kafka", "fencepost", "both"] = "both",
         advertised_listener: str | None = None,
-        node: NodeSettings | None = None,
         override: Mapping[str, object] | None = None,
+        transaction_version: int = 2,
+        partition_verification: bool = True,
+        without_fixes: Iterable[str] = (),
+        broken: Iterable[str] = (),
         users: Mapping[str, str] | None = None,
         acls: str | None = None,
         tls_cert: str | None = None,
@@ -178,9 +181,11 @@ class Broker:
         is any free one. `sync`: what a loss of power cannot take away: "none" (nothing is synced), "commit"
         (everything of transactions), "all" (everything that was acknowledged). `protocol`: which clients are
         served on the port. `advertised_listener`: the HOST:PORT that the broker gives to clients, if it is
-        not where the broker listens. `node`: settings of the node, by default Kafka's. `override`: settings
-        of the broker under their names in Kafka (docs/clients.md), such as {"num.partitions": 3}. `users`:
-        passwords by name; then clients must authenticate. `acls`: the text of an ACL file. `tls_cert`,
+        not where the broker listens. `override`: settings of the broker under their names in Kafka
+        (docs/clients.md), such as {"num.partitions": 3}. `transaction_version`, `partition_verification`,
+        `without_fixes` and `broken` select the behaviour of an older Kafka, or turn off protections that
+        every Kafka has ("fencing", "dedup"): docs/fidelity.md. `users`: passwords by name; then clients must
+        authenticate. `acls`: the text of an ACL file. `tls_cert`,
         `tls_key`, `tls_client_ca`: PEM files (docs/access.md). `observer`: is called at each step, such as a
         fencepost.Recording. `feed`: a fencepost.StepFeed lets `fencepost lab --broker` follow this broker;
         None turns that off. `faults`: as `fencepost serve --fault` takes them (docs/faults.md).
@@ -196,7 +201,10 @@ class Broker:
         )
         self._users = UserCalls()
         of_node, of_connections = overridden(override or {})
-        settings = attrs.evolve(node or NodeSettings(), **of_node)
+        generation = kafka_generation(
+            transaction_version, partition_verification, without_fixes=without_fixes, broken=broken
+        )
+        settings = attrs.evolve(generation, **of_node)
         check_together(settings)
         self.settings = BrokerSettings(
             directory=None if directory is None else checked_directory(directory),

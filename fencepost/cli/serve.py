@@ -146,13 +146,16 @@ def serve(
     access = _access(tls_cert, tls_key, tls_client_ca, users, acls, reachable=host, insecure=insecure)
     import attrs
 
+    from fencepost.broker.broker_configs import kafka_generation
     from fencepost.broker.broker_settings import BrokerSettings
     from fencepost.broker.host import SyncPolicy
     from fencepost.broker.settings import ConnectionSettings
     from fencepost.broker.wire_protocols import ServedProtocol
 
     of_node, of_connections = _overridden(override)
-    node = _generation(transaction_version, partition_verification, without_fixes, break_)
+    node = kafka_generation(
+        transaction_version, partition_verification, without_fixes=without_fixes, broken=break_
+    )
     settings = BrokerSettings(
         directory=_path(directory),
         host=host,
@@ -329,25 +332,6 @@ def _is_loopback(host: str) -> bool:
     except (OSError, UnicodeError):
         return True
     return all(ip_address(address.partition("%")[0]).is_loopback for address in found)
-
-
-def _generation(
-    transaction_version: int,
-    partition_verification: bool,
-    without_fixes: tuple[str, ...],
-    broken: tuple[str, ...],
-) -> NodeSettings:
-    """The generation of Kafka that the broker behaves like, and what is switched off in it."""
-    from fencepost.broker.kafka_fixes import KafkaFixes
-    from fencepost.broker.settings import NodeSettings
-    from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
-
-    return NodeSettings(
-        transaction_version=TRANSACTION_VERSIONS[transaction_version],
-        partition_verification=partition_verification,
-        fixes=KafkaFixes.without(without_fixes),
-        broken=frozenset(broken),
-    )
 
 
 def _faults(settings: BrokerSettings) -> BrokerFaultInjector:

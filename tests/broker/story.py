@@ -63,6 +63,13 @@ RETRY_MS: Final = 100
 LARGE: Final = "x" * 5_000  # a log with it gets a snapshot when it is closed
 TURNS_MAX: Final = 100_000  # more than any story has: beyond this the host runs in circles
 
+FEW_LOGS: Final = {
+    "transaction.state.log.num.partitions": INTERNAL_PARTITIONS,
+    "offsets.topic.num.partitions": INTERNAL_PARTITIONS,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": SCAN_MS,
+    "group.initial.rebalance.delay.ms": 0,
+}
+"""The settings of a `fencepost.Broker` that starts fast."""
 SETTINGS: Final = NodeSettings(
     transaction_state_log_num_partitions=INTERNAL_PARTITIONS,
     offsets_topic_num_partitions=INTERNAL_PARTITIONS,

@@ -14,7 +14,6 @@ import fencepost
 from fencepost import Broker, Consumer, Producer
 from fencepost.broker import sync_threads
 from fencepost.broker.fault_handles import FaultHandle
-from fencepost.broker.settings import NodeSettings
 from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, RequestTimeout, TransactionAborted
 from fencepost.faults.phrases import Point, PointKind
 from fencepost.protocol.terms import TopicPartition
@@ -116,7 +115,6 @@ def test_a_producer_survives_a_fault_of_a_message(fault: str) -> None:
 
 def test_a_lost_request_has_not_happened_and_a_lost_reply_has() -> None:
     """Without deduplication a retry shows: it writes a second time."""
-    forgetful = NodeSettings(broken=frozenset({"dedup"}))
     for what, expected in (
         ("app sends Produce do drop", 1),
         ("app sends Produce do answer NOT_LEADER_OR_FOLLOWER", 1),
@@ -125,7 +123,7 @@ def test_a_lost_request_has_not_happened_and_a_lost_reply_has() -> None:
         ("app sends Produce do delay until after 30 ms", 2),
         ("app sends Produce do deliver twice", 2),
     ):
-        with served(f"when {what}", node=forgetful) as broker:
+        with served(f"when {what}", broken=["dedup"]) as broker:
             write(broker, b"a")
             only(broker).wait_until_struck(PATIENCE_S)
             only(broker).end()

@@ -286,6 +286,11 @@ def test_an_acknowledgement_before_the_sync_is_noticed(monkeypatch: pytest.Monke
         ({"directory": 5}, TypeError, "not int"),
         ({"directory": __file__}, ValueError, r"test_lifecycle\.py is a file"),
         ({"advertised_listener": "nowhere"}, ValueError, "'nowhere' is not HOST:PORT"),
+        ({"transaction_version": 3}, ValueError, r"transaction_version must be one of \[0, 1, 2\], not 3"),
+        ({"partition_verification": "no"}, TypeError, "partition_verification is True or False, not 'no'"),
+        ({"without_fixes": ["fencing"]}, ValueError, "unknown fix fencing; the fixes are group_fencing, "),
+        ({"without_fixes": "fences_once"}, TypeError, r"a list of names, such as \['fences_once'\]"),
+        ({"broken": ["fence"]}, ValueError, "unknown protection fence; the protections are dedup, fencing"),
     ],
 )
 def test_wrong_arguments_are_refused_at_the_call(
@@ -312,6 +317,15 @@ def test_settings_under_their_names_in_kafka() -> None:
     assert broker.settings.node.num_partitions == 3
     assert broker.settings.node.auto_create_topics_enable is False
     assert broker.settings.connections.max_connections == 7
+
+
+def test_the_generation_of_kafka_that_a_broker_behaves_like() -> None:
+    broker = fencepost.Broker(
+        transaction_version=0, partition_verification=False, without_fixes=["fences_once"], broken=["dedup"]
+    )
+    node = broker.settings.node
+    assert (node.transaction_version.number, node.partition_verification) == (0, False)
+    assert (node.fixes.off, node.broken) == (("fences_once",), {"dedup"})
 
 
 @pytest.mark.parametrize(

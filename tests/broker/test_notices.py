@@ -83,9 +83,9 @@ def test_a_zombie_and_its_heir_are_logged_with_their_id(heard: Heard) -> None:
 
 
 def test_decisions_are_logged(heard: Heard) -> None:
-    often = NodeSettings(transaction_abort_timed_out_transaction_cleanup_interval_ms=10)
+    often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 10}
     with (
-        fencepost.Broker(node=often) as broker,
+        fencepost.Broker(override=often) as broker,
         fencepost.Admin(broker.address) as admin,
         fencepost.Producer(broker.address, transactional_id="till", transaction_timeout_ms=500) as producer,
     ):

@@ -13,7 +13,7 @@ from fencepost.client.errors import RequestFailed
 from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
-from tests.broker.story import SETTINGS
+from tests.broker.story import FEW_LOGS
 from tests.cli.tool import Output, Tool
 from tests.client.members import assignment, become_member
 
@@ -37,7 +37,7 @@ class GroupTool(Tool):
 
 @pytest.fixture
 def tool(capsys: Output) -> Iterator[GroupTool]:
-    with Broker(node=SETTINGS) as broker:
+    with Broker(override=FEW_LOGS) as broker:
         yield GroupTool(broker.address, capsys)
 
 

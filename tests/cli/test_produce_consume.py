@@ -21,7 +21,7 @@ from fencepost.cli.positions import Kind, parse_position
 from fencepost.client.errors import CommitOutcomeUnknown
 from fencepost.client.shells.sync import Admin, Producer
 from fencepost.protocol.terms import TopicPartition
-from tests.broker.story import SETTINGS
+from tests.broker.story import FEW_LOGS
 from tests.cli.processes import PATIENCE_S, started
 from tests.cli.tool import Output, Tool
 
@@ -58,7 +58,7 @@ class DataTool(Tool):
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with Broker(node=SETTINGS) as broker:
+    with Broker(override=FEW_LOGS) as broker:
         yield broker.address
 
 
@@ -366,7 +366,7 @@ def test_a_log_that_got_shorter_meanwhile_is_an_error(
     capsys: Output, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     """The power fails after the command has asked for the end."""
-    with Broker(node=SETTINGS) as broker:
+    with Broker(override=FEW_LOGS) as broker:
         tool = DataTool(broker.address, capsys, monkeypatch)
         with Admin(broker.address) as admin:
             admin.create_topic("t", 1)

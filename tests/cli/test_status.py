@@ -19,7 +19,7 @@ from tests.cli.tool import Output, Tool
 
 @pytest.fixture
 def tool(capsys: Output) -> Iterator[Tool]:
-    with Broker(node=OF_OLD) as broker:
+    with Broker(**OF_OLD) as broker:
         yield Tool(broker.address, capsys)
 
 
@@ -34,7 +34,7 @@ def calm(tool: Tool) -> m.BrokerStatusReply:
 def test_a_broker_that_is_well(tool: Tool) -> None:
     found = tool.json("status")
     assert (found["healthy"], found["problems"], found["node_id"]) == (True, [], 1)
-    assert found["transaction_version"] == OF_OLD.transaction_version.number
+    assert found["transaction_version"] == OF_OLD["transaction_version"]
     assert found["partition_verification"] is False
     assert tool("status").startswith("HEALTHY:")
 

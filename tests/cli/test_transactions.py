@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import trio
 
 from fencepost.broker.embedded import Broker
-from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.cli.transactions import Opened, oldest_of_each
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddPartitionsToTxn, EndTxn, Produce, ProducerDescription, Request
@@ -26,16 +24,16 @@ from tests.broker.requests import (
     produce_batches,
     produced,
 )
+from tests.broker.story import FEW_LOGS
 from tests.broker.wire import Wire, connecting
 from tests.cli.tool import Output, Tool
 
 # What let transactions hang: shared epochs, and nobody asked the coordinator about a late batch.
-OF_OLD: Final = NodeSettings(
-    transaction_version=TRANSACTION_VERSIONS[0],
-    partition_verification=False,
-    transaction_state_log_num_partitions=2,
-    offsets_topic_num_partitions=2,
-)
+OF_OLD: Final[dict[str, Any]] = {
+    "transaction_version": 0,
+    "partition_verification": False,
+    "override": FEW_LOGS,
+}
 OLD_VERSIONS: Final[dict[type[Request], int]] = {AddPartitionsToTxn: 3, Produce: 11, EndTxn: 4}
 LONG_AGO: Final = 1_700_000_000_000  # ms since 1970: more than any transaction may last
 
@@ -50,7 +48,7 @@ class TransactionTool(Tool):
 
 @pytest.fixture
 def tool(capsys: Output) -> Iterator[TransactionTool]:
-    with Broker(node=OF_OLD) as broker:
+    with Broker(**OF_OLD) as broker:
         yield TransactionTool(broker.address, capsys)
 
 

@@ -14,7 +14,7 @@ from fencepost.client.shells.aio import AsyncAdmin
 from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import HIGH_WATERMARK, GroupState, TopicPartition, TransactionState
-from tests.broker.story import SETTINGS
+from tests.broker.story import FEW_LOGS
 from tests.client.members import assignment, become_member, leave, subscription
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -23,7 +23,7 @@ NOWHERE = TopicPartition("nowhere", 0)
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker(node=SETTINGS) as running:
+    with Broker(override=FEW_LOGS) as running:
         yield running
 
 

@@ -8,14 +8,13 @@ import anyio
 import pytest
 
 from fencepost.broker.embedded import Broker
-from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.client.errors import ProducerFailed, ProducerFenced, TransactionAborted
 from fencepost.client.shells import aio
 from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
+from tests.broker.story import FEW_LOGS
 from tests.client.proxy import Fault, Proxy
 
 PARTITIONS = [TopicPartition("t", number) for number in range(2)]
@@ -23,12 +22,7 @@ HERE = PARTITIONS[0]
 
 
 def broker_of(version: int) -> Broker:
-    settings = NodeSettings(
-        transaction_version=TRANSACTION_VERSIONS[version],
-        transaction_state_log_num_partitions=2,
-        offsets_topic_num_partitions=2,
-    )
-    return Broker(node=settings)
+    return Broker(transaction_version=version, override=FEW_LOGS)
 
 
 def make_topic(address: str) -> None:

@@ -14,7 +14,6 @@ import anyio
 import pytest
 
 from fencepost.broker.embedded import Broker
-from fencepost.broker.settings import NodeSettings
 from fencepost.client.errors import CommitFailed, TransactionAborted, WrongState
 from fencepost.client.group_member import RebalanceListener
 from fencepost.client.shells import aio, sync
@@ -27,9 +26,11 @@ GROUP: Final = "readers"
 TURNS_MAX: Final = 500
 POLL_MS: Final = 20
 PARTITIONS: Final = [TopicPartition("t", number) for number in range(4)]
-SETTINGS: Final = NodeSettings(
-    transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0
-)
+ONE_LOG: Final = {
+    "transaction.state.log.num.partitions": 1,
+    "offsets.topic.num.partitions": 1,
+    "group.initial.rebalance.delay.ms": 0,
+}
 QUICK: Final[dict[str, Any]] = {
     "session_timeout_ms": 60_000,
     "heartbeat_interval_ms": 50,
@@ -40,7 +41,7 @@ QUICK: Final[dict[str, Any]] = {
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    with Broker(node=SETTINGS) as broker:
+    with Broker(override=ONE_LOG) as broker:
         with sync.Admin(broker.address) as admin:
             admin.create_topic("t", len(PARTITIONS))
         yield broker.address

@@ -8,7 +8,6 @@ import anyio
 import pytest
 
 from fencepost import Admin, Broker
-from fencepost.broker.settings import NodeSettings
 from tests.client.stories import STORIES, Clients, Story, tell_blocking
 
 PATIENCE_S = 120.0  # longer than anything takes on a busy machine; only a failing test waits so long
@@ -16,7 +15,7 @@ PATIENCE_S = 120.0  # longer than anything takes on a busy machine; only a faili
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker(node=NodeSettings(group_initial_rebalance_delay_ms=0)) as running:
+    with Broker(override={"group.initial.rebalance.delay.ms": 0}) as running:
         with Admin(running.address) as admin:
             admin.create_topic("t", 2)
         yield running

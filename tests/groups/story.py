@@ -16,7 +16,6 @@ from typing import Any, Final
 import attrs
 
 from fencepost import Admin, Broker, Consumer, Producer, TopicPartition
-from fencepost.broker.settings import NodeSettings
 from fencepost.spark_bridge.session import session
 
 PARTITIONS: Final = 4
@@ -25,11 +24,11 @@ BATCH: Final = 100
 PATIENCE_TURNS: Final = 300
 GROUP: Final = "copiers"
 
-SETTINGS: Final = NodeSettings(
-    group_min_session_timeout_ms=500,
-    group_initial_rebalance_delay_ms=100,
-    transaction_abort_timed_out_transaction_cleanup_interval_ms=200,
-)
+IMPATIENT: Final = {
+    "group.min.session.timeout.ms": 500,
+    "group.initial.rebalance.delay.ms": 100,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -104,7 +103,7 @@ def wait_for_output(
 def run(directory: Path) -> Told:
     """The story, in a broker that keeps its logs in `directory`."""
     with (
-        Broker(str(directory), node=SETTINGS) as broker,
+        Broker(str(directory), override=IMPATIENT) as broker,
         Admin(broker.address) as admin,
         ExitStack() as stack,
     ):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import pytest
 
 import fencepost
-from fencepost.broker.settings import NodeSettings
 from tests.kafka_bridge.aio import Aio, LoopThread
 from tests.kafka_bridge.confluent import Confluent
 from tests.kafka_bridge.java import Java
@@ -16,15 +16,16 @@ from tests.kafka_bridge.libraries import Access, Library
 from tests.kafka_bridge.story import Story
 
 LIBRARIES = ("confluent-kafka", "aiokafka", "kafka-python")
-IMPATIENT = NodeSettings(
-    group_initial_rebalance_delay_ms=0, transaction_abort_timed_out_transaction_cleanup_interval_ms=50
-)
+IMPATIENT: Final = {
+    "group.initial.rebalance.delay.ms": 0,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 50,
+}
 
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[str]:
     """A broker for all stories that leave it running."""
-    with fencepost.Broker(node=IMPATIENT) as broker:
+    with fencepost.Broker(override=IMPATIENT) as broker:
         yield broker.address
 
 

@@ -69,7 +69,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     issued.cert_chain_pems[0].write_to_path(cert)
     issued.private_key_pem.write_to_path(key)
     users = {name: f"{name}-secret" for name in ("root", "alice")}
-    with fencepost.Broker(node=IMPATIENT, users=users, acls=RIGHTS, tls_cert=cert, tls_key=key) as broker:
+    with fencepost.Broker(override=IMPATIENT, users=users, acls=RIGHTS, tls_cert=cert, tls_key=key) as broker:
         yield Guarded(broker.address, ca)
 
 

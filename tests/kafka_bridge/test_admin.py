@@ -11,7 +11,6 @@ import confluent_kafka.admin
 import pytest
 
 import fencepost
-from fencepost.broker.settings import NodeSettings
 from fencepost.kafka_bridge import data, describe
 from fencepost.kafka_bridge.exchange import Answer
 from fencepost.kafka_bridge.wire import encode_response
@@ -114,8 +113,8 @@ def test_a_topic_can_be_tried(admin: Any) -> None:
 
 @pytest.mark.parametrize("enable", [True, False])
 def test_a_topic_that_a_producer_names_is_created_if_the_broker_allows_it(enable: bool) -> None:
-    node = NodeSettings(auto_create_topics_enable=enable, num_partitions=3)
-    with fencepost.Broker(node=node) as broker:
+    settings = {"auto.create.topics.enable": enable, "num.partitions": 3}
+    with fencepost.Broker(override=settings) as broker:
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.address})
         admin = kafka.AdminClient({"bootstrap.servers": broker.address})
         producer.list_topics("named", 10)

@@ -12,7 +12,7 @@ from tests.kafka_bridge.story import Story
 
 
 def test_a_lost_acknowledgement_does_not_double_a_record(library: Library) -> None:
-    broker = fencepost.Broker(node=IMPATIENT, faults=["when node 1 sends Produce reply #2 do drop"])
+    broker = fencepost.Broker(override=IMPATIENT, faults=["when node 1 sends Produce reply #2 do drop"])
     with broker, Story(library, Access(servers=broker.address), "t") as story:
         producer = story.producer()
         for value in (b"a", b"b", b"c"):

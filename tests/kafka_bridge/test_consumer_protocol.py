@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import attrs
 import pytest
 
 import fencepost
@@ -34,9 +33,11 @@ from tests.kafka_bridge.libraries import (
 )
 from tests.kafka_bridge.story import Story
 
-QUICK: Final = attrs.evolve(
-    IMPATIENT, group_consumer_heartbeat_interval_ms=50, group_consumer_assignment_interval_ms=0
-)
+QUICK: Final = {
+    **IMPATIENT,
+    "group.consumer.heartbeat.interval.ms": 50,
+    "group.consumer.assignment.interval.ms": 0,
+}
 CLIENT_IDS: Final = {"confluent-kafka": "rdkafka", "kafka-clients": "consumer-"}
 INSTANCE_TAKEN: Final = {
     "confluent-kafka": "instance ID is still used by another member",
@@ -61,7 +62,7 @@ while True:
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:
     """A broker whose members need not wait for their next heartbeat."""
-    with fencepost.Broker(node=QUICK) as broker:
+    with fencepost.Broker(override=QUICK) as broker:
         yield broker.address
 
 
@@ -166,8 +167,11 @@ def test_an_expression_is_matched_by_the_broker(story: Story) -> None:
 
 
 def test_the_partitions_of_a_killed_member_are_assigned_to_the_others(modern: Library) -> None:
-    node = attrs.evolve(QUICK, group_consumer_session_timeout_ms=1_000)
-    with fencepost.Broker(node=node) as broker, Story(modern, Access(servers=broker.address), "t") as story:
+    settings = {**QUICK, "group.consumer.session.timeout.ms": 1_000}
+    with (
+        fencepost.Broker(override=settings) as broker,
+        Story(modern, Access(servers=broker.address), "t") as story,
+    ):
         killed = subprocess.Popen(
             [sys.executable, "-c", MEMBER, broker.address, "t.g", "t"], stdout=subprocess.PIPE, text=True
         )

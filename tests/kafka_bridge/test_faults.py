@@ -16,7 +16,7 @@ from tests.kafka_bridge.conftest import IMPATIENT
 
 @pytest.fixture
 def broker() -> Generator[Broker]:
-    with Broker(node=IMPATIENT) as broker:
+    with Broker(override=IMPATIENT) as broker:
         create_topic(broker, "t", 1)
         yield broker
 

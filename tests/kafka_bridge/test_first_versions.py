@@ -76,7 +76,7 @@ def connected(address: str) -> KafkaSocket:
 
 @pytest.fixture
 def broker() -> Iterator[fencepost.Broker]:
-    with fencepost.Broker(node=IMPATIENT) as broker:
+    with fencepost.Broker(override=IMPATIENT) as broker:
         with fencepost.Admin(broker.address) as admin:
             admin.list_consumer_group_offsets("any")  # the coordinator of groups is there
         yield broker

@@ -23,7 +23,7 @@ def test_each_library_has_an_example() -> None:
 
 @pytest.mark.parametrize("example", [code for _, code in EXAMPLES], ids=[name for name, _ in EXAMPLES])
 def test_an_example_reads_what_it_wrote(example: str) -> None:
-    with fencepost.Broker(node=IMPATIENT) as broker:
+    with fencepost.Broker(override=IMPATIENT) as broker:
         code = example.replace("127.0.0.1:9092", broker.bootstrap_servers)
         assert code != example
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S)

@@ -13,5 +13,5 @@ from tests.kafka_bridge.conftest import IMPATIENT
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:
     """The address of a broker."""
-    with fencepost.Broker(node=IMPATIENT) as broker:
+    with fencepost.Broker(override=IMPATIENT) as broker:
         yield broker.bootstrap_servers

@@ -71,7 +71,7 @@ def dump(files: list[Path], *options: str) -> str:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     directory = tmp_path_factory.mktemp("data")
-    with closing(Java()) as java, fencepost.Broker(str(directory), node=IMPATIENT) as broker:
+    with closing(Java()) as java, fencepost.Broker(str(directory), override=IMPATIENT) as broker:
         access = Access(servers=broker.address)
         with closing(java.admin(access)) as admin:
             admin.create_topic("orders", configs={"segment.bytes": str(SEGMENT_BYTES)})

@@ -184,7 +184,7 @@ def test_transactions_are_listed_described_and_terminated(kafka: Tools) -> None:
 
 
 def test_a_hanging_transaction_is_found_and_aborted() -> None:
-    with fencepost.Broker(node=OF_OLD) as broker:
+    with fencepost.Broker(**OF_OLD) as broker:
         kafka = Tools(broker.bootstrap_servers)
         producer = make_it_hang(broker.address)
         at = ("--topic", "orders", "--partition", "0")

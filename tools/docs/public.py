@@ -92,8 +92,6 @@ TYPES: Final = {
     "ProducerBatch": "A batch of records of a producer, for internal use by producers.",
     "BatchRun": "Records that follow each other in a ProducerBatch.",
     "Columns": "The columns of a batch as stored: values, keys, headers, and differences of offsets.",
-    "NodeSettings": "Settings of a broker, most of them under Kafka's names with underscores; "
-    "in `fencepost.broker.settings`.",
     "Observer": "An object that a broker calls at each of its steps; a Recording is one.",
     "Feed": "An object that keeps the last steps of a broker for its followers; a StepFeed is one.",
     "HasAddress": "A broker, or another object with an `address`.",
