@@ -49,12 +49,13 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --threads 2 --pythonpath $(BIN)/python
 
+# -n 3: three processes keep two cores busy while tests wait for processes and timers; a fourth gains nothing.
 # --dist loadfile: tests of one file share costly fixtures (a Spark session), so they stay in one process.
 # --no-loadscope-reorder: files with few tests would come last, and among them are the longest (the demo).
 # Tests start hundreds of processes; each would compile the package where bytecode is not written.
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10 $(TESTS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 10 $(TESTS)
 
 kafka-clients: export PYTHONDONTWRITEBYTECODE =
 kafka-clients: env $(JARS)
