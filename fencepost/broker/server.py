@@ -108,7 +108,6 @@ class Server:
         self.scope = trio.CancelScope()  # around the tasks
         self.admission = admission
         self.monitor = Monitor(host)
-        host.watch = self._stepped
         self.connections = ConnectionTable(
             settings.connections,
             host.node,
@@ -119,8 +118,9 @@ class Server:
         )
         host.answers_pool, host.is_open = self.connections.answers, self.connections.is_open
         self.observer = observer_of(settings)
+        host.watch = self.monitor.stepped
         if self.observer is not None:
-            host.wrote = self.observer.appended
+            host.watch, host.wrote = self._stepped, self.observer.appended
             self.observer.started(host.node)
         # One buffer serves all connections: its bytes are copied into frames before the next receive.
         self._received = memoryview(bytearray(RECEIVE_SIZE))
@@ -197,9 +197,9 @@ class Server:
             self._alarm.unpark_all()
 
     def _stepped(self, arrived: Input, outcome: Outcome) -> None:
+        assert self.observer is not None, "without one, only the monitor watches"
         self.monitor.stepped(arrived, outcome)
-        if self.observer is not None:
-            self.observer.stepped(arrived, outcome)
+        self.observer.stepped(arrived, outcome)
 
     def send_answers(self) -> None:
         """Send what the host has answered."""
