@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from threading import get_ident
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -45,6 +46,8 @@ class Share(NamedTuple):
     values: Sequence[Any]
     keys: Sequence[Any] | None
     places: Sequence[int]
+    is_plain: bool
+    """Whether no value and no key is None."""
     on_delivery: OnDelivery | None = None
 
     def record(self, topic: str, index: int) -> ProducerRecord:
@@ -97,11 +100,9 @@ class SendPath(Generic[OutcomeT]):
         except (KeyError, TypeError):  # TypeError: not a string, and not hashable
             route = None  # an error after the handler does not show this one as its context
         if (
-            route is None
-            or type(value) is not bytes
-            or (key is not None and type(key) is not bytes)
-            or not (timestamp_ms is headers is on_delivery is None)
-        ):
+            route is None or type(value) is not bytes or (key is not None and type(key) is not bytes)
+            or timestamp_ms is not None or headers is not None or on_delivery is not None
+        ):  # fmt: skip
             return self._put_slowly(
                 ProducerRecord(topic, value, key, partition, timestamp_ms, headers, on_delivery)
             )
@@ -110,13 +111,13 @@ class SendPath(Generic[OutcomeT]):
             where = route.sticky if key is None else route.partition_of[key]
         elif type(where) is not int or not 0 <= where < len(route.open):
             return self._put_slowly(ProducerRecord(topic, value, key, partition))
-        turns = self._turns
+        turns, index = self._turns, NO_INDEX
         turn = turns.current
         if turn.thread != get_ident():
             turn = turns.take()
         turn.is_appending = True
         try:
-            batch, index = route.open[where], NO_INDEX
+            batch = route.open[where]
             keys = batch.keys
             room = batch.room - len(value) - RECORD_OVERHEAD - (0 if key is None else len(key))
             if room >= 0 and (keys is not None or key is None) and turns.current is turn:
@@ -127,7 +128,7 @@ class SendPath(Generic[OutcomeT]):
                 batch.values.append(value)
         finally:
             turn.is_appending = False
-        if index == NO_INDEX or batch.is_closed:
+        if index < 0 or batch.is_closed:
             return self._put_again(batch, index, ProducerRecord(topic, value, key, partition))
         return self._outcome((self, batch, index))
 
@@ -149,9 +150,9 @@ class SendPath(Generic[OutcomeT]):
 
     def _columns(
         self, values: Sequence[Any], keys: Sequence[Any] | None
-    ) -> tuple[Sequence[Any], Sequence[Any] | None]:
-        """The serialized columns, checked before their first record is appended: ValueError if their lengths
-        differ, TypeError if they hold anything but bytes and None.
+    ) -> tuple[Sequence[Any], Sequence[Any] | None, bool]:
+        """The serialized columns, and whether they hold no None; checked before the first record is appended:
+        ValueError if their lengths differ, TypeError if they hold anything but bytes and None.
         """
         if keys is not None and len(keys) != len(values):
             raise ValueError(
@@ -161,13 +162,16 @@ class SendPath(Generic[OutcomeT]):
             values = list(map(self._value_serializer, values))
         if self._key_serializer is not None and keys is not None:
             keys = list(map(self._key_serializer, keys))
+        is_plain = True
         for name, column in (("value", values), ("key", keys)):
-            if column is not None and not CONTENTS.issuperset(map(type, column)):
-                wrong = next(each for each in column if type(each) not in CONTENTS)
+            kinds = set(map(type, column or ()))
+            if not kinds <= CONTENTS:
+                wrong = next(each for each in column or () if type(each) not in CONTENTS)
                 raise TypeError(
                     f"each of {name}s must be bytes or None, not {wrong!r}: set {name}_serializer"
                 )
-        return values, keys
+            is_plain = is_plain and kinds <= _BYTES
+        return values, keys, is_plain
 
     def _put_again(self, batch: ProducerBatch, index: int, record: ProducerRecord) -> OutcomeT:
         """The record was not appended; or the IO thread closed the batch meanwhile: was it in time?"""
@@ -198,17 +202,24 @@ def shares(
     values: Sequence[Any],
     keys: Sequence[Any] | None,
     partition: int | None,
+    *,
+    is_plain: bool,
     on_delivery: OnDelivery | None,
 ) -> Iterator[Share]:
     """Splits columns by the partitions of the keys; keeps the order within each partition."""
     if keys is None or partition is not None:
-        yield Share(partition, values, keys, range(len(values)), on_delivery)
+        yield Share(partition, values, keys, range(len(values)), is_plain, on_delivery)
         return
     places: defaultdict[int | None, list[int]] = defaultdict(list)
     for place, where in enumerate(map(route.partition_of.__getitem__, keys)):
         places[where].append(place)
     for where, chosen in places.items():
-        yield Share(where, [values[i] for i in chosen], [keys[i] for i in chosen], chosen, on_delivery)
+        yield Share(where, _picked(values, chosen), _picked(keys, chosen), chosen, is_plain, on_delivery)
+
+
+def _picked(column: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
+    """The items at some places. `itemgetter` loops in C, and with one place returns the item itself."""
+    return itemgetter(*places)(column) if len(places) > 1 else (column[places[0]],)
 
 
 def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
@@ -216,7 +227,7 @@ def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
     values, keys = share.values, share.keys
     if batch.room <= 0 or (keys is not None and batch.keys is None):
         return None
-    count, size = _stretch(batch.room, values, keys, start)
+    count, size = _stretch(batch.room, share, start)
     if not count:
         return None
     chunk = values[start : start + count]
@@ -230,22 +241,20 @@ def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
     return BatchRun(batch, first, count)
 
 
-def _stretch(room: int, values: Sequence[Any], keys: Sequence[Any] | None, start: int) -> tuple[int, int]:
+def _stretch(room: int, share: Share, start: int) -> tuple[int, int]:
     """How many records from `start` on fit into `room` bytes, and their size; 0: one needs `_put_slowly`."""
+    values, keys, is_plain = share.values, share.keys, share.is_plain
     smallest = RECORD_OVERHEAD + (len(values[start]) if type(values[start]) is bytes else 0)
     count = min(len(values) - start, max(1, room // smallest))
     while count:
         chunk = values[start : start + count]
-        chunk_keys = None if keys is None else keys[start : start + count]
-        if not _BYTES.issuperset(map(type, chunk)):
+        if not (is_plain or _BYTES.issuperset(map(type, chunk))):
             return 0, 0
-        size = _size(chunk, chunk_keys)
+        size = RECORD_OVERHEAD * count + sum(map(len, chunk))
+        if keys is not None:
+            chunk_keys = keys[start : start + count]
+            size += sum(map(len, chunk_keys if is_plain else filter(None, chunk_keys)))
         if size <= room:
             return count, size
         count = min(count - 1, count * room // size)
     return 0, 0
-
-
-def _size(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> int:
-    size = RECORD_OVERHEAD * len(values) + sum(map(len, values))
-    return size if keys is None else size + sum(map(len, filter(None, keys)))

@@ -158,9 +158,9 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
         futures = AsyncSendFutures(self)
         if not values:
             return futures
-        values, keys = self._columns(values, keys)
+        values, keys, is_plain = self._columns(values, keys)
         route = await self._driver.run(self._calls.route(topic))
-        for share in shares(route, values, keys, partition, on_delivery):
+        for share in shares(route, values, keys, partition, is_plain=is_plain, on_delivery=on_delivery):
             start = 0
             while start < len(share.values):
                 try:
