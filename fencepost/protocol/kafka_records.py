@@ -9,7 +9,7 @@ Rule: control batches and internal topics are always these, for Kafka's tools to
 # Every number but the attributes is a zig-zag varint, and a length of -1 stands for null. Deltas are against
 # the header of the batch, which makes most of them a byte. The price is a loop in Python over each field of
 # each record, so our client's data is stored in columns instead (records.py). Batches of Kafka's producers
-# must be checked record by record: `are_plain` does so for nearly all of them without making a record.
+# must be checked record by record: plain_records.py does so for nearly all of them without making a record.
 
 from __future__ import annotations
 
@@ -31,9 +31,6 @@ _RECORD_START: Final = b"\0\0\0"  # no attributes, and deltas of 0
 _NULL_SIZE: Final = varint(_NULL)
 _NO_HEADERS: Final = b"\0"
 _NO_VARINT: Final = b"\x80" * 11  # one ends within ten bytes
-_NULL_LENGTH: Final = 1  # zig-zag of -1
-_PLAIN_SIZE_MAX: Final = 0x3FFF  # doubled by zig-zag: the largest varint of two bytes
-PLAIN_TIME_DELTA_MAX: Final = 1 << 34  # ms: a varint of five bytes
 
 
 class KafkaRecord(NamedTuple):
@@ -127,85 +124,6 @@ def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
     if at != len(payload):
         raise ProtocolViolation(f"{len(payload) - at} bytes follow the last record")
     return records
-
-
-def are_plain(payload: bytes, record_count: int) -> bool:
-    """Whether `payload` is `record_count` records that can be read, with offset deltas 0, 1, 2 ..., lengths
-    below 8 KiB, and timestamp deltas of five bytes at most.
-
-    False says nothing: `read_kafka_records` reads or refuses such bytes, at several times the cost.
-    """
-    try:
-        return _plain_end(payload, record_count) == len(payload)
-    except IndexError:
-        return False
-
-
-def _plain_end(payload: bytes, record_count: int) -> int:
-    """The position after so many plain records, -1 if one is not. IndexError if they are cut off.
-
-    Every step of the loop is paid for each record that a Kafka client produces. So varints are read in place,
-    and the second bytes of lengths are not checked: a length that goes on after it is 8 KiB or more, and
-    misses the end of its record. Zig-zag doubles lengths, so ends are compared doubled: no odd size fits.
-    """
-    at = 0
-    for number in range(record_count):
-        size = payload[at]
-        at += 1
-        if size > 0x7F:
-            size += (payload[at] << 7) - 0x80
-            at += 1
-        twice_end = at + at + size
-        at = time_at = at + 1
-        while payload[at] > 0x7F:
-            at += 1
-        is_long = size > _PLAIN_SIZE_MAX or at > time_at + 4
-        if number < 0x40:
-            is_next = payload[at + 1] == number << 1
-            at += 2
-        elif number < 0x2000:
-            is_next = payload[at + 1] == number << 1 & 0x7F | 0x80 and payload[at + 2] == number >> 6
-            at += 3
-        else:
-            is_next = payload.startswith(varint(number), at + 1)
-            at += 1 + len(varint(number))
-        length = payload[at]
-        at += 1
-        if length > 0x7F:
-            length += (payload[at] << 7) - 0x80
-            at += 1
-        is_negative = length & 1 and length != _NULL_LENGTH
-        at += length >> 1
-        length = payload[at]
-        at += 1
-        if length > 0x7F:
-            length += (payload[at] << 7) - 0x80
-            at += 1
-        if is_long or not is_next or is_negative or (length & 1 and length != _NULL_LENGTH):
-            return -1
-        at += length >> 1
-        at = _after_headers(payload, at) if payload[at] else at + 1
-        if at + at != twice_end:
-            return -1
-    return at
-
-
-def _after_headers(payload: bytes, at: int) -> int:
-    """The position after headers of short ASCII names and short contents, -1 if they are not."""
-    count = payload[at]
-    at += 1
-    if count & 0x81:
-        return -1
-    for _ in range(count >> 1):
-        length = payload[at]
-        end = at + 1 + (length >> 1)
-        if length & 0x81 or not payload[at + 1 : end].isascii():
-            return -1
-        length = payload[end]
-        if length & 0x81 and length != _NULL_LENGTH:
-            return -1
-        at = end + 1 + (length >> 1)
-    return at
 
 
 @lru_cache(1024)

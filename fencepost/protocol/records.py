@@ -47,13 +47,8 @@ from fencepost.protocol.batches import (
 from fencepost.protocol.compression import Compression, compress, decompress
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_columns import read_kafka_columns
-from fencepost.protocol.kafka_records import (
-    PLAIN_TIME_DELTA_MAX,
-    Header,
-    are_plain,
-    only_record,
-    read_kafka_records,
-)
+from fencepost.protocol.kafka_records import Header, only_record, read_kafka_records
+from fencepost.protocol.plain_records import PLAIN_TIME_DELTA_MAX, are_plain
 from fencepost.protocol.terms import INT64_MAX, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 _COLUMN_COUNT: Final = 5

@@ -8,7 +8,7 @@ import attrs
 import pytest
 from hypothesis import strategies as st
 
-from fencepost.protocol.batches import MAGIC_COLUMNS, build_batch, read_batch, read_header
+from fencepost.protocol.batches import MAGIC_COLUMNS, MAGIC_KAFKA, build_batch, read_batch, read_header
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import Columns, build_data_batch, read_columns
@@ -95,3 +95,12 @@ def check_read(batch: bytearray, record_count: int) -> None:
         for name, value in headers or []:
             assert type(name) is str
             assert value is None or type(value) is bytes
+
+
+def is_accepted(payload: bytes, record_count: int) -> bool:
+    """Whether a reader takes these records as a whole batch."""
+    batch = stranger(payload, magic=MAGIC_KAFKA, record_count=record_count)
+    try:
+        return read_columns(batch, read_batch(batch)).offset_deltas is None
+    except ProtocolViolation:
+        return False
