@@ -36,12 +36,12 @@ _LAST_OF_TWO: Final = b"".join(bytes([high]) * 0x40 for high in range(0x80))
 _SECOND_OF_THREE: Final = b"".join(bytes([high]) * 0x40 for high in range(0x80, 0x100))
 
 
-def are_plain(payload: bytes, record_count: int) -> bool:
-    """Whether `payload` is `record_count` records that can be read, with offset deltas 0, 1, 2 ..., lengths
-    below 8 KiB, and timestamp deltas of five bytes at most. False says nothing.
+def are_plain(payload: bytes, record_count: int, start: int = 0) -> bool:
+    """Whether `payload` is, from byte `start` on, `record_count` records that can be read, with offset deltas
+    0, 1, 2 ..., lengths below 8 KiB, and timestamp deltas of five bytes at most. False says nothing.
     """
-    at = number = stride = repeats = 0
-    repeats_wanted = 1
+    number = stride = repeats = 0
+    at, repeats_wanted = start, 1
     try:
         while number < record_count:
             end = _record_end(payload, at, number)

@@ -211,7 +211,9 @@ def _are_plain_kafka_records(batch: Buffer, header: BatchHeader) -> bool:
         header.magic == MAGIC_KAFKA
         and header.last_offset_delta == header.record_count - 1
         and _fits(time - PLAIN_TIME_DELTA_MAX, time + PLAIN_TIME_DELTA_MAX)
-        and are_plain(bytes(payload_of(batch, header)), header.record_count)
+        and len(batch) == header.size
+        # Kafka's clients send megabytes, and each copy would touch new memory.
+        and are_plain(batch if type(batch) is bytes else bytes(batch), header.record_count, HEADER_SIZE)
     )
 
 
