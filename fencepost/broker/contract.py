@@ -372,7 +372,7 @@ class Decision(Generic[Entry]):
 @attrs.define
 class Outcome:
     """The result of one step; the host performs the appends in order, then the effects in order. `rulings`
-    say why requests were refused, for whoever watches.
+    say why requests were refused, for observers.
     """
 
     appends: list[Append]

@@ -75,7 +75,7 @@ class FaultHandle:
         self._desk.end(self.fault_id)
 
     def remove(self) -> None:
-        """End it and forget it: it strikes no more, and it is no error if it has never struck."""
+        """End it and forget it: it strikes no more, and it is not an error if it has never struck."""
         self._desk.remove(self.fault_id)
 
     def _state(self) -> DescribedFault:

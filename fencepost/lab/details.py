@@ -1,6 +1,6 @@
 """What a history does not hold: what each step changed in nodes and readers, and what its messages said.
 
-Rule: it holds values by the number of a step or message, whoever found them: the observer of a simulated
+Rule: it holds values by the number of a step or message, wherever they come from: the observer of a simulated
 world (observer.py), of an explored one, or of a running broker.
 """
 

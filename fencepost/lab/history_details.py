@@ -1,4 +1,4 @@
-"""What a history alone tells about states: of a run of which nobody saw the nodes.
+"""What a history alone says about states, for runs whose nodes were not observed.
 
 Rule: only what follows from the events. The verification guards, the markers that are still missing and the
 positions of readers do not, so they are left open.

@@ -101,7 +101,7 @@ class Live:
             await trio.sleep(PAUSE_S)
 
     async def _connect(self) -> None:
-        """Follow through one client until that fails, or nobody looks."""
+        """Follow through one client until it fails, or no page is open."""
         async with AsyncAdmin(
             self.address,
             client_id=LAB_CLIENT,

@@ -8,7 +8,7 @@
 Of several nodes that believe that they lead a partition, the one with the newest leader epoch counts: the
 journal refuses all others.
 
-Rule: it only reads. What has not changed is told by identity, so that a look after every step stays cheap.
+Rule: it only reads. What has not changed is recognised by identity, so a look after every step stays cheap.
 """
 
 from __future__ import annotations

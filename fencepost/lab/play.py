@@ -116,7 +116,7 @@ def _names(given: Mapping[str, object], key: str) -> tuple[str, ...] | None:
 
 
 def case_of(arguments: PlayArguments) -> Case:
-    """The run that is asked for. BadScenario if there is none such."""
+    """The requested run; BadScenario if the scenario does not have it."""
     scenario = scenario_of(arguments.text, arguments.scenario or SOURCE)
     every = dict(variants(scenario))
     if arguments.variant not in every:

@@ -68,7 +68,7 @@ class SearchBook:
             search.scope.cancel()
 
     def state(self, number: int) -> dict[str, Any]:
-        """What the page is told of a search."""
+        """What the page shows of a search."""
         search = self._search(number)
         progress: dict[str, Any] = {"words": "starting", "at": 0, "of": None, "found": [], **search.progress}
         return {

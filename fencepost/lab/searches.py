@@ -96,7 +96,7 @@ def search(raw: object, tell: Tell) -> None:
 
 
 def _fuzz(search: Search) -> None:
-    """Seeds one after the other, up to the first violation. What older brokers do by design is told once."""
+    """Seeds one after the other, up to the first violation. Behaviour of older brokers is reported once."""
     first = search.number("first_seed", 0, least=0, most=SEED_MAX)
     seeds = search.number("seeds", 1_000, least=1, most=SEEDS_MAX)
     world: dict[str, Any] = {

@@ -9,8 +9,8 @@ processes (workers.py), which are killed when they take too long or too much; he
 #     browser ──HTTP──▶ Hypercorn ──▶ Guard: host, origin, token, size ──▶ Starlette: routes ──▶ WorkerPool
 #                                                                                          └──▶ Searches
 #
-# Whoever can open a socket on this machine can talk to a port of loopback: other users, and every page that
-# the person's browser shows. So each request is checked, before anything else is done with it:
+# Anyone who can open a socket on this machine can talk to a port of loopback: other users, and every page
+# that the person's browser shows. So each request is checked, before anything else is done with it:
 #
 #   Host     must be this address. A name that an attacker's DNS leads to 127.0.0.1 (rebinding) is not it.
 #   Origin   and Sec-Fetch-Site, where a browser sends them, must be this page's: no other page may ask.

@@ -5,7 +5,7 @@ before they are written.
 """
 
 # An event is an array in msgpack: the name of its class, its fields in their order, and what is about it.
-# Only the fields that are no plain data have a form of their own: a partition is [topic, number], a header
+# Only the fields that are not plain data have a form of their own: a partition is [topic, number], a header
 # the numbers of its fields, a record of a transaction its fields with the state by its number, and the result
 # of a marker its name.
 

@@ -5,7 +5,7 @@
     node 1 answers p with EndTxn NONE (message 11, the answer to 10)
     node 1 appends a of producer 0/0 to t-0 at offset 0
 
-Rule: a sentence says what has happened so far. That a fault will strike a message is told where it strikes.
+Rule: a sentence says what has happened so far. That a fault strikes a message is said where it strikes.
 """
 
 from __future__ import annotations

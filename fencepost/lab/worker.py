@@ -135,7 +135,7 @@ def serve(inbox: Inbox, answer_to: TextIO) -> None:
             return
         except BrokenPipeError:
             raise
-        except Exception as problem:  # noqa: BLE001 - our bug: it is told, and the next request may be fine
+        except Exception as problem:  # noqa: BLE001 - our bug: it is printed, and the next request may be fine
             traceback.print_exc()
             tell({FAILED: f"{type(problem).__name__}: {problem}"})
         gc.collect()  # a finished run is full of reference cycles

@@ -58,7 +58,7 @@ class PlayWorker:
         assert READY in said, f"it says {said} before it was asked"
 
     async def answer_to(self, request: Mapping[str, Any]) -> Any:
-        """The answer to a request that is no search."""
+        """The answer to a request that is not a search."""
         await self.ask(request)
         answered = await self.next_answer()
         assert PROGRESS not in answered, "only searches tell progress"
@@ -142,7 +142,7 @@ async def worker(limits: WorkLimits) -> AsyncGenerator[PlayWorker]:
 
 @attrs.define(eq=False)
 class WorkerPool:
-    """Processes that are ready. Whoever takes one gives it back, or it is replaced."""
+    """Processes that are ready. One that is taken must be given back, or it is replaced."""
 
     limits: WorkLimits
     nursery: trio.Nursery
@@ -160,7 +160,7 @@ class WorkerPool:
         while True:
             async with worker(self.limits) as started:
                 is_spent = trio.Event()
-                # One that cannot even start is handed out as well: whoever asks it is told that it died.
+                # One that cannot even start is handed out as well: its first request says how it died.
                 with suppress(Unplayable):
                     await started.is_ready()
                 await self._give.send((started, is_spent))

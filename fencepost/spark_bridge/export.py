@@ -19,7 +19,7 @@ Rule: an export counts when the manifest names it. The manifest is replaced afte
 # has another id and begins at offset 0, so continuing at the old offset would lose records silently.
 #
 # Killed before the rename, the files are invisible. Killed after it, the directory is complete, and the
-# manifest does not name it: the next export removes it and reads its records again. So whoever reads OUT sees
+# manifest does not name it: the next export removes it and reads its records again. So a reader of OUT sees
 # each record at most once at any time, and exactly once after an export that succeeded. Offsets end at the
 # last stable offset, below which nothing changes any more.
 
@@ -251,7 +251,7 @@ def _refuse_strangers(target: Path) -> None:
 
 
 def _remove_unfinished(target: Path, manifest: ExportManifest) -> None:
-    """Removes what an export left behind that was killed. UnusableExport if a file has its name."""
+    """Removes what a killed export left behind. UnusableExport if a file has its name."""
     for path in (target / WRITING, target / manifest.next_name):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

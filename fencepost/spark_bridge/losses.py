@@ -1,4 +1,4 @@
-"""What a read leaves out if `failOnDataLoss` is false, and who is told.
+"""What a read leaves out if `failOnDataLoss` is false, and where that is reported.
 
 Rule: nothing is left out in silence. A reader that may lose records reports each loss once.
 """

@@ -104,7 +104,7 @@ class ReadOptions:
 
     @property
     def report(self) -> Report | None:
-        """Who is told of losses; None if a loss is an error."""
+        """Where losses are reported; None if a loss is an error."""
         return None if self.fail_on_data_loss else warn
 
 

@@ -1,7 +1,7 @@
 """The ids of topics, which tell a topic from a later one of the same name.
 
-Rule: an offset means something only in the log that it was read from. Whoever remembers an offset remembers
-the id of its topic.
+Rule: an offset means something only in the log that it was read from. A reader that remembers an offset also
+remembers the id of its topic.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which partitions of a cluster the options choose.
 
 Rule: a partition exists from its creation on, not from its first record on. A topic that nobody has written
-to has no files, and is no error.
+to has no files, and is not an error.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class _MarkerWalk:
         self.is_done = False
 
     def see(self, segment: SegmentFile) -> None:
-        """Shows the batches of a segment to `transactions`, up to damage or a torn end: what lies behind it
+        """Shows the batches of a segment to `transactions`, up to damage or a torn end: what follows it
         is reported by the scan that reads the batches.
         """
         log = self.log

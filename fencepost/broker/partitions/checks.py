@@ -243,7 +243,7 @@ class FormRules:
 def refused_form(
     header: BatchHeader, records: Buffer, *, key: TopicPartition, acks: int, rules: FormRules
 ) -> Refused | None:
-    """Why a client's batch is refused, whoever sent it, or None."""
+    """Why a client's batch is refused, regardless of its producer, or None."""
     is_wrong = (
         acks not in ACKS,
         key.topic in INTERNAL_TOPICS,

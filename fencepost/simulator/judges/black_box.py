@@ -316,7 +316,7 @@ def judge_polls(seen: Observations, log: ObservedLog, *, may_skip: bool = False)
 def _judge_steps(
     seen: Observations, log: ObservedLog, readings: Readings, offsets: list[int], *, since: int, position: int
 ) -> Iterator[Anomaly]:
-    """Step by step through offsets that are no part of the order as they stand; the first of them was read by
+    """Step by step through offsets that are not in order; the first of them was read by
     the operation at `since`, the others by the one at `position`.
     """
     operation = seen.operations[position]

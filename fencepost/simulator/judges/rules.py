@@ -35,7 +35,7 @@ class Violation(Exception):
 
 
 def shown(value: bytes) -> str:
-    """A value in evidence, as people read it; bytes that are no text are escaped."""
+    """A value in evidence, as people read it; bytes that are not text are escaped."""
     return f'"{value.decode(errors="backslashreplace")}"'
 
 
