@@ -47,7 +47,7 @@ demo: env
 lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/basedpyright --threads 2 --pythonpath $(BIN)/python
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 # -n 3: three processes keep two cores busy while tests wait for processes and timers; a fourth gains nothing.
 # --dist loadfile: tests of one file share costly fixtures (a Spark session), so they stay in one process.
