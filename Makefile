@@ -14,7 +14,7 @@ STORIES := $(addprefix tests/kafka_bridge/test_,stories.py broken_brokers.py acc
 # Go's and C's clients are tested where their tools are installed.
 ABSENT := $(foreach tool,go kcat,$(if $(shell command -v $(tool)),,--ignore=$(MAVEN)/test_$(tool).py))
 
-.PHONY: help env demo test lint format screenshots kafka-clients kafka-jars oracle attack sweep bench docs reference clean
+.PHONY: help env demo test pytest lint format screenshots kafka-clients kafka-jars oracle attack sweep bench docs reference clean
 
 help:
 	@echo 'make env     create the environment in $(VENV) with PYTHON=$(PYTHON)'
@@ -49,12 +49,16 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
+# The types are checked while the tests run: that needs one core, and the tests leave a little of two.
+test: env
+	@$(MAKE) --no-print-directory --jobs 2 lint pytest
+
 # -n 3: three processes keep two cores busy while tests wait for processes and timers; a fourth gains nothing.
 # --dist loadfile: tests of one file share costly fixtures (a Spark session), so they stay in one process.
 # --no-loadscope-reorder: files with few tests would come last, and among them are the longest (the demo).
 # Tests start hundreds of processes; each would compile the package where bytecode is not written.
-test: export PYTHONDONTWRITEBYTECODE =
-test: lint
+pytest: export PYTHONDONTWRITEBYTECODE =
+pytest: env
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 10 $(TESTS)
 
 kafka-clients: export PYTHONDONTWRITEBYTECODE =
