@@ -377,4 +377,4 @@ class Outcome:
 
     appends: list[Append]
     effects: list[Effect]
-    rulings: list[Ruling] = attrs.Factory(list[Ruling])
+    rulings: list[Ruling]

@@ -62,7 +62,7 @@ VersionedHandler = Callable[[Node, Any, ReplyTo, int, ClientVersion], None]
 
 def step(node: Node, arrived: Input, now: int) -> Outcome:
     """Handle one input at time `now` (milliseconds). The host performs the appends, then the effects."""
-    node.outcome = outcome = Outcome([], [])
+    node.outcome = outcome = Outcome([], [], [])
     # A barrier around each part: a request that meets a bug must not end the broker for every other client,
     # nor one deadline keep the others from being handled. `node.contain` raises, except in a server.
     try:

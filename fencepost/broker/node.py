@@ -166,7 +166,7 @@ class Node:
     scans_at_ms: Ordered[dict[Scan, int]] = attrs.Factory(dict[Scan, int])
     wakes_at_ms: int | None = None
     entering: Ignored[TopicPartition | None] = None  # set while `append` changes the state of a partition
-    outcome: Shared[Outcome] = attrs.Factory(lambda: Outcome([], []))
+    outcome: Shared[Outcome] = attrs.Factory(lambda: Outcome([], [], []))
 
     # --- the state that a log determines
 

@@ -23,6 +23,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from fencepost.client.accumulator import Accumulator, Route
 from fencepost.client.batch import (
     CONTENTS,
+    NO_ROOM,
     RECORD_OVERHEAD,
     Headers,
     OnDelivery,
@@ -118,14 +119,16 @@ class SendPath(Generic[OutcomeT]):
         turn.is_appending = True
         try:
             batch = route.open[where]
-            keys = batch.keys
-            room = batch.room - len(value) - RECORD_OVERHEAD - (0 if key is None else len(key))
-            if room >= 0 and (keys is not None or key is None) and turns.current is turn:
+            keys, values = batch.keys, batch.values
+            room = batch.room - len(value) - RECORD_OVERHEAD
+            if key is not None:
+                room = NO_ROOM if keys is None else room - len(key)
+            if room >= 0 and turns.current is turn:
                 batch.room = room
                 if keys is not None:
                     keys.append(key)
-                index = len(batch.values)
-                batch.values.append(value)
+                index = len(values)
+                values.append(value)
         finally:
             turn.is_appending = False
         if index < 0 or batch.is_closed:

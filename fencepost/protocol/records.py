@@ -57,6 +57,10 @@ _VALUES: Final = 2
 _NIL: Final = 0xC0  # msgpack's first bytes
 _SHORT_ARRAY: Final = 0x90
 _LENGTH_SIZES: Final = {0xDC: 2, 0xDD: 4}  # of longer arrays
+_SPARE_SIZE_MAX: Final = 1 << 20  # bytes of a buffer that stays
+# Packers with the buffers of earlier batches: new memory would cost as much as packing. Each thread takes one
+# out and puts it back, so there are as many as threads that packed at the same time.
+_spare_packers: Final[list[msgpack.Packer]] = []
 _DECODED_SIZE_MAX: Final = 512  # bytes of a batch: below, decoding columns costs less than skipping them
 _COMPRESSIONS: Final = frozenset(Compression)
 _BYTES_OR_NULL: Final = frozenset({bytes, type(None)})
@@ -118,19 +122,29 @@ def build_data_batch(
     if headers is not None:
         _check_headers(headers)
     latest = base_timestamp if timestamp_deltas is None else _latest(timestamp_deltas, base_timestamp)
-    packed = msgpack.packb((offset_deltas, keys, values, timestamp_deltas, headers))
-    return build_batch(
-        compress(packed, compression),
-        magic=MAGIC_COLUMNS,
-        attributes=compression | (TRANSACTIONAL_BIT if transactional else 0),
-        record_count=len(values),
-        last_offset_delta=len(values) - 1 if last_offset_delta is None else last_offset_delta,
-        base_timestamp=base_timestamp,
-        max_timestamp=latest if max_timestamp is None else max_timestamp,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-    )
+    try:
+        packer = _spare_packers.pop()
+    except IndexError:
+        packer = msgpack.Packer(autoreset=False)
+    packer.pack((offset_deltas, keys, values, timestamp_deltas, headers))
+    with packer.getbuffer() as packed:
+        batch = build_batch(
+            compress(packed, compression),
+            magic=MAGIC_COLUMNS,
+            attributes=compression | (TRANSACTIONAL_BIT if transactional else 0),
+            record_count=len(values),
+            last_offset_delta=len(values) - 1 if last_offset_delta is None else last_offset_delta,
+            base_timestamp=base_timestamp,
+            max_timestamp=latest if max_timestamp is None else max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+        is_kept = len(packed) <= _SPARE_SIZE_MAX
+    if is_kept:
+        packer.reset()
+        _spare_packers.append(packer)
+    return batch
 
 
 def _check_lengths(record_count: int, *columns: Sequence[Any] | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgpack
@@ -248,3 +249,37 @@ def test_records_with_a_byte_changed_are_records_or_a_violation(data: st.DataObj
     at = data.draw(st.integers(HEADER_SIZE, len(original) - 1))
     original[at] ^= data.draw(st.integers(1, 255))
     check_read(original, read_header(original).record_count)
+
+
+# --- the buffer that batches are packed in ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", SPOKEN)
+def test_a_batch_keeps_its_bytes_when_the_next_one_is_packed(compression: Compression) -> None:
+    # Of different sizes, and one that is larger than the buffer that a thread keeps.
+    sizes = (10, 3 << 20, 100_000, 1)
+    batches = [
+        build_data_batch([bytes([65 + at]) * size], base_timestamp=0, compression=compression)
+        for at, size in enumerate(sizes)
+    ]
+    for at, (batch, size) in enumerate(zip(batches, sizes, strict=True)):
+        assert read_columns(batch, read_batch(batch)).values == [bytes([65 + at]) * size]
+
+
+def test_records_that_cannot_be_packed_leave_nothing_for_the_next_batch() -> None:
+    unpacked: Any = [b"first", object()]
+    with pytest.raises(TypeError, match="serialize"):
+        build_data_batch(unpacked, base_timestamp=0, checked=True)
+    batch = build_data_batch([b"v"], base_timestamp=0)
+    assert read_columns(batch, read_batch(batch)).values == [b"v"]
+
+
+def test_threads_pack_at_the_same_time() -> None:
+    def packs(letter: bytes) -> set[bytes]:
+        return {bytes(build_data_batch([letter * 50_000] * 20, base_timestamp=0)) for _ in range(50)}
+
+    letters = [b"a", b"b", b"c"]
+    with ThreadPoolExecutor(len(letters)) as pool:
+        for letter, found in zip(letters, pool.map(packs, letters), strict=True):
+            assert found == packs(letter)
+            assert len(found) == 1

@@ -192,10 +192,10 @@ def test_the_bounds_of_a_replaced_leader_are_in_order_too() -> None:
     state = Partition(KEY, high_watermark=1, log_end_offset=1)
     replaced.node.logs[KEY] = LeaderLog(state, None)
     learned = Durable(partition=KEY, offset=1)
-    judge.durable(replaced, learned, Outcome([], []))
+    judge.durable(replaced, learned, Outcome([], [], []))
     state.high_watermark = 2
     with pytest.raises(Violation, match="high watermark 2, end 1"):
-        judge.durable(replaced, learned, Outcome([], []))
+        judge.durable(replaced, learned, Outcome([], [], []))
 
 
 # --- what readers get ---------------------------------------------------------------------------------------
