@@ -120,7 +120,7 @@ def test_a_bundled_scenario_runs_by_its_name(environment: Path, tmp_path: Path) 
     told = run(
         [str(environment / "bin" / "fencepost"), "run", "zombie_fencing", "--variant", "1"], cwd=tmp_path
     )
-    assert "1 of 1 runs of one scenario met their expectations" in told
+    assert "1 of 1 run of one scenario met the expectations" in told
 
 
 def test_pytest_finds_the_fixtures_of_the_wheel(environment: Path, crowded: Path) -> None:

@@ -170,17 +170,21 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     ),
     _topic_counter("BytesOut", "Bytes of batches that clients read.", lambda each: each.bytes_out),
     _topic_counter(
-        "TotalProduceRequests", "Partitions of Produce requests.", lambda each: each.produce_requests
+        "TotalProduceRequests",
+        "Produce requests, counted once per partition.",
+        lambda each: each.produce_requests,
     ),
     _topic_counter(
         "FailedProduceRequests",
-        "Partitions of Produce requests that got an error.",
+        "Produce requests that got an error, counted once per partition.",
         lambda each: each.failed_produce_requests,
     ),
-    _topic_counter("TotalFetchRequests", "Partitions of Fetch requests.", lambda each: each.fetch_requests),
+    _topic_counter(
+        "TotalFetchRequests", "Fetch requests, counted once per partition.", lambda each: each.fetch_requests
+    ),
     _topic_counter(
         "FailedFetchRequests",
-        "Partitions of Fetch requests that got an error.",
+        "Fetch requests that got an error, counted once per partition.",
         lambda each: each.failed_fetch_requests,
     ),
     MetricRow(
@@ -266,7 +270,8 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     ),
     _gauge(
         "kafka_server_ReplicaManager_PartitionsWithLateTransactionsCount",
-        "Partitions whose oldest transaction outlived transaction.max.timeout.ms.",
+        "Partitions whose oldest open transaction wrote last more than "
+        "transaction.max.timeout.ms plus five minutes ago.",
         lambda scrape: sum(each.is_late for each in scrape.partitions.values()),
     ),
     _gauge(
@@ -306,7 +311,8 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow(
         GaugeMetricFamily,
         "fencepost_build_info",
-        "Always 1; the version, the transaction version, and fixes of Kafka that are switched off.",
+        "Always 1; its labels are the version, the transaction version, and the fixes of Kafka that are "
+        "switched off.",
         ("version", "transaction_version", "switched_off"),
         _build,
     ),

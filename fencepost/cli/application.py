@@ -30,7 +30,7 @@ ROOT = "Kafka-style exactly-once messaging: a broker, a client, and tools that l
 EPILOGUE = """
 Exit codes: 0 success, 1 failure or something found, 2 wrong usage, 3 no broker, 130 Ctrl-C, 143 SIGTERM.
 
-FENCEPOST_BOOTSTRAP_SERVER, ~/.config/fencepost/config.toml and its profiles (--profile NAME, for each
+FENCEPOST_BOOTSTRAP_SERVER, ~/.config/fencepost/config.toml and its profiles (--profile NAME, with any
 command) save typing; `fencepost help cli` describes them.
 """
 
@@ -83,8 +83,8 @@ COMMANDS = (
         """Add faults to a running broker.
 
         A fault is "when POINT do ACTION [until POINT] [every N times] [at most N times]"; `fencepost help
-        faults` lists the points and actions. A client is named by its client id, * is any client, and
-        `broker` is the broker.
+        faults` lists the points and actions. A client is named by its client id, `broker` is the
+        broker, and * is any of them.
         """,
     ),
     (
@@ -92,7 +92,8 @@ COMMANDS = (
         "fencepost.cli.fault:list_faults",
         """List the faults of a broker.
 
-        STRUCK counts how often a fault struck, REACHED how often its point was reached.
+        STRUCK counts how often a fault struck, REACHED how often its point was reached. LASTS says whether
+        its effect has not ended yet, such as a pause.
         """,
     ),
     (
@@ -118,7 +119,7 @@ COMMANDS = (
         "fencepost.cli.topic:describe_topic",
         """Show the settings of a topic, and its partitions with offsets and open transactions.
 
-        LAST-STABLE-OFFSET is where read_committed stops; HIGH-WATERMARK is the end of the log.
+        LAST-STABLE-OFFSET is where read_committed stops; HIGH-WATERMARK is where read_uncommitted stops.
         """,
     ),
     (
@@ -154,7 +155,8 @@ COMMANDS = (
         "fencepost.cli.reset_offsets:reset_offsets",
         """Change the offsets of a group without members.
 
-        It prints the new offsets and commits them only with --execute. An offset outside a log is replaced by
+        The command prints the new offsets, and commits them only with --execute. An offset
+        outside a log is replaced by
         the nearest one inside, as in Kafka. Give the partitions with --topic or --all-topics, and one target:
         --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration or --shift-by.
         """,
@@ -169,9 +171,9 @@ COMMANDS = (
         "fencepost.cli.produce:produce",
         """Write lines of text, JSON, CSV or files as records.
 
-        Each line is a value, or a key and a value separated by a tab. With --format it reads what `fencepost
-        consume` writes in that format. The command reports what it has written even if it fails or Ctrl-C
-        ends it; an open transaction is then aborted.
+        Each line is a value, or a key and a value separated by a tab. With --format the command reads what
+        `fencepost consume` writes in that format. The command reports what it has written even if it
+        fails or Ctrl-C ends it; an open transaction is then aborted.
         """,
     ),
     (
@@ -208,8 +210,8 @@ COMMANDS = (
         "fencepost.cli.transactions:find_late",
         """Show partitions whose oldest open transaction is past the maximum timeout.
 
-        Their number is Kafka's metric PartitionsWithLateTransactionsCount. It is above 0 when transactions
-        hang, or when coordinators are too slow to end them.
+        Their number is Kafka's metric PartitionsWithLateTransactionsCount. The metric is above 0 when
+        transactions hang, or when coordinators are slow to end them.
         """,
     ),
     (
@@ -239,9 +241,10 @@ COMMANDS = (
         "fencepost.cli.check:check",
         """Check every file of a data directory. The broker must be stopped.
 
-        It verifies the batches and sequences of each log, and compares indexes, snapshots and manifests with
-        the log, and the transaction log with the markers. A problem is a broken guarantee (exit code 1). A
-        note is a leftover that the next start repairs, or a change that an administrator made.
+        The check verifies the batches and sequences of each log, and compares indexes, snapshots and
+        manifests with the log, and the transaction log with the markers. A problem is a broken guarantee
+        (exit code 1). A note is a leftover that the next start repairs, or a change that an administrator
+        made.
         """,
     ),
     (
@@ -249,7 +252,7 @@ COMMANDS = (
         "fencepost.cli.audit:audit",
         """Look for broken promises in the logs, with Spark. The broker may be running or stopped.
 
-        It finds duplicates and gaps in sequences, data of fenced epochs, markers that contradict the
+        The audit finds duplicates and gaps in sequences, data of fenced epochs, markers that contradict the
         coordinator or each other, transactions that hang or are overdue, a last stable offset that does not
         move, and damage. With --acks it also finds acknowledged records that are missing; with --input,
         --output and --by it compares the input topic of an application with its output topic. The exit code
@@ -318,7 +321,7 @@ COMMANDS = (
     (
         "lab",
         "fencepost.cli.lab:lab",
-        """Serve a web page to watch runs, step through them and break them.
+        """Serve a web page on which to watch runs, step through them and add faults to them.
 
         The page has the bundled scenarios with their lessons, and an editor for others. A click on a message,
         a node or a client adds a fault, and the scenario runs again.

@@ -70,7 +70,7 @@ def prove(directory: Path | None) -> None:
     except OSError as problem:
         raise CommandFailed(
             f"cannot make the directory {directory}: {problem.strerror}",
-            then="give a directory with --output",
+            then="give another directory with --output",
             code=WRONG_USAGE,
         ) from None
 

@@ -51,20 +51,20 @@ def audit(
     more
         Other log directories of the same Kafka cluster.
     acks
-        JSON lines with topic, partition, offset and perhaps key of records that were acknowledged.
+        File of JSON lines, one for each acknowledged record: topic, partition, offset, and optionally key.
     source
         The input topic of an application. Needs --output and --by.
     target
         The topic to which the application writes its results.
     by
         A Spark SQL expression over key and value (strings) and headers: what a record and its result have in
-        common, such as `value:id` or `key`.
+        common, such as `key` or `get_json_object(value, '$.id')`.
     master
-        Where Spark runs.
+        The Spark master URL.
     """
     comparison = _comparison(source, target, by)
     if acks is not None and not acks.is_file():
-        raise CommandFailed(f"{acks} is not a file", then="check the path", code=WRONG_USAGE)
+        raise CommandFailed(f"--acks {acks} is not a file", then="check the path", code=WRONG_USAGE)
     require_spark()
     from pyspark.errors import PySparkException
 
@@ -91,7 +91,7 @@ def _comparison(source: str | None, target: str | None, by: str | None) -> tuple
     given = [name for name, value in named.items() if value]
     if given:
         raise CommandFailed(
-            f"{given[0]} is given, but --input, --output and --by only work together",
+            f"{given[0]} is given, but --input, --output and --by must be given together",
             then="for example: fencepost audit ./data --input orders --output totals --by key",
             code=WRONG_USAGE,
         )

@@ -28,7 +28,7 @@ PROFILE: Final = "profile"
 ENVIRONMENT: Final = "env"
 """Where cyclopts says that a value of a variable comes from."""
 PROFILE_VARIABLE: Final = "FENCEPOST_PROFILE"
-THEN: Final = "`fencepost help cli` shows a configuration file; FENCEPOST_CONFIG names the file to read"
+THEN: Final = "`fencepost help cli` shows a configuration file; the variable FENCEPOST_CONFIG names another"
 
 
 @attrs.frozen
@@ -69,8 +69,8 @@ class ConfigFile:
                 raise _wrong(f"{path}: [{key}] is not a command")
             if not is_table and words not in SHARED:
                 raise _wrong(
-                    f"{path}: unknown key {key}: it is neither {' nor '.join(SHARED)}, "
-                    "nor in a command's table"
+                    f"{path}: unknown key {key}: outside the tables of commands, only "
+                    f"{' and '.join(SHARED)} are allowed"
                 )
 
 
@@ -99,12 +99,12 @@ def _wrong(what: str, then: str = "") -> CommandFailed:
 def _profiles_in(path: Path, found: object) -> dict[str, dict[str, Any]]:
     """The profiles, by name."""
     if not isinstance(found, dict):
-        raise _wrong(f"{path}: {PROFILE} is not a table; a profile is [{PROFILE}.NAME]")
+        raise _wrong(f"{path}: {PROFILE} is a value; a profile is a table, [{PROFILE}.NAME]")
     profiles = cast("dict[str, Any]", found)
     for name, profile in profiles.items():
         if not isinstance(profile, dict):
             raise _wrong(
-                f"{path}: the key {PROFILE}.{name} is not in a profile; a profile is [{PROFILE}.NAME]"
+                f"{path}: {PROFILE}.{name} is a value, not a profile; a profile is a table, [{PROFILE}.NAME]"
             )
     return profiles
 

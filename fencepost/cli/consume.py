@@ -74,7 +74,8 @@ class OutputOptions:
         Parameter(
             ("--format", "-f"),
             help="text: each line is a value, or a key and a value separated by a tab. jsonl: a JSON object "
-            "per line, as --json. csv: a row of column names, then a record per row. Or a format string: "
+            "per line, as with --json. csv: a row of column names, then a record per row. Or a format "
+            "string: "
             r"%t topic, %p partition, %o offset, %k key, %s value, %h headers, %T timestamp in ms, %d date, "
             r"\n, \t.",
         ),
@@ -87,7 +88,7 @@ class OutputOptions:
         ),
     ] = None
     null: Annotated[
-        str | None, Parameter(help=f"The text that stands for null in text and CSV. [default: {NULL}]")
+        str | None, Parameter(help=f"Text for null in --format text and csv. [default: {NULL}]")
     ] = None
     base64: Annotated[bool, Parameter(negative="", help="Print keys and values in base64.")] = False
     places: Annotated[
@@ -97,8 +98,8 @@ class OutputOptions:
     def as_json(self) -> OutputOptions:
         """These options with --json."""
         if self.format not in ("text", "jsonl"):
-            what = f"--json and --format {self.format} are two formats"
-            raise CommandFailed(what, then="leave out one", code=WRONG_USAGE)
+            what = f"--json and --format {self.format} ask for different formats"
+            raise CommandFailed(what, then="leave out one of them", code=WRONG_USAGE)
         return attrs.evolve(self, format="jsonl")
 
     def check(self) -> None:
@@ -126,7 +127,8 @@ class OutputOptions:
                 data = to_bytes(record)
             except BadRecord as problem:
                 where = f"{record.topic}-{record.partition} offset {record.offset}"
-                raise CommandFailed(f"{where}: {problem}", then="--format jsonl can hold it") from problem
+                then = "--format jsonl can print this record"
+                raise CommandFailed(f"{where}: {problem}", then=then) from problem
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
 
@@ -195,7 +197,7 @@ def consume(
     max_
         Stop after this number of records.
     follow
-        Wait for new records at the end.
+        At the end, wait for new records instead of stopping.
     """
     plan = _Plan(
         topic=topic,
@@ -236,7 +238,9 @@ class _Plan:
         """CommandFailed if options contradict each other."""
         if self.follow and is_until_given:
             raise CommandFailed(
-                "--follow never stops, so --until has no meaning", then="leave out one", code=WRONG_USAGE
+                "--follow never stops, so --until has no meaning",
+                then="leave out one of them",
+                code=WRONG_USAGE,
             )
         if self.group is None:
             return
@@ -249,7 +253,7 @@ class _Plan:
         if is_from_given and self.start.kind not in (Kind.EARLIEST, Kind.LATEST):
             raise CommandFailed(
                 f"--from {self.start.text} has no meaning with --group: the offsets of the group decide",
-                then="give earliest or latest, for partitions where the group has no offset",
+                then="give earliest or latest: it applies to partitions for which the group has no offset",
                 code=WRONG_USAGE,
             )
 
@@ -278,7 +282,7 @@ class _Plan:
             is_whole = reader.show(reader.of_group(self.group, ends), write, self.records_max)
         if is_whole and (behind := waiting(has, parts)) and self.until.kind is Kind.LATEST:
             complain(
-                f"offsets hidden by an open transaction: {behind}",
+                f"an open transaction hides offsets from read_committed: {behind}",
                 then="--isolation read_uncommitted shows them; `fencepost transactions describe-producers` "
                 "shows the transaction",
             )
@@ -323,8 +327,8 @@ class _PollingReader:
             polls = 0 if parts else polls + 1
             if polls == self.polls_max:
                 raise CommandFailed(
-                    f"the group {group} assigned no partition to this member within {ANSWER_MS // 1000} s",
-                    then="`fencepost group describe` shows its members",
+                    f"this member of group {group} got no partition within {ANSWER_MS // 1000} s",
+                    then=f"`fencepost group describe {group}` shows the members; each partition has only one",
                 )
 
     def _poll(self, retries: Retries, ends: Offsets | None) -> list[Record]:
@@ -348,7 +352,7 @@ class _PollingReader:
             if now < ends[part] and self.consumer.position(part) >= now:
                 raise CommandFailed(
                     f"{part} ended at offset {ends[part]} when this command began, and ends at {now} now: "
-                    "its broker has lost records that were not synced, or the topic was created again",
+                    "the broker lost records that were not synced, or the topic was deleted and created anew",
                     then="the records printed are all that is left; `fencepost help trust` describes --sync",
                 )
 

@@ -52,8 +52,8 @@ def _watch(producer: Producer, is_over: Event) -> None:
 
 def _why(error: ErrorCode) -> str:
     if error is NO_ERROR:
-        return "the broker does not answer. Waiting; Ctrl-C gives up"
-    return f"{error.meaning} ({error.name}). Retrying; Ctrl-C gives up"
+        return "the broker does not answer. Waiting; press Ctrl-C to give up"
+    return f"{error.meaning} ({error.name}). Retrying; press Ctrl-C to give up"
 
 
 def _tell(line: str) -> None:

@@ -48,7 +48,7 @@ def demo(
     broken
         Turn off one protection, to show the damage that it prevents.
     follow
-        Let a lab follow the broker: the command that shows the pipeline live is printed at the beginning.
+        Let `fencepost lab` follow the broker; the command to start it is printed at the beginning.
     """
     import trio
 
@@ -62,7 +62,7 @@ def demo(
         plan = draw_plan(seed=seed, flights=flights, kills=kills, sync=sync)
     except TooManyKills as problem:
         raise CommandFailed(
-            str(problem), then="ask for fewer kills or more flights", code=WRONG_USAGE
+            str(problem), then="give a smaller --kills or a larger --flights", code=WRONG_USAGE
         ) from problem
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise CommandFailed(

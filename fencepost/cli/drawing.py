@@ -55,28 +55,28 @@ class DrawOptions:
         int | None,
         Parameter(
             validator=validators.Number(gte=WIDTH_MIN),
-            help="Columns of the table. [default: COLUMNS, or the width of the terminal]",
+            help="Width of the table in characters. [default: COLUMNS, or the width of the terminal]",
         ),
     ] = None
     ascii: Annotated[bool, _Flag, Parameter(help="Write the table with ASCII characters only.")] = False
     slide: Annotated[
-        bool, _Flag, Parameter(help="Draw slides of 16:9 with large type, as many as the run needs.")
+        bool, _Flag, Parameter(help="Draw 16:9 slides with large type, as many as the run needs.")
     ] = False
     scale: Annotated[
         float, Parameter(validator=validators.Number(gte=0.1, lte=10), help="Size of the pictures.")
     ] = 1.0
     since: Annotated[
         str,
-        Parameter("--from", show_default=False, help="First step to show: a message by its number, or a time"
+        Parameter("--from", show_default=False, help="First step to show: the number of a message, or a time"
                   " such as 3.8ms."),
     ] = ""  # fmt: skip
     until: Annotated[
-        str, Parameter(show_default=False, help="Last step to show. Later ones have not happened yet.")
+        str, Parameter(show_default=False, help="Last step to show, as if the run had ended there.")
     ] = ""
     only: Annotated[
         str,
         Parameter(
-            show_default=False, help='Lanes to show, as named at their heads: "p,node 1,txn app,log t-0".'
+            show_default=False, help='Lanes (columns) to show, by their names: "p,node 1,txn app,log t-0".'
         ),
     ] = ""
 

@@ -121,7 +121,7 @@ def check_topics(path: Path, topics: tuple[str, ...]) -> None:
                 f"{path} has no topic {topic}",
                 then=f"its topics are {', '.join(sorted(present))}"
                 if present
-                else "--topic works with data directories only",
+                else "--topic needs a data directory; leave it out for a single file or partition",
             )
 
 
@@ -166,8 +166,8 @@ def check_agreement(path: Path, *, as_json: bool) -> int:
     """Prints whether the transaction log and the markers of a data directory agree."""
     if path.is_file() or partition_of(path.resolve()):
         raise CommandFailed(
-            "--check needs a whole data directory",
-            then=f"without --check: fencepost dump {path}",
+            f"--check needs a whole data directory, and {path} is only a part of one",
+            then=f"give the data directory, or leave out --check: fencepost dump {path}",
             code=WRONG_USAGE,
         )
     found = contradictions(path)
@@ -527,7 +527,7 @@ def snapshot(fact: AnyFact) -> str:
     first_offset = fact["first_offset"]
     state = "no open transaction" if first_offset < 0 else f"transaction open since {first_offset}"
     return (
-        f"{fact['at']:>15}  {producer(fact)}: last sequence {fact['last_sequence']} at "
+        f"{fact['at']:>15}  {producer(fact)}: last sequence {fact['last_sequence']} at offset "
         f"{fact['last_offset']}, "
         f"coordinator epoch {fact['coordinator_epoch']}, {state}"
     )

@@ -29,11 +29,11 @@ WRONG_USAGE: Final = 2
 NO_BROKER: Final = 3
 INTERRUPTED: Final = 128 + signal.SIGINT  # as shells report Ctrl-C
 EXIT_CODES: Final = {
-    OK: "Success; a command that searches found nothing.",
+    OK: "Success, or a command that searches found nothing.",
     FAILED: "The broker or the data refused: a topic, partition, group or record does not exist, a line of "
     "the input is not a record, a limit is reached, a disk is full. Or a search found something: "
     "`find-hanging`, `late`, `check`, `audit`, `dump --check`, `repair` without --write, `status`, `run`, "
-    "`fuzz`, `explore`.",
+    "`fuzz`, `explore`. Or `fault wait` gave up before a fault struck.",
     WRONG_USAGE: "The command line, a configuration file or a scenario is wrong: an unknown option, an "
     "invalid value, a file that does not exist. Nothing was done.",
     NO_BROKER: "No broker answers at the address, or it refuses the login.",
@@ -54,7 +54,7 @@ ADVICE: Final = {
     ErrorCode.INVALID_RECORD: "a record of a compacted topic needs a key (`fencepost help compaction`)",
     ErrorCode.INVALID_CONFIG: "`fencepost help compaction` lists the settings of a topic",
     ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction of this id is still ending; try again",
-    ErrorCode.KAFKA_STORAGE_ERROR: "see the broker's log; `fencepost check DIR` finds damaged files",
+    ErrorCode.KAFKA_STORAGE_ERROR: "see the broker's log; stop the broker, then run `fencepost check DIR`",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a topic name has up to 249 ASCII letters, digits, '.', '_' and '-'",
 }
 
@@ -82,6 +82,11 @@ class Stopped(BaseException):
 BAD_PATH: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 Ended = (KeyboardInterrupt, Stopped)
 """How a user ends a running command: Ctrl-C or SIGTERM."""
+
+
+START_A_BROKER: Final = (
+    "start a broker with `fencepost serve DIR`, or give the address of a running one with --bootstrap-server"
+)
 
 
 def code_of(ended: BaseException) -> int:
@@ -119,7 +124,7 @@ def report(problem: Exception) -> int:
             what, then = REQUEST_NAME.sub("", problem.because), ADVICE.get(problem.error, "")
         case ConnectionError():
             what, code = str(problem), NO_BROKER
-            then = "start a broker with `fencepost serve DIR`, or give its address with --bootstrap-server"
+            then = START_A_BROKER
         case NotADataDirectory():
             what, code = str(problem), WRONG_USAGE
         case OSError() if problem.filename is not None:

@@ -53,8 +53,8 @@ def explore(
     transactions
         Number of transactions of each producer.
     retries
-        How often each producer may give up a connection. Requests that it sent there can still arrive at any
-        time.
+        How often each producer may give up a connection. Requests that it sent on that connection can still
+        arrive at any time.
     transaction_version
         Transaction protocol: 0 is KIP-98, 1 is the same with another format of the transaction log, 2 is
         KIP-890 with an epoch per transaction.
@@ -70,11 +70,11 @@ def explore(
     max_states
         Stop the search after this number of states.
     for_
-        Stop the search after this time, such as 10m. A search that stops before it checked all states proves
+        Stop the search after this time, such as 10m. If it stops before it has checked all states, it proves
         nothing, and the exit code is 1.
     output
-        Directory for the files of a violation: a scenario for `fencepost run`, if one can show it, the
-        page, the drawing, the table and JSON.
+        Directory for the files of a violation: page, drawing, table and JSON, and, if a scenario can show it,
+        a scenario for `fencepost run`.
     junit
         Write a report in JUnit's XML format to this file.
     """
@@ -219,6 +219,6 @@ def _save(directory: Path, explored: Explored, document: RunDocument) -> None:
     written = save(directory, failure)
     print(files_in(directory, written))
     if scenario is None:
-        print("  No scenario: the trace needs an order of messages that no fault of a scenario causes.")
+        print("  No scenario: no fault of a scenario can cause the order of messages in this trace.")
     else:
         print(f"  replay: fencepost run {written[0]}")

@@ -39,7 +39,7 @@ def export(
         The data directory of `fencepost serve`, or a log directory of Apache Kafka: a path, or a URI of an
         object store or HDFS (`s3://bucket/data`).
     target
-        The local directory for the files; it is created, and later exports add to it.
+        The local directory for the files; created if missing. Later exports add to it.
     more
         Other log directories of the same Kafka cluster.
     to
@@ -49,7 +49,7 @@ def export(
     accept_loss
         Continue at the log start if records were deleted before their export; the manifest names the gap.
     master
-        Where Spark runs.
+        The Spark master URL.
     """
     del to  # there is one
     require_spark()
@@ -68,7 +68,7 @@ def export(
                 accepts_loss=accept_loss,
             )
     except RecordsDeleted as problem:
-        raise CommandFailed(str(problem), then="--accept-loss exports the records that exist") from problem
+        raise CommandFailed(str(problem), then="add --accept-loss to export what still exists") from problem
     except PySparkException as problem:
         raise CommandFailed(reason_of(problem)) from problem
     report(target, exported, as_json=as_json)

@@ -51,10 +51,11 @@ class WorldOptions:
         Parameter(
             help="What happens in each simulated world. transactions: clients write and copy with "
             "transactional ids. groups: the members of a consumer group process a topic. power: like "
-            "transactions, with --sync commit or all, and nodes lose power. damage: like transactions, and "
+            "transactions, with synced commits or writes, and nodes "
+            "lose power. damage: like transactions, and "
             "disks damage synced data. requests: like transactions, and one more client sends extreme "
             "values. compaction: clients read and write a compacted topic while it is cleaned, and nodes die "
-            "in cleanings. One seed draws a different world in each workload."
+            "during cleanings. The same seed draws a different world in each workload."
         ),
     ] = "transactions"
     transaction_version: Annotated[
@@ -75,7 +76,8 @@ class WorldOptions:
         WithoutFixes,
         Parameter(
             show_default=False,
-            help="Switch off one of Kafka's later fixes, by its name: `fencepost help fidelity`. Repeatable.",
+            help="Switch off one of Kafka's later fixes, by its name in `fencepost help fidelity`. "
+            "Repeatable.",
         ),
     ] = ()
     broken: Annotated[

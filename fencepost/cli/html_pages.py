@@ -105,7 +105,7 @@ def changes_of(texts: Sequence[str]) -> dict[str, Any]:
         changes[key] = None if read is None else read(value)
         if changes[key] is None:
             raise CommandFailed(
-                f"--beside {text!r} does not say what to change", then=f"give {EXAMPLES}", code=WRONG_USAGE
+                f"--beside {text!r} is not a valid change", then=f"give {EXAMPLES}", code=WRONG_USAGE
             )
     return changes
 

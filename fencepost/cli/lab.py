@@ -46,20 +46,20 @@ def lab(
         int, Parameter(metavar="MIB", validator=validators.Number(gte=MEMORY_MIN))
     ] = 1024,
 ) -> int:
-    """Serve a page on which to watch runs, step through them and break them.
+    """Serve a page on which to watch runs, step through them and add faults to them.
 
     Parameters
     ----------
     broker
-        Follow this broker, which `fencepost serve --follow` has started, instead of playing scenarios.
+        Follow this broker, which `fencepost serve --follow` has started, instead of running scenarios.
     port
         TCP port on the loopback interface; 0 takes any free port.
     browser
         Open the page in a browser.
     time_limit
-        How long one run may take, such as 30s, before it is stopped.
+        How long one run may take before it is stopped, such as 30s.
     memory_limit
-        How much memory the process that plays runs may take, in MiB.
+        How much memory the process that simulates the runs may use, in MiB.
     """
     for package in ("starlette", "hypercorn"):
         if find_spec(package) is None:
@@ -94,6 +94,6 @@ def lab(
         trio.run(serve_lab, settings, ready)
     except PortInUse as problem:
         raise CommandFailed(
-            str(problem), then="stop what listens there, or give another port: --port 0 takes any free one"
+            str(problem), then="stop the program that listens there, or give another port (0: any free one)"
         ) from None
     return OK

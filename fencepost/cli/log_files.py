@@ -108,7 +108,7 @@ def check_is_log(path: Path) -> None:
     if not path.exists():
         raise CommandFailed(
             f"no such file or directory: {path}",
-            then="give a data directory, a partition directory, or one file",
+            then="give an existing data directory, partition directory or log file",
             code=WRONG_USAGE,
         )
     if path.is_dir() and not holds_log(path):

@@ -28,7 +28,7 @@ Bootstrap = Annotated[
     Parameter(
         ("--bootstrap-server", "-b"),
         env_var="FENCEPOST_BOOTSTRAP_SERVER",
-        help="Address of the broker, as host:port; several brokers are separated by commas.",
+        help="Address of the broker as host:port, or of several brokers, separated by commas.",
     ),
 ]
 CommandConfig = Annotated[
@@ -91,7 +91,8 @@ def reach(bootstrap: str) -> str:
     reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
     raise CommandFailed(
         f"no broker listens on {reasons}",
-        then="start one with `fencepost serve DIR`, or give its address with --bootstrap-server",
+        then="start one with `fencepost serve DIR`, or give the address of a running one with "
+        "--bootstrap-server",
         code=NO_BROKER,
     )
 

@@ -113,10 +113,10 @@ def _starts_at_offset(offset: int, has: OffsetRange) -> Offsets:
             then="`fencepost topic describe` shows where the logs start and end",
         )
     if outside:
-        complain(f"nothing from offset {offset} on in some partitions: {_listed(outside, 'ends at')}")
+        complain(f"partitions that end before offset {offset} are not read: {_listed(outside, 'ends at')}")
     later = {part: start for part, start in has.starts.items() if offset < start}
     if later and offset > 0:
-        complain(f"the records from offset {offset} on were deleted: {_listed(later, 'starts at')}")
+        complain(f"offset {offset} was deleted; reading from the log start: {_listed(later, 'starts at')}")
     return {part: max(offset, start) for part, start in has.starts.items() if part not in outside}
 
 

@@ -100,7 +100,7 @@ class InputOptions:
         Parameter(help=rf"The text that stands for null. A null value is a tombstone. [default: {NULL}]"),
     ] = None
     base64: Annotated[
-        bool | None, Parameter(negative="", help="Keys and values of lines and CSV are written in base64.")
+        bool | None, Parameter(negative="", help="Decode keys and values of lines and CSV from base64.")
     ] = None
 
     def dialect(self) -> TextDialect:
@@ -110,10 +110,14 @@ class InputOptions:
             if (option := name.replace("_", "-")) not in TAKES[self.format]:
                 takes = ", ".join(f"--{each}" for each in TAKES[self.format]) or "none of these options"
                 what = f"--{option} does not apply to --format {self.format}"
-                raise CommandFailed(what, then=f"it takes {takes}", code=WRONG_USAGE)
+                raise CommandFailed(what, then=f"this format takes {takes}", code=WRONG_USAGE)
         separator = "," if self.format == "csv" else "\t"
         if self.format == "csv" and len(given.get("separator", separator)) != 1:
-            raise CommandFailed("--separator of CSV must be one character", code=WRONG_USAGE)
+            raise CommandFailed(
+                "with --format csv, --separator must be one character",
+                then="for example --separator ';'",
+                code=WRONG_USAGE,
+            )
         chosen: dict[str, Any] = {"separator": separator, **given}
         return TextDialect(**chosen)
 
@@ -125,18 +129,16 @@ class RecordOptions:
 
     partition: Annotated[
         InPartition | None,
-        Parameter(help="Write to this partition. By default the record names it, or its key decides."),
+        Parameter(help="Write to this partition. By default the input names it, or the key decides."),
     ] = None
     repartition: Annotated[
         bool, Parameter(negative="", help="Ignore the partitions in JSON and CSV, so that the keys decide.")
     ] = False
-    key: Annotated[str | None, Parameter(("--key", "-k"), help="The key of each record without a key.")] = (
-        None
-    )
+    key: Annotated[str | None, Parameter(("--key", "-k"), help="The key for records that have none.")] = None
     header: Annotated[
         tuple[str, ...],
         Parameter(
-            ("--header", "-H"), help="Add a header, name=value, after those of each record. Repeatable."
+            ("--header", "-H"), help="Add the header name=value to each record, after its own. Repeatable."
         ),
     ] = ()
 
@@ -150,7 +152,11 @@ class RecordOptions:
     def _header(self, text: str) -> tuple[str, bytes]:
         name, sign, value = text.partition("=")
         if not (name and sign):
-            raise CommandFailed(f"--header {text} is not name=value", code=WRONG_USAGE)
+            raise CommandFailed(
+                f"--header {text} is not name=value",
+                then="for example --header source=till-1",
+                code=WRONG_USAGE,
+            )
         return name, value.encode()
 
     def _applied(self, record: Outgoing, headers: list[tuple[str, bytes]]) -> Outgoing:
@@ -287,7 +293,7 @@ def _check_transactions(transactional_id: str | None, count: int | None) -> None
     if transactional_id == "":
         raise CommandFailed(
             "--transactional-id must not be empty",
-            then="give this producer a name, or leave the option out to write without transactions",
+            then="give this producer an id, or leave the option out to write without transactions",
             code=WRONG_USAGE,
         )
     if count is not None and transactional_id is None:

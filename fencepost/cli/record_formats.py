@@ -76,7 +76,7 @@ class TextDialect:
         except UnicodeDecodeError as problem:
             raise BadRecord(f"the {name} is not UTF-8: --base64 shows its bytes") from problem
         if data is not None and text == self.null:
-            raise BadRecord(f"the {name} is {text}, which stands for null: give another text with --null")
+            raise BadRecord(f"the {name} is {text}, which stands for null: choose another --null")
         return text
 
 
@@ -84,7 +84,7 @@ def _from_base64(text: bytes | str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except ValueError as problem:
-        raise BadRecord(f"not base64: {problem}") from problem
+        raise BadRecord(f"a key or value is not base64: {problem}") from problem
 
 
 # --- out ----------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def read_csv(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoing]
         is_document = _check_columns(names, dialect)
         for row in rows:
             if len(row) != len(names):
-                raise BadRecord(f"a row of {len(row)} cells under {len(names)} column names")
+                raise BadRecord(f"the row has {len(row)} cells, but there are {len(names)} column names")
             cells = dict(zip(names, row, strict=True))
             yield _csv_document(cells, dialect) if is_document else _csv_record(cells, dialect)
     except csv.Error as problem:
@@ -245,9 +245,9 @@ def _check_columns(names: list[str], dialect: TextDialect) -> bool:
     given = [name for name in (dialect.key_column, dialect.value_column) if name is not None]
     for name in given:
         if name not in names:
-            raise BadRecord(f"there is no column {name}; the columns are {', '.join(names)}")
+            raise BadRecord(f"there is no column {name!r}; the columns are {', '.join(names)}")
     if not given and "value" not in names:
-        what = f"there is no column value; the columns are {', '.join(names)}"
+        what = f"there is no column 'value'; the columns are {', '.join(names)}"
         raise BadRecord(f"{what}. Say which column is the key: --key-column NAME")
     if not given:
         _check_fields(names)
@@ -284,7 +284,7 @@ def _document(fields: dict[str, Any], dialect: TextDialect, whole: bytes) -> Out
 
     def field(name: str) -> bytes | None:
         if name not in fields:
-            raise BadRecord(f"there is no field {name}; the fields are {', '.join(fields)}")
+            raise BadRecord(f"there is no field {name!r}; the fields are {', '.join(fields)}")
         content = fields[name]
         if content is None or isinstance(content, str):
             return None if content is None else _encoded(name, content)
@@ -297,7 +297,7 @@ def _document(fields: dict[str, Any], dialect: TextDialect, whole: bytes) -> Out
 def _record(fields: dict[str, Any]) -> Outgoing:
     _check_fields(fields)
     if "value" not in fields:
-        raise BadRecord("there is no value; null writes a tombstone")
+        raise BadRecord("the object has no field 'value'; for a tombstone, give it as null")
     return Outgoing(
         _bytes("key", fields.get("key")),
         _bytes("value", fields["value"]),
@@ -311,7 +311,7 @@ def _check_fields(names: Iterable[str]) -> None:
     if unknown := [name for name in names if name not in FIELDS]:
         raise BadRecord(
             f"unknown field {unknown[0]}: a record has {', '.join(FIELDS)}. "
-            "If this is a document, say which field is the key: --key-column NAME"
+            "If each object is itself a value, say which field is its key: --key-column NAME"
         )
 
 

@@ -78,7 +78,7 @@ def _check_adopted(plan: Plan, topics: tuple[str, ...]) -> None:
         if topic not in plan.adopted:
             raise CommandFailed(
                 f"--adopt {topic}: the metadata still has this topic, or there is no directory {topic}-0",
-                then=f"rename directories that were set aside first, for example {topic}-0~1 to {topic}-0",
+                then=f"first rename the directories set aside, for example {topic}-0~1 to {topic}-0",
                 code=WRONG_USAGE,
             )
 

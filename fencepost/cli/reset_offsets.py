@@ -123,16 +123,18 @@ def reset_offsets(
     to_datetime
         The first record since a date such as 2026-11-23T16:00:00, in UTC unless it has a time zone.
     by_duration
-        The first record that is younger than this, such as 1h30m, or PT1H30M as in Kafka.
+        The first record that is at most this old, such as 1h30m, or PT1H30M as in Kafka.
     shift_by
         This many offsets after the committed one; before it if negative.
     execute
         Commit the new offsets.
     dry_run
-        Only print them: the default.
+        Only print the new offsets. This is the default.
     """
     if execute and dry_run:
-        raise CommandFailed("give --execute or --dry-run, not both", code=WRONG_USAGE)
+        raise CommandFailed(
+            "--execute and --dry-run contradict each other", then="leave out one of them", code=WRONG_USAGE
+        )
     goal = _goal(
         {
             "--to-earliest": 0 if to_earliest else None,
@@ -167,7 +169,7 @@ def _goal(options: Mapping[str, int | None]) -> Goal:
     if len(given) != 1:
         what = "none" if not given else " and ".join(goal.option for goal in given)
         raise CommandFailed(
-            f"reset-offsets needs exactly one target, and got {what}",
+            f"reset-offsets needs exactly one target, but got {what}",
             then=f"give one of {', '.join(options)}",
             code=WRONG_USAGE,
         )
@@ -178,7 +180,7 @@ def _check_members(admin: Admin, name: str) -> None:
     state = admin.describe_consumer_group(name).state
     if state not in NO_MEMBERS:
         raise CommandFailed(
-            f"group {name!r} is {state.title}: it has members, which would overwrite new offsets",
+            f"group {name!r} has members (state {state.title}), which would overwrite the new offsets",
             then=ADVICE[ErrorCode.NON_EMPTY_GROUP],
         )
 
@@ -212,7 +214,7 @@ def _within(wanted: int, start: int, end: int, where: TopicPartition) -> int:
     nearest = min(max(wanted, start), end)
     if nearest != wanted:
         what = "is before the start" if wanted < start else "is after the end"
-        complain(f"offset {wanted} {what} of {where}; taking {nearest}")
+        complain(f"offset {wanted} {what} of {where}; using offset {nearest} instead")
     return nearest
 
 
@@ -220,6 +222,6 @@ def _committed(current: Mapping[TopicPartition, int], where: TopicPartition) -> 
     if where not in current:
         raise CommandFailed(
             f"--shift-by: the group has no committed offset for {where}",
-            then="give --to-earliest, --to-latest or --to-offset for it",
+            then="for this partition, run it with --partition and --to-earliest, --to-latest or --to-offset",
         )
     return current[where]

@@ -56,7 +56,7 @@ def run(
     scenarios
         Names of bundled scenarios, scenario files, or directories of them. [default: all bundled scenarios]
     list_
-        List the scenarios and do not run them; of one or two, list the variants.
+        List the scenarios without running them. If one or two are given, list their variants.
     variant
         Run only this variant: its number, or a part of its title.
     output
@@ -69,10 +69,10 @@ def run(
         Print the expectations, the points reached and the faults of every run. This is the default for one or
         two scenarios without --until, and for runs that fail.
     step
-        Walk through the runs in this terminal, step by step, with logs, states and reasons beside them. The
-        key ? shows the keys.
+        Walk through the runs in this terminal, step by step, with logs, states and reasons beside them.
+        Press ? for the list of keys.
     beside
-        Show, on the page of --html, the same run with this setting changed at the right side:
+        On the right side of the --html page, show the same run with this setting changed:
         transaction_version=0, partition_verification=false, broken=dedup or without_fixes=NAME. Repeatable.
     """
     from fencepost.cli import artefacts
@@ -257,11 +257,11 @@ class _Told:
             print(f"{styled('FAIL', RED)}  {result.name}: {result.problems[0]}")
         count = "one scenario" if scenarios == 1 else f"{scenarios} scenarios"
         print(
-            f"{summary['passed']} of {self.runs} runs of {count} met their expectations, in "
+            f"{summary['passed']} of {counted(self.runs, 'run')} of {count} met the expectations, in "
             f"{summary['seconds']} s"
         )
         if self.left:
-            print(f"--for ended before {self.left} of {counted(wanted, 'run')} began.")
+            print(f"The time limit of --for ended before {self.left} of {counted(wanted, 'run')} began.")
 
 
 def _list(stories: list[list[Chosen]], *, as_json: bool) -> None:

@@ -31,7 +31,9 @@ def _in_directory(directory: Path) -> list[Path]:
     found = sorted(directory.rglob("*.toml"))
     if not found:
         raise CommandFailed(
-            f"{directory} has no scenario in it", then="a scenario is a *.toml file", code=WRONG_USAGE
+            f"{directory} has no scenario in it",
+            then="give a directory with scenarios, which are *.toml files",
+            code=WRONG_USAGE,
         )
     for path in found:
         try:

@@ -45,7 +45,7 @@ SET_OTHERWISE = {
     "advertised.listeners": "give --advertised-listener",
     "listeners": "give --host and --port",
     "log.dirs": "give the data directory",
-    "node.id": "the only broker of a cluster is node 1",
+    "node.id": "leave it out: the broker is always node 1",
     "transaction.partition.verification.enable": "give --no-partition-verification",
 }
 """Settings of Kafka that have another place here."""
@@ -105,12 +105,12 @@ def serve(
     tls_key
         PEM file with the private key of that certificate.
     tls_client_ca
-        PEM file with authorities: each client must present a certificate that one of them signed.
+        PEM file with certificate authorities: each client must present a certificate that one of them signed.
     users
         User file, written by `fencepost user add`: clients must log in (SASL PLAIN or SCRAM-SHA-256).
     acls
-        TOML file with the rights of users (`fencepost help access`). Without it, everyone who may connect
-        may do everything.
+        TOML file with the ACLs: the rights of users (`fencepost help access`). Without it, everyone who may
+        connect may do everything.
     override
         A setting of the broker as NAME=VALUE, under its name in Kafka, such as
         group.initial.rebalance.delay.ms=0. `fencepost help clients` lists them. Repeatable.
@@ -130,15 +130,15 @@ def serve(
         For example "when node 1 sends Produce reply #3 do drop", or
         "when coordinator of app appends PREPARE_COMMIT do pause node 1".
     follow
-        Keep the last 20,000 steps in memory for `fencepost lab --broker`, which shows what happens while it
-        happens. Followers see values of records, so they must be on this machine, or have ACLs that allow
+        Keep the last 20,000 steps in memory for `fencepost lab --broker`, which shows live what the broker
+        does. Followers see values of records, so they must be on this machine, or have ACLs that allow
         ClusterAction on the cluster.
     metrics_port
         Serve Prometheus metrics (/metrics) and readiness (/ready) on this port, without encryption or login.
     metrics_host
         Address of the port for metrics.
     log_level
-        The least severe lines of the log, which goes to stderr.
+        The least severe level that the log, on stderr, includes.
     log_format
         One line of text per entry, or one JSON object.
     """
@@ -222,7 +222,7 @@ def _overridden(given: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]
 
     settings = settings_in("--override", given, example="num.partitions=3")
     for name in SET_OTHERWISE.keys() & settings:
-        raise CommandFailed(f"--override does not set {name}", then=SET_OTHERWISE[name], code=WRONG_USAGE)
+        raise CommandFailed(f"--override cannot set {name}", then=SET_OTHERWISE[name], code=WRONG_USAGE)
     try:
         return overridden(settings)
     except ValueError as problem:

@@ -50,20 +50,20 @@ def shrink(
     file
         A generated scenario (one with a [seeded] table), instead of --seed.
     seed
-        The seed, as `fencepost fuzz` prints it, with the options of that search.
+        The seed, as `fencepost fuzz` prints it. Give the options of that search, too.
     output
         Output file; overwritten if it is a generated scenario. [default: seed-K.toml, or NAME-small.toml
         beside NAME.toml, overwritten only by a result of the same run]
     html
         Write a page of the shrunk run to this HTML file, in which a browser steps through it.
     budget
-        Limit for the events of all attempts together. [default: about half a minute of work]
+        Limit for the number of simulated events in all attempts. [default: about half a minute of work]
     """
     from fencepost.simulator.scenarios.model import cases
 
     if file is not None and options != DEFAULT_WORLD:
         raise CommandFailed(
-            f"{file} already contains the protocol options of its run",
+            f"{file} already contains the options of its run",
             then="--workload, --transaction-version, --partition-verification, --without-fix and --break "
             "can only be given with --seed",
             code=WRONG_USAGE,
@@ -130,7 +130,7 @@ def _tell_next(path: Path, search: ShrinkSearch, budget: int, *, is_interrupted:
     if is_interrupted:
         print(f"  continue: fencepost shrink {path} (it was interrupted before it had tried everything)")
     elif search.is_cut_short:
-        print(f"  continue: add --budget {2 * budget} (the budget ran out before it had tried everything)")
+        print(f"  continue: with --budget {2 * budget} (the budget ran out before it had tried everything)")
     print(f"  replay:   fencepost run {path}")
     print(f"  show:     fencepost run {path} --text")
 
@@ -195,7 +195,7 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
             )
         if scenario.faults:
             raise CommandFailed(
-                f"{file} has [[fault]] tables, and shrink keeps only what its [seeded] table decides",
+                f"{file} has [[fault]] tables, and shrink can only shrink what its [seeded] table describes",
                 then="remove them, or shrink the scenario that they were added to",
                 code=WRONG_USAGE,
             )

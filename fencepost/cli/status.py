@@ -53,7 +53,7 @@ def problems(status: BrokerStatusReply) -> list[str]:
 
 def _problems(status: BrokerStatusReply) -> Iterator[str]:
     if status.unserved:
-        yield f"not served: {_named(status.unserved)} (stop the broker, then `fencepost check DIR`)"
+        yield f"partitions not served: {_named(status.unserved)} (stop the broker; `fencepost check DIR`)"
     if late := _partitions(status, "late"):
         yield f"late transactions in {_named(late)} (`fencepost transactions late`)"
     if hanging := _partitions(status, "hanging"):
@@ -61,7 +61,7 @@ def _problems(status: BrokerStatusReply) -> Iterator[str]:
         yield f"hanging transactions in {_named(hanging)} (`{command}`)"
     recent = [each for each in status.disk_problems if status.now_ms - each.at_ms < RECENT_MS]
     if recent:
-        yield f"the disk failed: {recent[-1].text}"
+        yield f"the disk failed: {recent[-1].text} (see the broker's log)"
 
 
 STATUS: Columns[BrokerStatusReply] = (

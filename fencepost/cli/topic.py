@@ -188,7 +188,7 @@ def alter_topic(
         A setting to remove from the topic, so that the broker's value applies again. Repeatable.
     partitions
         The new number of partitions, larger than before. New records of a key may then go to another
-        partition.
+        partition than its older records.
     """
     changes: dict[str, str | None] = {
         **settings_in("--config", config, example=EXAMPLE),

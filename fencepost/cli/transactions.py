@@ -166,7 +166,7 @@ def list_transactions(
                 raise
             raise CommandFailed(
                 f"the broker refuses --transactional-id-pattern {transactional_id_pattern!r}",
-                then="it must be in RE2's syntax, and must not take too long to match all ids",
+                then="give a pattern in RE2's syntax that does not take too long to match",
                 code=WRONG_USAGE,
             ) from problem
     print_rows(LISTED, listed, as_json=as_json)
@@ -217,7 +217,8 @@ def describe_producers(
         leader = admin.describe_topic(topic).leaders[partition]
         if broker_id not in (None, leader):  # a partition has one replica
             raise CommandFailed(
-                f"broker {broker_id} has no replica of {where}", then=f"its leader is broker {leader}"
+                f"broker {broker_id} has no replica of {where}",
+                then=f"give --broker-id {leader} (the leader), or leave the option out",
             )
         producers = admin.describe_producers(where, broker_id)
     print_rows(PRODUCERS, producers, as_json=as_json)
@@ -269,7 +270,7 @@ def find_hanging(
     partition
         Search only this partition of the topic.
     max_transaction_timeout
-        Skip transactions whose last record is newer than this number of minutes: their coordinator may still
+        Skip transactions whose last record is at most this many minutes old: their coordinator may still
         time them out.
     """
     if topic is None and (broker_id is None or partition is not None):
@@ -307,8 +308,8 @@ def find_late(
     broker_id
         Only the partitions that this broker leads.
     max_transaction_timeout
-        The broker's transaction.max.timeout.ms in minutes; another five minutes are allowed for ending the
-        transaction.
+        The broker's transaction.max.timeout.ms in minutes; a transaction is late when its last
+        record is older than that and another five minutes.
     """
     with connect(bootstrap, command_config) as admin:
         searched = partitions_to_search(admin, broker_id, None, None)

@@ -30,7 +30,7 @@ def add_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
     file
         The user file; created if missing.
     name
-        The name of the user: the principal in ACLs is User:NAME.
+        The name of the user; the principal in ACLs is User:NAME.
     """
     check_name(name)
     users = _users_in(file)
@@ -38,9 +38,9 @@ def add_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
     salt = secrets.token_bytes(SALT_SIZE)
     credential = make_credential(_password(name), salt, users.iterations)
     _replace(file, format_users(attrs.evolve(users, credentials={**users.credentials, name: credential})))
-    did = f"added {name} to" if is_new else f"changed the password of {name} in"
+    did = f"Added {name} to" if is_new else f"Changed the password of {name} in"
     facts = {"user": name, "file": str(file), "is_new": is_new}
-    print_done(f"{did} {file}; restart the broker to apply this", facts, as_json=as_json)
+    print_done(f"{did} {file}. Restart the broker to apply this.", facts, as_json=as_json)
 
 
 def remove_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
@@ -63,7 +63,7 @@ def remove_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
         raise CommandFailed(f"{file} has no user {name}", then=then)
     rest = {user: credential for user, credential in users.credentials.items() if user != name}
     _replace(file, format_users(attrs.evolve(users, credentials=rest)))
-    done = f"removed {name} from {file}; restart the broker to lock the user out"
+    done = f"Removed {name} from {file}. Restart the broker to lock the user out."
     print_done(done, {"user": name, "file": str(file)}, as_json=as_json)
 
 
@@ -83,7 +83,7 @@ def _password(name: str) -> str:
     if not password or "\0" in password or not password.isprintable():
         raise CommandFailed(
             "the password is empty or has characters that cannot be printed",
-            then="type printable characters, or write them to standard input as one line",
+            then="type a password of printable characters, or give it on standard input as one line",
             code=WRONG_USAGE,
         )
     return password

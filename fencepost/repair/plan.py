@@ -395,7 +395,7 @@ class _Planner:
         if not stake:
             where = f"offset {last}" if lost.start == last else f"offsets {lost.start} to {last}"
             stake = f"the records at {where} of {partition}"
-            saved = "all other records keep their offsets; these offsets stay empty"
+            saved = "all other records keep their offsets; the offsets at stake stay empty"
         if partition.topic == CONSUMER_OFFSETS_TOPIC and self.groups.get(partition):
             stake += f": {', '.join(sorted(self.groups[partition]))}"
         names = sorted(name for name, key in self.stale.items() if key == partition)

@@ -13,10 +13,10 @@ from fencepost.cli.spark_errors import reason_of
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--by", "key"], "--by is given, but --input, --output and --by only work together"),
+        (["--by", "key"], "--by is given, but --input, --output and --by must be given together"),
         (
             ["--input", "orders", "--by", "key"],
-            "--input is given, but --input, --output and --by only work together",
+            "--input is given, but --input, --output and --by must be given together",
         ),
         (["--acks", "nowhere.jsonl"], "nowhere.jsonl is not a file"),
     ],

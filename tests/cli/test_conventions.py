@@ -213,7 +213,10 @@ def test_the_file_of_the_user_is_read(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("bootstrap = 'a:1'", "unknown key bootstrap: it is neither bootstrap-server nor command-config"),
+        (
+            "bootstrap = 'a:1'",
+            "unknown key bootstrap: outside the tables of commands, only bootstrap-server and command-config",
+        ),
         ("[topics]\npartitions = 3", "[topics] is not a command"),
         ("[topic.make]\npartitions = 3", "[topic.make] is not a command"),
         ("[topic.list]\npartitions = 3", "partitions"),
@@ -276,12 +279,12 @@ def test_only_a_profile_of_the_command_line_wins_over_the_environment(
         ("", ["--profile"], "--profile needs the name of a profile"),
         ("", ["--profile", "--json"], "--profile needs the name of a profile"),
         ("[profile.a]\n[profile.b]", ["--profile", "a", "--profile=b"], "--profile is given twice"),
-        ("profile = 'a'", [], "profile is not a table"),
-        ("[profile]\nbootstrap-server = 'a:1'", [], "the key profile.bootstrap-server is not in a profile"),
+        ("profile = 'a'", [], "profile is a value"),
+        ("[profile]\nbootstrap-server = 'a:1'", [], "profile.bootstrap-server is a value, not a profile"),
         (
             "[profile.a]\nbootstrap = 'a:1'",
             [],
-            "unknown key profile.a.bootstrap: it is neither bootstrap-server nor",
+            "unknown key profile.a.bootstrap: outside the tables of commands, only",
         ),
         ("[profile.a.topic.make]\npartitions = 3", [], "[profile.a.topic.make] is not a command"),
     ],

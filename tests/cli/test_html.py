@@ -98,12 +98,12 @@ def test_a_changed_run_that_is_no_variant_expects_nothing(tmp_path: Path) -> Non
 
 REFUSED: list[tuple[str, list[str], str]] = [
     ("transaction_version=2", [], "--beside applies to pages only"),
-    ("transaction_version=3", ["--html"], "'transaction_version=3' does not say what to change"),
-    ("speed=3", ["--html"], "'speed=3' does not say what to change"),
-    ("partition_verification=maybe", ["--html"], "does not say what to change"),
+    ("transaction_version=3", ["--html"], "'transaction_version=3' is not a valid change"),
+    ("speed=3", ["--html"], "'speed=3' is not a valid change"),
+    ("partition_verification=maybe", ["--html"], "is not a valid change"),
     ("broken=everything", ["--html"], "there is no 'everything' (possible: dedup, fencing"),
     ("without_fixes=any", ["--html"], "there is no 'any' (possible: "),
-    ("sync=all", ["--html"], "does not say what to change"),
+    ("sync=all", ["--html"], "is not a valid change"),
     ("partition_verification=true", ["--html"], "changes nothing in these runs"),
 ]
 

@@ -233,7 +233,7 @@ def test_an_offset_that_some_partitions_do_not_have_is_a_notice(
     send(address, topic, 2, partition=1)
     out, err = tool.both("consume", topic, "--from", "3", "--places")
     assert out == "0:3\t3\n"
-    assert f"nothing from offset 3 on in some partitions: {topic}-1 ends at 2" in err
+    assert f"partitions that end before offset 3 are not read: {topic}-1 ends at 2" in err
     assert f"no partition has offset 99: {topic}-0 ends at 4" in tool(
         "consume", topic, "--from", "99", code=1
     )
@@ -241,7 +241,7 @@ def test_an_offset_that_some_partitions_do_not_have_is_a_notice(
     tool("topic", "delete-records", topic, "-p", "0", "--before", "3")
     out, err = tool.both("consume", topic, "-o", "1", "-p", "0")
     assert out == "3\n"
-    assert f"the records from offset 1 on were deleted: {topic}-0 starts at 3" in err
+    assert f"offset 1 was deleted; reading from the log start: {topic}-0 starts at 3" in err
     assert tool.both("consume", topic, "-o", "0", "-p", "0") == ("3\n", "")
 
 
@@ -304,7 +304,7 @@ def test_what_is_no_position(text: str) -> None:
         (("--group", "g", "--from", "5"), "the offsets of the group decide"),
         (("--format", "xml"), "not text, jsonl, csv or a format string"),
         (("--format", "%x"), "%x is not one of"),
-        (("--format", "csv", "--json"), "two formats"),
+        (("--format", "csv", "--json"), "ask for different formats"),
         (("--format", "csv", "--places"), "--places does not apply"),
         (("--json", "--null", "x"), "--null does not apply"),
     ],
@@ -324,7 +324,7 @@ def test_what_waits_behind_an_open_transaction_is_said(tool: DataTool, topic: st
         producer.send(topic, b"open", partition=0).result()
         out, err = tool.both("consume", topic)
         assert out == "0\n"
-        assert f"offsets hidden by an open transaction: 2 of {topic}-0" in err
+        assert f"an open transaction hides offsets from read_committed: 2 of {topic}-0" in err
         assert tool.both("consume", topic, "-n", "1") == ("0\n", ""), "it stopped for another reason"
         assert tool.both("consume", topic, "--isolation", "read_uncommitted") == ("0\nopen\nopen\n", "")
         producer.abort_transaction()

@@ -129,7 +129,7 @@ def test_a_wrong_format_string(format_: str, said: str) -> None:
     [
         ("nonsense", "not JSON"),
         ("[1]", "not a JSON object"),
-        ('{"key": "k"}', "there is no value"),
+        ('{"key": "k"}', "the object has no field 'value'"),
         ('{"value": 5}', "the value must be a string"),
         ('{"value": {"base64": "?"}}', "not base64"),
         ('{"value": "\\ud800"}', "the value is not text"),
@@ -151,9 +151,9 @@ def test_json_that_is_no_record(line: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("id,amount\n1,2\n", "no column value; the columns are id, amount"),
+        ("id,amount\n1,2\n", "no column 'value'; the columns are id, amount"),
         ("value,id\nv,1\n", "unknown field id"),
-        ("key,value\nk\n", "a row of 1 cells under 2"),
+        ("key,value\nk\n", "the row has 1 cells, but there are 2"),
         ('value\n"a"b\n', "not CSV"),
         ('value\n"a\n', "not CSV"),
         ("value,headers\nv,[1]\n", "pairs"),
@@ -180,9 +180,9 @@ def test_documents_have_their_key_in_a_column() -> None:
     document = b'{"id": 7, "amount": {"eur": 5}}'
     assert list(read_jsonl([document + b"\n"], by_id)) == [Outgoing(b"7", document)]
     assert list(read_jsonl([document], amounts)) == [Outgoing(b"7", b'{"eur": 5}')]
-    with pytest.raises(BadRecord, match="there is no field id; the fields are name"):
+    with pytest.raises(BadRecord, match="there is no field 'id'; the fields are name"):
         list(read_jsonl([b'{"name": 1}'], by_id))
-    with pytest.raises(BadRecord, match="there is no column id; the columns are name"):
+    with pytest.raises(BadRecord, match="there is no column 'id'; the columns are name"):
         list(read_csv([b"name\n", b"1\n"], by_id))
 
 

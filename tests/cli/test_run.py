@@ -52,7 +52,7 @@ def test_every_run_is_told_and_counted(capsys: Output, story: Path) -> None:
     assert "pass  lost acknowledgement\n" in out
     assert "pass  lost acknowledgement (sync all)\n" in out
     assert "struck:   drop (node 1 sends Produce reply to p)" in out
-    assert "2 of 2 runs of one scenario met their expectations" in out
+    assert "2 of 2 runs of one scenario met the expectations" in out
 
 
 def test_json_ends_with_the_counts(capsys: Output, story: Path) -> None:
@@ -99,7 +99,7 @@ def test_many_stories_are_a_line_each(capsys: Output, story: Path) -> None:
     assert run(["run", str(story), str(story), str(story)]) == 0
     *lines, summary = capsys.readouterr().out.splitlines()
     assert lines == ["pass  lost acknowledgement  (2 runs)"] * 3
-    assert summary.startswith("6 of 6 runs of 3 scenarios met their expectations")
+    assert summary.startswith("6 of 6 runs of 3 scenarios met the expectations")
     assert run(["run", str(story), str(story), str(story), "--verbose"]) == 0
     assert capsys.readouterr().out.count("struck:   drop") == 6
 
@@ -118,7 +118,7 @@ def test_what_fails_is_told_in_full_and_again_at_the_end(capsys: Output, story: 
     assert f"      show:     fencepost run {other} --variant 2 --text" in lines
     assert lines[-2:] == ["pass  lost acknowledgement  (1 of 2 runs)", "pass  lost acknowledgement  (2 runs)"]
     assert again == f"FAIL  lost acknowledgement (sync all): {problem}"
-    assert summary.startswith("5 of 6 runs of 3 scenarios met their expectations")
+    assert summary.startswith("5 of 6 runs of 3 scenarios met the expectations")
 
 
 def test_a_story_that_comes_out_otherwise_fails(capsys: Output, story: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_directory_stands_for_the_scenarios_in_it(capsys: Output, story: Path)
     (story.parent / "more").mkdir()
     story.with_name("more").joinpath("other.toml").write_text(STORY)
     assert run(["run", str(story.parent)]) == 0
-    assert "4 of 4 runs of 2 scenarios met their expectations" in capsys.readouterr().out
+    assert "4 of 4 runs of 2 scenarios met the expectations" in capsys.readouterr().out
     story.unlink()
     story.with_name("more").joinpath("other.toml").unlink()
     assert run(["run", str(story.parent)]) == 2
@@ -172,7 +172,7 @@ def test_a_directory_stands_for_the_scenarios_in_it(capsys: Output, story: Path)
 
 def test_a_bundled_scenario_goes_by_its_name(capsys: Output) -> None:
     assert run(["run", "zombie_fencing", "lost_sequence.toml"]) == 0
-    assert "of 2 scenarios met their expectations" in capsys.readouterr().out
+    assert "of 2 scenarios met the expectations" in capsys.readouterr().out
     assert run(["run", "zombi_fencing"]) == 2
     told = capsys.readouterr().err
     assert "there is no scenario zombi_fencing, bundled or in a file" in told

@@ -93,7 +93,7 @@ def test_what_is_small_can_be_made_smaller_from_its_file(
     assert shrink(begun, output=Path("smaller.toml"), budget=BUDGET, as_json=True) == 0
     _, small = last_json(capsys)
     assert small["events"] < small["events_before"]
-    assert "  continue: add --budget 2 (the budget ran out before it had tried everything)" in words
+    assert "  continue: with --budget 2 (the budget ran out before it had tried everything)" in words
     assert f"  replay:   fencepost run {begun}" in words
     assert read(Path("smaller.toml")).expect == read(begun).expect
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_shrunk_fails_with_two_lines(capsys: Output, tmp_path: Pa
         ([str(tmp_path / "nowhere.toml")], 2, "no such file"),
         ([str(tmp_path / "nowhere.toml")], 2, "fencepost shrink --seed"),
         ([str(tmp_path)], 2, "fencepost shrink --seed"),
-        ([str(story), "--transaction-version", "2"], 2, "already contains the protocol options"),
+        ([str(story), "--transaction-version", "2"], 2, "already contains the options"),
         ([str(story), "--break", "dedup"], 2, "can only be given with --seed"),
         (["--seed", "-1"], 2, "Must be >= 0"),
     ]

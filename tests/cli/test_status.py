@@ -55,7 +55,7 @@ def test_every_kind_of_problem_is_told(calm: m.BrokerStatusReply) -> None:
     lost = tuple(TopicPartition("orders", number) for number in range(NAMED_MAX + 2))
     disk = m.DiskProblem(at_ms=calm.now_ms - 1, text="orders-0: No space left on device")
     changes = {
-        "not served: orders-0, ": {"unserved": lost},
+        "partitions not served: orders-0, ": {"unserved": lost},
         "late transactions in orders-1": {"topics": (attrs.evolve(topic, late=(1,)),)},
         "hanging transactions in orders-0": {"topics": (attrs.evolve(topic, hanging=(0,)),)},
         "the disk failed: orders-0: No space left on device": {"disk_problems": (disk,)},

@@ -267,7 +267,7 @@ def test_abort_by_producer_is_fenced_by_newer_epochs(tool: TransactionTool) -> N
             "no open transaction in orders-0 starts at offset 1",
         ),
         (("describe-producers", "--topic", "orders", "--partition", "2"), 1, "has no partition 2"),
-        (("describe-producers", *AT_ORDERS, "--broker-id", "7"), 1, "its leader is broker 1"),
+        (("describe-producers", *AT_ORDERS, "--broker-id", "7"), 1, "give --broker-id 1 (the leader)"),
     ],
 )
 def test_questions_that_make_no_sense(

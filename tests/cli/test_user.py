@@ -32,7 +32,7 @@ def test_users_are_added_changed_and_removed(
     for name, password in (("alice", "first"), ("bob", "other"), ("alice", "second")):
         give(monkeypatch, f"{password}\n")
         assert run(["user", "add", str(file), name]) == 0
-    assert "changed the password of alice" in capsys.readouterr().out
+    assert "Changed the password of alice" in capsys.readouterr().out
     assert file.stat().st_mode & 0o777 == 0o600, "others must not read it"
     users = parse_users(file.read_text(), "users.toml")
     assert check_plain(plain_message("alice", "second"), users) == "alice"
