@@ -441,6 +441,8 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
             and argument.field_info.kind is inspect.Parameter.KEYWORD_ONLY
             and given.isdisjoint(argument.names)
         ]
+        if not missing and problem.argument is not None and given.isdisjoint(problem.argument.names):
+            missing = [problem.argument.name.lstrip("-").upper()]  # one without an option
         if missing:
             return f"{' '.join(chain)} needs {' and '.join(missing)}"
     return f"{problem}{_others_of(problem)}"

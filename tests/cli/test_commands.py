@@ -81,6 +81,8 @@ def test_a_topic_with_an_impossible_name(shell: Shell) -> None:
 
 
 def test_errors_speak_to_a_person(shell: Shell) -> None:
+    assert "consume needs TOPIC" in shell("consume", code=2)
+    assert "topic create needs NAME" in shell("topic", "create", code=2)
     assert "topic delete-records needs --partition and --before" in shell(
         "topic", "delete-records", "maps", code=2
     )
