@@ -20,6 +20,7 @@ from fencepost.client.shells.sync import Admin
 from fencepost.demo.plan import (
     COMMIT_UNKNOWN,
     FENCED,
+    PRODUCER_FAILED,
     TRANSACTIONAL_ID,
     Disruption,
     DisruptionPlan,
@@ -250,12 +251,12 @@ class Pipeline:
                 case "finished":
                     await worker.wait()
                     return True
-                case "fenced" | "unknown":
+                case "fenced" | "unknown" | "failed":
                     because = said["because"]
                 case _:
                     pass
         code = await worker.wait()
-        if code not in (FENCED, COMMIT_UNKNOWN, -signal.SIGKILL):
+        if code not in (FENCED, COMMIT_UNKNOWN, PRODUCER_FAILED, -signal.SIGKILL):
             because = str(worker.failure())
         self._result.unplanned_ends += 1
         self._story.tell(f"worker failed, a replacement takes over: {because}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
-from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, TransactionAborted
+from fencepost.client.errors import CommitOutcomeUnknown, ProducerFailed, ProducerFenced, TransactionAborted
 from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.demo.plan import (
     COMMIT_UNKNOWN,
@@ -24,6 +24,7 @@ from fencepost.demo.plan import (
     FLIGHTS,
     GROUP,
     PARTITION_COUNT,
+    PRODUCER_FAILED,
     TOTALS,
     TRANSACTIONAL_ID,
     WorkerPoint,
@@ -273,6 +274,10 @@ def main() -> None:
         is_fenced = problem.error is ErrorCode.PRODUCER_FENCED
         say("fenced" if is_fenced else "unknown", because=str(problem))
         sys.exit(FENCED if is_fenced else COMMIT_UNKNOWN)
+    except ProducerFailed as problem:
+        # Without fencing: the other worker has ended this one's transaction.
+        say("failed", because=str(problem))
+        sys.exit(PRODUCER_FAILED)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def test_produce_says_why_it_waits(broker: Broker, disk: FullDisk) -> None:
         said = producing.stderr.readline()
         assert re.fullmatch(
             rf"fencepost: {EVENTS}: no acknowledgement for 2 s: .* \([A-Z_]+\)\. "
-            r"Retrying; Ctrl-C gives up\n",
+            r"Retrying; press Ctrl-C to give up\n",
             said,
         )
         broker.kill()

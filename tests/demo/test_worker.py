@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from fencepost.broker.embedded import Broker
+from fencepost.client.errors import ProducerFailed
 from fencepost.demo.dataset import flights_file, load, rows
-from fencepost.demo.plan import WorkerPoint, WorkerTask
+from fencepost.demo.plan import PRODUCER_FAILED, WorkerPoint, WorkerTask
 from fencepost.demo.verify import expected_output
-from fencepost.demo.worker import Totals, read_totals, run
+from fencepost.demo.worker import Totals, main, read_totals, run
+from fencepost.protocol.errors import ErrorCode
 
 Output = pytest.CaptureFixture[str]
 FLIGHTS = 60
@@ -69,3 +71,19 @@ def test_who_is_told_to_go_on_for_some_rounds_ends_then(
     assert heir[0]["carriers"] > 0, "totals come from the log"
     assert [word["event"] for word in heir] == ["ready", "committed", "finished"]
     assert read_totals(bootstrap, isolation_level="read_committed") == truth()
+
+
+def test_a_worker_whose_producer_failed_says_why(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without fencing, another worker can end its transaction between its last record and its EndTxn."""
+
+    def fails(task: WorkerTask) -> None:
+        raise ProducerFailed(f"EndTxn of seed {task.seed}", ErrorCode.INVALID_TXN_STATE)
+
+    task = WorkerTask(bootstrap="", seed=7, records_per_transaction=20, abort_share=0, pauses=())
+    monkeypatch.setattr("fencepost.demo.worker.run", fails)
+    monkeypatch.setattr("sys.argv", ["worker", task.to_json()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == PRODUCER_FAILED
+    (said,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (said["event"], said["because"][:16]) == ("failed", "EndTxn of seed 7")

@@ -229,7 +229,7 @@ def test_a_port_in_use_is_an_error_that_says_what_to_do() -> None:
         failed = fencepost("lab", "--port", str(port), "--no-browser")
     assert failed.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in failed.stderr
-    assert "--port 0 takes any free one" in failed.stderr
+    assert "or give another port (0: any free one)" in failed.stderr
     assert failed.stdout == ""
 
 

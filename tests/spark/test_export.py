@@ -286,7 +286,7 @@ def test_deleted_records_need_consent(
     assert run(["export", str(directory), str(target)]) == 1
     assert capsys.readouterr().err.splitlines() == [
         "fencepost: records were deleted before they were exported: t-0 offsets 10 to 14",
-        "  --accept-loss exports the records that exist",
+        "  add --accept-loss to export what still exists",
     ]
     found = export(lambda: spark, layout, [str(directory)], target, accepts_loss=True)
     gap = Gap(partition=TopicPartition("t", 0), start=10, end=15)
