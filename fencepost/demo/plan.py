@@ -24,8 +24,7 @@ PARTITION_COUNT = 4
 
 # Exit codes of the worker besides 0; its parent acts on them.
 FENCED = 4
-COMMIT_UNKNOWN = 5
-PRODUCER_FAILED = 6
+PRODUCER_FAILED = 5
 
 RECORDS_PER_TRANSACTION_MAX = 400
 ABORT_SHARE = 0.04  # of the transactions of a long run are aborted on purpose

@@ -18,7 +18,6 @@ from fencepost.cli.errors import Stopped
 from fencepost.cli.log_files import contradictions, count_finished_after_restart, count_states, read_histories
 from fencepost.client.shells.sync import Admin
 from fencepost.demo.plan import (
-    COMMIT_UNKNOWN,
     FENCED,
     PRODUCER_FAILED,
     TRANSACTIONAL_ID,
@@ -251,12 +250,12 @@ class Pipeline:
                 case "finished":
                     await worker.wait()
                     return True
-                case "fenced" | "unknown" | "failed":
+                case "fenced" | "failed":
                     because = said["because"]
                 case _:
                     pass
         code = await worker.wait()
-        if code not in (FENCED, COMMIT_UNKNOWN, PRODUCER_FAILED, -signal.SIGKILL):
+        if code not in (FENCED, PRODUCER_FAILED, -signal.SIGKILL):
             because = str(worker.failure())
         self._result.unplanned_ends += 1
         self._story.tell(f"worker failed, a replacement takes over: {because}")

@@ -18,7 +18,6 @@ import attrs
 from fencepost.client.errors import CommitOutcomeUnknown, ProducerFailed, ProducerFenced, TransactionAborted
 from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.demo.plan import (
-    COMMIT_UNKNOWN,
     DELAYS,
     FENCED,
     FLIGHTS,
@@ -269,15 +268,12 @@ def main() -> None:
     except ProducerFenced as problem:
         say("fenced", because=str(problem))
         sys.exit(FENCED)
-    except CommitOutcomeUnknown as problem:
-        # If the retry of a commit was fenced, its outcome is unknown, but the fencing is certain.
+    except (CommitOutcomeUnknown, ProducerFailed) as problem:
+        # If the retry of a commit was fenced, its outcome is unknown, but the fencing is certain. Without
+        # fencing, the other worker may have ended this one's transaction.
         is_fenced = problem.error is ErrorCode.PRODUCER_FENCED
-        say("fenced" if is_fenced else "unknown", because=str(problem))
-        sys.exit(FENCED if is_fenced else COMMIT_UNKNOWN)
-    except ProducerFailed as problem:
-        # Without fencing: the other worker has ended this one's transaction.
-        say("failed", because=str(problem))
-        sys.exit(PRODUCER_FAILED)
+        say("fenced" if is_fenced else "failed", because=str(problem))
+        sys.exit(FENCED if is_fenced else PRODUCER_FAILED)
 
 
 if __name__ == "__main__":
