@@ -270,7 +270,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     ),
     _gauge(
         "kafka_server_ReplicaManager_PartitionsWithLateTransactionsCount",
-        "Partitions whose oldest open transaction wrote last more than "
+        "Partitions whose oldest open transaction last wrote more than "
         "transaction.max.timeout.ms plus five minutes ago.",
         lambda scrape: sum(each.is_late for each in scrape.partitions.values()),
     ),

@@ -92,8 +92,8 @@ COMMANDS = (
         "fencepost.cli.fault:list_faults",
         """List the faults of a broker.
 
-        STRUCK counts how often a fault struck, REACHED how often its point was reached. LASTS says whether
-        its effect has not ended yet, such as a pause.
+        STRUCK counts how often a fault struck, REACHED how often its point was reached. LASTS is yes
+        while its effect, such as a pause, has not ended.
         """,
     ),
     (
@@ -155,10 +155,9 @@ COMMANDS = (
         "fencepost.cli.reset_offsets:reset_offsets",
         """Change the offsets of a group without members.
 
-        The command prints the new offsets, and commits them only with --execute. An offset
-        outside a log is replaced by
-        the nearest one inside, as in Kafka. Give the partitions with --topic or --all-topics, and one target:
-        --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration or --shift-by.
+        The command prints the new offsets, and commits them only with --execute. An offset outside a log is
+        replaced by the nearest one inside, as in Kafka. Give the partitions with --topic or --all-topics, and
+        one target: --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration or --shift-by.
         """,
     ),
     (
@@ -442,7 +441,7 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
             and given.isdisjoint(argument.names)
         ]
         if not missing and problem.argument is not None and given.isdisjoint(problem.argument.names):
-            missing = [problem.argument.name.lstrip("-").upper()]  # one without an option
+            missing = [problem.argument.name.lstrip("-").upper()]  # a positional one
         if missing:
             return f"{' '.join(chain)} needs {' and '.join(missing)}"
     return f"{problem}{_others_of(problem)}"

@@ -73,8 +73,8 @@ def explore(
         Stop the search after this time, such as 10m. If it stops before it has checked all states, it proves
         nothing, and the exit code is 1.
     output
-        Directory for the files of a violation: page, drawing, table and JSON, and, if a scenario can show it,
-        a scenario for `fencepost run`.
+        Directory for the files of a violation: page, drawing, table, JSON, and a scenario for `fencepost
+        run` if one can show it.
     junit
         Write a report in JUnit's XML format to this file.
     """

@@ -51,11 +51,10 @@ class WorldOptions:
         Parameter(
             help="What happens in each simulated world. transactions: clients write and copy with "
             "transactional ids. groups: the members of a consumer group process a topic. power: like "
-            "transactions, with synced commits or writes, and nodes "
-            "lose power. damage: like transactions, and "
-            "disks damage synced data. requests: like transactions, and one more client sends extreme "
-            "values. compaction: clients read and write a compacted topic while it is cleaned, and nodes die "
-            "during cleanings. The same seed draws a different world in each workload."
+            "transactions, under the sync policies commit and all, and nodes lose power. damage: like "
+            "transactions, and disks damage synced data. requests: like transactions, and one more client "
+            "sends extreme values. compaction: clients read and write a compacted topic while it is cleaned, "
+            "and nodes die during cleanings. The same seed draws a different world in each workload."
         ),
     ] = "transactions"
     transaction_version: Annotated[

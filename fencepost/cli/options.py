@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from cyclopts import Parameter, Token, validators
 
-from fencepost.cli.errors import NO_BROKER, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import NO_BROKER, START_A_BROKER, WRONG_USAGE, CommandFailed
 from fencepost.protocol.terms import INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
@@ -89,12 +89,7 @@ def reach(bootstrap: str) -> str:
     if None in problems.values():
         return bootstrap
     reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
-    raise CommandFailed(
-        f"no broker listens on {reasons}",
-        then="start one with `fencepost serve DIR`, or give the address of a running one with "
-        "--bootstrap-server",
-        code=NO_BROKER,
-    )
+    raise CommandFailed(f"no broker listens on {reasons}", then=START_A_BROKER, code=NO_BROKER)
 
 
 def _problem_of(address: str) -> str | None:

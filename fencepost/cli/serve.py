@@ -138,7 +138,7 @@ def serve(
     metrics_host
         Address of the port for metrics.
     log_level
-        The least severe level that the log, on stderr, includes.
+        Log the lines of this level and of more severe ones. The log goes to stderr.
     log_format
         One line of text per entry, or one JSON object.
     """

@@ -195,7 +195,7 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
             )
         if scenario.faults:
             raise CommandFailed(
-                f"{file} has [[fault]] tables, and shrink can only shrink what its [seeded] table describes",
+                f"{file} has [[fault]] tables, and shrink can shrink only what its [seeded] table describes",
                 then="remove them, or shrink the scenario that they were added to",
                 code=WRONG_USAGE,
             )

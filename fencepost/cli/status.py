@@ -53,7 +53,8 @@ def problems(status: BrokerStatusReply) -> list[str]:
 
 def _problems(status: BrokerStatusReply) -> Iterator[str]:
     if status.unserved:
-        yield f"partitions not served: {_named(status.unserved)} (stop the broker; `fencepost check DIR`)"
+        where = _named(status.unserved)
+        yield f"partitions not served: {where} (stop the broker, then `fencepost check DIR`)"
     if late := _partitions(status, "late"):
         yield f"late transactions in {_named(late)} (`fencepost transactions late`)"
     if hanging := _partitions(status, "hanging"):

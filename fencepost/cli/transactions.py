@@ -308,8 +308,8 @@ def find_late(
     broker_id
         Only the partitions that this broker leads.
     max_transaction_timeout
-        The broker's transaction.max.timeout.ms in minutes; a transaction is late when its last
-        record is older than that and another five minutes.
+        The broker's transaction.max.timeout.ms in minutes; a transaction is late when its last record is
+        older than that plus five minutes.
     """
     with connect(bootstrap, command_config) as admin:
         searched = partitions_to_search(admin, broker_id, None, None)

@@ -256,7 +256,7 @@ def test_records_with_a_byte_changed_are_records_or_a_violation(data: st.DataObj
 
 @pytest.mark.parametrize("compression", SPOKEN)
 def test_a_batch_keeps_its_bytes_when_the_next_one_is_packed(compression: Compression) -> None:
-    # Of different sizes, and one that is larger than the buffer that a thread keeps.
+    # Of different sizes, and one that is larger than a buffer that is kept.
     sizes = (10, 3 << 20, 100_000, 1)
     batches = [
         build_data_batch([bytes([65 + at]) * size], base_timestamp=0, compression=compression)
