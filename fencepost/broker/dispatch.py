@@ -33,10 +33,10 @@ from fencepost.broker.groups import admin as group_admin
 from fencepost.broker.groups import consumer_handlers, offsets
 from fencepost.broker.groups import handlers as group_handlers
 from fencepost.broker.groups.state import Groups
+from fencepost.broker.leader_log import GroupLog, TransactionLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import delete_records, fetch, produce
 from fencepost.broker.purgatory import (
-    GroupLog,
     InFlight,
     InFlightAddOffsets,
     InFlightAddPartitions,
@@ -47,10 +47,9 @@ from fencepost.broker.purgatory import (
     InFlightOffsetsTopic,
     InFlightRegistration,
     InFlightTopicCreation,
-    TransactionLog,
 )
 from fencepost.broker.transactions import handlers as transaction_handlers
-from fencepost.broker.transactions import markers
+from fencepost.broker.transactions import markers, timeouts
 from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import ClientVersion, client_version_of
 from fencepost.protocol import messages as m
@@ -73,7 +72,7 @@ def step(node: Node, arrived: Input, now: int) -> Outcome:
         # Order matters: leading or dropping a partition may make markers due, and both may wake readers.
         if node.news:
             follower.act_on_news(node, now)
-        if node.marker_retries:
+        if node.markers_due:
             markers.send_due_markers(node, now)
         if node.movable:
             fetch.wake_readers(node)
@@ -183,7 +182,7 @@ def _take_producer_ids(node: Node, in_flight: InFlightIdBlock, arrived: Answered
 ANSWERS: Final[dict[type[InFlight], Callable[[Node, Any, Answered, int], None]]] = {
     InFlightAddPartitions: produce.answer_to_add,
     InFlightAddOffsets: offsets.answer_to_add,
-    InFlightMarkers: markers.answer_markers,
+    InFlightMarkers: markers.take_marker_answers,
     InFlightTopicCreation: describe.answer_topic,
     # The retry of the markers finds the topic, or asks again.
     InFlightOffsetsTopic: lambda node, in_flight, arrived, now: None,
@@ -195,11 +194,12 @@ ANSWERS: Final[dict[type[InFlight], Callable[[Node, Any, Answered, int], None]]]
 
 
 def _lead(node: Node, arrived: BecomeLeader, now: int) -> None:
-    log = node.lead(arrived)
+    log = node.rebuild(arrived)
     expiration.start(node, log, now)
     match log.coordinator:
         case Transactions():
             markers.resume(node, cast("TransactionLog", log), now)
+            timeouts.schedule_timeouts(node, cast("TransactionLog", log).coordinator, now)
         case Groups():
             group_handlers.resume(node, cast("GroupLog", log), now)
             consumer_handlers.resume(node, cast("GroupLog", log), now)
@@ -242,7 +242,7 @@ def _started(node: Node, arrived: Started, now: int) -> None:
 def _schedule_rest(node: Node, now: int) -> None:
     """The Tick that was scheduled is used up, so schedule the earliest of the deadlines that remain."""
     first_fetch_ms = [until_ms for until_ms, _ in node.fetch_deadlines[:1]]
-    for due_ms in (*node.marker_retries.values(), *node.reelections.values(), *first_fetch_ms):
+    for due_ms in (*node.markers_due.values(), *node.reelections.values(), *first_fetch_ms):
         if due_ms > now:
             node.wake_at(due_ms)
 
@@ -263,7 +263,7 @@ INPUTS: Final[dict[type[Any], Callable[[Node, Any, int], None]]] = {
     ResignLeader: _resign,
     LogStartMoved: delete_records.moved,
     StorageFailed: _storage_failed,
-    Durable: Node.durable,
+    Durable: Node.became_durable,
     Tick: _tick,
     Disconnected: _disconnected,
     Started: _started,
@@ -272,7 +272,7 @@ INPUTS: Final[dict[type[Any], Callable[[Node, Any, int], None]]] = {
 
 # Every kind of deadline, in this order; `step` itself sends the markers that are due.
 TICKS: Final[tuple[Callable[[Node, int], None], ...]] = (
-    transaction_handlers.abort_timed_out,
+    timeouts.abort_timed_out,
     group_handlers.expire,
     consumer_handlers.expire,
     expiration.scan_if_due,

@@ -1,7 +1,7 @@
 """Expiration of unused state: transactional ids, producers, group offsets.
 
 Rule: state that an unfinished transaction needs never expires. Timeouts of transactions are in
-`transactions/handlers.py`.
+`transactions/timeouts.py`.
 """
 
 # Ids, offsets and groups expire by tombstones in their logs, so that every later leader forgets them, too.
@@ -18,13 +18,14 @@ from typing import Final
 from fencepost.broker.contract import Warn
 from fencepost.broker.groups.offsets import forget_group, forget_offsets
 from fencepost.broker.groups.state import Groups, expired_offsets, group_ids, is_over
+from fencepost.broker.leader_log import GroupLog, LeaderLog
 from fencepost.broker.log_cleanup import clean_logs, expire_logs
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
-from fencepost.broker.purgatory import GroupLog, LeaderLog, Scan
+from fencepost.broker.purgatory import Scan
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transactions.handlers import write_record
 from fencepost.broker.transactions.state import COMPLETED, Transactions
+from fencepost.broker.transactions.writes import write_record
 from fencepost.protocol.terms import (
     LATE_TRANSACTION_BUFFER_MS,
     MINUTE_MS,
@@ -64,7 +65,7 @@ def _schedule(node: Node, scan: Scan, now: int) -> None:
 
 def _expire_transactional_ids(node: Node, now: int) -> None:
     before_ms = now - node.settings.transactional_id_expiration_ms
-    for log in node.logs_under(Transactions):
+    for log in node.coordinator_logs(Transactions):
         for name in expired(log.coordinator, before_ms=before_ms):
             write_record(node, log, name, None, now)
 
@@ -103,7 +104,7 @@ def _forget_producers(node: Node, log: LeaderLog, now: int) -> None:
 
 def _expire_offsets(node: Node, now: int) -> None:
     before_ms = now - node.settings.offsets_retention_minutes * MINUTE_MS
-    for log in node.logs_under(Groups):
+    for log in node.coordinator_logs(Groups):
         for group_id in group_ids(log.coordinator):
             _expire_offsets_of(node, log, group_id, before_ms=before_ms, now=now)
 

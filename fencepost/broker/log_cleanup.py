@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from fencepost.broker.contract import CleanLog, ExpireLog
 from fencepost.broker.groups.state import Groups
+from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.log_config import LogConfig
-from fencepost.broker.node import LeaderLog, Node
+from fencepost.broker.node import Node
 from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.cleaning import CleaningRules
 
@@ -46,7 +47,7 @@ def clean_logs(node: Node, now: int) -> None:
 
 def orders_to_clean_coordinators(node: Node, now: int) -> list[CleanLog]:
     """The orders to compact the logs of all coordinators of this node."""
-    logs = [log for kind in (Transactions, Groups) for log in node.logs_under(kind)]
+    logs = [log for kind in (Transactions, Groups) for log in node.coordinator_logs(kind)]
     return [_order_to_clean(log, node.log_config(log.partition.key.topic), now) for log in logs]
 
 

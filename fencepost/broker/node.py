@@ -22,8 +22,8 @@ Rule: an append enters the log and the state at once; its effects wait until the
 #     coordinator  Transactions | Groups | Controller | None      what the records of the log mean
 #     partition    Partition             producers, open transactions, offsets
 #
-# `append` places a batch at the log end and calls `enter`, the only way into the state: recovery replays a
-# log through the same function (`lead`). So the state after a restart equals the state before it, except for
+# `append` places a batch at the log end and calls `enter`, the only way into the state: recovery (`rebuild`)
+# replays a log through the same function. So the state after a restart equals the state before it, except for
 # the fields that are notes (protocol/fork.py).
 #
 # `after` holds effects back until the log is durable up to its present end. A decision that appends nothing
@@ -43,7 +43,7 @@ Rule: an append enters the log and the state at once; its effects wait until the
 #     gatherings          an answer of several parts, for the last of its parts
 #     in_flight           a request that this node sent, for its answer
 #     fetches             a Fetch without data, for data or its deadline (Kafka's purgatory)
-#     marker_retries      a decided transaction, for the time of its next WriteTxnMarkers
+#     markers_due         a decided transaction, for the time of its next WriteTxnMarkers
 #     reelections         a partition whose disk failed, for the time of its next election
 #
 # A node talks to itself through the same messages as to others: the coordinator asks the leader to write a
@@ -83,26 +83,28 @@ from fencepost.broker.contract import (
 )
 from fencepost.broker.groups import state as groups
 from fencepost.broker.groups.state import GroupBatch, Groups
-from fencepost.broker.log_config import LogConfig, with_own
-from fencepost.broker.partitions import partition
-from fencepost.broker.partitions.partition import Partition
-from fencepost.broker.purgatory import (
+from fencepost.broker.leader_log import (
     Above_co,
     AfterAll,
     Collect,
     Coordinator,
+    CoordinatorLog,
+    Inner,
+    LeaderLog,
+    Ticket,
+)
+from fencepost.broker.log_config import LogConfig, with_own
+from fencepost.broker.partitions import partition
+from fencepost.broker.partitions.partition import Partition
+from fencepost.broker.purgatory import (
     FetchTicket,
     Following,
     Gathering,
     InFlight,
     InFlightIdBlock,
-    Inner,
-    LeaderLog,
-    LogUnder,
     ParkedFetch,
     ProducerIds,
     Scan,
-    Ticket,
     Token,
     failed,
     gathered,
@@ -156,9 +158,7 @@ class Node:
     """A heap of the parked fetches' deadlines, and of some whose fetch was answered (partitions/fetch.py)."""
     fetches_of: Ignored[dict[int, set[FetchTicket]]] = attrs.Factory(dict[int, set[int]])  # by connection
     readers: Ignored[dict[TopicPartition, set[int]]] = attrs.Factory(dict[TopicPartition, set[int]])
-    marker_retries: dict[tuple[TopicPartition, str], int] = attrs.Factory(
-        dict[tuple[TopicPartition, str], int]
-    )
+    markers_due: dict[tuple[TopicPartition, str], int] = attrs.Factory(dict[tuple[TopicPartition, str], int])
     reelections: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     damaged: set[TopicPartition] = attrs.Factory(set[TopicPartition])  # assigned, and not served
     movable: set[FetchTicket] = attrs.Factory(set[int])  # fetches that may see more than before this step
@@ -217,17 +217,17 @@ class Node:
             return self.settings.transaction_state_log_num_partitions
         return self.settings.offsets_topic_num_partitions
 
-    def log_under(self, kind: type[Above_co], key: TopicPartition) -> LogUnder[Above_co] | None:
+    def coordinator_log(self, kind: type[Above_co], key: TopicPartition) -> CoordinatorLog[Above_co] | None:
         """The log of a coordinator's partition, if this node leads it. The topic decides the kind."""
         log: Any = self.logs.get(key)
         return log
 
-    def logs_under(self, kind: type[Above_co]) -> list[LogUnder[Above_co]]:
+    def coordinator_logs(self, kind: type[Above_co]) -> list[CoordinatorLog[Above_co]]:
         """The logs under a coordinator of this kind that this node leads."""
         found: list[Any] = [log for log in self.logs.values() if isinstance(log.coordinator, kind)]
         return found
 
-    def lead(self, order: BecomeLeader) -> LeaderLog:
+    def rebuild(self, order: BecomeLeader) -> LeaderLog:
         """Rebuild the state of a partition, and of the coordinator on top, from a snapshot and the log."""
         state = Partition(
             order.partition,
@@ -354,7 +354,7 @@ class Node:
                 case _:
                     self.outcome.effects.append(effect)
 
-    def durable(self, arrived: Durable, now: int) -> None:
+    def became_durable(self, arrived: Durable, now: int) -> None:
         """Move the high watermark of a log, and release the effects that waited for it."""
         log, offset = self.logs.get(arrived.partition), arrived.offset
         if log is None or offset <= log.partition.high_watermark:
@@ -364,8 +364,8 @@ class Node:
         if type(log.coordinator) is Transactions and log.coordinator.pending:
             # The first attempt to write markers is a retry that is due at once. So one path sends them all:
             # after a decision, after a failed attempt, and after a failover (transactions/markers.py).
-            for name in transactions.became_durable(log.coordinator, offset):
-                self.marker_retries[state.key, name] = 0
+            for name in transactions.clear_pending(log.coordinator, offset):
+                self.markers_due[state.key, name] = 0
         waiting = log.waiting
         while waiting and waiting[0][0] <= offset:
             self.release(log, waiting.popleft()[1])

@@ -168,7 +168,7 @@ def _marked(arrived: Any, outcome: Outcome, node: Node) -> Iterator[Line]:
 
 
 def _resumed(arrived: Any, outcome: Outcome, node: Node) -> Iterator[Line]:
-    count = sum(key == arrived.partition for key, _ in node.marker_retries)
+    count = sum(key == arrived.partition for key, _ in node.markers_due)
     if count:
         text = f"{arrived.partition}: finishes {count} transactions that were decided before the restart"
         yield Line(text, text, logging.INFO, {"partition": str(arrived.partition)})

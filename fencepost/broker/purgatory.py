@@ -1,4 +1,4 @@
-"""What a node keeps in addition to its logs: waiting effects, partial answers, parked fetches, producer ids.
+"""What a node keeps in addition to its logs: partial answers, parked fetches, requests in flight.
 
 Rule: all of these are notes. A restart forgets them, and the clients retry. These are values only: `node.py`
 and the handlers park them and take them out.
@@ -6,17 +6,14 @@ and the handlers park them and take them out.
 
 from __future__ import annotations
 
-from collections import deque
 from enum import Enum
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any
 
 import attrs
 
-from fencepost.broker.cluster.controller import Controller
-from fencepost.broker.contract import Effect, Reply, ReplyTo
-from fencepost.broker.groups.state import Groups
-from fencepost.broker.partitions.partition import Partition, VerificationGuard
-from fencepost.broker.transactions.state import Transactions
+from fencepost.broker.contract import ReplyTo
+from fencepost.broker.leader_log import Part, Ticket
+from fencepost.broker.partitions.partition import VerificationGuard
 from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import BatchHeader, Buffer
@@ -25,51 +22,9 @@ from fencepost.protocol.fork import Ignored, Rank, Scope
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 from fencepost.protocol.values import value
 
-Above_co = TypeVar("Above_co", bound=Transactions | Groups | Controller | None, covariant=True)
-
 # Numbers from one counter of the node. Only their order within a kind matters (protocol/fork.py).
-Ticket = Annotated[int, Rank("ticket")]
 Token = Annotated[int, Rank("token")]
 FetchTicket = Annotated[int, Rank("fetch")]
-
-
-Part = m.ProducedPartition | m.PartitionError | m.DeletedRecords
-"""One partition's part of an answer about several."""
-
-
-@value
-class Collect:
-    """Effect inside the node: one partition's part of an answer that spans several is ready."""
-
-    ticket: Ticket
-    index: int = attrs.field(kw_only=True)
-    result: Part = attrs.field(kw_only=True)
-
-
-@value
-class AfterAll:
-    """Effect inside the node: send the answer when all of these logs are durable as far as it saw them."""
-
-    keys: tuple[TopicPartition, ...]
-    reply: Reply
-
-
-Inner = Effect | Collect | AfterAll
-
-
-@attrs.define(eq=False)
-class LogUnder(Generic[Above_co]):
-    """A partition that this node leads, the coordinator on top, and the effects that wait for durability."""
-
-    partition: Partition
-    coordinator: Above_co
-    waiting: deque[tuple[int, tuple[Inner, ...]]] = attrs.Factory(deque[tuple[int, tuple[Inner, ...]]])
-
-
-Coordinator = Transactions | Groups | Controller | None
-LeaderLog = LogUnder[Coordinator]
-TransactionLog = LogUnder[Transactions]
-GroupLog = LogUnder[Groups]
 
 
 @attrs.define(eq=False)

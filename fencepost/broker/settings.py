@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.checks import Check, Looked, in_force
+from fencepost.broker.check_tables import Check, Looked, in_force
 from fencepost.broker.groups.consumer_group import ConsumerRules
 from fencepost.broker.groups.rebalance import GroupRules
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes

@@ -17,10 +17,10 @@ from fencepost.broker.counters import NOTHING, Counters, RequestCounts
 from fencepost.broker.expiration import partitions_with_late_transactions
 from fencepost.broker.groups.state import Groups, group_ids
 from fencepost.broker.kafka_fixes import KafkaFixes
+from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition
-from fencepost.broker.purgatory import LeaderLog
 from fencepost.broker.transactions.state import PREPARED, Transactions
 from fencepost.broker.transactions.tables import ONGOING
 from fencepost.protocol import messages as m
@@ -63,7 +63,7 @@ def _status(
 def _known_transactions(node: Node) -> KnownTransactions | None:
     """The producer id and the partitions of each unfinished transaction. None if a coordinator is missing."""
     topic = node.cluster.topics.get(TRANSACTION_STATE_TOPIC)
-    logs = node.logs_under(Transactions)
+    logs = node.coordinator_logs(Transactions)
     if topic is not None and len(logs) < len(topic.leaders):
         return None
     return {
@@ -89,7 +89,7 @@ def transactions_by_state(node: Node) -> Counter[str]:
     """How many transactional ids are in each state."""
     return Counter(
         record.state.title
-        for log in node.logs_under(Transactions)
+        for log in node.coordinator_logs(Transactions)
         for record in log.coordinator.records.values()
     )
 
@@ -98,7 +98,7 @@ def groups_by_state(node: Node, now: int) -> Counter[str]:
     """How many groups are in each state."""
     return Counter(
         group.state.title
-        for log in node.logs_under(Groups)
+        for log in node.coordinator_logs(Groups)
         for group_id in group_ids(log.coordinator)
         if (group := log.coordinator.any_group(group_id, now=now)) is not None
     )

@@ -3,7 +3,7 @@
 Rule: a batch is valid when its checksum matches, it begins where the batch before it ends, and its leader
 epoch is not older. Everything after the first invalid byte is dropped, unless it was promised: then the log
 is damaged, and refused. The journal reports how much was dropped, and why. The state is then rebuilt from the
-log by `Node.lead` in broker/node.py.
+log by `Node.rebuild` in broker/node.py.
 """
 
 # Theory of operation

@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.checks import in_force
+from fencepost.broker.check_tables import in_force
 from fencepost.broker.contract import Append, Input, Received, ReplyTo, Tick
 from fencepost.broker.groups.tables import GroupInput
 from fencepost.broker.kafka_fixes import ALL_FIXES

@@ -19,9 +19,9 @@ from typing import Any, Final
 import attrs
 
 from fencepost.broker.contract import Answered, BecomeLeader, Input, Outcome, Received, Started, Tick
+from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER, ProducerEntry, Verification
-from fencepost.broker.purgatory import LeaderLog
 from fencepost.broker.transactions.state import PREPARED, Transactions
 from fencepost.protocol.messages import Produce, WriteTxnMarkers
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, NO_OFFSET, TopicPartition

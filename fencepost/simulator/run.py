@@ -38,7 +38,7 @@ from typing import Any, Final
 
 import attrs
 
-from fencepost.broker.purgatory import LeaderLog
+from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.transactions.state import COMPLETED, PREPARED, Transactions
 from fencepost.faults.phrases import DAMAGES as DAMAGING
 from fencepost.faults.phrases import Fault, Point

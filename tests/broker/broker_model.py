@@ -248,7 +248,7 @@ def check_recovery(story: Chronicle) -> None:
         if not nobody_is_forgotten(story, key):
             continue
         heir = Node(story.settings)
-        heir.lead(
+        heir.rebuild(
             BecomeLeader(
                 partition=key,
                 leader_epoch=live.leader_epoch,

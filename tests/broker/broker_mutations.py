@@ -99,8 +99,8 @@ OF_PRODUCERS: Final = (
     ),
     _one(
         "a repetition is appended",
-        "broker.partitions.checks:_is_repeated",
-        "_repeated(written, producer) is not None",
+        "broker.partitions.checks:_is_duplicate",
+        "_duplicate_of(written, producer) is not None",
         "False",
         breaks="What was written and not heard of is refused when it comes again.",
     ),
@@ -158,7 +158,7 @@ OF_PRODUCERS: Final = (
 OF_COORDINATORS: Final = (
     _one(
         "everything is verified",
-        "broker.transactions.state:_verified",
+        "broker.transactions.add_partitions:_verified",
         "NO_ERROR if key in record.partitions else ErrorCode.TRANSACTION_ABORTABLE",
         "NO_ERROR",
         breaks="A batch hangs in a partition that was never added.",

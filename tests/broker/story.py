@@ -396,7 +396,7 @@ class Story:
                     batch_start=journal.batch_start(journal.log_start_offset),
                     batches=journal.batches(0),
                 )
-                heir.lead(order)
+                heir.rebuild(order)
                 assert heir.state_of(key) == node.state_of(key), f"{key} is another after recovery"
                 checked += 1
         return checked

@@ -193,7 +193,7 @@ def test_a_bug_while_batches_become_durable_costs_its_partition_its_leader(
     def buggy(node: Node, arrived: Durable, now: int) -> None:
         if arrived.partition == ORDERS:
             raise Bug("planted")
-        node.durable(arrived, now)
+        node.became_durable(arrived, now)
 
     with monkeypatch.context() as planted:
         planted.setitem(dispatch.INPUTS, Durable, buggy)
@@ -216,7 +216,7 @@ def test_an_answer_whose_handler_fails_is_followed_by_an_error(
     """So the markers are sent again, as after a broken connection."""
     me = story.identity()
     story.produce(me, "a")
-    answer_markers = markers.answer_markers
+    take_marker_answers = markers.take_marker_answers
     failures = 0
 
     def buggy(node: Node, in_flight: Any, answer: Answered, now: int) -> None:
@@ -224,7 +224,7 @@ def test_an_answer_whose_handler_fails_is_followed_by_an_error(
         if answer.body is not None and failures < 2:
             failures += 1
             raise Bug("planted")
-        answer_markers(node, in_flight, answer, now)
+        take_marker_answers(node, in_flight, answer, now)
 
     monkeypatch.setitem(dispatch.ANSWERS, InFlightMarkers, buggy)
     story.ended(me, COMMIT)
@@ -273,14 +273,14 @@ def test_one_timeout_that_cannot_be_handled_does_not_hold_up_the_others(
     names = ["a", "b", "c", "d"]
     for name in names:
         story.produce(story.identity(name), "x", name=name)
-    abort = end_txn.abort_timed_out
+    abort = end_txn.decide_timeout
 
     def buggy(state: Transactions, name: str, **options: Any) -> Any:
         if name == "a":
             raise Bug("planted")
         return abort(state, name, **options)
 
-    monkeypatch.setattr(end_txn, "abort_timed_out", buggy)
+    monkeypatch.setattr(end_txn, "decide_timeout", buggy)
     story.wait(600_000)
     ended = [story.states(name)[-1] is TransactionState.COMPLETE_ABORT for name in names]
     assert ended == [False, True, True, True]

@@ -12,7 +12,7 @@ from typing import Final, cast
 import attrs
 import pytest
 
-from fencepost.broker.checks import first_refusal
+from fencepost.broker.check_tables import first_refusal
 from fencepost.broker.contract import Refused
 from fencepost.broker.groups import consumer_heartbeat
 from fencepost.broker.groups.assignors import ASSIGNORS

@@ -143,7 +143,7 @@ def test_start_and_stop_are_logged(heard: Heard) -> None:
 def test_decided_transactions_that_a_start_finds_are_logged(heard: Heard) -> None:
     key = fencepost.TopicPartition("__transaction_state", 7)
     node = Node(NodeSettings())
-    node.marker_retries = {(key, "till"): 0, (key._replace(partition=8), "other"): 0}
+    node.markers_due = {(key, "till"): 0, (key._replace(partition=8), "other"): 0}
     Notices(lambda: 0).step(BecomeLeader(partition=key, leader_epoch=1), Outcome([], [], []), node)
     assert heard.matching("__transaction_state-7: finishes 1 transactions")
 

@@ -46,7 +46,7 @@ async def samples(server: Server) -> Samples:
 
 def forget_coordinators(node: Node) -> None:
     """As if the log of the coordinators had lost its records."""
-    for log in node.logs_under(Transactions):
+    for log in node.coordinator_logs(Transactions):
         log.coordinator.records.clear()
 
 

@@ -252,7 +252,7 @@ def test_a_coordinator_gives_up_when_a_partition_knows_a_newer_owner() -> None:
     assert story.end(me, COMMIT).error is ErrorCode.NONE
     story.wait(5 * SCAN_MS)
     assert story.states()[-1] is TransactionState.PREPARE_COMMIT
-    assert story.host.node.marker_retries == {}
+    assert story.host.node.markers_due == {}
     assert story.end(me, COMMIT).error is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
@@ -266,5 +266,5 @@ def test_a_transaction_of_nothing_but_an_added_partition_ends(result: object) ->
     story.ended(me, COMMIT if result is COMMIT else ABORT)
     state = story.partition()
     assert state.last_stable_offset == state.log_end_offset == 1
-    assert story.host.node.marker_retries == {}
+    assert story.host.node.markers_due == {}
     assert story.coordinator().pending_markers == {}

@@ -14,7 +14,7 @@ from tests.simulator.planting import Edit, Mutation
 _MARKERS_AT_ONCE: Final = """\
 state.pending[name] = header.next_offset
     if record is not None and record.state in transactions.PREPARED:
-        node.marker_retries[log.partition.key, name] = now"""
+        node.markers_due[log.partition.key, name] = now"""
 
 _ANY_RETRY_ENDED_WELL: Final = """\
     if is_retry and record.state in COMPLETED:
@@ -127,7 +127,7 @@ OF_PARTITIONS: Final = (
         breaks="A verified batch is appended although a marker was written in between (KAFKA-14884).",
         edits=(
             Edit(
-                "broker.partitions.checks:_is_overtaken", {"entry is None or entry.guard != guard": "False"}
+                "broker.partitions.checks:_lost_its_guard", {"entry is None or entry.guard != guard": "False"}
             ),
             Edit(
                 "broker.partitions.checks:_has_older_epoch",
@@ -178,7 +178,7 @@ OF_COORDINATORS: Final = (
         breaks="Partitions learn of a decision that the coordinator's log may yet lose.",
         edits=(
             Edit(
-                "broker.transactions.handlers:write_record",
+                "broker.transactions.writes:write_record",
                 {"state.pending[name] = header.next_offset": _MARKERS_AT_ONCE},
             ),
         ),
@@ -233,7 +233,7 @@ OF_COORDINATORS: Final = (
         breaks="InitProducerId does not abort the transaction of the previous owner (Redpanda 3232).",
         edits=(
             Edit(
-                "broker.transactions.init_producer_id:init_producer_id",
+                "broker.transactions.init_producer_id:decide_identity",
                 {"    if grant is Grant.ABORT_FIRST:": _GRANTED_ALL_THE_SAME},
             ),
         ),
@@ -242,7 +242,7 @@ OF_COORDINATORS: Final = (
         "added partitions are kept in memory only",
         breaks="A transaction's later partitions are not logged, so the next coordinator does not know them"
         " (Redpanda 6018).",
-        edits=(Edit("broker.transactions.handlers:write_record", {_APPENDS_RECORD: _ADDED_IN_MEMORY}),),
+        edits=(Edit("broker.transactions.writes:write_record", {_APPENDS_RECORD: _ADDED_IN_MEMORY}),),
     ),
     Mutation(
         "a transaction is logged with its first partition only",
@@ -270,7 +270,7 @@ OF_COORDINATORS: Final = (
     Mutation(
         "COMPLETE before all markers are written",
         breaks="A marker that a partition could not append is never retried (KAFKA-9777).",
-        edits=(Edit("broker.transactions.markers:answer_markers", {" if error is NO_ERROR": ""}),),
+        edits=(Edit("broker.transactions.markers:take_marker_answers", {" if error is NO_ERROR": ""}),),
     ),
     Mutation(
         "markers are never retried",
@@ -278,7 +278,7 @@ OF_COORDINATORS: Final = (
         edits=(
             Edit(
                 "broker.transactions.markers:_retry_markers",
-                {"node.marker_retries[log.partition.key, name] = due_ms": "pass"},
+                {"node.markers_due[log.partition.key, name] = due_ms": "pass"},
             ),
         ),
     ),
@@ -287,7 +287,7 @@ OF_COORDINATORS: Final = (
         breaks="A producer whose transaction timed out can still write and end transactions.",
         edits=(
             Edit(
-                "broker.transactions.end_txn:abort_timed_out",
+                "broker.transactions.end_txn:decide_timeout",
                 {"return prepare(": "decision = prepare(", "    )  # fmt: skip": _EPOCH_KEPT},
             ),
         ),
@@ -323,7 +323,7 @@ OF_OFFSETS: Final = (
     Mutation(
         "a new leader forgets pending offsets",
         breaks="A commit marker finds nothing to commit after a failover.",
-        edits=(Edit("broker.node:Node.lead", {"self.logs[order.partition] = log": _PENDING_FORGOTTEN}),),
+        edits=(Edit("broker.node:Node.rebuild", {"self.logs[order.partition] = log": _PENDING_FORGOTTEN}),),
     ),
 )
 

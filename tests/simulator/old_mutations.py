@@ -31,7 +31,7 @@ class OldMutation:
 _ANY_PARTITION: Final = Mutation(
     "every partition is said to be in the transaction",
     breaks="Who verifies is told yes, so a late record opens a transaction again (KAFKA-14402).",
-    edits=(Edit("broker.transactions.state:_verified", {"error=error(key)": "error=NO_ERROR"}),),
+    edits=(Edit("broker.transactions.add_partitions:_verified", {"error=error(key)": "error=NO_ERROR"}),),
 )
 _SHARED: Final = {mutation.name: mutation for mutation in MUTATIONS}
 

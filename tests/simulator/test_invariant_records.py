@@ -7,7 +7,8 @@ import pytest
 
 from fencepost.broker.contract import NODE, Durable, Outcome, Reply, ReplyTo
 from fencepost.broker.host import Host
-from fencepost.broker.node import LeaderLog, Node
+from fencepost.broker.leader_log import LeaderLog
+from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.settings import NodeSettings
 from fencepost.journal.journal import JournalSettings

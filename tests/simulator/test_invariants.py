@@ -18,12 +18,11 @@ from fencepost.broker.contract import Decision, Durable
 from fencepost.broker.dispatch import INPUTS
 from fencepost.broker.groups import state as groups
 from fencepost.broker.host import SyncPolicy
+from fencepost.broker.leader_log import LeaderLog, TransactionLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks as batch_checks
 from fencepost.broker.partitions.partition import Partition
-from fencepost.broker.purgatory import LeaderLog, TransactionLog
-from fencepost.broker.transactions import end_txn, markers
-from fencepost.broker.transactions import handlers as transaction_handlers
+from fencepost.broker.transactions import end_txn, markers, writes
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.state import TransactionDecision
 from fencepost.journal.indexes import AbortedRange
@@ -125,18 +124,18 @@ def _effects_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _markers_do_not_wait_for_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = transaction_handlers.write_record
+    write = writes.write_record
 
     def hasty(node: Node, log: TransactionLog, name: str, record: TransactionRecord | None, now: int) -> None:
         write(node, log, name, record, now)
         if record is not None and record.state in transactions.PREPARED:
-            node.marker_retries[log.partition.key, name] = now
+            node.markers_due[log.partition.key, name] = now
 
-    monkeypatch.setattr(transaction_handlers, "write_record", hasty)
+    monkeypatch.setattr(writes, "write_record", hasty)
 
 
 def _owners_are_given_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    reply = Node.durable
+    reply = Node.became_durable
 
     def durable(node: Node, arrived: Durable, now: int) -> None:
         reply(node, arrived, now)
@@ -213,14 +212,14 @@ def _syncs_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _leaders_forget_open_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    lead = Node.lead
+    rebuild = Node.rebuild
 
     def forgetful(node: Node, order: Any) -> LeaderLog:
-        log = lead(node, order)
+        log = rebuild(node, order)
         log.partition.producers.clear()
         return log
 
-    monkeypatch.setattr(Node, "lead", forgetful)
+    monkeypatch.setattr(Node, "rebuild", forgetful)
 
 
 CRASHES: Planner = partial(_stormy, kind=FaultKind.CRASH, policy=SyncPolicy.NONE)
@@ -230,10 +229,10 @@ PLANTED: list[tuple[str, Plant, Planner]] = [
     (BOUNDS.name, _lso_is_the_high_watermark, draw),
     (
         UNIQUE_SEQUENCE.name,
-        _no_check_of("_is_repeated", "_begins_late", "_overtakes", "_is_out_of_order"),
+        _no_check_of("_is_duplicate", "_begins_late", "_overtakes", "_is_out_of_order"),
         CRASHES,
     ),
-    (HANGING.name, _no_check_of("_has_older_epoch", "_is_overtaken"), _hasty),
+    (HANGING.name, _no_check_of("_has_older_epoch", "_lost_its_guard"), _hasty),
     (DURABLE_DECISION.name, _markers_do_not_wait_for_the_decision, draw),
     (DURABLE_DECISION.name, _complete_does_not_wait_for_markers, draw),
     (UNIQUE_IDENTITY.name, _prepare_keeps_the_epoch, draw),

@@ -72,7 +72,9 @@ def recovered(world: World, settings: NodeSettings) -> Node:
     node = Node(settings)
     for key in sorted(world.journals.disks):
         journal = world.journals.journal(key)
-        node.lead(BecomeLeader(partition=key, leader_epoch=journal.leader_epoch, batches=journal.batches(0)))
+        node.rebuild(
+            BecomeLeader(partition=key, leader_epoch=journal.leader_epoch, batches=journal.batches(0))
+        )
     return node
 
 

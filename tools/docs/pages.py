@@ -19,7 +19,7 @@ from kio.index import UnknownEntity, load_request_schema
 
 from fencepost.broker.access.table import RIGHTS, Filter, Need, Right
 from fencepost.broker.broker_configs import CONNECTION_CONFIGS, NODE_CONFIGS
-from fencepost.broker.checks import Check
+from fencepost.broker.check_tables import Check
 from fencepost.broker.faults import NEEDS, NOT_PLAYED, NOT_SEEN
 from fencepost.broker.groups.consumer_heartbeat import HEARTBEAT_CHECKS
 from fencepost.broker.groups.reconciliation import RECONCILIATION
@@ -37,7 +37,7 @@ from fencepost.broker.partitions.checks import (
 )
 from fencepost.broker.partitions.produce import ADD_ERRORS, VERIFY_ERRORS
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
-from fencepost.broker.transactions.init_producer_id import GRANTS, IDENTITY_CHECKS, Expectation
+from fencepost.broker.transactions.init_producer_id import GRANTS, INIT_CHECKS, Expectation
 from fencepost.broker.transactions.tables import END_VERSION_0, END_VERSION_2, MOVES, CoordinatorInput
 from fencepost.cli.serve import SET_OTHERWISE
 from fencepost.client.group_member import MEMBER_STATES, MemberState
@@ -193,7 +193,7 @@ def _coded(error: ErrorCode) -> str:
 
 
 def _identity_rules() -> str:
-    rows = [(str(number), rule.name, _coded(rule.error)) for number, rule in enumerate(IDENTITY_CHECKS, 1)]
+    rows = [(str(number), rule.name, _coded(rule.error)) for number, rule in enumerate(INIT_CHECKS, 1)]
     return tables.markdown_table(("", "the request", "answer"), rows)
 
 

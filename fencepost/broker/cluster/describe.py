@@ -13,7 +13,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import ProducerEntry
 from fencepost.broker.patterns import BadPattern, whole_match
 from fencepost.broker.purgatory import InFlightTopicCreation
-from fencepost.broker.transactions.handlers import coordinator_log
+from fencepost.broker.transactions.handlers import log_of_id
 from fencepost.broker.transactions.state import PREPARED, Transactions
 from fencepost.protocol import messages as m
 from fencepost.protocol.codec import Kept
@@ -167,7 +167,7 @@ def describe_transactions(node: Node, request: m.DescribeTransactions, to: Reply
 
 
 def _transaction(node: Node, name: str) -> m.TransactionDescription:
-    log = coordinator_log(node, name)
+    log = log_of_id(node, name)
     if not name or isinstance(log, Refused):
         error = ErrorCode.INVALID_REQUEST if not name else ErrorCode.NOT_COORDINATOR
         return m.TransactionDescription(transactional_id=name, error=error)
@@ -202,7 +202,7 @@ def list_transactions(node: Node, request: m.ListTransactions, to: ReplyTo, now:
     found = sorted(
         (
             (name, record)
-            for log in node.logs_under(Transactions)
+            for log in node.coordinator_logs(Transactions)
             for name, record in log.coordinator.records.items()
             if (not request.states or record.state.title in request.states)
             and (not request.producer_ids or record.producer_id in request.producer_ids)
@@ -226,7 +226,7 @@ def list_transactions(node: Node, request: m.ListTransactions, to: ReplyTo, now:
 
 def _characters(node: Node) -> int:
     """The characters of all transactional ids."""
-    return sum(len(name) for log in node.logs_under(Transactions) for name in log.coordinator.records)
+    return sum(len(name) for log in node.coordinator_logs(Transactions) for name in log.coordinator.records)
 
 
 def _always(_: str) -> bool:
@@ -235,4 +235,4 @@ def _always(_: str) -> bool:
 
 def _coordinated(node: Node) -> list[TopicPartition]:
     """The partitions of `__transaction_state` that this node leads."""
-    return [log.partition.key for log in node.logs_under(Transactions)]
+    return [log.partition.key for log in node.coordinator_logs(Transactions)]

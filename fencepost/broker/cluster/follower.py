@@ -169,7 +169,7 @@ def act_on_news(node: Node, now: int) -> None:
             case Configure():
                 pass
     if gone:
-        for log in node.logs_under(Groups):
+        for log in node.coordinator_logs(Groups):
             offsets.forget_topics(node, log, gone, now)
 
 

@@ -12,7 +12,8 @@ import attrs
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
 from fencepost.broker.contract import Reassign, Received, Refused, ReplyTo, Warn
-from fencepost.broker.node import LeaderLog, Node
+from fencepost.broker.leader_log import LeaderLog
+from fencepost.broker.node import Node
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.metadata_log import cluster_batch

@@ -11,8 +11,8 @@ from fencepost.broker.groups.group import Group
 from fencepost.broker.groups.offsets import NO_GROUP_ID, forget_group, forget_offsets, group_log
 from fencepost.broker.groups.state import AnyGroup, Groups, group_ids, offset_keys, reads_topic
 from fencepost.broker.groups.tables import MEMBERSHIP, GroupInput
+from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
-from fencepost.broker.purgatory import GroupLog
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.offsets_log import OffsetKey
@@ -21,7 +21,7 @@ from fencepost.protocol.terms import CONSUMER_PROTOCOL, GroupState, GroupType, T
 
 def _coordinated(node: Node) -> list[TopicPartition]:
     """The partitions of `__consumer_offsets` that this node leads."""
-    return [log.partition.key for log in node.logs_under(Groups)]
+    return [log.partition.key for log in node.coordinator_logs(Groups)]
 
 
 def describe_groups(node: Node, request: m.DescribeGroups, to: ReplyTo, now: int) -> None:
@@ -61,7 +61,7 @@ def _described(node: Node, group_id: str, now: int) -> m.DescribedGroup:
 
 def list_groups(node: Node, request: m.ListGroups, to: ReplyTo, now: int) -> None:
     """The groups that this node coordinates, sorted by name."""
-    states = [log.coordinator for log in node.logs_under(Groups)]
+    states = [log.coordinator for log in node.coordinator_logs(Groups)]
     found = [
         _listed(group)
         for state in states

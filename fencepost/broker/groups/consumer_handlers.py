@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fencepost.broker.checks import first_refusal
+from fencepost.broker.check_tables import first_refusal
 from fencepost.broker.contract import Received, Refused, Reply, ReplyTo
 from fencepost.broker.groups import consumer_heartbeat
 from fencepost.broker.groups.consumer_group import ConsumerGroup, changes
@@ -21,8 +21,8 @@ from fencepost.broker.groups.consumer_heartbeat import (
 )
 from fencepost.broker.groups.offsets import TOO_LARGE, group_log
 from fencepost.broker.groups.state import GroupBatch, Groups, MemberDeadlines
+from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
-from fencepost.broker.purgatory import GroupLog
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_group_log import (
     JOINING_EPOCH,
@@ -180,7 +180,7 @@ def resume(node: Node, log: GroupLog, now: int) -> None:
 
 def expire(node: Node, now: int) -> None:
     """Remove the members whose session, or whose time to revoke, has passed."""
-    for log in node.logs_under(Groups):
+    for log in node.coordinator_logs(Groups):
         late: dict[str, set[str]] = {}
         for (group_id, member_id), deadlines in log.coordinator.deadlines.items():
             if deadlines.next_ms <= now:
@@ -214,7 +214,7 @@ def remove_members(node: Node, log: GroupLog, group_id: str, member_ids: set[str
 def describe(node: Node, request: m.ConsumerGroupDescribe, to: ReplyTo, now: int) -> None:
     """ConsumerGroupDescribe."""
     found = tuple(_described(node, group_id) for group_id in dict.fromkeys(request.groups))
-    keys = [log.partition.key for log in node.logs_under(Groups)]
+    keys = [log.partition.key for log in node.coordinator_logs(Groups)]
     node.after_all(keys, Reply(to, body=m.ConsumerGroupDescribeReply(groups=found)))
 
 

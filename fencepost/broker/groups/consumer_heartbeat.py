@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.broker.checks import Check
+from fencepost.broker.check_tables import Check
 from fencepost.broker.contract import Refused
 from fencepost.broker.groups.assignors import ASSIGNORS, UNIFORM, AssignmentInput
 from fencepost.broker.groups.consumer_group import (

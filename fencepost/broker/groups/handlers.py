@@ -16,8 +16,8 @@ from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, forget_offse
 from fencepost.broker.groups.rebalance import GroupDecision, Turn, refused_join, refused_sync
 from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.groups.tables import DEAD, MEMBERSHIP, GroupInput
+from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
-from fencepost.broker.purgatory import GroupLog
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.offsets_log import group_batch
@@ -197,7 +197,7 @@ def resume(node: Node, log: GroupLog, now: int) -> None:
 
 def expire(node: Node, now: int) -> None:
     """Handle the sessions, joins and syncs whose deadline has passed."""
-    for log in node.logs_under(Groups):
+    for log in node.coordinator_logs(Groups):
         for group in list(log.coordinator.live.values()):
             with node.contained():
                 if min(group.deadlines(), default=now + 1) <= now:

@@ -23,11 +23,12 @@ from fencepost.broker.groups.consumer_group import ConsumerGroup, tombstones
 from fencepost.broker.groups.consumer_heartbeat import check_commit, check_identity
 from fencepost.broker.groups.group import NO_GENERATION, NO_MEMBER
 from fencepost.broker.groups.state import GroupBatch, Groups
+from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, TransactionalOffsets, judge
 from fencepost.broker.partitions.produce import add_request, ask_coordinator
-from fencepost.broker.purgatory import GroupLog, InFlightAddOffsets
+from fencepost.broker.purgatory import InFlightAddOffsets
 from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_group_log import ConsumerEntry, TopicIdPartition
@@ -77,7 +78,7 @@ TOO_LARGE: Final = Refused(
 def group_log(node: Node, group_id: str) -> GroupLog | Refused:
     """The log of the group's coordinator, if this node is the coordinator."""
     number = coordinator_partition(group_id, node.coordinators(CONSUMER_OFFSETS_TOPIC))
-    log = node.log_under(Groups, TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
+    log = node.coordinator_log(Groups, TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
     return log or NOT_COORDINATOR
 
 

@@ -34,7 +34,7 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.broker.checks import Check, first_refusal
+from fencepost.broker.check_tables import Check, first_refusal
 from fencepost.broker.contract import Refused
 from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER, CachedBatch, Partition, ProducerEntry
 from fencepost.protocol.batches import (
@@ -278,7 +278,7 @@ def refused_form(
 # --- a batch and what the partition knows of its producer -------------------------------------------------
 
 
-def _repeated(written: Written, producer: ProducerEntry) -> CachedBatch | None:
+def _duplicate_of(written: Written, producer: ProducerEntry) -> CachedBatch | None:
     """A batch of an older epoch is never a duplicate (ProducerStateEntry.findDuplicateBatch)."""
     if producer.producer_epoch == written.producer_epoch:
         for cached in producer.batches:
@@ -288,8 +288,8 @@ def _repeated(written: Written, producer: ProducerEntry) -> CachedBatch | None:
     return None
 
 
-def _is_repeated(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
-    return _repeated(written, producer) is not None
+def _is_duplicate(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
+    return _duplicate_of(written, producer) is not None
 
 
 def _has_older_epoch(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
@@ -297,7 +297,7 @@ def _has_older_epoch(partition: Partition, written: Written, producer: ProducerE
     return written.producer_epoch < producer.producer_epoch
 
 
-def _is_overtaken(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
+def _lost_its_guard(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
     """Whether a marker has removed the guard since the verification. The transaction of this write is over;
     appending it would open a transaction that no coordinator ends (partitions/produce.py).
     """
@@ -354,7 +354,7 @@ _OLDER_EPOCH: Final = WriteCheck(
 _OVERTAKEN: Final = WriteCheck(
     "was overtaken: a marker was written after the coordinator verified the transaction",
     ErrorCode.INVALID_TXN_STATE,
-    _is_overtaken,
+    _lost_its_guard,
     source="KIP-890, KAFKA-14884",
     protection="fencing",
 )
@@ -369,7 +369,7 @@ CHECKS: Final = (
     WriteCheck(
         "is one of the producer's last five batches",
         NO_ERROR,  # no error: the retry gets the offset of the first attempt
-        _is_repeated,
+        _is_duplicate,
         source="KIP-98; before fencing",
         protection="dedup",
     ),
@@ -427,7 +427,7 @@ def judge(
 
 
 def _duplicate(written: Written, producer: ProducerEntry, refused: Refused) -> Duplicate:
-    cached = _repeated(written, producer)
+    cached = _duplicate_of(written, producer)
     assert cached is not None, "only a duplicate is answered without an error"
     return Duplicate(cached.first_offset, refused)
 

@@ -9,9 +9,9 @@ Rule: the new start is durable before the node uses it, and before the client ge
 from __future__ import annotations
 
 from fencepost.broker.contract import LogStartMoved, MoveLogStart, Refused, ReplyTo
+from fencepost.broker.leader_log import Collect, LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
-from fencepost.broker.purgatory import Collect, LeaderLog
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     DeletedRecords,

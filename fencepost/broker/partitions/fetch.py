@@ -26,7 +26,8 @@ from fencepost.broker.contract import (
     ReplyListed,
     ReplyTo,
 )
-from fencepost.broker.node import LeaderLog, Node
+from fencepost.broker.leader_log import LeaderLog
+from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import READ_COMMITTED
 from fencepost.broker.purgatory import ParkedFetch
 from fencepost.journal.journal import Journal

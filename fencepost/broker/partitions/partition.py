@@ -1,6 +1,6 @@
 """One partition as its leader sees it: producers, open transactions, and the offsets that bound readers.
 
-Rule: checks and plans change nothing; `apply` is the only way in which the log changes the state.
+Rule: `apply` is the only way in which the log changes the state. Checks of batches are in checks.py.
 """
 
 # Theory of operation (Kafka: ProducerStateManager, UnifiedLog)

@@ -47,13 +47,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.broker.checks import first_refusal
+from fencepost.broker.check_tables import first_refusal
 from fencepost.broker.contract import NOBODY, Answered, Refused, ReplyTo
+from fencepost.broker.leader_log import Collect, LeaderLog
 from fencepost.broker.log_config import COMPACT
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks, partition
 from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate, FormRules
-from fencepost.broker.purgatory import Collect, Incoming, InFlight, InFlightAddPartitions, LeaderLog
+from fencepost.broker.purgatory import Incoming, InFlight, InFlightAddPartitions
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol.batches import writable

@@ -1,7 +1,7 @@
 """EndTxn, and every other end of a transaction: how it is decided, and how it is completed (KIP-98, KIP-890).
 
 Rule: from PREPARE_* on the transaction ends that way, whatever crashes. The version's table decides;
-`handlers.carry_out` writes the decision, and `node.py` holds the answer back until it is durable.
+`writes.carry_out` writes the decision, and `node.py` holds the answer back until it is durable.
 """
 
 # The epochs of an end, for an owner at epoch 4 (TransactionMetadata.prepareAbortOrCommit, prepareFence):
@@ -50,7 +50,7 @@ from fencepost.protocol.terms import (
 from fencepost.protocol.transaction_log import TransactionRecord
 
 
-def end_transaction(
+def decide_end(
     state: Transactions,
     request: EndTxn,
     *,
@@ -192,7 +192,7 @@ def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Trans
     return Decision(entries=((name, done),))
 
 
-def abort_timed_out(
+def decide_timeout(
     state: Transactions, name: str, *, now: int, fresh_producer_id: int, rules: Rules
 ) -> TransactionDecision | Refused:
     """Abort a transaction that exceeded transaction.timeout.ms, and fence its producer by a new epoch."""

@@ -1,4 +1,4 @@
-"""The handlers of a transaction coordinator: its requests, and the timeouts of transactions.
+"""The handlers of a transaction coordinator: each gets a decision for its request, and carries it out.
 
 Rule: every answer, also a refusal, waits until the log is durable as far as the decision has seen it.
 """
@@ -9,17 +9,18 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.checks import first_refusal
+from fencepost.broker.check_tables import first_refusal
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
+from fencepost.broker.leader_log import TransactionLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.checks import has_no_transactions
-from fencepost.broker.purgatory import TransactionLog
-from fencepost.broker.transactions import end_txn
-from fencepost.broker.transactions import init_producer_id as identities
 from fencepost.broker.transactions import state as transactions
-from fencepost.broker.transactions.init_producer_id import HALF_AN_IDENTITY
+from fencepost.broker.transactions.add_partitions import decide_partitions, verify_partitions
+from fencepost.broker.transactions.end_txn import decide_end
+from fencepost.broker.transactions.init_producer_id import HALF_AN_IDENTITY, decide_identity
 from fencepost.broker.transactions.state import TransactionDecision, Transactions, Unwritable
-from fencepost.broker.transactions.tables import ONGOING, ClientVersion, TransactionVersion
+from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
+from fencepost.broker.transactions.writes import carry_out
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
@@ -30,7 +31,7 @@ from fencepost.protocol.terms import (
     TopicPartition,
     coordinator_partition,
 )
-from fencepost.protocol.transaction_log import TransactionRecord, transaction_batch
+from fencepost.protocol.transaction_log import transaction_batch
 
 NO_PRODUCER_IDS: Final = Refused(
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -52,38 +53,10 @@ PARTITION_SIZE_MAX: Final = TOPIC_NAME_LENGTH_MAX + 16  # bytes, in a record, of
 RECORD_REST_MAX: Final = 2048  # bytes: the batch and its record without partitions, with the longest id
 
 
-def coordinator_log(node: Node, transactional_id: str) -> TransactionLog | Refused:
+def log_of_id(node: Node, transactional_id: str) -> TransactionLog | Refused:
     """The log of the id's coordinator, if this node is the coordinator."""
     key = transactions.log_of(transactional_id, node.coordinators(TRANSACTION_STATE_TOPIC))
-    return node.log_under(Transactions, key) or NOT_COORDINATOR
-
-
-def carry_out(node: Node, log: TransactionLog, decision: TransactionDecision, now: int) -> None:
-    """Carry out a decision: note and record now, effects when the record is durable."""
-    if decision.note is not None:
-        transactions.take_note(log.coordinator, decision.note)
-    for name, record in decision.entries:
-        write_record(node, log, name, record, now)
-    node.after(log, decision.effects)
-
-
-def write_record(
-    node: Node, log: TransactionLog, name: str, record: TransactionRecord | None, now: int
-) -> None:
-    """Append the next record of an id, or its tombstone for None; until it is durable the id is pending."""
-    state, ids = log.coordinator, node.producer_ids
-    if record is not None:
-        # A decision is offered a fresh producer id and need not use it; only its record shows whether it did.
-        if ids.next_id in (record.producer_id, record.next_producer_id) and not ids.is_empty:
-            node.use_producer_id()
-        if not node.settings.rules.persists_other_ids:
-            transactions.remember_other_ids(state, name, record)
-            record = transactions.without_other_ids(record)
-    entries = ((name, record),)
-    header = node.append(log, transaction_batch(name, record, timestamp=now), entries)
-    state.pending[name] = header.next_offset
-    if record is not None and record.state is ONGOING:
-        _schedule_scan(node, state.deadlines[name], now)
+    return node.coordinator_log(Transactions, key) or NOT_COORDINATOR
 
 
 def _answer(
@@ -119,11 +92,11 @@ def init_producer_id(
         body = m.InitProducerIdReply(producer_id=fresh, producer_epoch=0)
         node.outcome.effects.append(Reply(to, body=body))
         return
-    log = coordinator_log(node, request.transactional_id)
+    log = log_of_id(node, request.transactional_id)
     if isinstance(log, Refused) or fresh is None:
         node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)
         return
-    decided = identities.init_producer_id(
+    decided = decide_identity(
         log.coordinator, request, to=to, now=now, fresh_producer_id=fresh, rules=node.settings.rules
     )
     _answer(node, log, decided, to, now, client_version)
@@ -143,15 +116,15 @@ def add_partitions(
         )
         node.outcome.effects.append(Reply(to, body=m.AddPartitionsToTxnReply(partitions=parts)))
         return
-    log = coordinator_log(node, request.transactional_id)
+    log = log_of_id(node, request.transactional_id)
     if isinstance(log, Refused):
         node.reply(to, log)
         return
     state, rules = log.coordinator, node.settings.rules
     if request.verify_only:
-        decided = transactions.verify_partitions(state, request, to=to, rules=rules)
+        decided = verify_partitions(state, request, to=to, rules=rules)
     else:
-        decided = transactions.add_partitions(
+        decided = decide_partitions(
             state, request, to=to, now=now, rules=rules, requested=client_version.transaction_version
         )
         # The cluster's record format may not be able to store the client's transaction version. Kafka finds
@@ -179,7 +152,7 @@ def add_offsets(
     node: Node, request: m.AddOffsetsToTxn, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """Add the group's partition of `__consumer_offsets`; only clients before version 2 request this."""
-    log = coordinator_log(node, request.transactional_id)
+    log = log_of_id(node, request.transactional_id)
     if isinstance(log, Refused):
         node.reply(to, log)
         return
@@ -191,7 +164,7 @@ def add_offsets(
         verify_only=False,
         partitions=(TopicPartition(CONSUMER_OFFSETS_TOPIC, number),),
     )
-    decided = transactions.add_partitions(
+    decided = decide_partitions(
         log.coordinator,
         add,
         to=to,
@@ -224,13 +197,13 @@ def end_transaction(
     node: Node, request: m.EndTxn, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """Commit or abort. The answer leaves when the decision is durable, before any marker is written."""
-    log = coordinator_log(node, request.transactional_id)
+    log = log_of_id(node, request.transactional_id)
     fresh = node.fresh_producer_id()
     if isinstance(log, Refused) or fresh is None:
         node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)
         return
     state, rules = log.coordinator, node.settings.rules
-    decided = end_txn.end_transaction(
+    decided = decide_end(
         state,
         request,
         to=to,
@@ -240,36 +213,3 @@ def end_transaction(
         requested=client_version.transaction_version,
     )
     _answer(node, log, decided, to, now, client_version)
-
-
-# --- timeouts --------------------------------------------------------------------------------------------
-
-
-def schedule_timeouts(node: Node, state: Transactions, now: int) -> None:
-    """Schedule the first scan after the earliest deadline."""
-    if state.deadlines:
-        _schedule_scan(node, min(state.deadlines.values()), now)
-
-
-def _schedule_scan(node: Node, due_ms: int, now: int) -> None:
-    """Schedule the first scan after a deadline. Scans are a fixed interval apart, as in Kafka."""
-    interval = node.settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
-    node.wake_at((max(due_ms, now) // interval + 1) * interval)
-
-
-def abort_timed_out(node: Node, now: int) -> None:
-    """Abort transactions that exceeded their timeout; without producer ids, wait for the next scan."""
-    for log in node.logs_under(Transactions):
-        for name in transactions.timed_out(log.coordinator, now=now):
-            with node.contained():
-                _abort_one(node, log, name, now)
-        schedule_timeouts(node, log.coordinator, now)
-
-
-def _abort_one(node: Node, log: TransactionLog, name: str, now: int) -> None:
-    fresh = node.fresh_producer_id()
-    if fresh is not None:
-        state, rules = log.coordinator, node.settings.rules
-        decided = end_txn.abort_timed_out(state, name, now=now, fresh_producer_id=fresh, rules=rules)
-        if isinstance(decided, Decision):
-            carry_out(node, log, decided, now)

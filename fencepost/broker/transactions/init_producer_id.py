@@ -17,7 +17,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from fencepost.broker.checks import Check, first_refusal
+from fencepost.broker.check_tables import Check, first_refusal
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.transactions.end_txn import prepare
 from fencepost.broker.transactions.state import (
@@ -134,7 +134,7 @@ HALF_AN_IDENTITY: Final = Check(
 )
 """Also checked for requests without a transactional id."""
 
-IDENTITY_CHECKS: Final = (
+INIT_CHECKS: Final = (
     Check(
         "has an empty transactional id",
         ErrorCode.INVALID_REQUEST,
@@ -160,7 +160,7 @@ _STANDINGS: Final[dict[Cell, Standing]] = {
 """The standing of an id, by the state to which InitProducerId moves it."""
 
 
-def init_producer_id(
+def decide_identity(
     state: Transactions,
     request: InitProducerId,
     *,
@@ -174,7 +174,7 @@ def init_producer_id(
     """
     name = request.transactional_id
     assert name is not None, "a producer without transactional id never reaches a coordinator"
-    refused = first_refusal(IDENTITY_CHECKS, request, rules)
+    refused = first_refusal(INIT_CHECKS, request, rules)
     if refused is not None:
         return refused
     if name in state.pending:  # also when the tombstone of an expired id is not durable yet

@@ -7,10 +7,10 @@ Rule: each partition of a decided transaction gets its marker at least once; COM
 #
 #     coordinator                                               leader of a partition
 #     PREPARE_* is durable
-#       |  marker_retries[id] is due at once
+#       |  markers_due[id] is due at once
 #     send_due_markers ------------ WriteTxnMarkers ----------> write_markers
 #       |  pending_markers: partitions without an answer          MARKER_CHECKS, then the marker is appended;
-#     answer_markers  <------------ an error per partition ---    answered once it is durable; the LSO moves
+#     take_marker_answers <-------- an error per partition ---    answered once it is durable; the LSO moves
 #       |  a failed one is due again after marker_retry_backoff_ms
 #     _finish: COMPLETE_* is written once, when no marker is pending
 #
@@ -33,12 +33,13 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost.broker.contract import Answered, Refused, ReplyTo
+from fencepost.broker.leader_log import Collect, TransactionLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.checks import has_no_transactions, judge_marker
-from fencepost.broker.purgatory import Collect, InFlightMarkers, InFlightOffsetsTopic, TransactionLog
+from fencepost.broker.purgatory import InFlightMarkers, InFlightOffsetsTopic
 from fencepost.broker.transactions import end_txn
-from fencepost.broker.transactions.handlers import carry_out, schedule_timeouts
 from fencepost.broker.transactions.state import PREPARED, RESULT_OF, Transactions
+from fencepost.broker.transactions.writes import carry_out
 from fencepost.protocol.batches import build_marker
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
@@ -73,16 +74,15 @@ def resume(node: Node, log: TransactionLog, now: int) -> None:
     state = log.coordinator
     for name, record in state.records.items():
         if record.state in PREPARED:
-            node.marker_retries[log.partition.key, name] = now
-    schedule_timeouts(node, state, now)
+            node.markers_due[log.partition.key, name] = now
 
 
 def send_due_markers(node: Node, now: int) -> None:
     """Send markers of transactions that were decided in this step, or whose retry is due."""
-    for (key, name), due_ms in list(node.marker_retries.items()):
+    for (key, name), due_ms in list(node.markers_due.items()):
         if due_ms <= now:
-            del node.marker_retries[key, name]
-            log = node.log_under(Transactions, key)
+            del node.markers_due[key, name]
+            log = node.coordinator_log(Transactions, key)
             if log is not None:
                 try:  # as `node.contained`, without its calls: this is done for every commit
                     _send_markers(node, log, name, now)
@@ -140,9 +140,9 @@ def _marker(state: Transactions, record: TransactionRecord, keys: list[TopicPart
     )
 
 
-def answer_markers(node: Node, in_flight: InFlightMarkers, answer: Answered, now: int) -> None:
+def take_marker_answers(node: Node, in_flight: InFlightMarkers, answer: Answered, now: int) -> None:
     """Cross off the partitions that wrote their marker, and schedule a retry for the others."""
-    log = node.log_under(Transactions, in_flight.log_key)
+    log = node.coordinator_log(Transactions, in_flight.log_key)
     if log is None:
         return
     state = log.coordinator
@@ -166,7 +166,7 @@ def answer_markers(node: Node, in_flight: InFlightMarkers, answer: Answered, now
 
 def _retry_markers(node: Node, log: TransactionLog, name: str, now: int) -> None:
     due_ms = now + node.settings.marker_retry_backoff_ms
-    node.marker_retries[log.partition.key, name] = due_ms
+    node.markers_due[log.partition.key, name] = due_ms
     node.wake_at(due_ms)
 
 

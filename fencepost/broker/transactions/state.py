@@ -1,8 +1,7 @@
-"""The transaction coordinator over one partition of `__transaction_state` (TransactionCoordinator,
-TransactionMetadata).
+"""The state of a transaction coordinator over one partition of `__transaction_state` (TransactionMetadata).
 
-Rule: each function decides from state, request and time alone, and changes nothing; only `apply` (for the
-log) and the functions that begin with "Note" change the state. `check_identity` fences a replaced owner.
+Rule: only `apply` (for the log) and the functions whose docstrings begin with "Note" change the state. Each
+decision is a function of state, request and time, in a file of its own. `check_identity` fences zombies.
 """
 
 # `records` is what the log says. Three things are notes, lost at a restart, as in Kafka's
@@ -18,22 +17,19 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
+from fencepost.broker.contract import Decision, Refused
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
 from fencepost.broker.transactions.tables import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
-    MOVE_SOURCE,
     NEWEST,
     ONGOING,
     PREPARE_ABORT,
     PREPARE_COMMIT,
-    CoordinatorInput,
     TransactionVersion,
 )
-from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Note
-from fencepost.protocol.messages import AddPartitionsToTxn, AddPartitionsToTxnReply, PartitionError
 from fencepost.protocol.terms import (
     INT64_MAX,
     NO_PRODUCER_ID,
@@ -120,62 +116,7 @@ class Rules:
         )
 
 
-# --- AddPartitionsToTxn ----------------------------------------------------------------------------------
-
-
-def add_partitions(
-    state: Transactions,
-    request: AddPartitionsToTxn,
-    *,
-    to: ReplyTo,
-    now: int,
-    rules: Rules,
-    requested: TransactionVersion,
-) -> TransactionDecision | Refused:
-    """Add partitions to the transaction; the first ones open it."""
-    name = request.transactional_id
-    partitions = frozenset(request.partitions)
-    found = find(state, name)
-    if isinstance(found, Refused):
-        return found
-    if name in state.pending:
-        return busy(name)
-    cell = rules.transaction_version.moves[found.state][CoordinatorInput.ADD]
-    if isinstance(cell, ErrorCode):
-        return Refused(cell, f"{name} is in {found.state.title}", source=MOVE_SOURCE, table="MOVES")
-    refused = check_identity(found, request.producer_id, request.producer_epoch, rules)
-    if refused is not None:
-        return refused
-    added = [PartitionError(topic=p.topic, partition=p.partition, error=NO_ERROR) for p in request.partitions]
-    reply = Reply(to, body=AddPartitionsToTxnReply(partitions=tuple(added)))
-    # Already added: a retry, or a later batch of the partition. No record, but the answer waits for the last
-    # one.
-    if found.state is ONGOING and partitions.issubset(found.partitions):
-        return Decision(effects=(reply,))
-    joined = tuple(sorted(partitions.union(found.partitions)))
-    start_ms = found.start_ms if found.state is ONGOING else now
-    record = found._replace(
-        state=cell, partitions=joined, start_ms=start_ms, update_ms=now,
-        client_version=requested.client_version,
-    )  # fmt: skip
-    return Decision(entries=((name, record),), effects=(reply,))
-
-
-def verify_partitions(
-    state: Transactions, request: AddPartitionsToTxn, *, to: ReplyTo, rules: Rules
-) -> TransactionDecision | Refused:
-    """Report which partitions are in the transaction. A leader verifies an older client's batch this way
-    (KIP-890 part 1, TransactionCoordinator.handleVerifyPartitionsInTransaction).
-    """
-    found = find(state, request.transactional_id)
-    if isinstance(found, Refused):
-        return found
-    refused = check_identity(found, request.producer_id, request.producer_epoch, rules)
-    if refused is not None:
-        return refused
-    if found.state in PREPARED:
-        return busy(request.transactional_id)
-    return Decision(effects=(Reply(to, body=_verified(request, found)),))
+# --- what every request to a coordinator checks first ------------------------------------------------------
 
 
 def find(state: Transactions, name: str) -> TransactionRecord | Refused:
@@ -219,18 +160,6 @@ def check_identity(
     return None
 
 
-def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPartitionsToTxnReply:
-    def error(key: TopicPartition) -> ErrorCode:
-        return NO_ERROR if key in record.partitions else ErrorCode.TRANSACTION_ABORTABLE
-
-    return AddPartitionsToTxnReply(
-        partitions=tuple(
-            PartitionError(topic=key.topic, partition=key.partition, error=error(key))
-            for key in request.partitions
-        )
-    )
-
-
 # --- notes and deadlines ----------------------------------------------------------------------------------
 
 
@@ -254,7 +183,7 @@ def take_note(state: Transactions, note: LastEpoch | Unwritable) -> None:
         state.pending[note.transactional_id] = NEVER_DURABLE
 
 
-def became_durable(state: Transactions, offset: int) -> list[str]:
+def clear_pending(state: Transactions, offset: int) -> list[str]:
     """Note that the log is durable up to `offset`. Returns the ids whose decision became durable by this."""
     decided: list[str] = []
     for name, end in list(state.pending.items()):

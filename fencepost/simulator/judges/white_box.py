@@ -42,8 +42,9 @@ from fencepost.broker.contract import (
 )
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.host import Host
+from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.partitions.partition import Partition
-from fencepost.broker.purgatory import InFlightMetadataFetch, LeaderLog
+from fencepost.broker.purgatory import InFlightMetadataFetch
 from fencepost.broker.transactions.state import Transactions
 from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.batches import BatchHeader, Buffer, checksum_matches, marker_of, walk
@@ -331,8 +332,8 @@ def _unsettled(node: SimulatedNode) -> Iterator[str]:
         yield from (f"{key}: {problem}" for problem in _open_in(log))
     if core.gatherings:
         yield f"{len(core.gatherings)} answers lack a part"
-    if core.marker_retries or core.reelections:
-        yield f"retries are planned: {[*core.marker_retries, *core.reelections]}"
+    if core.markers_due or core.reelections:
+        yield f"retries are planned: {[*core.markers_due, *core.reelections]}"
     unanswered = [why for why in core.in_flight.values() if not isinstance(why, InFlightMetadataFetch)]
     if unanswered:
         yield f"waits for an answer: {unanswered[0]}"

@@ -1,0 +1,89 @@
+"""AddPartitionsToTxn: the partitions of a transaction, of which the first ones open it (KIP-98, KIP-890).
+
+Rule: a partition is added before it takes a record of the transaction, so no marker can be missing.
+"""
+
+from __future__ import annotations
+
+from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
+from fencepost.broker.transactions.state import (
+    PREPARED,
+    Rules,
+    TransactionDecision,
+    Transactions,
+    busy,
+    check_identity,
+    find,
+)
+from fencepost.broker.transactions.tables import MOVE_SOURCE, ONGOING, CoordinatorInput, TransactionVersion
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.messages import AddPartitionsToTxn, AddPartitionsToTxnReply, PartitionError
+from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.transaction_log import TransactionRecord
+
+
+def decide_partitions(
+    state: Transactions,
+    request: AddPartitionsToTxn,
+    *,
+    to: ReplyTo,
+    now: int,
+    rules: Rules,
+    requested: TransactionVersion,
+) -> TransactionDecision | Refused:
+    """Add partitions to the transaction; the first ones open it."""
+    name = request.transactional_id
+    partitions = frozenset(request.partitions)
+    found = find(state, name)
+    if isinstance(found, Refused):
+        return found
+    if name in state.pending:
+        return busy(name)
+    cell = rules.transaction_version.moves[found.state][CoordinatorInput.ADD]
+    if isinstance(cell, ErrorCode):
+        return Refused(cell, f"{name} is in {found.state.title}", source=MOVE_SOURCE, table="MOVES")
+    refused = check_identity(found, request.producer_id, request.producer_epoch, rules)
+    if refused is not None:
+        return refused
+    added = [PartitionError(topic=p.topic, partition=p.partition, error=NO_ERROR) for p in request.partitions]
+    reply = Reply(to, body=AddPartitionsToTxnReply(partitions=tuple(added)))
+    # Already added: a retry, or a later batch of the partition. No record, but the answer waits for the last
+    # one.
+    if found.state is ONGOING and partitions.issubset(found.partitions):
+        return Decision(effects=(reply,))
+    joined = tuple(sorted(partitions.union(found.partitions)))
+    start_ms = found.start_ms if found.state is ONGOING else now
+    record = found._replace(
+        state=cell, partitions=joined, start_ms=start_ms, update_ms=now,
+        client_version=requested.client_version,
+    )  # fmt: skip
+    return Decision(entries=((name, record),), effects=(reply,))
+
+
+def verify_partitions(
+    state: Transactions, request: AddPartitionsToTxn, *, to: ReplyTo, rules: Rules
+) -> TransactionDecision | Refused:
+    """Report which partitions are in the transaction. A leader verifies an older client's batch this way
+    (KIP-890 part 1, TransactionCoordinator.handleVerifyPartitionsInTransaction).
+    """
+    found = find(state, request.transactional_id)
+    if isinstance(found, Refused):
+        return found
+    refused = check_identity(found, request.producer_id, request.producer_epoch, rules)
+    if refused is not None:
+        return refused
+    if found.state in PREPARED:
+        return busy(request.transactional_id)
+    return Decision(effects=(Reply(to, body=_verified(request, found)),))
+
+
+def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPartitionsToTxnReply:
+    def error(key: TopicPartition) -> ErrorCode:
+        return NO_ERROR if key in record.partitions else ErrorCode.TRANSACTION_ABORTABLE
+
+    return AddPartitionsToTxnReply(
+        partitions=tuple(
+            PartitionError(topic=key.topic, partition=key.partition, error=error(key))
+            for key in request.partitions
+        )
+    )
