@@ -135,7 +135,8 @@ def _cpu(us: float | None) -> str:
 def brokers_conditions(scale: Scale, *, rounds: int) -> str:
     """The conditions of the measurement, in one sentence."""
     return (
-        f"{rounds} interleaved rounds, medians (least to most) · {scale.records:,} records of 100 bytes, "
+        f"{rounds} interleaved rounds, medians (minimum to maximum) · "
+        f"{scale.records:,} records of 100 bytes, "
         f"{scale.transactions:,} transactions of 100 records · {os.cpu_count()} CPUs, {sys.platform}, "
         f"Python {platform.python_version()}, confluent-kafka {version('confluent-kafka')}"
     )

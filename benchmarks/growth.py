@@ -291,7 +291,7 @@ def growth_as_json(rows: Sequence[Grown]) -> list[dict[str, Any]]:
 def growth_conditions(rows: Sequence[Grown], *, seconds_max: float = SECONDS_MAX) -> str:
     """The conditions of the measurement, in one sentence."""
     return (
-        f"{len(rows)} rows, each of one run · at most {seconds_max:.0f} s to prepare each and "
+        f"{len(rows)} rows, one run each · at most {seconds_max:.0f} s to prepare each and "
         f"{seconds_max:.0f} s to measure it · {os.cpu_count()} CPUs, {sys.platform}, "
         f"Python {platform.python_version()}"
     )

@@ -281,10 +281,24 @@ def grids(report: Report) -> list[Grid]:
         ),
         Grid(
             "Brokers",
-            columns=("broker", "ready line after", "goal", "first answer after", "idle MiB", "peak MiB"),
+            columns=(
+                "broker",
+                "time to ready line",
+                "goal",
+                "time to first response",
+                "idle MiB",
+                "peak MiB",
+            ),
             rows=[
                 *(_standing_row(result) for result in report.standing),
-                ["a Python that only imports trio", "-", "-", _milliseconds(report.import_trio), "-", "-"],
+                [
+                    "a Python process that only imports trio",
+                    "-",
+                    "-",
+                    _milliseconds(report.import_trio),
+                    "-",
+                    "-",
+                ],
             ],
         ),
     ]
@@ -306,7 +320,7 @@ def _load_row(result: LoadResult) -> list[str]:
 
 
 def _standing_row(result: StandingResult) -> list[str]:
-    name = "mock cluster of librdkafka" if result.system is PEER else result.system.value
+    name = "librdkafka's mock cluster" if result.system is PEER else result.system.value
     ready_ms = None if result.ready_seconds is None else result.ready_seconds * 1000
     wanted = None if ready_ms is None else f"≤ {READY_GOAL_MS} ms"
     return [
@@ -341,7 +355,7 @@ def conditions(report: Report) -> str:
     peer = f", confluent-kafka {version('confluent-kafka')}" if PEER.is_installed else ""
     scale = report.scale
     return (
-        f"{report.rounds} interleaved rounds, medians (least to most) · "
+        f"{report.rounds} interleaved rounds, medians (minimum to maximum) · "
         f"{scale.records:,} records of 100 bytes, {scale.transactions:,} transactions of 100 records · "
         f"{os.cpu_count()} CPUs, {sys.platform}, Python {platform.python_version()}{peer}"
     )

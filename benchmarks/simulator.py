@@ -275,7 +275,7 @@ def simulator_grids(report: SimulatorReport) -> list[Grid]:
     return [
         Grid(
             "Simulator, in a second of one core",
-            columns=("simulator", "per core and second", "goal"),
+            columns=("simulator", "per CPU second", "goal"),
             rows=[_row(figure) for figure in report.figures],
         ),
         Grid(
@@ -303,10 +303,10 @@ def simulator_conditions(report: SimulatorReport) -> str:
     """The conditions of the measurement, in one sentence."""
     scale = report.scale
     return (
-        f"{report.rounds} rounds, medians (least to most) · CPU seconds of one process · every judge on · "
-        f"{scale.calm_worlds} worlds without faults of {TXN_WRITERS * TRANSACTIONS_PER_TXN_WRITER} "
-        f"transactions, "
-        f"{scale.seeds} seeds of fuzz · {sys.platform}, Python {platform.python_version()}"
+        f"{report.rounds} rounds, medians (minimum to maximum) · CPU seconds of one process · "
+        f"all judges on · {scale.calm_worlds} worlds without faults of "
+        f"{TXN_WRITERS * TRANSACTIONS_PER_TXN_WRITER} transactions, {scale.seeds} fuzz seeds · "
+        f"{sys.platform}, Python {platform.python_version()}"
     )
 
 

@@ -292,7 +292,7 @@ def spark_grids(report: SparkReport) -> list[Grid]:
         ),
         Grid(
             "Many partitions",
-            columns=("partitions of one record", "all read after", "goal"),
+            columns=("partitions with one record each", "time to read all", "goal"),
             rows=[
                 [
                     f"{report.tiny_partitions:,}",
@@ -334,7 +334,7 @@ def spark_as_json(report: SparkReport) -> dict[str, Any]:
 def spark_conditions(report: SparkReport) -> str:
     """The conditions of the measurement, in one sentence."""
     return (
-        f"{report.rounds} interleaved rounds, medians (least to most) · {report.rows:,} visible rows of "
+        f"{report.rounds} interleaved rounds, medians (minimum to maximum) · {report.rows:,} visible rows of "
         f"{VALUE_SIZE} bytes in {PARTITIONS} partitions, one transaction in {ABORTED} aborted · "
         f"local[{CORES}] · {os.cpu_count()} CPUs, {sys.platform}, Python {platform.python_version()}, "
         f"PySpark {version('pyspark')}"

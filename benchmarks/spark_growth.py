@@ -241,7 +241,7 @@ def spark_growth_grids(grown: Sequence[SparkGrown]) -> list[Grid]:
     grids: list[Grid] = []
     for what in dict.fromkeys(row.what for row in grown):
         of_it = [row for row in grown if row.what == what]
-        columns = (what, "rows", "rows/s", "beside the first", "planning", "tasks", "largest task")
+        columns = (what, "rows", "rows/s", "relative to the first", "planning", "tasks", "largest task")
         grids.append(
             Grid(
                 f"PySpark source with more {what}",
@@ -275,7 +275,7 @@ def spark_growth_as_json(grown: Sequence[SparkGrown]) -> list[dict[str, Any]]:
 def spark_growth_conditions(grown: Sequence[SparkGrown]) -> str:
     """The conditions of the measurement, in one sentence."""
     return (
-        f"{len(grown)} rows, each of one run · records of {VALUE_SIZE} bytes in transactions of "
+        f"{len(grown)} rows, one run each · records of {VALUE_SIZE} bytes in transactions of "
         f"{RECORDS_PER_TRANSACTION:,}, one in {ABORTED} aborted; 1,000,000 rows in {PARTITIONS} "
         f"partitions unless the table says otherwise · local[{CORES}] · {os.cpu_count()} CPUs, "
         f"{sys.platform}, Python {platform.python_version()}, PySpark {version('pyspark')}"

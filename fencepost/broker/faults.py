@@ -80,7 +80,7 @@ NEEDS: Final = {
 """What an action strikes, and the points that have it. Any other action strikes at every point."""
 
 _NETWORK: Final = "a broker does not control the network; put a fencepost.Proxy in front of it"
-_OWN: Final = "clients of a real broker are processes of your own"
+_OWN: Final = "clients of a real broker are your own processes; start and kill them yourself"
 _DAMAGE: Final = "stop the broker and damage the files of its data directory"
 NOT_PLAYED: Final = {
     ActionKind.KILL: _OWN,
@@ -94,8 +94,10 @@ NOT_PLAYED: Final = {
 }
 """Actions that only the simulator can play, and why."""
 
-_INSIDE: Final = "a broker sees requests and replies, and not what happens inside a client"
-_ITSELF: Final = "it happens to the broker itself; use a point of the protocol"
+_INSIDE: Final = (
+    "a broker sees requests and replies, but not what happens inside a client; name a request or a reply"
+)
+_ITSELF: Final = "the broker does not see its own crash, restart or pause; name a point of the protocol"
 NOT_SEEN: Final = {
     PointKind.RECEIVES_REPLY: "a broker does not see what its clients receive; name the reply that it sends",
     PointKind.GETS: "a broker does not see what its clients receive; name the error that it answers",

@@ -72,9 +72,9 @@ class KafkaFixes:
     idempotent_marker_retry: bool = _fix(
         source="KAFKA-19999",
         since="merged December 2025",
-        on="a retried marker of version 2 is accepted where no transaction is open",
-        off="the retried marker gets INVALID_PRODUCER_EPOCH, and its coordinator stops retrying (with "
-        "strict_marker_epoch)",
+        on="a retried marker of version 2 is accepted if no transaction is open",
+        off="if strict_marker_epoch is on, the retried marker gets INVALID_PRODUCER_EPOCH, and its "
+        "coordinator stops retrying",
         opens="after a lost response or a failover, a transaction stays in PREPARE_* forever: every request "
         "for its transactional id gets CONCURRENT_TRANSACTIONS",
     )
@@ -98,14 +98,15 @@ class KafkaFixes:
         since="merged February 2026",
         on="in version 2, fencing at epoch 32766 switches to the next producer id and epoch 0",
         off="it keeps the producer id and sets epoch 32767; the next InitProducerId replaces both",
-        opens="a producer whose transaction timed out stays the owner, at an epoch that cannot be raised",
+        opens="a producer whose transaction timed out still owns its transactional id, at an epoch that "
+        "cannot be raised",
     )
     persists_previous_and_next_producer_id: bool = _fix(
         source="KAFKA-20310",
         since="merged March 2026",
         on="the log stores the previous and the next producer id (tags 0 and 1 of TransactionLogValue "
         "version 1)",
-        off="only the coordinator's memory has them, as with transaction.version 0",
+        off="they exist only in the coordinator's memory, as with transaction.version 0",
         opens="a failover loses the switch to a new id: the producer that already uses it is rejected",
     )
 

@@ -72,7 +72,7 @@ CLUSTER_PARTITIONS: Final = Limit(
     20_000,
     "partitions",
     ErrorCode.POLICY_VIOLATION,
-    "each takes a directory, memory and time at a start",
+    "each takes a directory, memory and startup time",
 )
 REQUEST_PARTITIONS: Final = Limit(
     "partitions that one request creates",
@@ -93,7 +93,7 @@ GROUP_MEMBERS: Final = Limit(
     8 << 20,
     "bytes",
     ErrorCode.GROUP_MAX_SIZE_REACHED,
-    "1 KiB per member, and its metadata for each protocol; group.max.size counts members",
+    "1 KiB per member, plus its metadata for each protocol; Kafka's group.max.size counts members",
 )
 
 _FOLLOWING: Final = "`serve --follow` only; the oldest are dropped and counted"
@@ -107,7 +107,7 @@ FOLLOWERS: Final = Limit(
     16,
     "connections",
     ErrorCode.POLICY_VIOLATION,
-    "each waits with one request; all pages of a lab share one follower",
+    "each has one request waiting; all pages of a lab share one follower",
 )
 FOLLOW_WAIT: Final = Limit(
     "time that a follower waits for a step", 1_000, "ms", None, "a longer wait is shortened to this"
@@ -172,7 +172,7 @@ LIMITS: Final = (
         _CLIENTS.queued_max_response_bytes,
         "bytes",
         None,
-        "queued.max.response.bytes, which Kafka does not need; a Fetch waits",
+        "queued.max.response.bytes (not in Kafka); a Fetch waits",
     ),
     Limit("fetches in progress on a connection", FETCHES_MAX, "fetches", None, "others wait"),
     Limit("a request", FRAME_SIZE_MAX, "bytes", None, "socket.request.max.bytes"),
@@ -188,24 +188,25 @@ LIMITS: Final = (
         REQUEST_ARRAY_LENGTH_MAX,
         "entries",
         None,
-        f"more than {ENTRIES.value:,} get an error, and more than this get no answer",
+        f"more than {ENTRIES.value:,} get an error, more than {REQUEST_ARRAY_LENGTH_MAX:,} close the "
+        "connection",
     ),
     Limit("client id", CLIENT_ID_LENGTH_MAX, "characters", None, "as long as the longest file name"),
-    Limit("any other text", STRING_LENGTH_MAX, "bytes", None, "the type STRING of Kafka's protocol"),
+    Limit("any other string", STRING_LENGTH_MAX, "bytes", None, "the type STRING of Kafka's protocol"),
     Limit(
         "subscription, or assignment of a member",
         BYTES_LENGTH_MAX,
         "bytes",
         None,
-        "as large as a request without its records",
+        "the limit of a request without its records",
     ),
     GROUP_MEMBERS,
     Limit(
         "regular expression",
         PATTERN_STEPS_MAX,
-        "instructions times characters of names",
+        "instructions × characters of names",
         ErrorCode.INVALID_REGULAR_EXPRESSION,
-        "a second at worst; the expressions of a group share it",
+        "at most about a second; all expressions of a group share this limit",
     ),
     ENTRIES,
     GROUP_ID,
@@ -253,7 +254,7 @@ LIMITS: Final = (
     FOLLOWED_AT_ONCE,
     FOLLOWERS,
     FOLLOW_WAIT,
-    Limit("a response", FRAME_SIZE_MAX, "bytes", ErrorCode.INVALID_REQUEST, "as large as a request"),
+    Limit("a response", FRAME_SIZE_MAX, "bytes", ErrorCode.INVALID_REQUEST, "the limit of a request"),
     Limit("a batch in any log", BATCH_SIZE_MAX, "bytes", None, "the largest batch that recovery reads"),
 )
 """Every limit, from the frame to the log; docs/trust.md shows them."""

@@ -43,7 +43,7 @@ COMMANDS = (
         "fencepost.cli.serve:serve",
         """Run a broker until Ctrl-C or SIGTERM.
 
-        When the broker is ready, it prints three lines: its address, an upper bound of the memory that
+        When the broker is ready, it prints three lines: its address, an upper bound on the memory that
         clients can make it use, and both as JSON.
         """,
     ),
@@ -53,16 +53,16 @@ COMMANDS = (
         """Show the health of a broker: version, partitions, transactions, disks.
 
         The exit code is 1 if something is wrong: partitions that are not served, late or hanging
-        transactions, or a disk that failed within five minutes.
+        transactions, or a disk that failed in the last five minutes.
         """,
     ),
     (
         "top",
         "fencepost.cli.top:top",
-        """Show the current load of a broker: rates of topics and requests, open transactions.
+        """Show the current load of a broker: topic and request rates, and open transactions.
 
-        The display refreshes until Ctrl-C. RECORDS/S counts what producers and coordinators write, without
-        markers; LSO-LAG is the number of offsets that read_committed cannot read yet.
+        The display refreshes until Ctrl-C. RECORDS/S counts the records that producers and coordinators
+        write, not counting markers; LSO-LAG is the number of offsets that read_committed cannot read yet.
         """,
     ),
     ("user", None, "Add users to the user file of a broker, or remove them."),
@@ -84,7 +84,7 @@ COMMANDS = (
 
         A fault is "when POINT do ACTION [until POINT] [every N times] [at most N times]"; `fencepost help
         faults` lists the points and actions. A client is named by its client id, `broker` is the
-        broker, and * is any of them.
+        broker, and * matches any of them. `#2` means the second time that the point is reached.
         """,
     ),
     (
@@ -110,7 +110,11 @@ COMMANDS = (
         "fencepost.cli.fault:end_faults",
         "Undo what faults did: release messages, resume the broker, repair its disk.",
     ),
-    ("fault remove", "fencepost.cli.fault:remove_faults", "End faults and forget them."),
+    (
+        "fault remove",
+        "fencepost.cli.fault:remove_faults",
+        "Undo what faults did, and remove them from the broker.",
+    ),
     ("topic", None, "Create, list, describe, alter and delete topics; delete records."),
     ("topic create", "fencepost.cli.topic:create_topic", "Create a topic."),
     ("topic list", "fencepost.cli.topic:list_topics", "List topics."),
@@ -127,7 +131,7 @@ COMMANDS = (
         "fencepost.cli.topic:alter_topic",
         """Change settings of a topic, or add partitions.
 
-        If one change of a setting is refused, no setting changes. Changes take effect at once.
+        If one setting change is refused, no setting is changed. Changes take effect at once.
         """,
     ),
     ("topic delete", "fencepost.cli.topic:delete_topic", "Delete a topic and all its records."),
@@ -153,10 +157,11 @@ COMMANDS = (
     (
         "group reset-offsets",
         "fencepost.cli.reset_offsets:reset_offsets",
-        """Change the offsets of a group without members.
+        """Change the committed offsets of a group that has no members.
 
-        The command prints the new offsets, and commits them only with --execute. An offset outside a log is
-        replaced by the nearest one inside, as in Kafka. Give the partitions with --topic or --all-topics, and
+        The command prints the new offsets, and commits them only with --execute.
+        An offset outside the range of a log is replaced by the nearest offset inside it, as in Kafka. Give
+        the partitions with --topic or --all-topics, and
         one target: --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration or --shift-by.
         """,
     ),
@@ -168,7 +173,7 @@ COMMANDS = (
     (
         "produce",
         "fencepost.cli.produce:produce",
-        """Write lines of text, JSON, CSV or files as records.
+        """Write lines of text, JSON or CSV, or whole files, as records.
 
         Each line is a value, or a key and a value separated by a tab. With --format the command reads what
         `fencepost consume` writes in that format. The command reports what it has written even if it
@@ -178,7 +183,7 @@ COMMANDS = (
     (
         "consume",
         "fencepost.cli.consume:consume",
-        """Print records as lines of text, JSON, CSV, or in a format of your own.
+        """Print records as lines of text, JSON or CSV, or in a format of your own.
 
         Each line is a value, or a key and a value separated by a tab. The command stops at the current end of
         the topic, unless --follow is given; a read_committed reader stops before the first open transaction.
@@ -207,9 +212,10 @@ COMMANDS = (
     (
         "transactions late",
         "fencepost.cli.transactions:find_late",
-        """Show partitions whose oldest open transaction is past the maximum timeout.
+        """Show partitions whose oldest open transaction is more than five minutes past the maximum timeout.
 
-        Their number is Kafka's metric PartitionsWithLateTransactionsCount. The metric is above 0 when
+        Kafka reports the number of these partitions as the metric PartitionsWithLateTransactionsCount.
+        The metric is above 0 when
         transactions hang, or when coordinators are slow to end them.
         """,
     ),
@@ -249,9 +255,10 @@ COMMANDS = (
     (
         "audit",
         "fencepost.cli.audit:audit",
-        """Look for broken promises in the logs, with Spark. The broker may be running or stopped.
+        """Look for broken guarantees in the logs, with Spark. The broker may be running or stopped.
 
-        The audit finds duplicates and gaps in sequences, data of fenced epochs, markers that contradict the
+        The audit finds duplicates and gaps in sequences, records written with fenced epochs,
+        markers that contradict the
         coordinator or each other, transactions that hang or are overdue, a last stable offset that does not
         move, and damage. With --acks it also finds acknowledged records that are missing; with --input,
         --output and --by it compares the input topic of an application with its output topic. The exit code
@@ -264,14 +271,14 @@ COMMANDS = (
         """Copy committed records to Parquet files, each exactly once, with Spark. The broker may be running.
 
         Each export adds a directory with the records committed since the last one; manifest.json, next to the
-        directories, has the offsets. If an export is killed, the next one repeats it. It needs PySpark and
-        Java: pip install 'fencepost[spark,java]'.
+        directories, records the offsets. If an export is killed, the next one repeats it. It needs PySpark
+        and Java: pip install 'fencepost[spark,java]'.
         """,
     ),
     (
         "repair",
         "fencepost.cli.repair:repair",
-        """List the damage of a data directory; repair it with --write. The broker must be stopped.
+        """List the damage in a data directory; repair it with --write. The broker must be stopped.
 
         A repair keeps every intact batch at its offset, aborts transactions whose outcome is lost, sets the
         damaged originals aside, and writes a report to the directory. Without --write nothing is changed,
@@ -283,8 +290,9 @@ COMMANDS = (
         "fencepost.cli.fuzz:fuzz",
         """Run random simulated clusters until an invariant fails.
 
-        Each seed draws its own nodes, clients and faults; the real broker and real clients run in virtual
-        time. If an invariant fails, the exit code is 1, and the output says how to replay and how to shrink
+        Each seed determines its own nodes, clients and faults; the real broker and real clients run in
+        virtual time. If an invariant fails,
+        the exit code is 1, and the output says how to replay and how to shrink
         that seed. A run that shows a known anomaly of an older transaction version stops there; the anomaly
         is counted by name and is not a violation.
         """,
@@ -303,7 +311,8 @@ COMMANDS = (
         """Run scenarios: scripted clients, nodes and faults.
 
         A scenario is a TOML file with the participants, the faults and the expected outcome. The exit code
-        is 1 if a scenario does not meet its expectations.
+        is 1 if a scenario does not meet its expectations, or if --for ends the command before
+        every scenario has run.
         """,
     ),
     (
@@ -320,11 +329,12 @@ COMMANDS = (
     (
         "lab",
         "fencepost.cli.lab:lab",
-        """Serve a web page on which to watch runs, step through them and add faults to them.
+        """Serve a web page for watching runs, stepping through them and adding faults to them.
 
         The page has the bundled scenarios with their lessons, and an editor for others. A click on a message,
         a node or a client adds a fault, and the scenario runs again.
-        It listens on loopback only and needs Starlette and Hypercorn: pip install 'fencepost[lab]'.
+        The server listens on the loopback interface only. The command needs Starlette and Hypercorn:
+        pip install 'fencepost[lab]'.
         """,
     ),
     (
@@ -343,9 +353,9 @@ COMMANDS = (
     (
         "--install-completion",
         "fencepost.cli.completion:install_completion",
-        """Install the completion of commands and options for your shell.
+        """Install shell completion of commands and options.
 
-        The Tab key then completes them in new shells. It writes to the startup file of bash or zsh.
+        The Tab key then completes them in new shells. The command writes to the startup file of bash or zsh.
         """,
     ),
 )

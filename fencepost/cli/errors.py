@@ -29,16 +29,17 @@ WRONG_USAGE: Final = 2
 NO_BROKER: Final = 3
 INTERRUPTED: Final = 128 + signal.SIGINT  # as shells report Ctrl-C
 EXIT_CODES: Final = {
-    OK: "Success, or a command that searches found nothing.",
-    FAILED: "The broker or the data refused: a topic, partition, group or record does not exist, a line of "
-    "the input is not a record, a limit is reached, a disk is full. Or a search found something: "
+    OK: "Success. For a command that searches, it found nothing.",
+    FAILED: "The operation failed: a topic, partition, group or record does not exist, a line of "
+    "the input is not a record, a limit is reached, a disk is full, or the broker does not answer in time. "
+    "Or a command found a problem: "
     "`find-hanging`, `late`, `check`, `audit`, `dump --check`, `repair` without --write, `status`, `run`, "
-    "`fuzz`, `explore`. Or `fault wait` gave up before a fault struck.",
+    "`fuzz`, `explore`, `demo`. Or `fault wait` gave up before a fault struck.",
     WRONG_USAGE: "The command line, a configuration file or a scenario is wrong: an unknown option, an "
     "invalid value, a file that does not exist. Nothing was done.",
-    NO_BROKER: "No broker answers at the address, or it refuses the login.",
-    INTERRUPTED: "Ctrl-C. `serve` ends with 0: that is how it is stopped.",
-    128 + signal.SIGTERM: "SIGTERM. `serve` ends with 0.",
+    NO_BROKER: "No broker listens at the address, or the broker refuses the login.",
+    INTERRUPTED: "Ctrl-C. `serve` exits with 0 instead, because Ctrl-C is the normal way to stop it.",
+    128 + signal.SIGTERM: "SIGTERM. `serve` exits with 0 instead.",
 }
 
 # What a person at a terminal can do about an error code. One code serves several commands (creating an

@@ -283,7 +283,7 @@ def _tell_found(
     if len(tally.found) > TOLD_MAX:
         print(f"... and {len(tally.found) - TOLD_MAX} more")
     if tally.known:
-        print("Not violations: Apache Kafka behaves the same way.")
+        print("Not counted as violations, because Apache Kafka behaves the same way:")
         print_table(("anomaly", "seeds"), tally.known.items())
     if tally.met:
         _tell_met(tally.behaviours, options)
@@ -291,7 +291,7 @@ def _tell_found(
 
 
 def _tell_met(behaviours: dict[str, list[SeedFinding]], options: WorldOptions) -> None:
-    print("Not violations: known anomalies of Apache Kafka in this transaction version.")
+    print("Not counted as violations: known anomalies of Apache Kafka in this transaction version.")
     cures = _cures()
     rows = [(name, cures[name], len(found), found[0].seed) for name, found in behaviours.items()]
     print_table(("anomaly", "fixed by", "seeds", "first seed"), rows)

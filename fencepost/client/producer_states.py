@@ -44,7 +44,7 @@ class ProducerInput(Enum):
     FAILED = "abortable failure"
     RENEW = "sequence lost"
     FATAL = "fatal failure"
-    COMMIT_LOST = "commit given up"
+    COMMIT_LOST = "commit outcome lost"
 
     __hash__ = object.__hash__
 

@@ -93,7 +93,7 @@ BLANKS: Final = {
     "TIME": Blank("300 ms, 3 s or 2 min", pattern=".+?", read=milliseconds, write=time_text),
     "JUMP": Blank("a time with its sign: +3 s, -20 ms", pattern="[+-].+", read=milliseconds, write=_signed),
     # Nine digits stay below NUMBER_MAX; int() itself refuses a text of 4300 digits, by another error.
-    "N": Blank("a number from 1", pattern=r"[1-9]\d{0,8}", read=int),
+    "N": Blank("a number, at least 1", pattern=r"[1-9]\d{0,8}", read=int),
     "before": Blank(
         "just before the event instead of just after it",
         pattern="before",
@@ -119,13 +119,13 @@ class PointKind(Enum):
     SENDS = _counted("{who:WHO} sends {what:REQUEST} [to {whom:WHO}]", "a request leaves")
     RECEIVES_REPLY = _counted(
         "{who:WHO} receives {what:REQUEST} reply [from {whom:WHO}]",
-        "a reply has arrived and is not processed yet",
+        "a reply has arrived and has not been processed yet",
     )
     RECEIVES = _counted(
         "{who:WHO} receives {what:REQUEST} [from {whom:WHO}]",
-        "a request has arrived and is not processed yet",
+        "a request has arrived and has not been processed yet",
     )
-    GETS = _counted("{who:WHO} gets {what:ERROR} [from {whom:WHO}]", "a reply brings an error")
+    GETS = _counted("{who:WHO} gets {what:ERROR} [from {whom:WHO}]", "a reply with this error arrives")
     ANSWERS = _counted(
         "{who:WHO} answers {what:ERROR} [to {whom:WHO}]",
         "a node refuses a request, even if its caller is no longer waiting",
@@ -202,7 +202,7 @@ class Verb(Enum):
     )
     COMMIT = Phrase("commit", "commits the transaction")
     ABORT = Phrase("abort", "aborts the transaction")
-    FLUSH = Phrase("flush", "waits until every record was acknowledged or has failed")
+    FLUSH = Phrase("flush", "waits until every record has been acknowledged or has failed")
     PAUSE = Phrase("pause {time_ms:TIME}", "does nothing for a time")
     WAIT = Phrase("wait until {point:POINT}", "waits until a point is reached")
 
@@ -244,22 +244,30 @@ LINES: Final = Grammar(
 class ActionKind(Enum):
     """What a fault can do."""
 
-    HOLD = Phrase("hold", "the message of `when` and all later ones on its connection wait")
+    HOLD = Phrase("hold", "the message that `when` names and all later ones on its connection wait")
     DELAY = Phrase(
-        "delay", "as hold, but the sender gives up on the request and retries it on a new connection"
+        "delay", "like `hold`, but the sender gives up on the request and retries it on a new connection"
     )
     LATE = Phrase(
         "delay {amount:TIME}",
         "the message and all later ones on its connection wait until this time has passed",
     )
-    DROP = Phrase("drop", "the connection breaks; the message of `when` and all others on it are lost")
-    CLOSE = Phrase("close the connection", "the message of `when` arrives, and nothing after it")
-    TWICE = Phrase("deliver twice", "the request arrives twice; its sender gets the first reply only")
+    DROP = Phrase(
+        "drop", "the connection breaks; the message that `when` names and all others on it are lost"
+    )
+    CLOSE = Phrase(
+        "close the connection",
+        "the message that `when` names arrives, but nothing after it; the connection is closed",
+    )
+    TWICE = Phrase("deliver twice", "the request arrives twice; its sender gets only the first reply")
     ANSWER = Phrase("answer {what:ERROR}", "the request is not carried out, and gets this error")
-    CRASH = Phrase("crash {who:NODE}", "the node stops at once; what it had written survives")
+    CRASH = Phrase("crash {who:NODE}", "the node stops at once; what it has written survives")
     CUT_POWER = Phrase("cut power of {who:NODE}", "the node stops at once; unsynced writes may be lost")
-    KILL = Phrase("kill {who:PROCESS}", "the process dies; when the fault ends, another one takes its place")
-    PAUSE = Phrase("pause {who:WHO}", "a node or a process is suspended and does not notice it")
+    KILL = Phrase(
+        "kill {who:PROCESS}",
+        "the process dies; when the fault ends, another one takes its place, unless it is a producer",
+    )
+    PAUSE = Phrase("pause {who:WHO}", "a node or a process is suspended, without noticing it")
     START = Phrase("start {who:PROCESS}", 'a process with starts = "on request" begins')
     MOVE = Phrase(
         "move {who:PARTITION or coordinator of ID} to {whom:NODE}", "the partition gets another leader"

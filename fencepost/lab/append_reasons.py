@@ -263,12 +263,12 @@ class AppendReasons:
         epoch = (
             f", and the epoch rises to {after.producer_epoch}"
             if raised
-            else ", at an epoch that it shares with the owner's other transactions"
+            else ", with an epoch that it shares with the owner's other transactions"
         )
         return Reason(
             text=f"{self.name} decides that the transaction of {name} ends with {request.result.name}, "
-            f"because it is {before.state.title} and its owner says so{epoch}; from this record on it ends "
-            "that way, whatever crashes.",
+            f"because it is {before.state.title} and its owner requested this{epoch}; once this record is "
+            "durable, no crash can change the decision.",
             rule=f"{before.state.title} x {given.value} -> {after.state.title}",
             table=generation.end_table,
             source=generation.end_source,

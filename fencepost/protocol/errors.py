@@ -74,7 +74,7 @@ class ErrorCode(IntEnum):
     )
     INVALID_GROUP_ID = 24, _R.RAISE, "the group id is empty or too long"
     UNKNOWN_MEMBER_ID = 25, _R.ABORT, "the group does not know this member"
-    INVALID_SESSION_TIMEOUT = 26, _R.RAISE, "the session timeout is beyond the broker's bounds"
+    INVALID_SESSION_TIMEOUT = 26, _R.RAISE, "the session timeout is outside the broker's limits"
     REBALANCE_IN_PROGRESS = 27, _R.ABORT, "the group is rebalancing: join again"
     TOPIC_AUTHORIZATION_FAILED = 29, _R.ABORT, "not authorized for this operation on the topic"
     GROUP_AUTHORIZATION_FAILED = 30, _R.ABORT, "not authorized for this operation on the group"
@@ -97,12 +97,16 @@ class ErrorCode(IntEnum):
     INVALID_PRODUCER_EPOCH = 47, _R.ABORT, "the epoch is older than the newest that the partition has seen"
     INVALID_TXN_STATE = 48, _R.FATAL, "the transaction is not in a state that allows this"
     INVALID_PRODUCER_ID_MAPPING = 49, _R.FATAL, "the transactional id belongs to another producer id"
-    INVALID_TRANSACTION_TIMEOUT = 50, _R.FATAL, "the timeout is not between 1 and the broker's maximum"
+    INVALID_TRANSACTION_TIMEOUT = (
+        50,
+        _R.FATAL,
+        "the transaction timeout is not between 1 ms and the broker's maximum",
+    )
     # The coordinator still writes the markers of the previous transaction: a matter of milliseconds.
     CONCURRENT_TRANSACTIONS = (
         51,
         _R.RETRY,
-        "the previous request of this transactional id is still in progress",
+        "the previous request or transaction of this transactional id is still in progress",
     )
     TRANSACTION_COORDINATOR_FENCED = 52, _R.RAISE, "the marker is from a coordinator that was replaced"
     # Also the answer to a transactional batch without its transactional id.
@@ -130,12 +134,12 @@ class ErrorCode(IntEnum):
     GROUP_MAX_SIZE_REACHED = (
         81,
         _R.RAISE,
-        "the group has as many members, or as much of their metadata, as the broker allows",
+        "the group has reached the broker's limit on members or on their metadata",
     )
     FENCED_INSTANCE_ID = 82, _R.FATAL, "another member has taken over this instance id"
     GROUP_SUBSCRIBED_TO_TOPIC = 86, _R.RAISE, "a member of the group reads the topic"
     INVALID_RECORD = 87, _R.ABORT, "the batch breaks a rule of its format"
-    UNSTABLE_OFFSET_COMMIT = 88, _R.RETRY, "a transaction that moves this offset is not decided yet"
+    UNSTABLE_OFFSET_COMMIT = 88, _R.RETRY, "a transaction that commits this offset is not complete yet"
     PRODUCER_FENCED = 90, _R.FATAL, "a newer producer with the same transactional id took over"
     UNKNOWN_TOPIC_ID = 100, _R.REFRESH, "no topic has this id"
     TRANSACTIONAL_ID_NOT_FOUND = 105, _R.RAISE, "no such transactional id"
@@ -150,7 +154,7 @@ class ErrorCode(IntEnum):
     STALE_MEMBER_EPOCH = 113, _R.ABORT, "the member's epoch is not the current one"
     # Clients from before KIP-890 get INVALID_TXN_STATE in its place, which is fatal to them.
     TRANSACTION_ABORTABLE = 120, _R.ABORT, "the transaction cannot continue and must be aborted"
-    INVALID_REGULAR_EXPRESSION = 128, _R.RAISE, "the broker cannot read the regular expression"
+    INVALID_REGULAR_EXPRESSION = 128, _R.RAISE, "the broker cannot parse the regular expression"
 
 
 # A module constant, since enum members are looked up in Python until 3.12, and this one at every step.

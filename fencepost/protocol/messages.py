@@ -203,7 +203,7 @@ class LeaderEpochPartition:
 
 @value(kw_only=True)
 class OffsetForLeaderEpoch:
-    """Find the end offsets of leader epochs, which show a reader that its leader lost records (KIP-320)."""
+    """Find the end offsets of leader epochs, which tell whether the leader has lost records (KIP-320)."""
 
     partitions: tuple[LeaderEpochPartition, ...]
 
@@ -464,7 +464,7 @@ class ElectLeadersReply:
 
 @value(kw_only=True)
 class DescribeConfigs:
-    """Describe the settings of topics, and those of one node; -1 is the node that gets this request."""
+    """Describe the settings of topics, and of one node; node -1 means the node that receives the request."""
 
     topics: tuple[str, ...]
     node_id: Int32 | None
@@ -1222,7 +1222,7 @@ class RemoveFaultsReply:
 
 @value(kw_only=True)
 class Follow:
-    """Wait for the next steps of a broker that accepts followers (`fencepost lab --broker`).
+    """Wait for the next steps of a broker that lets the lab watch it (`fencepost lab --broker`).
 
     `run`: of an earlier reply; empty at first. `after`: how many steps of that run the follower has passed.
     `bytes_max`: of the steps in the reply; at least one step comes. `wait_ms`: how long to wait for one.

@@ -13,6 +13,6 @@ from fencepost.cli import main
 if __name__ == "__main__":
     for kind, text in ((resource.RLIMIT_NOFILE, sys.argv[1]), (resource.RLIMIT_FSIZE, sys.argv[2])):
         if limit := int(text):
-            resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
+            resource.setrlimit(kind, (limit, limit))  # the hard limit too: `serve` raises the soft one to it
     del sys.argv[1:3]
     main()

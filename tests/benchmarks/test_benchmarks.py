@@ -179,7 +179,7 @@ def test_a_figure_that_a_machine_does_not_give_is_a_dash() -> None:
     page = _markdown(rounds)
     assert "| produce, records/s | 2,000 | 1,000 | 2.00× | ≥ 1.5× met | 2 / 2 | - / - | 30 / 30 |" in page
     assert "| fencepost | 190 ms | ≤ 250 ms met | 200 ms | 20 | - |" in page
-    assert "| a Python that only imports trio | - | - | 100 ms | - | - |" in page
+    assert "| a Python process that only imports trio | - | - | 100 ms | - | - |" in page
 
 
 def _markdown(rounds: list[Round]) -> str:

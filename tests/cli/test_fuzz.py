@@ -122,7 +122,7 @@ def test_what_an_old_generation_does_by_design_is_told_and_no_violation(capsys: 
     (met,) = counted["met"]
     assert (counted["violations"], counted["partition_verification"]) == (0, False)
     assert (met["seeds"], met["first"]["seed"], met["ended_by"]) == (1, 258, "KIP-890 part 2, KIP-1228")
-    assert words[0].startswith("Not violations: known anomalies")
+    assert words[0].startswith("Not counted as violations: known anomalies")
     assert words[2].split("  ")[0] == met["behaviour"] == met["first"]["rule"]
     assert words[3] == "  shrink: fencepost shrink --seed 258 --transaction-version 0"
     _, verified = fuzz(capsys, "--first-seed", "258", *options, "--partition-verification")

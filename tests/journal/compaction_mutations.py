@@ -117,7 +117,7 @@ MUTATIONS: Final = (
 
 OF_FILES: Final = (
     _one(
-        "a cleaning goes beyond the last stable offset",
+        "compaction goes beyond the last stable offset",
         "journal.cleaning:_cleanable",
         "segment.end_offset > rules.before or is_young",
         "is_young",
@@ -128,7 +128,7 @@ OF_FILES: Final = (
         "journal.cleaning:_cleanable",
         "segment.end_offset > rules.before or is_young",
         "segment.end_offset > rules.before",
-        breaks="min.compaction.lag.ms promises a reader that it can see each record.",
+        breaks="A reader misses records that min.compaction.lag.ms should have kept for it.",
     ),
     _one(
         "a marker goes although the snapshot has its transaction open",
@@ -149,7 +149,7 @@ OF_FILES: Final = (
         "journal.cleaning:Cleaning._write",
         "made.sync(indexes=True)",
         "pass",
-        breaks="A loss of power leaves neither the old records nor the cleaned ones.",
+        breaks="After a power failure, neither the old records nor the cleaned ones are left.",
     ),
     _one(
         "old segments go first",

@@ -1,7 +1,7 @@
 """The planted bugs that the simulator has to find: each a mistake that somebody could make in the cores.
 
-Rule: an edit is as small as the mistake would be, and made in the real function. Which seed shows each
-first is in docs/mutations.json.
+Rule: an edit is as small as the mistake would be, and made in the real function. docs/mutations.json records
+the first seed that shows each.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ ConsumerGroupMetadata(
 OF_PARTITIONS: Final = (
     Mutation(
         "the LSO is one too high",
-        breaks="read_committed readers meet the first batch of the oldest open transaction.",
+        breaks="read_committed readers get the first batch of the oldest open transaction.",
         edits=(
             Edit(
                 "broker.partitions.partition:Partition.last_stable_offset",
@@ -84,13 +84,12 @@ OF_PARTITIONS: Final = (
     ),
     Mutation(
         "a dedup window of one batch",
-        breaks="Of five batches in flight, only a retry of the last is recognised (KAFKA-14034).",
+        breaks="Of five batches in flight, only a retry of the last is recognised (Redpanda 3038).",
         edits=(Edit("broker.partitions.partition:_apply_data", {"[-CACHED_BATCHES_MAX:]": "[-1:]"}),),
     ),
     Mutation(
         "a duplicate is answered with the log end offset",
-        breaks="A batch that is in the log already is acknowledged at an offset where it is not (Redpanda "
-        "3003).",
+        breaks="A batch that is already in the log is acknowledged with the wrong offset (Redpanda 3003).",
         edits=(
             Edit(
                 "broker.partitions.checks:judge",
@@ -124,7 +123,8 @@ OF_PARTITIONS: Final = (
     ),
     Mutation(
         "a batch is appended after its marker",
-        breaks="A verified batch is appended although a marker was written in between (KAFKA-14884).",
+        breaks="A batch is appended although a marker was written after the batch was verified "
+        "(KAFKA-14884).",
         edits=(
             Edit(
                 "broker.partitions.checks:_lost_its_guard", {"entry is None or entry.guard != guard": "False"}
@@ -142,7 +142,7 @@ OF_PARTITIONS: Final = (
     ),
     Mutation(
         "a snapshot forgets open transactions",
-        breaks="The next leader does not know where the oldest undecided transaction begins (KAFKA-9144).",
+        breaks="The next leader does not know where the oldest undecided transaction begins.",
         edits=(
             Edit(
                 "broker.partitions.partition:_snapshot_entry",
@@ -152,7 +152,7 @@ OF_PARTITIONS: Final = (
     ),
     Mutation(
         "a new leader forgets the producers",
-        breaks="A new leader does not recognise a batch that its predecessor wrote.",
+        breaks="A new leader does not recognise a retry of a batch that its predecessor wrote.",
         edits=(
             Edit(
                 "broker.partitions.partition:restore",
@@ -246,8 +246,8 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "a transaction is logged with its first partition only",
-        breaks="The coordinator's memory holds all partitions and its log one, so after a failover the others"
-        " never get a marker.",
+        breaks="The coordinator has all partitions in memory but only one in its log, so after a failover "
+        "the others never get a marker.",
         edits=(
             Edit(
                 "protocol.transaction_log:_transaction_value",
@@ -269,12 +269,13 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "COMPLETE before all markers are written",
-        breaks="A marker that a partition could not append is never retried (KAFKA-9777).",
+        breaks="A marker that a partition could not append is never retried.",
         edits=(Edit("broker.transactions.markers:take_marker_answers", {" if error is NO_ERROR": ""}),),
     ),
     Mutation(
         "markers are never retried",
-        breaks="After a marker request to a dead leader the transaction stays in PREPARE_* (KAFKA-8069).",
+        breaks="After a marker request to a dead leader the transaction stays in PREPARE_* (compare "
+        "KAFKA-16352).",
         edits=(
             Edit(
                 "broker.transactions.markers:_retry_markers",
@@ -312,7 +313,8 @@ OF_OFFSETS: Final = (
     ),
     Mutation(
         "offsets of a transaction are lost",
-        breaks="They are acknowledged but never written, so the next processor repeats the records.",
+        breaks="The offsets are acknowledged but never written, so the next consumer processes the records "
+        "again.",
         edits=(
             Edit(
                 "broker.groups.offsets:_written",
@@ -358,7 +360,7 @@ OF_JOURNALS: Final = (
     ),
     Mutation(
         "recovery accepts a torn batch",
-        breaks="A batch that a loss of power left half written is not detected.",
+        breaks="A batch that was half written when the power failed is not detected.",
         edits=(Edit("journal.segments:walk_batches", {"not checksum_matches(window, at, header)": "False"}),),
     ),
 )
@@ -375,7 +377,7 @@ OF_CLIENTS: Final = (
         ),
     ),
     Mutation(
-        "a reader in mid-batch begins at the start of the batch",
+        "a reader that starts in mid-batch gets the whole batch",
         breaks="Records are returned twice, the second time at offsets of other records.",
         edits=(
             Edit(
@@ -385,7 +387,7 @@ OF_CLIENTS: Final = (
         ),
     ),
     Mutation(
-        "a reader in mid-batch begins one record too late",
+        "a reader that starts in mid-batch skips one record",
         breaks="The record at the position is skipped, and later ones are returned one offset too early.",
         edits=(
             Edit("client.consumer_records:_without_first", {"skipped if deltas": "skipped + 1 if deltas"}),
@@ -417,8 +419,9 @@ OF_GROUPS: Final = (
         ),
     ),
     Mutation(
-        "a transaction uses the membership at its end",
-        breaks="A member that was expelled commits without a member id, which no group refuses (KIP-447).",
+        "a transaction commits offsets under the consumer's latest membership",
+        breaks="A member that was removed from the group commits without a member id, which every group "
+        "accepts (KIP-447).",
         workload="groups",
         edits=(
             Edit(
@@ -439,7 +442,7 @@ OF_GROUPS: Final = (
     ),
     Mutation(
         "a member sends no heartbeats",
-        breaks="The group expels it and it does not notice: its commits are refused forever.",
+        breaks="The group removes the member, which does not notice: its commits are refused for ever.",
         workload="groups",
         edits=(
             Edit(
@@ -457,7 +460,8 @@ OF_GROUPS: Final = (
     ),
     Mutation(
         "a withheld partition waits forever",
-        breaks="The static member that gives it up restarts before it rejoins, and no rebalance follows.",
+        breaks="The static member that gives up the partition restarts before it rejoins, and no further "
+        "rebalance follows, so nobody gets the partition.",
         workload="groups",
         edits=(
             Edit(
@@ -470,8 +474,8 @@ OF_GROUPS: Final = (
 
 OF_DAMAGE: Final = (
     Mutation(
-        "the manifest is not asked where a log ends",
-        breaks="A damaged end is taken for a torn one, and acknowledged records are cut off.",
+        "the manifest is not consulted about where a log ends",
+        breaks="A damaged end is mistaken for a torn one, and acknowledged records are truncated.",
         workload="damage",
         edits=(
             Edit(
@@ -482,7 +486,8 @@ OF_DAMAGE: Final = (
     ),
     Mutation(
         "every invalid byte is a torn tail",
-        breaks="A damaged middle is cut off with all that follows, whatever was promised.",
+        breaks="Damage in the middle of a log truncates everything after it, even records that the "
+        "manifest vouches for.",
         workload="damage",
         edits=(
             Edit(
@@ -522,7 +527,7 @@ OF_DAMAGE: Final = (
     ),
     Mutation(
         "a reader of damaged bytes gets no error",
-        breaks="It waits for ever for records that are there, and nothing is reported.",
+        breaks="The reader waits for ever for records that exist, and nothing is reported.",
         workload="damage",
         edits=(
             Edit(
@@ -532,8 +537,8 @@ OF_DAMAGE: Final = (
         ),
     ),
     Mutation(
-        "a fetch is not bound to its place",
-        breaks="Offsets and lengths, which no checksum covers, are trusted as they are on the disk.",
+        "a fetch does not check that its batches are contiguous",
+        breaks="Base offsets and batch lengths, which no checksum covers, are used as read from the disk.",
         workload="damage",
         edits=(Edit("journal.segments:Segment.read", {"not _are_linked(data, offset)": "False"}),),
     ),
@@ -541,7 +546,7 @@ OF_DAMAGE: Final = (
 
 OF_COMPACTION: Final = (
     Mutation(
-        "a cleaning goes beyond the last stable offset",
+        "compaction goes beyond the last stable offset",
         breaks="A committed record is removed in favour of one whose transaction aborts later.",
         workload="compaction",
         edits=(
@@ -583,7 +588,7 @@ OF_COMPACTION: Final = (
     ),
     Mutation(
         "a COMMIT marker is removed before the records of its transaction",
-        breaks="Committed records belong to the next transaction of their producer, which aborts.",
+        breaks="Committed records become part of their producer's next transaction, which is aborted.",
         workload="compaction",
         edits=(Edit("journal.compaction:Cleaner._kept_marker", {"if has_batches or header": "if header"}),),
     ),
@@ -600,7 +605,7 @@ OF_COMPACTION: Final = (
     ),
     Mutation(
         "a tombstone removes no older value",
-        breaks="When the tombstone is removed, too, the key has its old value again.",
+        breaks="When the tombstone itself is removed later, the key has its old value again.",
         workload="compaction",
         edits=(
             Edit(
@@ -611,7 +616,7 @@ OF_COMPACTION: Final = (
     ),
     Mutation(
         "young records are cleaned",
-        breaks="min.compaction.lag.ms promises a reader that it can see each record.",
+        breaks="A reader misses records that min.compaction.lag.ms should have kept for it.",
         workload="compaction",
         edits=(
             Edit(
@@ -632,8 +637,8 @@ OF_COMPACTION: Final = (
         ),
     ),
     Mutation(
-        "retention deletes the segment after the log start, too",
-        breaks="Records that are young enough to stay are gone.",
+        "once retention has deleted a segment, it deletes the next one, too",
+        breaks="Records that retention should have kept are deleted.",
         workload="compaction",
         edits=(
             Edit(
@@ -644,12 +649,12 @@ OF_COMPACTION: Final = (
     ),
     Mutation(
         "the cleaned segment is not synced",
-        breaks="A loss of power leaves neither the old records nor the cleaned ones.",
+        breaks="After a power failure, neither the old records nor the cleaned ones are left.",
         workload="compaction",
         edits=(Edit("journal.cleaning:Cleaning._write", {"made.sync(indexes=True)": "pass"}),),
     ),
     Mutation(
-        "the offsets in a thinned batch move up",
+        "the records left in a batch are renumbered",
         breaks="A record is read at the offset of one that was removed.",
         workload="compaction",
         edits=(

@@ -1,8 +1,7 @@
-"""Planted bugs that the old generations' known behaviours must not hide: each with the brokers in which it is
-made.
+"""Planted bugs that the known anomalies of older transaction versions must not hide, each with the brokers in
+which it is planted.
 
-Rule: as in mutations.py. Of those that the newest generation shows, too, only some are here: each comes near
-to what is known.
+Rule: as in mutations.py. Of the bugs there, only those are here whose effects resemble a known anomaly.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from tests.simulator.planting import Edit, Mutation
 
 @attrs.frozen(kw_only=True)
 class OldMutation:
-    """A mistake in brokers of `transaction_version`, whose partition leaders ask first or do not, and the
-    rule that it breaks there. The search begins at the first seed that once showed it.
+    """A mistake in brokers of `transaction_version`, with or without partition verification, and the rule
+    that it breaks there. The search begins at the first seed that showed it when it was recorded.
     """
 
     mutation: Mutation
@@ -29,22 +28,22 @@ class OldMutation:
 
 
 _ANY_PARTITION: Final = Mutation(
-    "every partition is said to be in the transaction",
-    breaks="Who verifies is told yes, so a late record opens a transaction again (KAFKA-14402).",
+    "the coordinator says that every partition is in the transaction",
+    breaks="A leader that verifies is told yes, so a late record reopens the transaction (KAFKA-14402).",
     edits=(Edit("broker.transactions.add_partitions:_verified", {"error=error(key)": "error=NO_ERROR"}),),
 )
 _SHARED: Final = {mutation.name: mutation for mutation in MUTATIONS}
 
 
 def _kip_98(name: str, seed: int, rule: str) -> OldMutation:
-    """In brokers as KIP-98 was shipped."""
+    """In brokers as they first shipped with KIP-98 (version 0, no verification)."""
     return OldMutation(
         mutation=_SHARED[name], transaction_version=0, partition_verification=False, seed=seed, rule=rule
     )
 
 
 def _verified(mutation: Mutation, seed: int, rule: str) -> OldMutation:
-    """In brokers that have no epoch per transaction, and ask first."""
+    """In brokers that have no epoch per transaction, and verify partitions."""
     return OldMutation(
         mutation=mutation, transaction_version=1, partition_verification=True, seed=seed, rule=rule
     )

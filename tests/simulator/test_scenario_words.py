@@ -201,7 +201,7 @@ def phrase_tables() -> str:
             text += f"| `{kind.value.shown}` | {kind.value.help} |\n"
             used |= {name: grammar.blanks[name] for name in kind.value.blanks.values()}
         text += "\n"
-    text += "| Blank | |\n|---|---|\n"
+    text += "| Placeholder | |\n|---|---|\n"
     for name, blank in sorted(used.items()):
         listed = f": {', '.join(blank.words)}" if 0 < len(blank.words) < 10 else ""
         text += f"| `{name}` | {blank.help}{listed} |\n"

@@ -123,33 +123,33 @@ DIFFERENCES: Final = (
         noticed="A client that needs another API raises its own UnsupportedVersion error.",
     ),
     Difference(
-        what="record format of clients",
+        what="record format that clients write",
         kafka="Magic 2: varints, record by record.",
         here="Fencepost's own client writes Kafka's 61-byte header with magic 109, followed by msgpack "
-        "columns. Batches of Kafka's clients, control batches and internal topics are byte for byte Kafka's. "
-        "A Fetch of one of Kafka's clients gets columns encoded again as magic 2.",
+        "columns. Batches of Kafka's clients, control batches and internal topics are byte for byte "
+        "Kafka's. A Fetch from a Kafka client gets columns re-encoded as magic 2.",
         because="Columns are the fastest format to write and read in pure Python.",
         noticed="Kafka's tools for log files know magic 0 to 2, and cannot read batches that Fencepost's "
         "client wrote.",
     ),
     Difference(
         what="request versions",
-        kafka="Every version since 2.1 (KIP-896); the newest ones use topic ids.",
-        here="All versions of the requests of a transaction, and one version of every other request. "
-        "Kafka's clients are served every version of Kafka 4.3.1. Fencepost's own client identifies topics "
-        "by name.",
+        kafka="Every version since Kafka 2.1 (KIP-896); the newest versions use topic ids.",
+        here="Kafka's clients are served every version that Kafka 4.3.1 has. In Fencepost's own protocol, "
+        "the requests of a transaction have all their versions, and every other request has one; topics "
+        "are identified by name.",
         because="Only the requests of a transaction change their meaning with the version.",
         noticed="UNSUPPORTED_VERSION, and the response of ApiVersions.",
     ),
     Difference(
         what="fetch sessions",
         kafka="A Fetch may name only the partitions that changed since the previous Fetch (KIP-227).",
-        here="Kafka's clients have a session for each connection, of up to 1,000 partitions, which ends with "
-        "it. Fencepost's own client names all its partitions in every Fetch.",
+        here="A Kafka client has one session per connection, with up to 1,000 partitions; the session ends "
+        "with the connection. Fencepost's own client names all its partitions in every Fetch.",
         because="Clients open another session when they connect again, so a cache for the whole broker saves "
         "nothing here.",
-        noticed="max.incremental.fetch.session.cache.slots has no meaning. Larger requests from consumers of "
-        "more than 1,000 partitions.",
+        noticed="max.incremental.fetch.session.cache.slots has no effect. Consumers of more than 1,000 "
+        "partitions send larger requests.",
     ),
     Difference(
         what="group protocols",
@@ -162,35 +162,39 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="groups that change their protocol",
-        kafka="group.consumer.migration.policy=bidirectional: a group with members changes its protocol, and "
-        "members of both protocols share a group meanwhile.",
-        here="As with the policy disabled, only an empty group changes its protocol; offsets stay. A member "
-        "of the consumer protocol gets GROUP_ID_NOT_FOUND from a classic group with members, and a classic "
-        "member INCONSISTENT_GROUP_PROTOCOL from a group of the consumer protocol with members.",
-        because="Migration is for clusters that run for years.",
+        kafka="group.consumer.migration.policy=bidirectional: a group that has members can change its "
+        "protocol; meanwhile it has members of both protocols.",
+        here="As with Kafka's policy `disabled`, only an empty group can change its protocol; its offsets "
+        "are kept. A member of the consumer protocol gets GROUP_ID_NOT_FOUND from a classic group with "
+        "members, and a classic member INCONSISTENT_GROUP_PROTOCOL from a group of the consumer protocol "
+        "with members.",
+        because="Online migration matters only to clusters that run for years.",
         noticed="Stop all members of a group before you change group.protocol.",
     ),
     Difference(
         what="subscriptions to a regular expression (KIP-848)",
-        kafka="Resolved in the background: the first heartbeat assigns nothing. It matches the topics that "
-        "the member may describe.",
-        here="Resolved by the heartbeat that brings it. With ACLs, the member must be allowed to describe "
+        kafka="Resolved in the background, so the first heartbeat assigns nothing. The expression matches "
+        "only topics that the member is allowed to describe.",
+        here="Resolved by the heartbeat that carries it. With ACLs, the member must be allowed to describe "
         "every topic.",
         because="The core does everything within a step, and does not know the member's principal.",
-        noticed="Assigned one heartbeat earlier. TOPIC_AUTHORIZATION_FAILED where Kafka leaves topics out.",
+        noticed="Partitions are assigned one heartbeat earlier. The member gets TOPIC_AUTHORIZATION_FAILED "
+        "where Kafka leaves topics out.",
     ),
     Difference(
         what="server-side assignors (KIP-848)",
-        kafka="uniform and range, with racks, and any that group.consumer.assignors names.",
-        here="uniform and range. Where members subscribe to different topics, uniform balances by another "
-        "algorithm. Racks are stored and ignored.",
-        because="There is one broker, so there is one rack.",
-        noticed="A partition may go to another member than in Kafka; each member gets about as many.",
+        kafka="uniform and range, and any class that group.consumer.assignors names. The built-in ones do "
+        "not use racks (KAFKA-16694).",
+        here="uniform and range. Where members subscribe to different topics, uniform uses another "
+        "algorithm. Racks are stored and ignored, too.",
+        because="The result of its own algorithm is just as balanced.",
+        noticed="A partition may go to a different member than in Kafka, but each member gets about as "
+        "many partitions.",
     ),
     Difference(
         what="member ids of the classic protocol",
         kafka="The client id, or the instance id of a static member, and a random UUID.",
-        here="The same name, the leader epoch of the group's log, and a number.",
+        here="The same prefix, the leader epoch of the group's log, and a number.",
         because="The cores draw no random numbers, so that a run can be repeated.",
         noticed="A member id such as `billing-0-7`.",
     ),
@@ -198,21 +202,25 @@ DIFFERENCES: Final = (
         what="when a group becomes stable",
         kafka="When the record with the leader's assignment is written; before that it is "
         "CompletingRebalance.",
-        here="As soon as the leader sent the assignment. Responses wait until the record is durable.",
+        here="As soon as the group's leader has sent the assignment. Responses wait until the record is "
+        "durable.",
         because="State changes when a batch enters the log, and no client learns of it before the batch is "
         "durable.",
         noticed="DescribeGroups may report Stable a moment earlier.",
     ),
     Difference(
         what="security",
-        kafka="TLS, SASL with five mechanisms, delegation tokens, ACLs that requests change, quotas.",
+        kafka="TLS, SASL with five mechanisms, delegation tokens, ACLs that can be changed by requests, "
+        "quotas.",
         here="TLS, SASL PLAIN and SCRAM-SHA-256, ACLs from a file, no quotas.",
-        because="Two files that a person can read are enough to keep other people out.",
+        because="One file of users and one of ACLs, both plain text, are enough to keep unauthorized "
+        "clients out.",
         noticed="A change of users or ACLs needs a restart; CreateAcls does not exist.",
     ),
     Difference(
         what="ClusterAction",
-        kafka="All and super users include it, and Alter on the cluster is enough for any WriteTxnMarkers.",
+        kafka="The operation All includes it, super users have it, and Alter on the cluster is enough for "
+        "any WriteTxnMarkers.",
         here="An ACL must name it, and a COMMIT marker is accepted only from a client that has it.",
         because="An administrator ends a hanging transaction by aborting it; a COMMIT that no coordinator "
         "decided makes records visible that their producer may still abort.",
@@ -225,13 +233,14 @@ DIFFERENCES: Final = (
         "for a day.",
         here="An empty batch covers what was removed. Internal topics are compacted after each MiB that was "
         "written to them, and keep markers for 1 second.",
-        because="A gap stays a sign of damage, and a start reads the coordinators' logs in full.",
-        noticed="A start is fast after any number of transactions.",
+        because="So a gap is always a sign of damage. Internal topics stay small, because a starting "
+        "broker reads the coordinators' logs in full.",
+        noticed="A broker starts quickly, however many transactions it has had.",
     ),
     Difference(
         what="delete horizon of a produced batch",
-        kafka="Its attribute bit is accepted. If the time has passed, the first compaction removes the "
-        "tombstones of the batch.",
+        kafka="The attribute bit is accepted. If the delete horizon has passed, the first compaction "
+        "removes the tombstones of the batch.",
         here="INVALID_RECORD: only compaction sets it.",
         because="A reader that knows the older value would never read the tombstone.",
         noticed="Only with hand-crafted batches.",
@@ -249,7 +258,7 @@ DIFFERENCES: Final = (
         kafka="KIP-939 is in progress.",
         here="Not implemented.",
         because="No release up to 4.3 has it.",
-        noticed="InitProducerId has no enable_2pc and no keep_prepared_txn.",
+        noticed="InitProducerId has no fields Enable2Pc and KeepPreparedTxn.",
     ),
     Difference(
         what="last producer epoch",
@@ -277,29 +286,29 @@ DIFFERENCES: Final = (
     Difference(
         what="a failing disk",
         kafka="The whole log directory goes offline, and a broker without any log directory stops.",
-        here="Only the failed log is given up. After a second it is led again under the next leader epoch. "
-        "If `__cluster_metadata` fails, the broker stops.",
+        here="Only the failed log goes offline. After a second the broker leads it again, with the next "
+        "leader epoch. If `__cluster_metadata` fails, the broker stops.",
         because="A failed sync is never retried on the same file; the other logs are intact.",
         noticed="KAFKA_STORAGE_ERROR for one partition, which then recovers.",
     ),
     Difference(
         what="a damaged log",
-        kafka="Recovery cuts the log at the first invalid batch.",
-        here="Recovery cuts only a torn tail. A log is refused if it has lost what was synced, or if valid "
-        "batches follow the damage.",
-        because="Kafka's replicas bring back what was cut; here there are none.",
+        kafka="Recovery truncates the log at the first invalid batch.",
+        here="Recovery truncates only a torn tail. A log is refused if it has lost synced data, or if "
+        "valid batches follow the damage.",
+        because="In Kafka, other replicas restore what was truncated; here there are none.",
         noticed="KAFKA_STORAGE_ERROR for the partition, until its directory is restored or repaired "
         "(repair.md) and the broker restarts. Without `__cluster_metadata` it does not start.",
     ),
     Difference(
         what="what an acknowledgement waits for",
-        kafka="For other replicas; the operating system syncs the disk when it likes.",
+        kafka="For other replicas; the operating system decides when data reaches the disk.",
         here="For the write; with --sync commit or all, for the sync.",
-        because="There are no replicas that would survive a loss of power.",
+        because="There are no other replicas to restore data lost in a power failure.",
         noticed="The option --sync, and its cost in throughput.",
     ),
     Difference(
-        what="lengths of ids, entries of a request, members of a group, partitions of a cluster",
+        what="limits on ids, requests, groups and clusters",
         kafka="Ids have up to 32,767 bytes; requests and clusters are bounded by memory.",
         here="Ids have up to 249 characters, lists of a request up to 20,000 entries, clusters up to 20,000 "
         "partitions, and the members of a group up to 8 MiB of metadata.",
@@ -310,11 +319,11 @@ DIFFERENCES: Final = (
     Difference(
         what="settings of brokers, and of internal topics",
         kafka="IncrementalAlterConfigs changes some of them at run time; groups have settings, too.",
-        here="A broker's settings are given to it when it starts, and internal topics follow them. Those of "
-        "other topics change at run time.",
+        here="A broker's settings are fixed when it starts, and the settings of internal topics follow "
+        "from them. Settings of other topics can be changed at run time.",
         because="One process has no other brokers to keep in step, and a restart takes a moment.",
-        noticed="INVALID_REQUEST, or INVALID_TOPIC_EXCEPTION for an internal topic, which cannot grow "
-        "either.",
+        noticed="INVALID_REQUEST, or INVALID_TOPIC_EXCEPTION for an internal topic, to which partitions "
+        "cannot be added either.",
     ),
     Difference(
         what="timestamps of records",
@@ -326,15 +335,16 @@ DIFFERENCES: Final = (
     Difference(
         what="deleting a group with very many offsets",
         kafka="UNKNOWN_SERVER_ERROR if the tombstones do not fit into one batch.",
-        here="The tombstones are written in several batches, that of the group last.",
-        because="A group that is too large must not exist for ever.",
+        here="The tombstones are written in several batches; the group's own tombstone is last.",
+        because="It must be possible to delete any group.",
         noticed="After a kill between two batches, the group still exists and has fewer offsets.",
     ),
     Difference(
         what="validation of produced records",
         kafka="Every record is decoded, compressed ones too; offsets and the latest timestamp are rewritten.",
-        here="Columns are counted and must fill the batch; the broker does not check the types of their "
-        "entries and does not decompress records. Offsets must be 0, 1, 2 ..., and the latest timestamp in "
+        here="Every record of an uncompressed batch from a Kafka client is checked. Of a larger batch of "
+        "columns, the broker checks the number and the lengths of the columns, but not the types of their "
+        "entries. It does not decompress records. Offsets must be 0, 1, 2 ..., and the latest timestamp in "
         "the header is not compared with the records.",
         because="A batch is stored as it arrives, and a small one may decompress to a large one.",
         noticed="A consumer refuses invalid records. A batch gets INVALID_TIMESTAMP even if only the "
@@ -342,7 +352,7 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="transaction verification requests",
-        kafka="One at a time per transactional id and broker; a second one ends the first with "
+        kafka="One at a time per transactional id and broker; a second one makes the first fail with "
         "NETWORK_EXCEPTION.",
         here="Every Produce and TxnOffsetCommit sends its own.",
         because="Verification guards reject late answers, and no batch is rejected needlessly.",
@@ -398,14 +408,14 @@ DIFFERENCES: Final = (
         what="protocol version of a producer",
         kafka="It follows the features that ApiVersions reports.",
         here="It is set with transaction_version; only `fencepost produce` asks the cluster.",
-        because="Old clients can be tested with new brokers, and the other way round.",
+        because="Old clients can be tested with new brokers, and new clients with old brokers.",
         noticed="UNSUPPORTED_VERSION if a new producer talks to an old cluster.",
     ),
     Difference(
-        what="retry pauses of a client",
+        what="retry backoff of a client",
         kafka="retry.backoff.ms 100, doubling up to a second, with random jitter.",
         here="10 ms (1 ms after CONCURRENT_TRANSACTIONS), doubling up to a second, without jitter.",
-        because="Most refusals of a local broker last milliseconds, and runs must be reproducible.",
+        because="A local broker is usually ready again within milliseconds, and runs must be reproducible.",
         noticed="Retries come sooner.",
     ),
 )

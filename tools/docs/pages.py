@@ -147,9 +147,7 @@ def _unreachable_table() -> str:
 
 def _planted_bugs_table() -> str:
     rows = [(bug.mutation, bug.breaks, bug.workload, str(bug.within), bug.rule) for bug in planted_bugs()]
-    return tables.markdown_table(
-        ("planted bug", "broken behaviour", "workload", "within seeds", "found by"), rows
-    )
+    return tables.markdown_table(("planted bug", "effect", "workload", "within seeds", "found by"), rows)
 
 
 def _versions(api: Api) -> str:
@@ -204,7 +202,7 @@ def _grants() -> str:
         for state, row in MOVES.items()
         if isinstance(cell := row[CoordinatorInput.INIT], ErrorCode)
     }
-    return tables.markdown({**GRANTS, **busy}, corner="expects")
+    return tables.markdown({**GRANTS, **busy}, corner="state of the id / identity in the request")
 
 
 def _produce_rules() -> str:
@@ -270,7 +268,7 @@ def _filter(hidden: Filter) -> str:
 
 
 def _right(right: Right) -> str:
-    some = "any " if right.any_name else "every " if right.every_name else ""
+    some = "at least one " if right.any_name else "every " if right.every_name else ""
     return f"**{right.operation.value}** on {some}{right.resource.value}"
 
 
@@ -299,7 +297,9 @@ def _batch_checks() -> str:
         )
         for number, check in enumerate(CHECKS, 1)
     ]
-    return tables.markdown_table(("", "a batch that", "answer", "part of", "offsets too", "source"), rows)
+    return tables.markdown_table(
+        ("", "a batch that", "answer", "protection", "also for TxnOffsetCommit", "source"), rows
+    )
 
 
 def _marker_checks() -> str:
@@ -373,7 +373,7 @@ def _fault_actions() -> str:
         for kind in ActionKind
         if kind not in NOT_PLAYED
     ]
-    return tables.markdown_table(("action", "strikes", "what happens"), rows)
+    return tables.markdown_table(("action", "can strike", "what happens"), rows)
 
 
 def _faults_not_played() -> str:

@@ -206,7 +206,7 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
         Need(
             (Right(_R.TOPIC, _O.DESCRIBE, every_name=True),),
             when=_names_regex,
-            condition="with an expression",
+            condition="with a regular expression",
         ),
         _need(
             _R.TOPIC, _O.DESCRIBE, "subscribed_topic_names", when=_subscribes, condition="named topics"
@@ -230,7 +230,7 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
     )),
     m.DeleteTopics: RequestRights((_need(_R.TOPIC, _O.DELETE, "topics"),)),
     m.DescribeConfigs: RequestRights((
-        _need(_R.CLUSTER, _O.DESCRIBE_CONFIGS, when=_describes_node, condition="of a node"),
+        _need(_R.CLUSTER, _O.DESCRIBE_CONFIGS, when=_describes_node, condition="of a broker"),
         _need(_R.TOPIC, _O.DESCRIBE_CONFIGS, "topics"),
     )),
     m.IncrementalAlterConfigs: RequestRights((_need(_R.TOPIC, _O.ALTER_CONFIGS, "topics"),)),

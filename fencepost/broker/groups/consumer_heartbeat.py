@@ -90,7 +90,7 @@ HEARTBEAT_CHECKS: Final[tuple[Check[ConsumerGroupHeartbeat], ...]] = (
         lambda r: _joins(r) and r.rebalance_timeout_ms == NO_REBALANCE_TIMEOUT,
     ),
     _check(
-        "joins without an empty list of owned partitions",
+        "joins, and its list of owned partitions is missing or not empty",
         _INVALID,
         lambda r: _joins(r) and r.topic_partitions != (),
     ),
@@ -104,7 +104,7 @@ HEARTBEAT_CHECKS: Final[tuple[Check[ConsumerGroupHeartbeat], ...]] = (
         _INVALID,
         lambda r: r.member_epoch == AWAY_EPOCH and r.instance_id is None,
     ),
-    _check("has an epoch that does not exist", _INVALID, lambda r: r.member_epoch < AWAY_EPOCH),
+    _check("has an epoch below -2", _INVALID, lambda r: r.member_epoch < AWAY_EPOCH),
     _check(
         "names an assignor that the broker does not have",
         ErrorCode.UNSUPPORTED_ASSIGNOR,

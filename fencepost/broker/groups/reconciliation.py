@@ -27,11 +27,11 @@ class ReconcileInput(Enum):
 
     __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
-    AT_TARGET = "has reached the target"
+    AT_TARGET = "is already at the target epoch"
     STILL_OWNS = "still owns what it must revoke"
-    MUST_REVOKE = "owns what the target does not have"
+    MUST_REVOKE = "owns partitions outside its target"
     MUST_WAIT = "others own a part of its target"
-    COMPLETE = "nothing is missing"
+    COMPLETE = "owns its whole target"
 
 
 STABLE, UNREVOKED = AssignmentState.STABLE, AssignmentState.UNREVOKED_PARTITIONS

@@ -27,17 +27,17 @@ class GroupInput(Enum):
     SYNC = "sync"
     LEADER_SYNC = "sync of the leader"
     HEARTBEAT = "heartbeat"
-    COMMIT = "commit of a member"
-    SIMPLE_COMMIT = "commit without a member"
-    TXN_COMMIT = "txn commit of a member"
-    SIMPLE_TXN_COMMIT = "txn commit without a member"
+    COMMIT = "OffsetCommit by a member"
+    SIMPLE_COMMIT = "OffsetCommit without a member"
+    TXN_COMMIT = "TxnOffsetCommit by a member"
+    SIMPLE_TXN_COMMIT = "TxnOffsetCommit without a member"
     GONE = "a member leaves"
     JOINED = "join phase ends"
     ABANDONED = "join phase ends without members"
     SYNC_TIMEOUT = "sync timed out"
     DELETE = "delete"
     DELETE_OFFSETS = "delete offsets"
-    DELETE_FOREIGN_OFFSETS = "delete offsets, no consumers"
+    DELETE_FOREIGN_OFFSETS = "delete offsets, not a consumer group"
 
 
 Cell = GroupState | ErrorCode

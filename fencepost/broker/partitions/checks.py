@@ -181,7 +181,7 @@ class FormCheck(NamedTuple):
 # After the coordinator's answer, as in Kafka: a refusal of the producer takes precedence over a bad batch.
 FORM_CHECKS: Final = (
     FormCheck(
-        "has acks other than 0, 1 or -1",
+        "comes in a request with acks other than 0, 1 or -1",
         ErrorCode.INVALID_REQUIRED_ACKS,
         source="ReplicaManager.appendRecords",
     ),
@@ -213,7 +213,8 @@ FORM_CHECKS: Final = (
         "has a producer id and no sequence", ErrorCode.INVALID_RECORD, source="LogValidator.validateBatch"
     ),
     FormCheck(
-        "is further from the broker's time than log.message.timestamp.after.max.ms or before.max.ms allow",
+        "has a timestamp further from the broker's time than log.message.timestamp.after.max.ms or "
+        "log.message.timestamp.before.max.ms allows",
         ErrorCode.INVALID_TIMESTAMP,
         source="LogValidator.validateTimestamp",
     ),
@@ -367,7 +368,7 @@ OFFSET_CHECKS: Final = (_OLDER_EPOCH, _OVERTAKEN)
 
 CHECKS: Final = (
     WriteCheck(
-        "is one of the producer's last five batches",
+        "is one of the producer's last five batches, of the same epoch",
         NO_ERROR,  # no error: the retry gets the offset of the first attempt
         _is_duplicate,
         source="KIP-98; before fencing",
@@ -398,7 +399,7 @@ CHECKS: Final = (
         until="unknown_producers_start_anywhere",
     ),
     WriteCheck(
-        "does not follow the producer's last one (0 in a new epoch)",
+        "has a sequence that does not follow the producer's last one (in a new epoch: that is not 0)",
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         _is_out_of_order,
         source="KIP-98, KIP-360",

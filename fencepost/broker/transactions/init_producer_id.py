@@ -127,7 +127,7 @@ def _asks_for_too_long(request: InitProducerId, rules: Rules) -> bool:
 
 
 HALF_AN_IDENTITY: Final = Check(
-    "expects a producer id without an epoch, or an epoch without a producer id",
+    "has a producer id without an epoch, or an epoch without a producer id",
     ErrorCode.INVALID_REQUEST,
     _expects_half,
     source="KafkaApis.handleInitProducerIdRequest",

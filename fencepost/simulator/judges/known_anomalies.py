@@ -75,7 +75,7 @@ LATE_END: Final = OldBehaviour(
     why="An EndTxn arrives late: its sender has retried it and has begun the next transaction. Both "
     "transactions have the same epoch, so the EndTxn ends the wrong one: it commits records that the client "
     "aborts later, or aborts what the client commits; the records that follow belong to no transaction.",
-    needs="The EndTxn was sent before the coordinator's log got the beginning of the transaction that it "
+    needs="The EndTxn was sent before the coordinator logged the beginning of the transaction that it "
     "ended, "
     "and both have the same producer id and epoch.",
 )
@@ -92,8 +92,8 @@ LATE_MARKER: Final = OldBehaviour(
 LATE_WRITE: Final = OldBehaviour(
     name="a late write joins the next transaction",
     cured_by="KIP-890 part 2",
-    why="A batch or an offset commit arrives after its transaction ended, and the next transaction has the "
-    "same partition. Verification only asks whether the partition is in the transaction, and it is.",
+    why="A batch or an offset commit arrives after its transaction ended, and the next transaction includes "
+    "the same partition. Verification only asks whether the partition is in the transaction, and it is.",
     needs="The producer's marker was written after the batch was sent; in the coordinator's log the "
     "partition is in an open transaction of the same producer id and epoch, and the partition knows no "
     "newer epoch.",
@@ -333,7 +333,7 @@ KNOWN: Final = (
         name="a new leader knows one batch per producer",
         rule=DUPLICATE,
         why="A snapshot keeps the last batch of each producer, so a new leader may not recognise a retry "
-        "of an older one. It answers OUT_OF_ORDER_SEQUENCE_NUMBER; an idempotent producer then sends "
+        "of an older batch. It answers OUT_OF_ORDER_SEQUENCE_NUMBER; an idempotent producer then sends "
         "the batch under a new identity, as Kafka's producer does (TransactionManager.canRetry). A "
         "transactional "
         "producer must abort.",

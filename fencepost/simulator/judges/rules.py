@@ -167,20 +167,21 @@ CIRCULAR_READS = Rule(
 )
 LOST_LATEST = Rule(
     "lost-latest",
-    meaning="A reader of a compacted topic passed a committed record without getting it, before a newer "
-    "record of its key or retention may have removed it.",
-    exercised_by="records of compacted topics that were the latest of their key when they were read",
+    meaning="A reader of a compacted topic passed a committed record without getting it, although neither "
+    "a newer record with the same key nor retention can have removed it yet.",
+    exercised_by="records of compacted topics that were the latest for their key when they were read",
 )
 EARLY_TOMBSTONE = Rule(
     "early-tombstone",
     meaning="A reader passed a tombstone without getting it, less than `delete.retention.ms` after its "
     "commit.",
-    exercised_by="tombstones that were read in this time",
+    exercised_by="tombstones that were read within this time",
 )
 STALE_VALUE = Rule(
     "stale-value",
-    meaning="A reader of a whole compacted topic ends with a value of a key that is not the last one.",
-    exercised_by="keys whose last record the last reader compared with its own",
+    meaning="After a reader has read a whole compacted topic, its value for a key is not the last "
+    "one that was written.",
+    exercised_by="keys for which the judge compared the last record with what the last reader got",
 )
 MISSING_OUTPUT = Rule(
     "missing-output",
@@ -266,12 +267,12 @@ FENCED = Rule(
 )
 TIMEOUT = Rule(
     "I14 timeout",
-    meaning="No transaction stays open past its timeout and the next scan.",
+    meaning="No transaction stays open after the first scan that follows its timeout.",
     exercised_by="scans that found open transactions",
 )
 DURABLE_REPLIES = Rule(
     "I15 durable replies",
-    meaning="A reply confirms a write only once it is durable: below the high watermark.",
+    meaning="A reply confirms a write only once the write is durable, that is, below the high watermark.",
     exercised_by="replies that confirm a write",
 )
 RETRIES_SUCCEED = Rule(
@@ -282,7 +283,7 @@ RETRIES_SUCCEED = Rule(
 
 ONE_OWNER = Rule(
     "I17 one owner",
-    meaning="Two members of one generation never own the same partition of a group.",
+    meaning="Two members of a group never own the same partition in the same generation.",
     exercised_by="partitions that a group gave to one of several members",
 )
 
