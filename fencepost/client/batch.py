@@ -125,26 +125,39 @@ class ProducerBatch:
         """Appends any record and creates columns that are needed from now on; returns its index."""
         _, value, key, _, timestamp_ms, headers, on_delivery = record
         index = len(self.values)
-        if on_delivery is not None:
-            self.call_back(range(index, index + 1), on_delivery)
-        size = self.size + record_size(record)
-        if self.keys is not None or key is not None:
-            keys: list[bytes | None] = self.keys or [None] * index
-            keys.append(key)
-            self.keys = keys
-        if self.timestamps is not None or timestamp_ms is not None:
-            self.timestamps = self.timestamps or [self.base_timestamp] * index
-            self.timestamps.append(self.base_timestamp if timestamp_ms is None else timestamp_ms)
-        if self.headers is not None or headers is not None:
-            each: list[Headers | None] = self.headers or [None] * index
-            each.append(None if headers is None else [(name, content) for name, content in headers])
-            self.headers = each
-        if self.timestamps is None and self.headers is None:
-            self.room = self.limit - size
-        else:
-            self.room, self._rich_size = NO_ROOM, size
-        self.values.append(value)
+        try:
+            if on_delivery is not None:
+                self.call_back(range(index, index + 1), on_delivery)
+            size = self.size + record_size(record)
+            if self.keys is not None or key is not None:
+                keys: list[bytes | None] = self.keys or [None] * index
+                keys.append(key)
+                self.keys = keys
+            if self.timestamps is not None or timestamp_ms is not None:
+                self.timestamps = self.timestamps or [self.base_timestamp] * index
+                self.timestamps.append(self.base_timestamp if timestamp_ms is None else timestamp_ms)
+            if self.headers is not None or headers is not None:
+                each: list[Headers | None] = self.headers or [None] * index
+                each.append(None if headers is None else [(name, content) for name, content in headers])
+                self.headers = each
+            if self.timestamps is None and self.headers is None:
+                self.room = self.limit - size
+            else:
+                self.room, self._rich_size = NO_ROOM, size
+            self.values.append(value)
+        except BaseException:
+            self.drop_half_record()
+            raise
         return index
+
+    def drop_half_record(self) -> None:
+        """Makes the columns equally long again after Ctrl-C interrupted an append; `values` comes last."""
+        count = len(self.values)
+        for column in (self.keys, self.timestamps, self.headers):
+            if column is not None:
+                del column[count:]
+        if self.callbacks is not None:
+            self.callbacks = [(indexes, call) for indexes, call in self.callbacks if indexes.start < count]
 
     def call_back(self, indexes: range, on_delivery: OnDelivery) -> None:
         """Calls a function for each record at `indexes` when it is done; before they are appended."""

@@ -141,17 +141,14 @@ class CallDriver(Protocol):
 class ProducerCalls:
     """The calls of a producer. Every script may raise ClientError."""
 
-    __slots__ = ("_driver", "_is_waiting", "_machine", "_max_block_ms", "_turns", "_unfinished")
+    __slots__ = ("_driver", "_is_waiting", "_machine", "_max_block_ms", "_turn", "_unfinished")
 
     def __init__(
-        self,
-        machine: ProducerMachine,
-        driver: CallDriver,
-        turns: AbstractContextManager[object] | None = None,
+        self, machine: ProducerMachine, driver: CallDriver, turn: AbstractContextManager[object] | None = None
     ) -> None:
         self._machine = machine
         # The hot path of `send` appends without the lock of the driver.
-        self._turns: AbstractContextManager[object] = turns or nullcontext()
+        self._turn: AbstractContextManager[object] = turn or nullcontext()
         self._driver = driver
         self._max_block_ms = machine.settings.max_block_ms
         self._unfinished: TransactionCall | None = (
@@ -167,7 +164,7 @@ class ProducerCalls:
         return self._until_ready(record.topic, lambda now: self._append(record, now), timeout_ms)
 
     def _append(self, record: ProducerRecord, now: int) -> Place | None:
-        with self._turns:
+        with self._turn:
             return self._machine.append(record, now=now, wall_ms=self._driver.wall_ms)
 
     def append_nowait(self, record: ProducerRecord) -> Place:

@@ -1,7 +1,7 @@
 """The hot path of `send`, shared by both shells: it puts a record into its batch and returns a future.
 
-Rule: no lock, no call and no object per record except its future. One thread at a time appends (`turns`); the
-IO thread may close a batch during an append, and the append notices it afterwards.
+Rule: no lock, no call and no object per record except its future. One thread at a time appends
+(send_turn.py); the IO thread may close a batch during an append, and the append notices it afterwards.
 """
 
 # Why it looks like this. A record costs less than a microsecond here, so a method call, a keyword argument or
@@ -17,13 +17,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from threading import get_ident
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from fencepost.client.accumulator import Accumulator, Route
 from fencepost.client.batch import (
     CONTENTS,
-    NO_ROOM,
     RECORD_OVERHEAD,
     Headers,
     OnDelivery,
@@ -31,8 +29,8 @@ from fencepost.client.batch import (
     ProducerRecord,
 )
 from fencepost.client.send_future import BatchRun
+from fencepost.client.send_turn import SendTurn
 from fencepost.client.serializers import Serializer
-from fencepost.client.turns import Turns
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -65,12 +63,12 @@ class SendPath(Generic[OutcomeT]):
         accumulator: Accumulator,
         outcome: type[OutcomeT],
         *,
-        turns: Turns,
+        turn: SendTurn,
         key_serializer: Serializer | None,
         value_serializer: Serializer | None,
     ) -> None:
         self._hot = accumulator.hot
-        self._turns = turns
+        self._turn = turn
         self._outcome: Any = outcome  # called with one tuple, as tuples are
         self._key_serializer, self._value_serializer = key_serializer, value_serializer
         self._serializes = key_serializer is not None or value_serializer is not None
@@ -103,6 +101,7 @@ class SendPath(Generic[OutcomeT]):
         if (
             route is None or type(value) is not bytes or (key is not None and type(key) is not bytes)
             or timestamp_ms is not None or headers is not None or on_delivery is not None
+            or (partition is not None and not (type(partition) is int and 0 <= partition < len(route.open)))
         ):  # fmt: skip
             return self._put_slowly(
                 ProducerRecord(topic, value, key, partition, timestamp_ms, headers, on_delivery)
@@ -110,27 +109,25 @@ class SendPath(Generic[OutcomeT]):
         where = partition
         if where is None:
             where = route.sticky if key is None else route.partition_of[key]
-        elif type(where) is not int or not 0 <= where < len(route.open):
-            return self._put_slowly(ProducerRecord(topic, value, key, partition))
-        turns, index = self._turns, NO_INDEX
-        turn = turns.current
-        if turn.thread != get_ident():
-            turn = turns.take()
-        turn.is_appending = True
+        batch, turn, index = route.open[where], self._turn, NO_INDEX
         try:
-            batch = route.open[where]
+            del turn.is_free  # see send_turn.py
+        except AttributeError:
+            return self._put_slowly(ProducerRecord(topic, value, key, partition))
+        try:
             keys, values = batch.keys, batch.values
-            room = batch.room - len(value) - RECORD_OVERHEAD
-            if key is not None:
-                room = NO_ROOM if keys is None else room - len(key)
-            if room >= 0 and turns.current is turn:
+            room = batch.room - len(value) - RECORD_OVERHEAD - (0 if key is None else len(key))
+            if room >= 0 and (key is None or keys is not None):
                 batch.room = room
                 if keys is not None:
                     keys.append(key)
                 index = len(values)
                 values.append(value)
+        except BaseException:  # Ctrl-C
+            batch.drop_half_record()
+            raise
         finally:
-            turn.is_appending = False
+            turn.is_free = True
         if index < 0 or batch.is_closed:
             return self._put_again(batch, index, ProducerRecord(topic, value, key, partition))
         return self._outcome((self, batch, index))
@@ -141,7 +138,7 @@ class SendPath(Generic[OutcomeT]):
         where = share.partition
         if route is not None and (where is None or (type(where) is int and 0 <= where < len(route.open))):
             batch = route.open[route.sticky if where is None else where]
-            with self._turns:
+            with self._turn:
                 run = fill(batch, share, start)
             if run is not None:
                 if batch.is_closed:  # by the IO thread: records before its mark count
@@ -235,12 +232,16 @@ def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
         return None
     chunk = values[start : start + count]
     first = len(batch.values)
-    if share.on_delivery is not None:
-        batch.call_back(range(first, first + count), share.on_delivery)
     batch.room -= size
-    if batch.keys is not None:
-        batch.keys.extend([None] * count if keys is None else keys[start : start + count])
-    batch.values.extend(chunk)
+    try:
+        if share.on_delivery is not None:
+            batch.call_back(range(first, first + count), share.on_delivery)
+        if batch.keys is not None:
+            batch.keys.extend([None] * count if keys is None else keys[start : start + count])
+        batch.values.extend(chunk)
+    except BaseException:  # Ctrl-C
+        batch.drop_half_record()
+        raise
     return BatchRun(batch, first, count)
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dis
+import random
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise, product
+from typing import Any
 
 import pytest
 
@@ -17,8 +22,9 @@ from fencepost import (
     TopicPartition,
     WrongState,
 )
+from fencepost.client.send_path import SendPath
+from fencepost.client.send_turn import SendTurn
 from fencepost.client.shells.sync import SendFuture
-from fencepost.client.turns import ThreadTurn, Turns
 from fencepost.protocol import messages as m
 from tests.client.proxy import Fault, Proxy
 
@@ -137,42 +143,145 @@ def test_a_record_is_appended_whole(broker: Broker) -> None:
     assert [*stored(broker).values()] == [(name, name) for name in (b"first", b"a", b"b")]
 
 
-class NoTurns(Turns):
+class NoTurn(SendTurn):
     """The planted fault: it is everybody's turn."""
 
-    def __enter__(self) -> ThreadTurn:
-        self.current.thread = threading.get_ident()
-        return self.current
+    __slots__ = ()
 
-    def __exit__(self, *_problem: object) -> None:
-        pass
+    def __delattr__(self, name: str) -> None:
+        """It says that it did."""
 
 
 def test_without_turns_it_would_be_mixed_up_with_another(broker: Broker) -> None:
     with Producer(broker.address, linger_ms=60_000) as producer:
-        producer._turns = producer._calls._turns = NoTurns()  # pyright: ignore[reportPrivateUsage] - the fault
+        producer._turn = producer._calls._turn = NoTurn()  # pyright: ignore[reportPrivateUsage] - the fault
         send_while_a_record_is_half_appended(producer, PATIENCE_S)
     assert [*stored(broker).values()] == [(b"first", b"first"), (b"a", b"b"), (b"b", b"a")]
 
 
-def test_a_thread_that_lost_its_turn_appends_under_the_lock(broker: Broker) -> None:
-    class LosingTurn(ThreadTurn):
-        """Another thread takes its turn as soon as this one begins to append."""
+def test_every_way_to_send_waits_for_its_turn(broker: Broker) -> None:
+    ways: list[Callable[[Producer], object]] = [
+        lambda producer: producer.send("t", b"a", b"a", 0),
+        lambda producer: producer.send("t", b"a", b"a", 0, headers=[("h", b"")]),
+        lambda producer: producer.send_nowait("t", b"a", b"a", partition=0),
+        lambda producer: producer.send_many("t", [b"a"], [b"a"], partition=0),
+    ]
+    with Producer(broker.address, linger_ms=60_000) as producer:
+        for way in ways:
+            producer.send("t", b"first", b"first", 0)
+            batch = producer._hot["t"].open[0]  # pyright: ignore[reportPrivateUsage] - not yet sent
+            count = len(batch.values)
+            with producer._turn:  # pyright: ignore[reportPrivateUsage] - of this thread
+                other = threading.Thread(target=way, args=[producer])
+                other.start()
+                other.join(0.05)
+                assert other.is_alive()
+                assert len(batch.values) == count
+            other.join(PATIENCE_S)
+            assert len(batch.values) == count + 1 or batch.is_closed
+            producer.flush()
+    assert [*stored(broker).values()] == [(b"first", b"first"), (b"a", b"a")] * len(ways)
 
-        __slots__ = ()
 
-        def __setattr__(self, name: str, value: object) -> None:
-            super().__setattr__(name, value)
-            if name == "is_appending" and value is True:
-                turns.current = ThreadTurn(-1)
+# --- Ctrl-C -------------------------------------------------------------------------------------------------
+
+
+class CtrlC(list[Any]):
+    """A column of which an append is interrupted by Ctrl-C as soon as it is done."""
+
+    is_armed = True
+
+    def append(self, item: object, /) -> None:
+        super().append(item)
+        self._interrupt()
+
+    def extend(self, items: Iterable[object], /) -> None:
+        super().extend(items)
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        if self.is_armed:
+            self.is_armed = False
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("way", "column"),
+    [*product(("send", "send_nowait"), ("keys", "timestamps", "headers")), ("send_many", "keys")],
+)
+def test_ctrl_c_leaves_no_half_record(broker: Broker, way: str, column: str) -> None:
+    reports: list[str] = []
+
+    def send(name: str, way: str = way) -> None:
+        def report(error: ClientError | None, _: RecordMetadata) -> None:
+            reports.append(name if error is None else f"{name} failed")
+
+        content = name.encode()
+        if way == "send_many":
+            producer.send_many("t", [content], [content], partition=0, on_delivery=report)
+        else:
+            rich = {"timestamp_ms": 7, "headers": [(name, content)]} if column != "keys" else {}
+            getattr(producer, way)("t", content, content, partition=0, on_delivery=report, **rich)
 
     with Producer(broker.address, linger_ms=60_000) as producer:
-        turns = producer._turns  # pyright: ignore[reportPrivateUsage] - the moment between two instructions
-        for name in (b"a", b"b", b"c"):
-            turns.current = LosingTurn(threading.get_ident())
-            producer.send("t", name, name, partition=0)
+        send("a", "send" if way == "send_nowait" else way)  # waits for the metadata
+        batch = producer._hot["t"].open[0]  # pyright: ignore[reportPrivateUsage] - the middle of an append
+        setattr(batch, column, CtrlC(getattr(batch, column)))
+        with pytest.raises(KeyboardInterrupt):
+            send("b")
+        for name in ("c", "d"):
+            send(name)
         producer.flush()
-    assert [*stored(broker).values()] == [(name, name) for name in (b"a", b"b", b"c")]
+    assert [*stored(broker).values()] == [(name, name) for name in (b"a", b"c", b"d")]
+    assert reports == ["a", "c", "d"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the platform has no timers that send signals")
+def test_ctrl_c_during_any_append_ends_its_turn(broker: Broker) -> None:
+    """Interrupts hundreds of appends to open batches, each after a random time, as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    draw, sent, interrupted = random.Random(7), 0, 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Producer(broker.address, linger_ms=60_000, batch_size=1_000_000) as producer:
+            turn = producer._turn  # pyright: ignore[reportPrivateUsage] - whether it has ended
+            for _ in range(300):
+                producer.send("t", b"first", b"first", 0)  # opens the batch
+                names = [b"%d" % number for number in range(sent, sent + 2_000)]
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 5e-4))
+                    for name in names:
+                        producer.send("t", name, name, 0)
+                except KeyboardInterrupt:
+                    interrupted += 1
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                assert turn.is_free
+                sent += 2_000
+                producer.flush()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    records = stored(broker).values()
+    assert interrupted > 100
+    assert [key for key, _ in records] == [value for _, value in records]
+
+
+def test_no_signal_handler_runs_between_the_beginning_of_a_turn_and_its_try() -> None:
+    """Between the two, no instruction at which the interpreter looks for signals."""
+    steps = {step.offset: step for step in dis.get_instructions(SendPath.put)}
+    after = dict(pairwise(steps))
+    (at,) = (offset for offset, step in steps.items() if step.opname == "DELETE_ATTR")
+    between: list[str] = []
+    while steps[at].argval != "keys":  # the first instruction in the `try`
+        at = steps[at].argval if steps[at].opname == "JUMP_FORWARD" else after[at]
+        between.append(steps[at].opname)
+    assert set(between) <= {"JUMP_FORWARD", "NOP", "LOAD_FAST", "LOAD_ATTR"}, between
+
+
+# --- transactions -------------------------------------------------------------------------------------------
 
 
 def test_one_thread_at_a_time_controls_transactions(broker: Broker) -> None:

@@ -32,10 +32,10 @@ from fencepost.client.producer import ProducerMachine
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import SecuritySettings, StartHandshake
 from fencepost.client.send_path import SendPath
+from fencepost.client.send_turn import SendTurn
 from fencepost.client.serializers import Deserializer, Serializer
 from fencepost.client.settings import ConsumerSettings, ProducerSettings, compression_named, isolation_named
 from fencepost.client.shells.sockets import Clock, handshakes, monotonic_ms
-from fencepost.client.turns import Turns
 from fencepost.protocol.terms import IsolationLevel
 
 WAIT_FOR_RECORDS_MS: Final = 60_000
@@ -142,12 +142,12 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         """The settings that the arguments make."""
         machine = ProducerMachine(bootstrap_servers, self.settings)
         self._driver = self._make_driver(machine, client_id, request_timeout_ms, clock, handshakes(security))
-        turns = Turns()
-        self._calls = ProducerCalls(machine, self._driver, turns)
+        turn = SendTurn()
+        self._calls = ProducerCalls(machine, self._driver, turn)
         super().__init__(
             machine.accumulator,
             self._make_future,
-            turns=turns,
+            turn=turn,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
         )
