@@ -569,29 +569,39 @@ class ConsumerCalls(RequestCalls):
         return batches
 
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
-        """The records of polled batches. The position follows each record that is returned, so commit()
-        covers no record that the program has not seen. After a seek, the remaining records are left out; if
-        the program leaves its loop, they are read again.
+        """The records of polled batches. What the program has seen follows each record that is returned, so
+        commit() covers no other. After a seek, the remaining records are left out; if the program leaves its
+        loop, they are read again.
         """
-        readings = self._consumer.readings
-        left = {batch.partition: batch.base_offset for batch in reversed(batches)}
-        for partition, offset in left.items():
-            readings[partition].position = offset
+        consumer = self._consumer
+        seen = {batch.partition: batch.base_offset for batch in reversed(batches)}
+        for partition, offset in seen.items():
+            consumer.readings[partition].iterated = offset
         try:
             for batch in batches:
+                where = batch.partition
                 for record in [*batch, None]:
-                    reading = readings.get(batch.partition)
-                    if reading is None or reading.position != left[batch.partition]:
+                    reading = consumer.readings.get(where)
+                    if reading is None or reading.iterated != seen[where]:
                         break  # the program has called seek(), or no longer reads the partition
-                    end = batch.next_offset if record is None else record.offset + 1
-                    reading.position = left[batch.partition] = end
+                    reading.iterated = seen[where] = (
+                        batch.next_offset if record is None else record.offset + 1
+                    )
                     if record is not None:
                         yield record
-            left.clear()
+            for where, offset in seen.items():
+                reading = consumer.readings.get(where)
+                if reading is not None and reading.iterated == offset:
+                    reading.iterated = None
         finally:
-            for partition, offset in left.items():
-                if partition in readings and readings[partition].position == offset:
-                    self._consumer.seek(partition, offset)
+            self.end_iteration(seen)
+
+    def end_iteration(self, seen: Mapping[TopicPartition, int] | None = None) -> None:
+        """Ends iterations, or only those which have seen just this much: what is left is read again."""
+        for where, reading in self._consumer.readings.items():
+            offset = reading.iterated
+            if offset is not None and (seen is None or seen.get(where) == offset):
+                self._consumer.seek(where, offset)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Stops reading assigned partitions: poll() returns nothing of them until resume().
@@ -617,9 +627,9 @@ class ConsumerCalls(RequestCalls):
         reading = self._consumer.reading(partition)
         deadline = self._driver.now + self._api_timeout_ms
         self._wake()
-        yield Wait(lambda: reading.position is not None or reading.problem is not None, ANYTHING, deadline)
-        if reading.position is not None:  # a problem is raised by poll(), after the records before it
-            return reading.position
+        yield Wait(lambda: reading.seen is not None or reading.problem is not None, ANYTHING, deadline)
+        if reading.seen is not None:  # a problem is raised by poll(), after the records before it
+            return reading.seen
         if reading.problem is not None:
             raise reading.problem.exception()
         raise RequestTimeout(f"the position of {partition} was not found within {self._api_timeout_ms} ms")

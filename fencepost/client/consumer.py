@@ -18,6 +18,9 @@ Rule: a position advances only over records that were returned to the applicatio
 # a commit never covers records that the application has not seen. The next fetch starts when `fetched` is
 # empty and no fetch is in flight: one batch of answers is processed while the next is on its way.
 #
+# A program that takes polled records one by one has seen less than poll() has returned, and the fetch ahead
+# may move `position` meanwhile, over aborted records. Until its loop ends, `iterated` is what it has seen.
+#
 # Where a position comes from, in this order (ConsumerCoordinator.refreshCommittedOffsetsIfNeeded, then
 # OffsetFetcher.resetPositionsIfNeeded):
 #
@@ -92,6 +95,8 @@ class Reading:
     partition: TopicPartition
     position: int | None = attrs.field(default=None, kw_only=True)
     """The offset of the next record for the application; None until it is known."""
+    iterated: int | None = attrs.field(default=None, kw_only=True)
+    """While a program takes polled records one by one: the offset after the last one that it has."""
     fetch_offset: int = attrs.field(default=0, kw_only=True)
     """Where the next fetch starts: at `position`, or after the records in `fetched`."""
     fetched: list[Selection] = attrs.field(factory=list, kw_only=True)
@@ -108,6 +113,11 @@ class Reading:
     problem: Failure | None = attrs.field(default=None, kw_only=True)
     is_paused: bool = attrs.field(default=False, kw_only=True)
     """Nothing is fetched, and what was fetched waits."""
+
+    @property
+    def seen(self) -> int | None:
+        """The offset up to which the application has seen the partition: what commit() covers."""
+        return self.position if self.iterated is None else self.iterated
 
     @property
     def has_news(self) -> bool:
@@ -156,6 +166,7 @@ class ConsumerMachine(RequestMachine):
         wanted = list(dict.fromkeys(partitions))
         for where, reading in self.readings.items():
             if where not in wanted:
+                reading.iterated = None
                 self._forget(reading)
         self.readings = {where: self.readings.get(where) or Reading(where) for where in wanted}
 
@@ -169,12 +180,14 @@ class ConsumerMachine(RequestMachine):
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Sets the position to `offset`."""
         reading = self.reading(partition)
+        reading.iterated = None
         self._forget(reading)
         reading.begin_at(offset)
 
     def seek_to(self, partition: TopicPartition, timestamp: int) -> None:
         """Sets the position to the offset of a timestamp, or of the start or end."""
         reading = self.reading(partition)
+        reading.iterated = None
         self._forget(reading)
         self._look_up(reading, timestamp)
 
@@ -244,8 +257,8 @@ class ConsumerMachine(RequestMachine):
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """The known positions: what to commit."""
-        return {where: r.position for where, r in self.readings.items() if r.position is not None}
+        """What the application has seen of each partition: what to commit."""
+        return {where: r.seen for where, r in self.readings.items() if r.seen is not None}
 
     # --- the group ------------------------------------------------------------------------------------------
 

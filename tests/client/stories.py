@@ -434,6 +434,74 @@ async def a_seek_inside_a_loop_is_obeyed(clients: Clients) -> None:
 
 
 @story
+async def a_loop_gets_every_record_while_transactions_are_aborted(clients: Clients) -> None:
+    """The fetch ahead brings nothing but aborted records while the program works on what was polled."""
+    async with (
+        clients.producer(transactional_id="app") as producer,
+        clients.consumer(group_id="g") as consumer,
+    ):
+        await producer.init_transactions()
+        producer.begin_transaction()
+        await producer.send_many("t", [b"0", b"1", b"2", b"3"], partition=0)
+        await producer.commit_transaction()
+        consumer.assign([HERE])
+        seen: list[bytes] = []
+        async for record in consumer:
+            seen.append(record.value)
+            if seen == [b"0", b"1"]:
+                producer.begin_transaction()
+                await (await producer.send("t", b"aborted", partition=0))
+                await producer.abort_transaction()
+                await the_end_is_fetched(consumer)
+                assert await consumer.position(HERE) == 2
+                await consumer.commit()
+            if record.value == b"3":
+                break
+        assert seen == [b"0", b"1", b"2", b"3"]
+        assert await consumer.committed([HERE]) == {HERE: 2}
+
+
+async def the_end_is_fetched(consumer: AsyncConsumer) -> None:
+    """Waits until the fetch ahead has been answered."""
+    reading = consumer._calls._consumer.readings[HERE]  # pyright: ignore[reportPrivateUsage] - no call tells
+    for _ in range(1_000):
+        if reading.fetch_offset >= 7:
+            return
+        await consumer.committed([HERE])  # any call reads what has arrived
+    raise AssertionError("the consumer has not fetched the aborted record and its marker")
+
+
+@story
+async def a_new_loop_continues_where_another_one_is(clients: Clients) -> None:
+    async with clients.producer() as producer, clients.consumer(group_id="g") as consumer:
+        await (await producer.send_many("t", [b"0", b"1", b"2", b"3"], partition=0))
+        consumer.assign([HERE])
+        first = aiter(consumer)
+        assert [(await anext(first)).value for _ in range(2)] == [b"0", b"1"]
+        second = aiter(consumer)
+        assert [(await anext(second)).value for _ in range(2)] == [b"2", b"3"]
+        await (await producer.send("t", b"4", partition=0))
+        assert (await anext(first)).value == b"4"
+
+
+@story
+async def a_poll_inside_a_loop_is_not_committed_by_it(clients: Clients) -> None:
+    async with clients.producer() as producer, clients.consumer(group_id="g") as consumer:
+        await (await producer.send_many("t", [b"0", b"1"], partition=0))
+        consumer.assign([HERE])
+        seen: list[bytes] = []
+        async for record in consumer:
+            seen.append(record.value)
+            if seen == [b"0"]:
+                await (await producer.send("t", b"2", partition=0))
+                assert await poll_until(consumer, 1) == [b"2"]
+                assert await consumer.position(HERE) == 1
+            if record.value == b"1":
+                break
+        assert seen == [b"0", b"1"]
+
+
+@story
 async def a_consumer_begins_where_it_was_told(clients: Clients) -> None:
     async with clients.producer() as producer:
         await (await producer.send("t", b"old", partition=0, timestamp_ms=1_000))
