@@ -1,7 +1,7 @@
 """`step`: one input goes into a node, appends and effects come out. Tables map inputs to their handlers.
 
-Rule: a step never waits. It ends with the follow-up work inside the node (due markers, readers with new
-data), because no later input would trigger it.
+Rule: a step never waits. It ends with the follow-up work inside the node (news of the cluster, due
+markers, readers with new data), because no later input would trigger it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def step(node: Node, arrived: Input, now: int) -> Outcome:
     except Exception as problem:  # noqa: BLE001 - see above
         node.contain(problem, arrived)
     try:
-        # Order matters: leading or dropping a partition may make markers due, and both may wake readers.
+        # Order matters: a coordinator that is dropped sends no more markers, and dropping wakes readers.
         if node.news:
             follower.act_on_news(node, now)
         if node.markers_due:
@@ -117,7 +117,7 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     m.BrokerStatus: status.broker_status,
 }
 
-# Requests whose version tells the client's transaction version, and the errors that it knows.
+# Requests whose version tells the client's transaction version, or the errors that it knows.
 VERSIONED_REQUESTS: Final[dict[type[Any], VersionedHandler]] = {
     m.InitProducerId: transaction_handlers.init_producer_id,
     m.AddOffsetsToTxn: transaction_handlers.add_offsets,
@@ -128,13 +128,13 @@ VERSIONED_REQUESTS: Final[dict[type[Any], VersionedHandler]] = {
     m.TxnOffsetCommit: offsets.commit_in_transaction,
 }
 
-# Requests that remember who asked.
+# Requests whose handlers need the name and the address of the client.
 REQUESTS_OF_MEMBERS: Final[dict[type[Any], Callable[[Node, Received, int], None]]] = {
     m.JoinGroup: group_handlers.join_group,
     m.ConsumerGroupHeartbeat: consumer_handlers.heartbeat,
 }
 
-# Requests that only nodes may send, or that nodes may use more freely. Kafka demands CLUSTER_ACTION for them.
+# Requests that mean more, or only something, when a node sends them. access/table.py has the rights for them.
 REQUESTS_OF_NODES: Final[dict[type[Any], Callable[[Node, Received, int], None]]] = {
     m.CreateTopics: cluster_handlers.create_any_topics,
     m.BrokerRegistration: cluster_handlers.register,
@@ -165,7 +165,7 @@ def _received(node: Node, arrived: Received, now: int) -> None:
 def _answered(node: Node, arrived: Answered, now: int) -> None:
     why = node.in_flight.pop(arrived.token, None)
     if why is None:
-        return  # a second answer: the first one was the error of a handler that failed after it had begun
+        return  # a second answer: a handler failed, was answered with an error, and left effects
     try:
         ANSWERS[type(why)](node, why, arrived, now)
     except Exception:
@@ -199,7 +199,7 @@ def _lead(node: Node, arrived: BecomeLeader, now: int) -> None:
     match log.coordinator:
         case Transactions():
             markers.resume(node, cast("TransactionLog", log), now)
-            timeouts.schedule_timeouts(node, cast("TransactionLog", log).coordinator, now)
+            timeouts.schedule_scans(node, cast("TransactionLog", log).coordinator, now)
         case Groups():
             group_handlers.resume(node, cast("GroupLog", log), now)
             consumer_handlers.resume(node, cast("GroupLog", log), now)
@@ -240,7 +240,9 @@ def _started(node: Node, arrived: Started, now: int) -> None:
 
 
 def _schedule_rest(node: Node, now: int) -> None:
-    """The Tick that was scheduled is used up, so schedule the earliest of the deadlines that remain."""
+    """The Tick is used up: schedule the earliest marker, election or fetch that remains. The handlers before
+    this one have scheduled their own next deadlines.
+    """
     first_fetch_ms = [until_ms for until_ms, _ in node.fetch_deadlines[:1]]
     for due_ms in (*node.markers_due.values(), *node.reelections.values(), *first_fetch_ms):
         if due_ms > now:

@@ -5,10 +5,11 @@ Rule: an append enters the log and the state at once; its effects wait until the
 
 # Theory of operation
 #
-# A node is a value with one entry point: `step(node, input, now) -> Outcome` (dispatch.py). It never waits,
-# reads a clock or touches a file. An Outcome is a list of appends and a list of effects; the host performs
-# them in this order and reports back with further inputs. Every wait of the broker is therefore an entry in
-# one of the node's dictionaries, and a simulator can stop, copy or kill a node between any two steps.
+# A node is a state with one entry point: `step(node, input, now) -> Outcome` (dispatch.py). It never waits,
+# reads a clock or touches a file. An Outcome is a list of appends and a list of effects (and, for observers,
+# rulings); the host performs them in this order and reports back with further inputs. Every wait of the
+# broker is therefore an entry in the node's state, and a simulator can stop, copy or kill a node between any
+# two steps.
 #
 #     input                step                                   outcome
 #     Received(request) -> check, decide, append, after ------> [Append] [Reply | Send | WakeMe | ...]
@@ -16,7 +17,7 @@ Rule: an append enters the log and the state at once; its effects wait until the
 #     Answered(token)   -> in_flight[token] says what for      <-----------+  the host performs them
 #     Tick              -> timeouts, marker retries, parked fetches
 #
-# Each led partition is a LeaderLog of three layers. One batch enters all of them, or none:
+# Each led partition is a LeaderLog of three layers. A batch enters the lower two, or none:
 #
 #     waiting      [(offset, effects)]   effects that wait for the log to be durable up to `offset`
 #     coordinator  Transactions | Groups | Controller | None      what the records of the log mean
@@ -124,7 +125,7 @@ from fencepost.protocol.offsets_log import read_groups, read_offsets, thinned_de
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import read_transactions
 
-# ProducerIdManager.PID_PREFETCH_THRESHOLD: request the next block when nine tenths of this one are used.
+# RPCProducerIdManager.PID_PREFETCH_THRESHOLD: request the next block when nine tenths of this one are used.
 PREFETCH_BELOW: Final = controller.PRODUCER_ID_BLOCK_SIZE // 10
 
 
@@ -241,7 +242,7 @@ class Node:
         log = LeaderLog(state, self._coordinator_for(order))
         if order.snapshot is not None:
             # Kafka's snapshots hold producers only, so coordinators read their logs from the start
-            # (TransactionStateManager.loadTransactionMetadata, GroupMetadataManager.doLoadGroupsAndOffsets).
+            # (TransactionStateManager.loadTransactionMetadata, CoordinatorLoaderImpl).
             assert log.coordinator is None, "a snapshot never holds the state of a coordinator"
             offset, entries = order.snapshot
             partition.restore(state, entries, at_offset=offset)
@@ -250,7 +251,8 @@ class Node:
                 self.enter(log, header, batch)
         if order.is_restart:
             partition.keep_last_batches(state)
-        # There are no followers, so everything that recovery found in the log is durable.
+        # There are no followers, and the host has synced what it found if the policy asks for it: all is
+        # durable.
         partition.advance_high_watermark(state, state.log_end_offset)
         self.logs[order.partition] = log
         self.damaged.discard(order.partition)
@@ -316,7 +318,7 @@ class Node:
 
     def is_too_large(self, size: int) -> bool:
         """Whether a batch of so many bytes is larger than an internal topic takes (RecordTooLargeException of
-        CoordinatorRuntime). Coordinators ask before they decide, since what is appended is in the state.
+        CoordinatorRuntime). Coordinators ask before they append, since what is appended is in the state.
         """
         return size > self.settings.message_max_bytes or size > BATCH_SIZE_MAX
 

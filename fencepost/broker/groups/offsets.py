@@ -364,7 +364,7 @@ def fetch(node: Node, request: m.OffsetFetch, to: ReplyTo, now: int) -> None:
 
 def forget_topics(node: Node, log: GroupLog, topics: Collection[str], now: int) -> None:
     """Delete the offsets of deleted topics. A new topic of that name would otherwise be read from the middle
-    (GroupCoordinatorService.onPartitionsDeleted).
+    (GroupCoordinatorService.onMetadataUpdate).
     """
     gone = [key for key in groups.offset_keys(log.coordinator) if key.topic in topics]
     if gone:

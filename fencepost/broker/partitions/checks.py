@@ -7,21 +7,21 @@ Rule: checks run in Kafka's order, and the first whose predicate is true refuses
 # Theory of operation (Kafka: UnifiedLog.analyzeAndValidateProducerState, ProducerAppendInfo)
 #
 #     Produce   REQUEST_CHECKS      the request as a whole
-#                  |  per partition: is it one batch, does this node lead the partition?
+#                  |  per partition: does this node lead it, is it one batch?
 #               BEFORE_ASKING       before the transaction coordinator is asked to add the partition
 #                  |  the coordinator answers
 #               FORM_CHECKS         the batch, whatever its producer did before
 #               CHECKS              the batch against what the partition knows of its producer
-#     TxnOffsetCommit               BEFORE_ASKING and OFFSET_CHECKS: the rows of CHECKS that need no sequence
+#     TxnOffsetCommit               BEFORE_ASKING and OFFSET_CHECKS, two rows of CHECKS
 #     WriteTxnMarkers               MARKER_CHECKS
 #
 # A zombie is fenced here: its epoch is older than the one that the partition knows of its producer. It is
 # also fenced at the transaction coordinator (`check_identity` in `transactions/state.py`, `GRANTS` in
 # `init_producer_id.py`), and as a member of a group by its generation (`groups/offsets.py`).
 #
-# A duplicate is recognised here: its sequences equal those of one of the producer's last five batches. The
-# duplicate check comes first, so that a late retry of a batch that is in the log succeeds even if a marker
-# has ended its transaction since; a batch of an older epoch is never a duplicate.
+# A duplicate is recognised here: its sequences equal those of one of the producer's last five batches. It is
+# the first of CHECKS, so a retry that was verified, or needs no verification, succeeds even if a marker has
+# ended its transaction since. A batch of an older epoch is never a duplicate.
 #
 # A predicate does not change anything, so the same rows serve as documentation (docs/state-machines.md), and
 # a broker "without" a protection or with an older Kafka's behaviour is a table with other rows
@@ -171,7 +171,7 @@ def header_of(records: Buffer) -> Parsed:
 
 
 class FormCheck(NamedTuple):
-    """One row; its condition has the same place in `refused_form`."""
+    """One row; its condition has the same place in `refused_form` (the last: `check_records`)."""
 
     name: str
     error: ErrorCode
@@ -324,9 +324,10 @@ def _overtakes(partition: Partition, written: Written, producer: ProducerEntry, 
 
 
 def _is_unknown(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
-    # Only before KIP-360: a partition forgets idle producers, and their next batch is no longer an error.
-    is_foreign = producer.producer_epoch == NO_PRODUCER_EPOCH != written.producer_epoch
-    return is_foreign and written.base_sequence != 0
+    # Only without KIP-360. Since then a producer that the partition has forgotten may continue at any
+    # sequence.
+    is_unknown_here = producer.producer_epoch == NO_PRODUCER_EPOCH != written.producer_epoch
+    return is_unknown_here and written.base_sequence != 0
 
 
 def _is_out_of_order(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
@@ -371,13 +372,13 @@ CHECKS: Final = (
         "is one of the producer's last five batches, of the same epoch",
         NO_ERROR,  # no error: the retry gets the offset of the first attempt
         _is_duplicate,
-        source="KIP-98; before fencing",
+        source="KIP-98",
         protection="dedup",
     ),
     _OLDER_EPOCH,
     _OVERTAKEN,
     WriteCheck(
-        "is the first of a Produce 12 transaction here, and its sequence is not 0",
+        "begins a transaction in this partition (from Produce version 12 on), and its sequence is not 0",
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         _begins_late,
         source="KIP-890",
@@ -399,7 +400,8 @@ CHECKS: Final = (
         until="unknown_producers_start_anywhere",
     ),
     WriteCheck(
-        "has a sequence that does not follow the producer's last one (in a new epoch: that is not 0)",
+        "has a sequence that does not follow the producer's last one (in a new epoch: a sequence other "
+        "than 0)",
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         _is_out_of_order,
         source="KIP-98, KIP-360",

@@ -39,8 +39,9 @@ Rule: `apply` is the only way in which the log changes the state. Checks of batc
 # Epochs fence: a batch or a marker with a newer epoch raises the producer's epoch and empties its cache. From
 # then on, writes of an older epoch are refused (partitions/checks.py).
 #
-# `verifying` belongs to KIP-890 and is explained in partitions/produce.py. It and the high watermark are
-# notes: they are lost with the process, while everything else follows from the log.
+# `verifying` belongs to KIP-890 and is explained in partitions/produce.py. It, the high watermark and
+# `unreplicated_txns` are notes: they are lost with the process, as the leader epoch is. Everything else
+# follows from the log and its stored start.
 
 from __future__ import annotations
 
@@ -154,14 +155,14 @@ class Partition:
     @property
     def first_unstable_batch(self) -> int | None:
         """The first unstable offset, but not before the first batch of the log: DeleteRecords may have
-        removed the beginning of an open transaction (UnifiedLog.maybeUpdateFirstUnstableOffset).
+        removed the beginning of an open transaction (UnifiedLog.maybeIncrementFirstUnstableOffset).
         """
         first = self.first_unstable_offset
         return first if first is None or first >= self.log_start_offset else self.log_start_batch
 
     @property
     def last_stable_offset(self) -> int:
-        """Every transaction before it is decided, durably so (UnifiedLog.fetchLastStableOffset)."""
+        """Every transaction before it is decided, durably so (UnifiedLog.lastStableOffset)."""
         if not self.open_transactions and not self.unreplicated_txns:
             return self.high_watermark
         first = self.first_unstable_batch

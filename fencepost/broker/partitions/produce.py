@@ -1,6 +1,7 @@
 """Produce: how clients' batches enter the logs that a node leads (ReplicaManager.handleProduceAppend).
 
-Rule: a transactional batch is appended only into a transaction that the coordinator knows to be open.
+Rule: a transactional batch is appended only into a transaction that the coordinator knows to be open, unless
+verification is off.
 """
 
 # Theory of operation: the verification of KIP-890
@@ -18,11 +19,14 @@ Rule: a transactional batch is appended only into a transaction that the coordin
 #       | Produce seq 0 --> checks before asking
 #       |                   guard 7 = start_verification()
 #       |                   park the batch with guard 7 ----------> add, or verify, the partition
-#       | Produce seq 1 --> same entry, guard 7, parked ----------> (added already)
 #       |                                                           its record becomes durable
 #       |                   seq 0 with guard 7: checks, append <--- NONE
 #       | <-- offset ------ durable
-#       |                   seq 1: the transaction is open <------- NONE
+#       | Produce seq 1 --> the transaction is open: append, no question
+#
+# A batch that arrives while the first one is still parked gets the same guard, and the coordinator is asked
+# for it, too. While the record of the first is not durable, the answer is CONCURRENT_TRANSACTIONS, and the
+# producer retries; a question that only verifies is answered.
 #
 # The answer may be outdated when it arrives, because the transaction can end right after it was given. The
 # guard closes this gap. A marker removes the partition's verification entry, so a batch that presents the
@@ -209,7 +213,7 @@ def add_request(
 def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: InFlight) -> bool:
     """Send a request to the coordinator of its transactional id. Returns False if there is none."""
     count = node.coordinators(TRANSACTION_STATE_TOPIC)
-    leader = node.cluster.leader(transactions.log_of(request.transactional_id, count))
+    leader = node.cluster.leader(transactions.key_of_id(request.transactional_id, count))
     if leader is not None:
         node.ask(leader.node_id, request, why)
     return leader is not None
@@ -265,7 +269,8 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
         case None:
             header = node.append(log, writable(incoming.records), entries=())
             part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, header.base_offset)
-    # Refusals and duplicates wait, too: they were decided by batches that may not be durable yet.
+    # Refusals and duplicates wait, too: they were decided by batches that may not be durable yet. Only a
+    # refusal by BEFORE_ASKING does not: its newer epoch was durable at the coordinator before it came here.
     node.after(log, (part,))
 
 

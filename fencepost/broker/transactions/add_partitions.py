@@ -47,8 +47,8 @@ def decide_partitions(
         return refused
     added = [PartitionError(topic=p.topic, partition=p.partition, error=NO_ERROR) for p in request.partitions]
     reply = Reply(to, body=AddPartitionsToTxnReply(partitions=tuple(added)))
-    # Already added: a retry, or a later batch of the partition. No record, but the answer waits for the last
-    # one.
+    # Already added: a retry, or a later batch of the partition. No record is needed; the last one is durable,
+    # or the id would be busy.
     if found.state is ONGOING and partitions.issubset(found.partitions):
         return Decision(effects=(reply,))
     joined = tuple(sorted(partitions.union(found.partitions)))

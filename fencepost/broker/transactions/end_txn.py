@@ -4,7 +4,7 @@ Rule: from PREPARE_* on the transaction ends that way, whatever crashes. The ver
 `writes.carry_out` writes the decision, and `node.py` holds the answer back until it is durable.
 """
 
-# The epochs of an end, for an owner at epoch 4 (TransactionMetadata.prepareAbortOrCommit, prepareFence):
+# The epochs of an end, for an owner at epoch 4 (prepareAbortOrCommit, prepareFenceProducerEpoch):
 #
 #     ended by                        versions 0, 1      version 2
 #     EndTxn of the owner             4                  5, and the answer says so
@@ -89,8 +89,8 @@ def decide_end(
 def _end_cell(
     state: Transactions, record: TransactionRecord, request: EndTxn, rules: Rules, version: TransactionVersion
 ) -> TransactionState | Refused:
-    # Without the fencing protection a former owner's request during a transaction is not a retry: it ends the
-    # open transaction, which is what fencing prevents.
+    # With fencing turned off, a former owner's EndTxn during a transaction must not pass as a retry: it ends
+    # the open transaction, which is the anomaly that fencing prevents.
     is_retry = (
         version.renews_identity
         and _is_retry(record, request)
@@ -151,7 +151,7 @@ def prepare(
     effects: tuple[Effect, ...] = (),
 ) -> TransactionDecision | Refused:
     """Decide the end `target` with its epoch. `fences`: the owner did not ask for it and must be fenced."""
-    # Without KAFKA-19367 fence and end each add one.
+    # Without the fix of KAFKA-19367 the fence and the end raise the epoch by one each.
     raised_by = int(version.renews_identity) + int(fences)
     raised_by = min(raised_by, 1) if rules.fixes.fences_once else raised_by
     if raised_by > 1 and record.producer_epoch + raised_by > INT16_MAX:
@@ -168,7 +168,8 @@ def prepare(
         update_ms=now,
         client_version=version.client_version,
     )
-    # The epoch at which InitProducerId still recognises the fenced owner; in older versions none.
+    # The epoch before the end: by it InitProducerId recognises an owner that has not heard of the new one. In
+    # versions 0 and 1 a fence leaves none.
     note = LastEpoch(name, NO_PRODUCER_EPOCH) if fences else None
     if version.renews_identity:
         note = LastEpoch(name, record.producer_epoch + raised_by - 1)

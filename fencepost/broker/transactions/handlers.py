@@ -48,14 +48,14 @@ NOT_COORDINATOR: Final = Refused(
     "this node does not coordinate the transactional id",
     source="TransactionStateManager.getTransactionState",
 )
-RECORD_RESERVE: Final = 64  # bytes: the producer ids of a rotation, which a later record of it may add
+RECORD_RESERVE: Final = 64  # bytes: room for the producer ids that a rotation adds to a later record
 PARTITION_SIZE_MAX: Final = TOPIC_NAME_LENGTH_MAX + 16  # bytes, in a record, of a partition and its topic
 RECORD_REST_MAX: Final = 2048  # bytes: the batch and its record without partitions, with the longest id
 
 
 def log_of_id(node: Node, transactional_id: str) -> TransactionLog | Refused:
     """The log of the id's coordinator, if this node is the coordinator."""
-    key = transactions.log_of(transactional_id, node.coordinators(TRANSACTION_STATE_TOPIC))
+    key = transactions.key_of_id(transactional_id, node.coordinators(TRANSACTION_STATE_TOPIC))
     return node.coordinator_log(Transactions, key) or NOT_COORDINATOR
 
 

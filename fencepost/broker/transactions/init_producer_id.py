@@ -1,6 +1,6 @@
 """InitProducerId: which producer id and epoch the owner of a transactional id gets (KIP-98, KIP-360).
 
-Rule: each identity is granted once; the producer id and epoch that the caller expects identify a retry. A
+Rule: each identity is granted to one caller; the producer id and epoch that it expects identify its retry. A
 cell of the table is the grant, or the error that refuses.
 """
 
@@ -44,7 +44,7 @@ from fencepost.protocol.transaction_log import TransactionRecord
 
 
 class Standing(Enum):
-    """The standing of a transactional id that has an owner; an unknown id is granted at once."""
+    """The standing of a transactional id that has an owner; an unknown id needs no table."""
 
     __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
@@ -122,7 +122,7 @@ def _expects_half(request: InitProducerId, rules: Rules) -> bool:
     return (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH)
 
 
-def _asks_for_too_long(request: InitProducerId, rules: Rules) -> bool:
+def _has_bad_timeout(request: InitProducerId, rules: Rules) -> bool:
     return not 0 < request.transaction_timeout_ms <= rules.transaction_max_timeout_ms
 
 
@@ -145,7 +145,7 @@ INIT_CHECKS: Final = (
     Check(
         "has a transaction.timeout.ms that is not between 1 and transaction.max.timeout.ms",
         ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-        _asks_for_too_long,
+        _has_bad_timeout,
         source="TransactionCoordinator.handleInitProducerId",
     ),
 )

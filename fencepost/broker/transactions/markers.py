@@ -24,9 +24,9 @@ Rule: each partition of a decided transaction gets its marker at least once; COM
 #
 # Two epochs protect the leader. The producer epoch refuses markers of an older owner. The coordinator epoch
 # is the leader epoch of the coordinator's partition: it refuses markers of a coordinator that was replaced
-# and does not know it yet. Either refusal ends the work of this coordinator on the transaction
-# (MARKER_SETTLED), because a newer one owns it. Every other error is retried, for as long as it takes: a
-# missing marker blocks the LSO.
+# and does not know it yet. After either refusal this coordinator never writes COMPLETE_*, because a newer one
+# owns the transaction (MARKER_SETTLED). Every other error is retried, for as long as it takes: a missing
+# marker blocks the LSO.
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def resume(node: Node, log: TransactionLog, now: int) -> None:
 
 
 def send_due_markers(node: Node, now: int) -> None:
-    """Send markers of transactions that were decided in this step, or whose retry is due."""
+    """Send the markers that are due: a decision became durable in this step, a coordinator has loaded its
+    log, or the time of a retry has come.
+    """
     for (key, name), due_ms in list(node.markers_due.items()):
         if due_ms <= now:
             del node.markers_due[key, name]
@@ -171,7 +173,7 @@ def _retry_markers(node: Node, log: TransactionLog, name: str, now: int) -> None
 
 
 def _finish(node: Node, log: TransactionLog, name: str, now: int) -> None:
-    """Write COMPLETE_* when no marker is pending (TransactionCoordinator.completeTransaction)."""
+    """Write COMPLETE_* when no marker is pending (TransactionMetadata.prepareComplete)."""
     state = log.coordinator
     if name in state.pending_markers and not state.pending_markers[name]:
         del state.pending_markers[name]
@@ -204,7 +206,7 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
         if refused is None:
             node.append(log, _marker_batch(marker, now), entries=())
         else:
-            node.rule(to, refused, table="MARKER_CHECKS", partition=key)
+            node.rule(to, refused, table="" if refused is _INTERNAL else "MARKER_CHECKS", partition=key)
         node.after(log, (_marker_part(ticket, index, key, refused.error if refused else NO_ERROR),))
 
 

@@ -1,13 +1,14 @@
 """The state of a transaction coordinator over one partition of `__transaction_state` (TransactionMetadata).
 
-Rule: only `apply` (for the log) and the functions whose docstrings begin with "Note" change the state. Each
-decision is a function of state, request and time, in a file of its own. `check_identity` fences zombies.
+Rule: only `apply` changes what the log says. Notes are changed by the functions whose docstrings begin with
+"Note", `pending` also by writes.py, and `pending_markers` by markers.py. `check_identity` fences zombies.
 """
 
-# `records` is what the log says. Three things are notes, lost at a restart, as in Kafka's
-# TransactionMetadata: the last epoch before the present one (recognises a retried InitProducerId), unanswered
-# markers, and records that are not durable yet. Each may be lost without harm: the retry is then fenced, the
-# marker is sent again, and the client of an undurable record gets no answer and asks the next coordinator.
+# `records` is what the log says. Notes are lost at a restart, as in Kafka's TransactionMetadata: the last
+# epoch before the present one (recognises a retried InitProducerId), unanswered markers, and up to which
+# offset an id waits for its record. Each may be lost without harm: the retry is then fenced, the marker is
+# sent again, and a client without an answer asks the next coordinator. `other_ids` exists only where the log
+# does not store these ids; to lose it is a bug that Kafka fixed later (KAFKA-20310).
 
 from __future__ import annotations
 
@@ -42,13 +43,13 @@ from fencepost.protocol.transaction_log import TransactionRecord
 
 PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 COMPLETED: Final = frozenset({COMPLETE_COMMIT, COMPLETE_ABORT})
-IDENTITY_SOURCE: Final = "KIP-98, TransactionCoordinator.validateProducerIdAndEpoch"
+IDENTITY_SOURCE: Final = "KIP-98, TransactionCoordinator.endTransaction"
 NEVER_DURABLE: Final = INT64_MAX
 RESULT_OF: Final = {PREPARE_COMMIT: TransactionResult.COMMIT, PREPARE_ABORT: TransactionResult.ABORT}
 
 
 @lru_cache(maxsize=1024)  # called several times per transaction
-def log_of(transactional_id: str, partition_count: int) -> TopicPartition:
+def key_of_id(transactional_id: str, partition_count: int) -> TopicPartition:
     """The partition of `__transaction_state` whose leader coordinates the id."""
     return TopicPartition(TRANSACTION_STATE_TOPIC, coordinator_partition(transactional_id, partition_count))
 

@@ -1,7 +1,8 @@
 """The transaction coordinator's state machine as tables, for each `transaction.version`, and the transaction
 version that a request implies.
 
-Rule: a cell is the next state, the same state (a retry: answer again), or the error that refuses.
+Rule: a cell is the next state or the error that refuses. In a table of ends, the same state means a retry:
+answer again.
 """
 
 # Theory of operation (Kafka: TransactionCoordinator, TransactionMetadata, TransactionState)
@@ -23,7 +24,8 @@ Rule: a cell is the next state, the same state (a retry: answer again), or the e
 # (TransactionMetadata.pendingState).
 #
 # A transaction has one of three versions. Each is a row of TRANSACTION_VERSIONS, with tables and traits; code
-# asks for a trait and never compares version numbers:
+# asks for a trait. Numbers are compared only to find the older version, and what a record or a marker can
+# say:
 #
 #     version   epoch changes             who adds partitions   a lost answer to EndTxn
 #     0 (1)     when an owner is fenced   the client            a retry looks like a new request
@@ -39,10 +41,10 @@ Rule: a cell is the next state, the same state (a retry: answer again), or the e
 #     EndTxn  epoch 5    -                        a new end: INVALID_TXN_STATE, no transaction is open
 #     EndTxn  epoch 3    -                        PRODUCER_FENCED
 #
-# So the tables of version 2 have two columns more. The raised epoch is also in the markers, and partitions
-# then refuse late batches of the ended transaction. Epochs end at 32767; the last granted one is 32766, so
-# that the coordinator can always raise it once more to fence. An end at 32766 continues with a new producer
-# id, epoch 0.
+# So the table of ends of version 2 has two columns more. The raised epoch is also in the markers, and
+# partitions then refuse late batches of the ended transaction. Epochs end at 32767; the last granted one is
+# 32766, so that the coordinator can always raise it once more to fence. An end at 32766 continues with a new
+# producer id, epoch 0.
 #
 # The version of an end is the older one of client and cluster (`served`): the version of the request says
 # which one the client implements (`client_version_of`), and `transaction.version` is finalized for the

@@ -11,13 +11,13 @@ from fencepost.broker.node import Node
 from fencepost.broker.transactions import end_txn
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.state import Transactions
-from fencepost.broker.transactions.writes import carry_out, schedule_timeout
+from fencepost.broker.transactions.writes import carry_out, schedule_scan
 
 
-def schedule_timeouts(node: Node, state: Transactions, now: int) -> None:
+def schedule_scans(node: Node, state: Transactions, now: int) -> None:
     """Schedule the first scan after the earliest deadline."""
     if state.deadlines:
-        schedule_timeout(node, min(state.deadlines.values()), now)
+        schedule_scan(node, min(state.deadlines.values()), now)
 
 
 def abort_timed_out(node: Node, now: int) -> None:
@@ -26,7 +26,7 @@ def abort_timed_out(node: Node, now: int) -> None:
         for name in transactions.timed_out(log.coordinator, now=now):
             with node.contained():
                 _abort_one(node, log, name, now)
-        schedule_timeouts(node, log.coordinator, now)
+        schedule_scans(node, log.coordinator, now)
 
 
 def _abort_one(node: Node, log: TransactionLog, name: str, now: int) -> None:
@@ -34,5 +34,5 @@ def _abort_one(node: Node, log: TransactionLog, name: str, now: int) -> None:
     if fresh is not None:
         state, rules = log.coordinator, node.settings.rules
         decided = end_txn.decide_timeout(state, name, now=now, fresh_producer_id=fresh, rules=rules)
-        if isinstance(decided, Decision):
+        if isinstance(decided, Decision):  # else, without the fix of KAFKA-19367, it is tried at each scan
             carry_out(node, log, decided, now)

@@ -1,6 +1,6 @@
 """How a decision of a transaction coordinator reaches its log: the one way to write `__transaction_state`.
 
-Rule: until its record is durable, a transactional id is pending, and no other decision is made about it.
+Rule: until its record is durable, a transactional id is pending, and no other record is decided for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from fencepost.protocol.transaction_log import TransactionRecord, transaction_ba
 
 
 def carry_out(node: Node, log: TransactionLog, decision: TransactionDecision, now: int) -> None:
-    """Carry out a decision: note and record now, effects when the record is durable."""
+    """Carry out a decision: note and record now, effects when the record is durable.
+
+    `Node.after` holds them back, and `Node.became_durable` releases them.
+    """
     if decision.note is not None:
         transactions.take_note(log.coordinator, decision.note)
     for name, record in decision.entries:
@@ -38,10 +41,10 @@ def write_record(
     header = node.append(log, transaction_batch(name, record, timestamp=now), entries)
     state.pending[name] = header.next_offset
     if record is not None and record.state is ONGOING:
-        schedule_timeout(node, state.deadlines[name], now)
+        schedule_scan(node, state.deadlines[name], now)
 
 
-def schedule_timeout(node: Node, due_ms: int, now: int) -> None:
+def schedule_scan(node: Node, due_ms: int, now: int) -> None:
     """Schedule the first scan after a deadline. Scans are a fixed interval apart, as in Kafka."""
     interval = node.settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
     node.wake_at((max(due_ms, now) // interval + 1) * interval)
