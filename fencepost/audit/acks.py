@@ -31,7 +31,7 @@ def missing_acks(spark: SparkSession, paths: Sequence[str], acks: Path) -> Findi
     told = spark.read.schema(ACK_SCHEMA).option("columnNameOfCorruptRecord", "broken").json(str(acks)).cache()
     unread = told.where("topic IS NULL OR partition IS NULL OR offset IS NULL").count()
     if unread:
-        what = f"{unread} lines do not have a topic, a partition and an offset"
+        what = f"{unread} {'line has' if unread == 1 else 'lines have'} no topic, no partition or no offset"
         findings.problem(Place(str(acks)), what, "they were not compared")
     told = told.where("topic IS NOT NULL AND partition IS NOT NULL AND offset IS NOT NULL").drop("broken")
     topics = sorted(row["topic"] for row in told.select("topic").distinct().collect())

@@ -63,13 +63,13 @@ def _aggregates(side: str) -> list[Column]:
 def _tell(row: Row, source: str, target: str, layout: LogLayout, findings: Findings) -> None:
     came, went = row["in"] or 0, row["out"] or 0
     if not came:
-        what = f"{row['by']!r} is {_times(went)} in {target} and not in {source}"
+        what = f"{row['by']!r} occurs {_times(went)} in {target} and not in {source}"
         findings.problem(_place(layout, target, row["outFirst"]), what, ONCE)
     elif went < came:
-        what = f"{row['by']!r} is {_times(came)} in {source} and {_times(went)} in {target}: lost"
+        what = f"{row['by']!r} occurs {_times(came)} in {source} and {_times(went)} in {target}: lost"
         findings.problem(_place(layout, source, row["inLast"]), what, ONCE)
     else:
-        what = f"{row['by']!r} is {_times(came)} in {source} and {_times(went)} in {target}: duplicated"
+        what = f"{row['by']!r} occurs {_times(came)} in {source} and {_times(went)} in {target}: duplicated"
         findings.problem(_place(layout, target, row["outLast"]), what, ONCE)
 
 

@@ -14,7 +14,8 @@ from fencepost.journal.layouts import KafkaLayout, LogLayout
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 
 MOVING = (
-    "the broker runs, was killed, or the files were copied while it ran: logs may end at different moments, "
+    "the broker is running or was killed, or the files were copied while it ran: logs "
+    "may end at different moments, "
     "so decisions were not compared with markers"
 )
 INCOMPLETE = "logs of transaction coordinators are missing, so decisions were not compared with markers"

@@ -1,4 +1,4 @@
-"""Queues of messages after a held one, for each connection and direction.
+"""Queues of messages that wait behind a held one, for each connection and direction.
 
 Rule: a line keeps its order. A message goes on when it is the first and nothing holds it, and a fault that
 strikes a waiting message acts on it then.
@@ -42,7 +42,7 @@ class Link(Protocol):
 
 class Carried(NamedTuple):
     """A message that a fault may strike: a request that has arrived, or a reply that leaves. `is_received`
-    is whether the points of its receipt were told.
+    is whether the fault points of its receipt were reported.
     """
 
     connection: Link

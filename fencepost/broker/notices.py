@@ -72,7 +72,7 @@ class Notices:
         if now - logged_ms < NOTICE_INTERVAL_MS:
             self._logged[cause] = (logged_ms, left_out + 1)
             return
-        more = f" ({left_out} more like this in between)" if left_out else ""
+        more = f" ({left_out} similar since the last one)" if left_out else ""
         logger.log(level, "%s", "\n".join(map(escaped, f"{line}{more}".splitlines())), extra=fields)
         self._logged[cause] = (now, 0)
         if len(self._logged) > self.CAUSES_MAX:
@@ -138,7 +138,7 @@ def _replaced(arrived: Any, outcome: Outcome, node: Node) -> Iterator[Line]:
     request: m.InitProducerId = arrived.request
     is_same = request.producer_id != NO_PRODUCER_ID  # it recovers from an error (KIP-360)
     why = (
-        "its producer was initialized again"
+        "its producer was initialised again"
         if is_same
         else "a new producer has its transactional id and fences it"
     )
@@ -170,7 +170,8 @@ def _marked(arrived: Any, outcome: Outcome, node: Node) -> Iterator[Line]:
 def _resumed(arrived: Any, outcome: Outcome, node: Node) -> Iterator[Line]:
     count = sum(key == arrived.partition for key, _ in node.markers_due)
     if count:
-        text = f"{arrived.partition}: finishes {count} transactions that were decided before the restart"
+        what = "1 transaction that was" if count == 1 else f"{count} transactions that were"
+        text = f"{arrived.partition}: the coordinator finishes {what} decided before the restart"
         yield Line(text, text, logging.INFO, {"partition": str(arrived.partition)})
 
 

@@ -62,7 +62,8 @@ ABORTED_SUFFIX: Final = ".txnindex"
 MISLED_FOLLOWERS: Final = "a follower may cut its log at the wrong place when the leader changes"
 LOST: Final = "the end of the log was lost, or the files are of different moments"
 RUNNING: Final = (
-    "the broker runs, was killed, or the files were copied while it ran: its logs may end at different "
+    "the broker is running or was killed, or the files were copied while it ran: its logs "
+    "may end at different "
     "moments, so transactions were not compared with markers"
 )
 

@@ -293,8 +293,8 @@ COMMANDS = (
         Each seed determines its own nodes, clients and faults; the real broker and real clients run in
         virtual time. If an invariant fails,
         the exit code is 1, and the output says how to replay and how to shrink
-        that seed. A run that shows a known anomaly of an older transaction version stops there; the anomaly
-        is counted by name and is not a violation.
+        that seed. Known anomalies, which Apache Kafka shows too, are counted by name and are not violations.
+        A run stops at the first one that belongs to an older transaction version.
         """,
     ),
     (

@@ -1,4 +1,4 @@
-"""`fencepost audit DIR`: looks for broken promises in the logs, with Spark.
+"""`fencepost audit DIR`: looks for broken guarantees in the logs, with Spark.
 
 Rule: it only reads; a broker may run. The exit code is 0 without problems (notes do not count), 1 with
 problems, 2 if there is no such directory.
@@ -41,7 +41,7 @@ def audit(
     master: str = "local[*]",
     as_json: AsJson = False,
 ) -> int:
-    """Look for broken promises in the logs, with Spark.
+    """Look for broken guarantees in the logs, with Spark.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ PROFILE: Final = "profile"
 ENVIRONMENT: Final = "env"
 """Where cyclopts says that a value of a variable comes from."""
 PROFILE_VARIABLE: Final = "FENCEPOST_PROFILE"
-THEN: Final = "`fencepost help cli` shows a configuration file; the variable FENCEPOST_CONFIG names another"
+THEN: Final = "`fencepost help cli` shows an example; the variable FENCEPOST_CONFIG gives its path"
 
 
 @attrs.frozen

@@ -29,7 +29,7 @@ WRONG_USAGE: Final = 2
 NO_BROKER: Final = 3
 INTERRUPTED: Final = 128 + signal.SIGINT  # as shells report Ctrl-C
 EXIT_CODES: Final = {
-    OK: "Success. For a command that searches, it found nothing.",
+    OK: "Success. For a command that looks for problems: it found none.",
     FAILED: "The operation failed: a topic, partition, group or record does not exist, a line of "
     "the input is not a record, a limit is reached, a disk is full, or the broker does not answer in time. "
     "Or a command found a problem: "

@@ -89,7 +89,7 @@ def reach(bootstrap: str) -> str:
     if None in problems.values():
         return bootstrap
     reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
-    raise CommandFailed(f"no broker listens on {reasons}", then=START_A_BROKER, code=NO_BROKER)
+    raise CommandFailed(f"cannot connect to {reasons}", then=START_A_BROKER, code=NO_BROKER)
 
 
 def _problem_of(address: str) -> str | None:

@@ -225,7 +225,7 @@ def read_csv(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoing]
         is_document = _check_columns(names, dialect)
         for row in rows:
             if len(row) != len(names):
-                raise BadRecord(f"the row has {len(row)} cells, but there are {len(names)} column names")
+                raise BadRecord(f"expected {len(names)} cells in the row, found {len(row)}")
             cells = dict(zip(names, row, strict=True))
             yield _csv_document(cells, dialect) if is_document else _csv_record(cells, dialect)
     except csv.Error as problem:
@@ -248,7 +248,9 @@ def _check_columns(names: list[str], dialect: TextDialect) -> bool:
             raise BadRecord(f"there is no column {name!r}; the columns are {', '.join(names)}")
     if not given and "value" not in names:
         what = f"there is no column 'value'; the columns are {', '.join(names)}"
-        raise BadRecord(f"{what}. Say which column is the key: --key-column NAME")
+        raise BadRecord(
+            f"{what}. If each row is itself a value, say which column is its key: --key-column NAME"
+        )
     if not given:
         _check_fields(names)
     return bool(given)

@@ -176,7 +176,7 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
 
     if (file is None) is (seed is None):
         raise CommandFailed(
-            "shrink needs either --seed or a scenario file",
+            "shrink needs --seed or a scenario file, not both",
             then="for example: fencepost shrink --seed 17",
             code=WRONG_USAGE,
         )

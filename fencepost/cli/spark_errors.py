@@ -7,6 +7,6 @@ import re
 
 def reason_of(problem: Exception) -> str:
     """What a worker raised, out of the report of Spark; else the first line of that."""
-    lines = str(problem).splitlines()
+    lines = [line for line in str(problem).splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"fencepost[\w.]+: ", line)]
     return raised[-1].partition(": ")[2] if raised else lines[0]

@@ -225,7 +225,7 @@ def describe_producers(
 
 
 def force_terminate_transaction(
-    transactional_id: Annotated[str, Parameter("--transactionalId")],
+    transactional_id: Annotated[str, Parameter(("--transactional-id", "--transactionalId"))],
     *,
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,

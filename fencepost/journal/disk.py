@@ -218,7 +218,7 @@ class DiskStorage:
             owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
             raise DirectoryInUse(
-                f"{self.location} is in use by another broker (process {owner or 'unknown'}): "
+                f"{self.location} is in use by a broker (process {owner or 'unknown'}): "
                 f"stop it first{instead}"
             ) from error
         self._lock = descriptor

@@ -81,7 +81,7 @@ class MemoryStorage:
 
     def lock(self) -> None:
         if self._locked:
-            raise DirectoryInUse(f"{self.location} is in use by another broker")
+            raise DirectoryInUse(f"{self.location} is in use by a broker")
         self._locked = True
 
     def unlock(self) -> None:

@@ -164,7 +164,7 @@ def _select(layout: LogLayout, topics: Sequence[str]) -> list[TopicPartition]:
     if missing:
         others = ", ".join(sorted(selectable - INTERNAL_TOPICS)) or "none"
         raise UnusableExport(
-            f"{layout.location} does not hold {', '.join(sorted(missing))}: choose among its topics, {others}"
+            f"{layout.location} has no topic {', '.join(sorted(missing))}: its topics are {others}"
         )
     return [each for each in existing if _is_selected(each.topic, topics)]
 

@@ -171,7 +171,10 @@ def lose(
 ) -> None:
     """Raises DataLoss for a requested offset that cannot be read, or reports it."""
     low, high = readable(bounds, options)
-    told = f"{name} requests offset {offset} of {log.partition}, whose readable offsets are {low} to {high}"
+    told = (
+        f"{name} requests offset {offset} of {log.partition}, which can be read from offset {low} up to, "
+        f"but not including, {high}"
+    )
     if offset > high and bounds.open_transactions and high < bounds.log_end_offset:
         oldest = bounds.open_transactions[0]
         told += f" (producer {oldest.producer_id} has a transaction open since offset {oldest.first_offset})"

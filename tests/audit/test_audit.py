@@ -113,10 +113,10 @@ def test_an_output_is_compared_with_its_input(spark: SparkSession, pipeline: Pat
     found = compare(spark, layout, [str(pipeline)], source="orders", target="totals", by=by).found
     name = "0/00000000000000000000.log"
     assert problems(found) == [
-        (f"totals-{name}", 2, "'2' is once in orders and twice in totals: duplicated"),
-        (f"orders-{name}", 2, "'3' is once in orders and not in totals: lost"),
-        (f"orders-{name}", 5, "'6' is once in orders and not in totals: lost"),
-        (f"totals-{name}", 5, "'9' is once in totals and not in orders"),
+        (f"totals-{name}", 2, "'2' occurs once in orders and twice in totals: duplicated"),
+        (f"orders-{name}", 2, "'3' occurs once in orders and not in totals: lost"),
+        (f"orders-{name}", 5, "'6' occurs once in orders and not in totals: lost"),
+        (f"totals-{name}", 5, "'9' occurs once in totals and not in orders"),
     ]
     same = compare(spark, layout, [str(pipeline)], source="orders", target="orders", by="key").found
     assert same == []
@@ -137,7 +137,7 @@ def test_acknowledged_records_that_are_missing(spark: SparkSession, pipeline: Pa
     found = problems(missing_acks(spark, [str(pipeline)], acks).found)
     name = "0/00000000000000000000.log"
     assert found == [
-        (str(acks), None, "1 lines do not have a topic, a partition and an offset"),
+        (str(acks), None, "1 line has no topic, no partition or no offset"),
         ("gone-0", 0, "the acknowledged record is missing: there is no such partition"),
         (
             f"orders-{name}",

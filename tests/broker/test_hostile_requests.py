@@ -147,7 +147,7 @@ def test_notices_of_one_cause_are_counted_and_not_repeated(caplog: pytest.LogCap
     notices.log("full disk", "full disk")
     now = NOTICE_INTERVAL_MS
     notices.log("bad frame", "bad frame 500")
-    assert caplog.messages == ["bad frame 0", "full disk", "bad frame 500 (499 more like this in between)"]
+    assert caplog.messages == ["bad frame 0", "full disk", "bad frame 500 (499 similar since the last one)"]
 
 
 def test_notices_remember_a_bounded_number_of_causes(caplog: pytest.LogCaptureFixture) -> None:

@@ -145,7 +145,7 @@ def test_decided_transactions_that_a_start_finds_are_logged(heard: Heard) -> Non
     node = Node(NodeSettings())
     node.markers_due = {(key, "till"): 0, (key._replace(partition=8), "other"): 0}
     Notices(lambda: 0).step(BecomeLeader(partition=key, leader_epoch=1), Outcome([], [], []), node)
-    assert heard.matching("__transaction_state-7: finishes 1 transactions")
+    assert heard.matching("__transaction_state-7: the coordinator finishes 1 transaction that was decided")
 
 
 def test_troubles_have_the_level_of_their_kind(heard: Heard) -> None:

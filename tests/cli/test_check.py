@@ -98,7 +98,7 @@ def test_a_directory_in_use_is_left_alone(data: Path, capsys: Output) -> None:
         capsys.readouterr()
         assert run(["check", str(data)]) == 1, "as `serve` on such a directory"
         said = capsys.readouterr().err
-        assert "in use by another broker" in said
+        assert "in use by a broker" in said
         assert "while it runs, use `fencepost status` for its health" in said
         assert "stop it first; nothing was checked\n" in said
     assert run(["check", str(data)]) == 0

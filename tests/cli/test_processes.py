@@ -131,7 +131,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         (["serve", "--memory", "--fault", "when node 1 crashes do drop"], 2, "a broker cannot see"),
         (["topic", "list", "--bootstrap-server", "127.0.0.1:1"], 3, "fencepost serve"),
         (["topic", "list", "--bootstrap-server", "nowhere"], 2, "host:port"),
-        (["topic", "list", "--bootstrap-server", f"{'a' * 64}:1"], 3, "no broker listens on"),
+        (["topic", "list", "--bootstrap-server", f"{'a' * 64}:1"], 3, "cannot connect to"),
         (["produce", "fruit", "--records-per-transaction", "5"], 2, "--transactional-id"),
         (["produce", "fruit", "--transactional-id", ""], 2, "--transactional-id must not be empty"),
         (["demo", "--flights", "100", "--kills", "100"], 2, "need at least"),

@@ -153,7 +153,7 @@ def test_json_that_is_no_record(line: str, said: str) -> None:
     [
         ("id,amount\n1,2\n", "no column 'value'; the columns are id, amount"),
         ("value,id\nv,1\n", "unknown field id"),
-        ("key,value\nk\n", "the row has 1 cells, but there are 2"),
+        ("key,value\nk\n", "expected 2 cells in the row, found 1"),
         ('value\n"a"b\n', "not CSV"),
         ('value\n"a\n', "not CSV"),
         ("value,headers\nv,[1]\n", "pairs"),

@@ -123,4 +123,4 @@ def test_what_cannot_be_repaired(tmp_path: Path, data: Path, capsys: Output) -> 
     with Broker(str(data)):
         for options in ([], ["--write"]):
             assert run(["repair", str(data), *options]) == 1
-            assert "in use by another broker" in capsys.readouterr().err
+            assert "in use by a broker" in capsys.readouterr().err

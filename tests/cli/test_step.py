@@ -350,7 +350,7 @@ def test_a_walk_key_by_key(seat: Seat) -> None:
     seat.press("GF")
     seat.see("fault at the network: release (9)")
     seat.press("?")
-    seat.see("move the next panel on the right")
+    seat.see("move the next right-hand panel")
     seat.press("?t")
     seat.see("only app")
     seat.press("]")

@@ -105,7 +105,7 @@ def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     data = DataDirectory.open(DiskStorage(tmp_path))
     for _ in range(2):
         with pytest.raises(
-            DirectoryInUse, match=rf"is in use by another broker \(process {os.getpid()}\): stop it"
+            DirectoryInUse, match=rf"is in use by a broker \(process {os.getpid()}\): stop it"
         ):
             DataDirectory.open(DiskStorage(tmp_path))
     data.close()

@@ -167,7 +167,7 @@ def test_a_killed_process_is_repeated(spark: SparkSession, source: Source, tmp_p
 
 def test_what_is_refused(source: Source, tmp_path: Path) -> None:
     target = tmp_path / "lake"
-    with pytest.raises(UnusableExport, match="does not hold gone: choose among its topics, orders"):
+    with pytest.raises(UnusableExport, match="has no topic gone: its topics are orders"):
         plan(source.directory, target, "gone")
     assert not target.exists()
     target.mkdir()
@@ -186,7 +186,7 @@ def test_an_unknown_topic_is_two_lines(
 ) -> None:
     assert run(["export", str(source.directory), str(tmp_path / "lake"), "--topic", "nosuch"]) == 1
     assert capsys.readouterr().err == (
-        f"fencepost: {source.directory} does not hold nosuch: choose among its topics, orders\n"
+        f"fencepost: {source.directory} has no topic nosuch: its topics are orders\n"
     )
 
 

@@ -326,7 +326,10 @@ def test_ranges_with_nothing_visible_in_them(low: int, high: int, offsets: list[
 def test_offsets_that_are_not_there_say_which_are() -> None:
     storage, _ = log_of([("plain", 2, False), ("data", 7, 1), ("plain", 2, False), ("manifest",)])
     beyond = json.dumps({"orders": {"0": 4}})
-    told = r"offset 4 of orders-0, whose readable offsets are 0 to 2 \(producer 7 has a transaction open"
+    told = (
+        r"offset 4 of orders-0, which can be read from offset 0 up to, but not including, 2 "
+        r"\(producer 7 has a transaction open"
+    )
     for name in ("startingOffsets", "endingOffsets"):
         with pytest.raises(DataLoss, match=told):
             read(storage, options={name: beyond})

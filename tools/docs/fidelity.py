@@ -119,7 +119,8 @@ DIFFERENCES: Final = (
         kafka="Requests and responses use Kafka's binary schemas.",
         here="Kafka's clients use these on the same port, in the versions of clients.md. Fencepost's own "
         "client uses msgpack, with Kafka's API keys, versions, names and error codes.",
-        because="The cores take and return messages; in Python a msgpack codec takes a few lines.",
+        because="The cores (the code without I/O) take and return messages; in Python a msgpack codec "
+        "takes a few lines.",
         noticed="A client that needs another API raises its own UnsupportedVersion error.",
     ),
     Difference(
@@ -186,7 +187,7 @@ DIFFERENCES: Final = (
         kafka="uniform and range, and any class that group.consumer.assignors names. The built-in ones do "
         "not use racks (KAFKA-16694).",
         here="uniform and range. Where members subscribe to different topics, uniform uses another "
-        "algorithm. Racks are stored and ignored, too.",
+        "algorithm. As in Kafka, racks are stored but not used.",
         because="The result of its own algorithm is just as balanced.",
         noticed="A partition may go to a different member than in Kafka, but each member gets about as "
         "many partitions.",
@@ -241,8 +242,9 @@ DIFFERENCES: Final = (
         what="delete horizon of a produced batch",
         kafka="The attribute bit is accepted. If the delete horizon has passed, the first compaction "
         "removes the tombstones of the batch.",
-        here="INVALID_RECORD: only compaction sets it.",
-        because="A reader that knows the older value would never read the tombstone.",
+        here="Such a batch gets INVALID_RECORD: only compaction may set the bit.",
+        because="Otherwise compaction could remove a tombstone before a reader that has read the older "
+        "value has read the tombstone.",
         noticed="Only with hand-crafted batches.",
     ),
     Difference(
@@ -270,7 +272,7 @@ DIFFERENCES: Final = (
     Difference(
         what="leader epochs in the metadata log",
         kafka="PartitionChangeRecord has no leader epoch: every reader increments its own.",
-        here="The leader epoch is written in tagged field 1000, which readers from Kafka skip.",
+        here="The leader epoch is written in tagged field 1000, which Kafka's own readers skip.",
         because="A topic that is created again must start above the epochs of the deleted topic of the same "
         "name.",
         noticed="An additional field in a dump of `__cluster_metadata`.",
@@ -309,7 +311,8 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="limits on ids, requests, groups and clusters",
-        kafka="Ids have up to 32,767 bytes; requests and clusters are bounded by memory.",
+        kafka="Ids have up to 32,767 bytes, and requests up to socket.request.max.bytes. Nothing else "
+        "limits the number of entries in a request or of partitions in a cluster.",
         here="Ids have up to 249 characters, lists of a request up to 20,000 entries, clusters up to 20,000 "
         "partitions, and the members of a group up to 8 MiB of metadata.",
         because="One process serves all clients, so one request must not fill its memory or its disk.",
@@ -367,7 +370,8 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="internal topics in transactions",
-        kafka="Produce 12 adds them before it is refused; WriteTxnMarkers writes to any internal topic.",
+        kafka="A Produce 12 to an internal topic is refused, but only after the partition was added to the "
+        "transaction. WriteTxnMarkers writes to any internal topic.",
         here="Of the internal topics, only `__consumer_offsets` takes part in transactions.",
         because="A marker between the records of a coordinator would end nothing.",
         noticed="DescribeTransactions never lists other internal topics; markers for them get "
@@ -393,8 +397,9 @@ DIFFERENCES: Final = (
     Difference(
         what="an interrupted commit",
         kafka="commitTransaction() raises TimeoutException or InterruptException and may be called again.",
-        here="It raises CommitOutcomeUnknown, and the producer must be closed.",
-        because="An application that treats it as a failure and resends the records creates duplicates.",
+        here="commit_transaction() raises CommitOutcomeUnknown, and the producer must be closed.",
+        because="An application that treats an unknown outcome as a failure and resends the records may "
+        "create duplicates.",
         noticed="A different exception.",
     ),
     Difference(

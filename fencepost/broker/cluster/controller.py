@@ -241,8 +241,8 @@ def _growth_problem(state: Controller, wanted: m.NewPartitions, times_named: int
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.topic!r} does not exist")
     if wanted.count <= len(topic.leaders):
         because = (
-            f"topic {wanted.topic!r} cannot have {wanted.count:,} partitions: the number can only grow, "
-            f"and it is {len(topic.leaders):,} already"
+            f"topic {wanted.topic!r}: the number of partitions can only grow; it is {len(topic.leaders):,}, "
+            f"and {wanted.count:,} was requested"
         )
         return Refused(ErrorCode.INVALID_PARTITIONS, because)
     return None

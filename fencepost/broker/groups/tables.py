@@ -37,7 +37,7 @@ class GroupInput(Enum):
     SYNC_TIMEOUT = "sync timed out"
     DELETE = "delete"
     DELETE_OFFSETS = "delete offsets"
-    DELETE_FOREIGN_OFFSETS = "delete offsets, not a consumer group"
+    DELETE_FOREIGN_OFFSETS = "delete offsets, protocol type not consumer"
 
 
 Cell = GroupState | ErrorCode

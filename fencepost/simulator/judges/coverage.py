@@ -64,7 +64,7 @@ _NO_TURNING_BACK: Final = "a producer that asked to commit never asks to abort t
 UNREACHABLE: Final[Mapping[Cell, str]] = {
     **dict.fromkeys(
         [(2, state, EndInput.COMMIT) for state in TransactionState if state is not TransactionState.ONGOING],
-        "a producer that commits had a batch acknowledged under this epoch, so the transaction is open",
+        "a producer commits only after a batch was acknowledged under this epoch, so the transaction is open",
     ),
     (2, TransactionState.EMPTY, EndInput.COMMIT_RETRY): (
         "the previous owner's transaction was aborted, which raised the epoch, and InitProducerId raised it "

@@ -221,7 +221,8 @@ UNIQUE_SEQUENCE = Rule(
 )
 HANGING = Rule(
     "I4 hanging",
-    meaning="No batch enters a log after its transaction's marker, or a log that will get no marker.",
+    meaning="No batch enters a log after its transaction's marker, and none enters a log that will get no "
+    "marker.",
     exercised_by="transactional batches",
 )
 ONE_DECISION = Rule(
@@ -262,7 +263,7 @@ RECOVERY = Rule(
 )
 FENCED = Rule(
     "I13 fenced",
-    meaning="Once a newer owner was admitted, writes and EndTxns of the older owner are refused.",
+    meaning="Once a newer owner is admitted, writes and EndTxns of the older owner are refused.",
     exercised_by="writes and EndTxns under an id that had an earlier owner",
 )
 TIMEOUT = Rule(

@@ -201,7 +201,7 @@ class Table:
         """BadScenario for the first key that is not one of these."""
         for key in self.values:
             if key not in possible:
-                raise self.wrong(key, f"is not a key here{suggestion(key, possible)}", possible)
+                raise self.wrong(key, f"unknown key{suggestion(key, possible)}", possible)
 
     def finish(self) -> None:
         """BadScenario for the first key that nothing has read, here or in a table inside."""
