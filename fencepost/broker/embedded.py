@@ -10,7 +10,7 @@ import secrets
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import Enum
 from types import TracebackType
@@ -30,7 +30,7 @@ from fencepost.broker.fault_site import injector_of
 from fencepost.broker.feed import Feed
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.lifecycle import Ready, machine_of, serve
-from fencepost.broker.listeners import PORT_MAX, BoundSockets, bound_sockets, parsed_listener
+from fencepost.broker.listeners import PORT_MAX, bound_sockets, parsed_listener
 from fencepost.broker.loop_calls import LoopCalls
 from fencepost.broker.observer import Observer
 from fencepost.broker.settings import ConnectionSettings
@@ -62,28 +62,27 @@ class KeptPorts:
     """
 
     def __init__(self) -> None:
-        self._bound: BoundSockets | None = None
+        self._close: Callable[[], object] | None = None
 
     def keep(self, settings: BrokerSettings) -> BrokerSettings:
         """Bind the ports of these settings; returns the settings with those that are bound. Raises
         CannotListen.
         """
-        if self._bound is None:
+        if self._close is None:
             bound = bound_sockets(settings, listens=False)
             port, metrics_port = (None if each is None else each.getsockname()[1] for each in bound)
             settings = attrs.evolve(settings, port=port, metrics_port=metrics_port)
             if sys.platform == "linux":  # elsewhere, no second socket could listen on them
-                self._bound = bound
-                weakref.finalize(self, bound.close)
+                self._close = weakref.finalize(self, bound.close)
             else:
                 bound.close()
         return settings
 
     def release(self) -> None:
         """Leave the ports to others, until the next `keep`."""
-        if self._bound is not None:
-            self._bound.close()
-            self._bound = None
+        if self._close is not None:
+            self._close()
+            self._close = None
 
 
 class _Run:

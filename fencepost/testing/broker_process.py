@@ -3,6 +3,10 @@
 Rule: no process outlives its object or the program that started it, however that ends.
 """
 
+# A finalizer kills the process when its BrokerProcess is collected. That happens only if nothing that lives
+# as long as the process refers to the BrokerProcess: not _Child, not the thread that reads the output, and
+# not the desk of the faults, which therefore has a weak reference.
+
 from __future__ import annotations
 
 import json
@@ -16,6 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal
 
@@ -43,10 +48,15 @@ POWER_CUT: Final = b"cut the power\n"  # understood by `serve --with-parent`
 
 
 class _Child:
-    """One process of a broker, and what it prints."""
+    """One process of a broker, and what it prints. It is killed when `owner` is collected."""
 
     def __init__(
-        self, command: list[str], heard: deque[str], struck: Callable[[dict[str, Any]], None]
+        self,
+        command: list[str],
+        heard: deque[str],
+        struck: Callable[[dict[str, Any]], None],
+        *,
+        owner: BrokerProcess,
     ) -> None:
         self._heard = heard
         self._struck = struck
@@ -62,6 +72,7 @@ class _Child:
         )
         self._reader = threading.Thread(target=self._read, name="output of fencepost serve", daemon=True)
         self._reader.start()
+        self._finalizer = weakref.finalize(owner, self.end, signal.SIGKILL)
 
     def _read(self) -> None:
         assert self.process.stdout is not None, "it was asked for"
@@ -98,17 +109,19 @@ class _Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
         code = self.process.wait()
-        self._reader.join()
+        if threading.current_thread() is not self._reader:  # which may be the thread that collects the owner
+            self._reader.join()
         with suppress(BrokenPipeError):
             self.process.stdin.close()
+        self._finalizer.detach()
         return code
 
 
 class BrokerProcess:
     """A broker in a child process, on loopback. Use it as a context manager, or call `start()` and `stop()`.
 
-    Port and data stay the same through all kills and starts. The process ends when this one ends, at the
-    latest.
+    Port and data stay the same through all kills and starts. The process ends when nothing refers to this
+    object any more, or when this program ends, at the latest.
     """
 
     def __init__(
@@ -141,7 +154,7 @@ class BrokerProcess:
         for name, value in (override or {}).items():
             self._arguments += ["--override", f"{name}={value}"]
         abilities = Abilities(syncs=policy is not SyncPolicy.NONE)
-        self._desk = ProcessDesk(lambda: self.address if self.is_running else None, faults, abilities)
+        self._desk = ProcessDesk(partial(_address_of, weakref.ref(self)), faults, abilities)
         self.faults = Faults(self._desk)
         """The faults of this broker: `broker.faults.when(...).do(...)`."""
         self._settings, self._ports = BrokerSettings(port=checked_port(port)), KeptPorts()
@@ -197,9 +210,9 @@ class BrokerProcess:
         if self.recording is not None:
             arguments += ["--record-to", str(self.recording.next_life())]
         command = [sys.executable, "-m", "fencepost", "serve", *arguments]
-        child = _Child(command, self._heard, self._desk.heard)
-        self._child = child
-        weakref.finalize(self, child.end, signal.SIGKILL)
+        if self._child is not None:  # it ended by itself
+            self._child.end()
+        self._child = child = _Child(command, self._heard, self._desk.heard, owner=self)
         if not child.wait_until_ready():
             self._child = None
             self._ports.release()
@@ -272,3 +285,9 @@ class BrokerProcess:
                 self.faults.require_all_struck()
         finally:
             self.stop()
+
+
+def _address_of(broker: weakref.ref[BrokerProcess]) -> str | None:
+    """Where it listens; None while it is down, and once it is gone."""
+    found = broker()
+    return found.address if found is not None and found.is_running else None

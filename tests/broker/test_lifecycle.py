@@ -5,6 +5,7 @@ Rule: a test says what survives and what does not; the same body runs in memory 
 
 from __future__ import annotations
 
+import gc
 import re
 import socket
 import threading
@@ -17,7 +18,7 @@ import pytest
 import fencepost
 from fencepost import Admin, Broker, BrokerProcess, Consumer, Producer, TopicPartition
 from fencepost.broker.embedded import BrokerFailed
-from fencepost.broker.listeners import CannotListen
+from fencepost.broker.listeners import BoundSockets, CannotListen
 from fencepost.journal.power import Machine, ProcessFile
 
 EVENTS = TopicPartition("events", 0)
@@ -107,6 +108,18 @@ def test_nobody_takes_the_port_of_a_broker_that_is_down() -> None:
             thief.bind(("127.0.0.1", broker.port))
         broker.restart()
         socket.create_connection(("127.0.0.1", broker.port)).close()
+
+
+def test_a_broker_that_starts_again_and_again_forgets_its_old_sockets() -> None:
+    def ports() -> list[BoundSockets]:
+        gc.collect()
+        return [each for each in gc.get_objects() if type(each) is BoundSockets]
+
+    broker, before = Broker(), len(ports())
+    for _ in range(3):
+        broker.start()
+        broker.stop()
+    assert len(ports()) <= before
 
 
 # --- kill

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
+import threading
+import weakref
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +23,7 @@ from fencepost.broker.faults import NoSuchFault
 from fencepost.faults.grammar import BadPhrase
 from fencepost.simulator.world.history import Sent, Struck
 from fencepost.testing import process_recording
+from fencepost.testing.fault_desk import ProcessDesk
 from tests.broker.test_lifecycle import EVENTS, commit, committed, make_topic, write
 
 PATIENCE_S = 300.0
@@ -189,6 +195,61 @@ def test_no_process_outlives_the_program_that_started_it(tmp_path: Path, end: st
         program.stdin.close()
         program.wait(PATIENCE_S)
     wait_for_end(descriptor)
+
+
+def test_no_process_outlives_its_object(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, faults=["when shop sends CreateTopics do drop"], record=True).start()
+    broker.kill()
+    broker.restart()
+    descriptor, faults, collected = os.pidfd_open(broker.pid), broker.faults, weakref.ref(broker)
+    del broker
+    gc.collect()
+    assert collected() is None
+    wait_for_end(descriptor)
+    assert [fault.struck for fault in faults.list()] == [0], "what is left of it can be asked"
+
+
+def test_the_thread_that_reads_its_output_may_be_the_one_that_collects_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, is_added = set(threading.enumerate()), threading.Event()
+
+    def collect(*_: object) -> None:
+        is_added.wait(PATIENCE_S)
+        brokers.clear()
+
+    monkeypatch.setattr(ProcessDesk, "heard", collect)
+    brokers = [BrokerProcess(tmp_path).start()]
+    descriptor = os.pidfd_open(brokers[0].pid)
+    brokers[0].faults.add("when at 1 ms do clock of broker +1 s")
+    is_added.set()
+    wait_for_end(descriptor)
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(PATIENCE_S)  # pytest fails this test if an error was raised there
+
+
+def objects_of(pids: Iterable[int]) -> list[int]:
+    """Those of these processes that this program still has an object for."""
+    gc.collect()
+    kept = [each.pid for each in gc.get_objects() if type(each) is subprocess.Popen]
+    return sorted(set(kept).intersection(pids))
+
+
+def test_a_process_that_has_ended_is_forgotten(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        pids = [broker.pid]
+        broker.kill()
+        pids.append(broker.start().pid)
+        broker.power_cut()
+        pids.append(broker.start().pid)
+        pids.append(broker.restart().pid)
+        descriptor = os.pidfd_open(broker.pid)
+        os.kill(broker.pid, signal.SIGKILL)  # as a machine without memory does, or a fault
+        wait_for_end(descriptor)
+        pids.append(broker.start().pid)
+        assert len(set(pids)) == 5
+        assert objects_of(pids) == [broker.pid]
+    assert objects_of(pids) == []
 
 
 def test_a_recording_goes_through_all_lives(tmp_path: Path) -> None:
