@@ -16,6 +16,9 @@ tested nothing, and is never counted as passed.
 #     run        the test, once per fault, each time with a fresh broker to which only this fault was added
 #     report     a row per fault: how often it struck, and whether the test passed nevertheless
 #
+# A test may add faults of its own. They must strike in the first run. In the others they need not, since the
+# fault of the sweep may keep the test from reaching their points.
+#
 # Requests that only read (Fetch, Metadata, Heartbeat ...) are left out: their number depends on timing, and
 # losing one only causes a delay. `only` can name them.
 #
@@ -443,8 +446,8 @@ def sweep_points(
     how long a killed broker is down, milliseconds. `time_limit`: seconds for a run with a fault, which counts
     as hung after that.
 
-    Raises what `test` raises without a fault, and SweepFailed if there is nothing to sweep. Call
-    `raise_if_failed()` on the report.
+    Raises what `test` raises without a fault of the sweep, FaultNeverStruck if a fault that `test` adds does
+    not strike then, and SweepFailed if there is nothing to sweep. Call `raise_if_failed()` on the report.
     """
     from fencepost.broker.embedded import Broker
 
@@ -468,7 +471,7 @@ def sweep_points(
             except (Exception, RunHung) as problem:  # noqa: BLE001 - whatever it is, it is the verdict
                 failure = "".join(traceback.format_exception(problem))
             struck = fault.struck
-            fault.remove()
+            broker.faults.clear()
         return SweepRun(failure=failure, struck=struck, is_hung=limit.is_over, recording=recording)
 
     return run_sweep(getattr(test, "__name__", "the test"), lesson.faults(), settings, run)

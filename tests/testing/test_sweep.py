@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fencepost import Broker, Producer, assert_exactly_once, sweep, sweep_points
+from fencepost import Admin, Broker, FaultNeverStruck, Producer, assert_exactly_once, sweep, sweep_points
 from fencepost.testing.sweep import (
     RunHung,
     RunVerdict,
@@ -49,6 +49,16 @@ def sell_in_haste(broker: Broker) -> None:
         if any(fault.struck for fault in broker.faults.list()):
             producer.send(topic, b"apple").result()
     assert_exactly_once([b"apple"], topic, broker=broker)
+
+
+def sell_and_audit(broker: Broker) -> None:
+    """With a fault of its own, in a step that is left out after another fault."""
+    audited = broker.faults.when("audit sends CreateTopics").do("drop")
+    sell(broker)
+    if not any(fault.struck for fault in broker.faults.list()):
+        with Admin(broker.address, client_id="audit") as admin:
+            admin.create_topic("audit")
+        audited.wait_until_struck()
 
 
 # --- the function -------------------------------------------------------------------------------------------
@@ -93,6 +103,20 @@ def test_what_fails_without_a_fault_is_raised_as_it_is() -> None:
 
     with pytest.raises(KeyError):
         sweep_points(fail)
+
+
+def test_a_fault_of_its_own_must_strike_without_a_fault_of_the_sweep() -> None:
+    def sell_under_a_wrong_fault(broker: Broker) -> None:
+        broker.faults.when("shop sends TxnOffsetCommit").do("drop")
+        sell(broker)
+
+    with pytest.raises(FaultNeverStruck, match="shop sends TxnOffsetCommit"):
+        sweep_points(sell_under_a_wrong_fault)
+
+
+def test_a_fault_of_its_own_need_not_strike_with_a_fault_of_the_sweep() -> None:
+    report = sweep_points(sell_and_audit, clients=["shop"], only=["EndTxn"])
+    assert report.summary == "sell_and_audit: 3 faults: 3 passed"
 
 
 @pytest.mark.parametrize(
@@ -374,6 +398,45 @@ def test_a_test_that_fails_without_a_fault_fails_as_any_other(pytester: pytest.P
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*assert 1 == 2*", "*fencepost: what happened*"])
     assert "faults" not in result.stdout.str()
+
+
+@pytest.mark.parametrize("fixture", ["fencepost_broker", "fencepost_broker_process"])
+def test_a_fault_of_its_own_that_never_struck_fails_the_run_without_a_fault(
+    pytester: pytest.Pytester, fixture: str
+) -> None:
+    pytester.makepyfile(
+        f"""
+        import fencepost
+
+        @fencepost.sweep
+        def test_it({fixture}, fencepost_topic):
+            {fixture}.faults.when("shop sends TxnOffsetCommit").do("drop")
+            with fencepost.Producer({fixture}.address, client_id="shop") as producer:
+                producer.send(fencepost_topic, b"apple").result()
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*FaultNeverStruck: *shop sends TxnOffsetCommit*", "*what happened*"])
+    assert "6 faults" not in result.stdout.str()
+
+
+def test_a_fault_of_its_own_strikes_in_the_run_without_a_fault_and_may_not_in_others(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import fencepost
+        from tests.testing.test_sweep import sell_and_audit
+
+        @fencepost.sweep(clients=["shop"], only=["EndTxn"])
+        def test_it(fencepost_broker):
+            sell_and_audit(fencepost_broker)
+        """
+    )
+    result = pytester.runpytest("-rP")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*test_it: 3 faults: 3 passed"])
 
 
 def test_a_test_that_asks_nothing_cannot_be_swept(pytester: pytest.Pytester) -> None:
