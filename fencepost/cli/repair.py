@@ -1,17 +1,17 @@
 """`fencepost repair DIR`: lists what a damaged data directory has lost, and with --write, saves the rest.
 
-Rule: a dry run changes nothing. With --write every damaged original is set aside, whole. The exit code is 0
-if there was nothing to repair or the repair succeeded, 1 if a dry run found damage or a broker runs there,
-and 2 if there is no such directory.
+Rule: a dry run changes nothing. With --write every damaged original is set aside, whole, and the report is on
+the disk before anything is changed: a repair that is started again finds only the damage that is left. The
+exit code is 0 if there was nothing to repair or the repair succeeded, 1 if a dry run found damage, a broker
+runs there or the repair stopped half way, and 2 if there is no such directory.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -22,10 +22,13 @@ from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json
 from fencepost.cli.table import counted
 from fencepost.journal.disk import DiskStorage
+from fencepost.journal.storage import Storage, StorageError, StorageReader
 from fencepost.protocol.terms import escaped
 from fencepost.repair.perform import perform
 from fencepost.repair.plan import Plan, make_plan, refuse_kafka
 from fencepost.repair.report import as_facts, in_words
+
+Facts = dict[str, Any]
 
 
 def repair(
@@ -57,20 +60,38 @@ def repair(
             storage.keep_out()
         plan = make_plan(storage, adopt=frozenset(adopt))
         _check_adopted(plan, adopt)
-        asides = perform(storage, plan) if write and plan.is_needed else None
-        problems = 0 if asides is None else check_directory(storage).count(Severity.PROBLEM)
+        if write and plan.is_needed:
+            lines, facts = _repaired(storage, plan)
+        else:
+            lines, facts = _text(plan, None, _end(plan)), _facts(plan, None, None)
     finally:
         storage.unlock()
-    lines = [escaped(line) for line in [*in_words(plan, asides), *_end(plan, asides, problems)]]
-    facts = as_facts(plan, asides) | {"problems_left": None if asides is None else problems}
-    if asides is not None:
-        report = _write_report(directory, lines, facts)
-        lines.append(f"This report is in {report}.")
     if as_json:
         print_json(facts)
     else:
         print("\n".join(lines))
-    return OK if asides is not None or not plan.is_needed else FAILED
+    return OK if write or not plan.is_needed else FAILED
+
+
+def _repaired(storage: Storage, plan: Plan) -> tuple[list[str], Facts]:
+    """Carry out the plan; the report in words and as facts."""
+    again = f"`fencepost repair {storage.location} --write`"
+    found = counted(len(plan.damages), "damaged place")
+    begun = f"The repair of {found} has begun. If this stays the last line, run {again} again."
+    report = _new_report(storage)
+    _write_report(storage, report, _text(plan, None, ["", begun]), _facts(plan, None, None))
+    try:
+        asides = perform(storage, plan)
+    except StorageError as problem:
+        what = f"the repair stopped half way: {problem}. {storage.location}/{report} says what is lost"
+        then = f"remove the cause, then run {again} again, which repairs the rest"
+        raise CommandFailed(what, then=then) from problem
+    problems = check_directory(storage).count(Severity.PROBLEM)
+    left = f"`fencepost check` finds {counted(problems, 'problem')}"
+    lines = _text(plan, asides, ["", f"{found} repaired; {left}. A broker can start."])
+    facts = _facts(plan, asides, problems)
+    _write_report(storage, report, lines, facts)
+    return [*lines, f"This report is in {storage.location}/{report}."], facts
 
 
 def _check_adopted(plan: Plan, topics: tuple[str, ...]) -> None:
@@ -83,21 +104,31 @@ def _check_adopted(plan: Plan, topics: tuple[str, ...]) -> None:
             )
 
 
-def _end(plan: Plan, asides: list[str] | None, problems: int) -> list[str]:
-    """The last lines: what was done, and what to do next."""
-    found = counted(len(plan.damages), "damaged place")
+def _text(plan: Plan, asides: list[str] | None, end: list[str]) -> list[str]:
+    return [escaped(line) for line in [*in_words(plan, asides), *end]]
+
+
+def _facts(plan: Plan, asides: list[str] | None, problems: int | None) -> Facts:
+    return as_facts(plan, asides) | {"problems_left": problems}
+
+
+def _end(plan: Plan) -> list[str]:
+    """The last lines of a run that repaired nothing: what to do next."""
     if not plan.is_needed:
         return ["Nothing to repair."]
-    if asides is None:
-        command = f"fencepost repair {plan.location} --write"
-        return ["", f"{found}. Nothing was changed; `{command}` repairs this and keeps the originals."]
-    left = f"`fencepost check` finds {counted(problems, 'problem')}"
-    return ["", f"{found} repaired; {left}. A broker can start."]
+    found = counted(len(plan.damages), "damaged place")
+    command = f"fencepost repair {plan.location} --write"
+    return ["", f"{found}. Nothing was changed; `{command}` repairs this and keeps the originals."]
 
 
-def _write_report(directory: Path, lines: list[str], facts: Mapping[str, object]) -> Path:
-    """The report as text and as JSON, next to those of earlier repairs."""
-    path = next(new for n in count(1) if not (new := directory / f"repair~{n}.txt").exists())
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    return path
+def _new_report(storage: StorageReader) -> str:
+    """The name of a report next to those of earlier repairs."""
+    names = storage.files("")
+    return next(name for number in count(1) if (name := f"repair~{number}.txt") not in names)
+
+
+def _write_report(storage: Storage, report: str, lines: list[str], facts: Facts) -> None:
+    """The report as text and as JSON, durably."""
+    storage.replace(report, ("\n".join(lines) + "\n").encode(), durable=True)
+    content = (json.dumps(facts, indent=2) + "\n").encode()
+    storage.replace(f"{report.removesuffix('.txt')}.json", content, durable=True)

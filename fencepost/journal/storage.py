@@ -42,8 +42,9 @@ class DamagedLog(StorageError):
     """
 
     def __init__(self, location: str, what: str) -> None:
+        self.because = f"{location}/{what}"  # without what follows, which is true only before a repair
         super().__init__(
-            f"{location}/{what}. Nothing was changed. Restore the directory from a copy, or stop the broker "
+            f"{self.because}. Nothing was changed. Restore the directory from a copy, or stop the broker "
             f"and run `fencepost repair {location}`, which lists what is lost and what can be saved"
         )
 

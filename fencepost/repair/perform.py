@@ -25,7 +25,7 @@ from fencepost.journal.manifest import (
     encode_clean_mark,
     write_log_start,
 )
-from fencepost.journal.storage import Storage
+from fencepost.journal.storage import DamagedLog, Storage, StorageError
 from fencepost.protocol.batches import place, read_marker
 from fencepost.repair.plan import LogPlan, Plan
 from fencepost.repair.salvage import epoch_before, repaired_bytes
@@ -34,7 +34,9 @@ OWN_FILES_ASIDE = "data-directory"  # `data-directory~1` has the files of the da
 
 
 def perform(storage: Storage, plan: Plan) -> list[str]:
-    """Repair a locked data directory; return the directories that hold what was set aside."""
+    """Repair a locked data directory; return the directories that hold what was set aside. StorageError when
+    the disk fails or changes meanwhile; then a part of the plan may be done.
+    """
     asides: list[str] = []
     if plan.files:
         asides.append(set_aside(storage, OWN_FILES_ASIDE, list(plan.files), of=""))
@@ -108,7 +110,10 @@ def _repair(storage: Storage, plan: LogPlan) -> list[str]:
 
 def _reopen(storage: Storage, plan: LogPlan) -> None:
     """Let the journal judge the log as a start will, rebuild its indexes, and append."""
-    journal = Journal(storage, plan.log.partition)
+    try:
+        journal = Journal(storage, plan.log.partition)
+    except DamagedLog as problem:  # its advice is for a broker, which has changed nothing
+        raise StorageError(problem.because) from problem
     epoch = max(0, journal.leader_epoch)
     for batch in plan.appended:
         header = place(batch, base_offset=journal.log_end_offset, leader_epoch=epoch)

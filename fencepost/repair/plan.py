@@ -343,7 +343,9 @@ class _Planner:
         else:
             stakes = (f"all records of {partition}", "the log begins again, empty")
             self._report(str(partition), lost.kind.value, because, *_STAKES.get(partition.topic, stakes))
-        self.logs[partition] = LogPlan(log, is_new=True)
+        known = self.logs.get(partition)
+        # The journal refuses the new log as well if its log start is damaged.
+        self.logs[partition] = LogPlan(log, is_new=True, log_start=None if known is None else known.log_start)
 
     def _settle(self, plan: LogPlan) -> None:
         log = plan.log

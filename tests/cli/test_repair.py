@@ -106,6 +106,53 @@ def test_a_lost_topic_is_kept_aside_and_comes_back(data: Path, capsys: Output) -
     assert run(["check", str(data)]) == 0
 
 
+def fill_other(data: Path) -> None:
+    """A second topic, whose log is repaired before that of `payments`."""
+    with Broker(str(data)) as broker, Producer(broker.address) as producer:
+        run(["topic", "create", "other", "--bootstrap-server", broker.address])
+        producer.send("other", b"one")
+
+
+def test_a_missing_log_with_a_damaged_log_start(data: Path, capsys: Output) -> None:
+    """One repair is enough, and its report has every loss."""
+    fill_other(data)
+    flip(data / "other-0" / LOG, 70)
+    (data / "payments-0" / LOG).unlink()
+    (data / "payments-0" / "log-start-offset.json").write_text("{")
+    capsys.readouterr()
+    assert run(["repair", str(data)]) == 1
+    told = capsys.readouterr().out.partition("\n\n")[0]
+    assert run(["repair", str(data), "--write"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(told)
+    assert "3 damaged places repaired; `fencepost check` finds 0 problems." in said
+    assert run(["repair", str(data)]) == 0
+
+
+def test_a_repair_that_stops_half_way(data: Path, capsys: Output) -> None:
+    """Its report has every loss, also of what was repaired by then, and the next repair finishes it."""
+    fill_other(data)
+    flip(data / "other-0" / LOG, 70)
+    flip(data / "payments-0" / LOG, 70)
+    obstacle = data / "payments-0" / f"{LOG}.tmp"  # where the new log is written
+    obstacle.mkdir()
+    capsys.readouterr()
+    assert run(["repair", str(data), "--write"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"fencepost: the repair stopped half way: cannot replace {data}/payments-0/{LOG}")
+    assert f"{data}/repair~1.txt says what is lost" in said
+    assert f"`fencepost repair {data} --write` again" in said
+    report = (data / "repair~1.txt").read_text()
+    assert "other-0/" in report
+    assert "payments-0/" in report
+    assert "The repair of 2 damaged places has begun." in report
+    assert json.loads((data / "repair~1.json").read_text())["repaired"] is False
+    obstacle.rmdir()
+    assert run(["repair", str(data), "--write"]) == 0
+    assert "1 damaged place repaired" in (data / "repair~2.txt").read_text()
+    assert consumed(data, capsys) == ["0:2", "two", "0:4", "three"]
+
+
 def test_what_cannot_be_repaired(tmp_path: Path, data: Path, capsys: Output) -> None:
     strangers = tmp_path / "strangers"
     strangers.mkdir()
