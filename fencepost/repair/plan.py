@@ -31,7 +31,7 @@ from fencepost.check.derived_files import (
 from fencepost.check.directory import check_logs, vanished_logs
 from fencepost.check.findings import Findings, Severity
 from fencepost.check.records import Internals
-from fencepost.check.scan import ScannedBatch, offset_of
+from fencepost.check.scan import LOG_SUFFIX, ScannedBatch, offset_of
 from fencepost.journal.catalogue import CATALOGUE_FILE, damaged_lines
 from fencepost.journal.data_directory import (
     DEFAULT_CLUSTER_ID,
@@ -43,7 +43,7 @@ from fencepost.journal.data_directory import (
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.kafka_directory import PROPERTIES_FILE
 from fencepost.journal.manifest import SyncedSegment, decode_clean_mark, encode_json
-from fencepost.journal.storage import NotADataDirectory, StorageReader
+from fencepost.journal.storage import NotADataDirectory, StorageReader, parse_directory_name
 from fencepost.log_model.partitions import PartitionModel
 from fencepost.log_model.transactions import decisions_of
 from fencepost.protocol.consumer_group_log import read_consumer_groups
@@ -166,6 +166,8 @@ class _Planner:
     logs: dict[TopicPartition, LogPlan] = attrs.Factory(dict[TopicPartition, LogPlan])
     closed: dict[str, SyncedSegment] = attrs.Factory(dict[str, SyncedSegment])
     starts: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
+    vanished: set[TopicPartition] = attrs.Factory(set[TopicPartition])
+    """Those without a log that the catalogue or the mark of a clean stop lists."""
     cluster: Cluster = attrs.Factory(Cluster)
     internals: Internals = attrs.Factory(lambda: Internals(Findings()))
     evidence: Evidence = attrs.Factory(Evidence)
@@ -176,6 +178,7 @@ class _Planner:
 
     def make(self) -> Plan:
         self._check_own_files()
+        self._find_vanished()
         present = partitions_in(self.storage)
         for partition in sorted(present, key=lambda each: (each != METADATA, each)):
             self._read(partition)
@@ -239,6 +242,15 @@ class _Planner:
         stake = "no records; but if a log that it listed is gone, too, that loss may not be noticed"
         saved = "the next start adds the logs whose files exist"
         self._report(CATALOGUE_FILE, "damaged derived file", because, stake, saved)
+
+    def _find_vanished(self) -> None:
+        """The next start refuses them as well: it takes the mark as a second catalogue."""
+        closed = [name for name in self.closed if not self._has_log(name)]
+        parsed = map(parse_directory_name, {*vanished_logs(self.storage), *closed})
+        self.vanished = {partition for partition in parsed if partition is not None}
+
+    def _has_log(self, directory: str) -> bool:
+        return any(offset_of(name, LOG_SUFFIX) is not None for name in self.storage.files(directory))
 
     def _read(self, partition: TopicPartition) -> None:
         witness = witness_of(self.storage, partition, self.closed.get(str(partition)))
@@ -320,19 +332,20 @@ class _Planner:
     # --- deciding -----------------------------------------------------------------------------------------
 
     def _check_missing(self) -> None:
-        """Partitions whose directory is gone: transactions ended in them. Others never had a record."""
+        """Partitions whose log is gone: something says that they had one. Others never had a record."""
         topics, decided = self.internals.cluster.named(), decisions_of(self.internals.histories)
-        vanished = vanished_logs(self.storage)
         for partition in sorted(self.cluster.leaders):
+            if self._has_log(str(partition)):
+                continue
             topic = topics.get(partition.topic)
             since = -1 if topic is None else topic.created_ms
             decisions = [each for here in decided.get(partition, {}).values() for each in here]
             markers = sum(each.is_complete and each.decided_ms >= since for each in decisions)
-            closed = self.closed.get(str(partition))
-            end = 0 if closed is None else closed.end_offset
-            if str(partition) in vanished or (partition not in self.logs and markers):
+            witness = witness_of(self.storage, partition, self.closed.get(str(partition)))
+            end = max(markers, witness.bounds.promised)
+            if partition in self.vanished or end:
                 # At least one offset, so that the log says that something is lost.
-                self._miss(partition, max(self.committed.get(partition, 0), markers, end, 1))
+                self._miss(partition, max(self.committed.get(partition, 0), end, 1))
 
     def _miss(self, partition: TopicPartition, end: int) -> None:
         log = SalvagedLog(partition)
@@ -511,19 +524,21 @@ class _Planner:
         """Put topics back into the metadata that it has lost."""
         for topic, partitions in self._lost_topics().items():
             is_needed = topic in INTERNAL_TOPICS and self._has_lost_metadata()
-            if topic in self.adopt or is_needed:
+            plans = [self.logs[key] for key in partitions if key in self.logs]
+            # Without any directory, they may all be waiting under the names that an earlier repair gave them.
+            if (topic in self.adopt and plans) or is_needed:
                 numbers = [key.partition for key in partitions]
                 count = metadata.partition_count(topic, numbers, self._names(topic))
-                plans = [self.logs[key] for key in partitions]
                 compacted = any(plan.is_compacted for plan in plans)
-                epoch = max(plan.last_epoch for plan in plans)
+                epoch = max((plan.last_epoch for plan in plans), default=NO_LEADER_EPOCH)
                 self.adopted += metadata.adopted(self.cluster, topic, count, epoch, is_compacted=compacted)
                 self.plan.adopted.add(topic)
                 self.plan.notes.append(f"topic {topic}: restored in the metadata; partitions: {count}")
 
     def _lost_topics(self) -> dict[str, list[TopicPartition]]:
+        """The partitions, with a log or with one that vanished, that the metadata does not know."""
         found: dict[str, list[TopicPartition]] = {}
-        for key in self.logs:
+        for key in sorted({*self.logs, *self.vanished}):
             if key != METADATA and key not in self.cluster.leaders:
                 found.setdefault(key.topic, []).append(key)
         return found
@@ -540,6 +555,11 @@ class _Planner:
 
     def _put_aside(self, topic: str, partitions: list[TopicPartition]) -> None:
         for key in partitions:
+            if key not in self.logs:
+                because = "its files are gone, and the metadata no longer knows it"
+                stake = f"all records of {key}"
+                self._report(str(key), LossKind.MISSING_PARTITION.value, because, stake, "nothing")
+                continue
             end = self.logs[key].log.end_offset
             self.plan.aside.append(str(key))
             self._report(

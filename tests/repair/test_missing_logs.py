@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.journal.manifest import LOG_START_FILE, read_log_start
+from fencepost.check.directory import check_directory
+from fencepost.check.findings import Severity
+from fencepost.journal.catalogue import CATALOGUE_FILE
+from fencepost.journal.manifest import CLEAN_FILE, LOG_START_FILE, read_log_start
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.messages import DeleteRecords, DeleteRecordsPartition
+from fencepost.protocol.terms import TopicPartition
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import make_plan
+from fencepost.repair.plan import METADATA, make_plan
 from fencepost.repair.salvage import LossKind
-from tests.broker.requests import NOBODY, ORDERS
-from tests.broker.story import Memory, Story
-from tests.broker.test_every_byte import DamagedStory, contents, disk_with
-from tests.repair.test_transactions import log_file
+from tests.broker.requests import NOBODY, ORDERS, OTHERS
+from tests.broker.story import Memory, Story, transaction_log_of
+from tests.broker.test_every_byte import DamagedStory, contents, disk_with, fill
+from tests.repair.judging import repaired
+from tests.repair.sweep import whole, whole_files
+from tests.repair.test_transactions import Dying, log_file
 
 LOG_START = f"{ORDERS}/{LOG_START_FILE}"
 MISSING = LossKind.MISSING_PARTITION.value
@@ -51,6 +57,26 @@ def test_a_damaged_log_start_of_a_missing_log_is_written_again() -> None:
     assert story.produce(NOBODY, "new", name=None).base_offset == 10
 
 
+def test_a_repair_of_a_missing_log_that_is_interrupted_is_started_again() -> None:
+    """Killed at each of its writes: the log start is not lost, whatever was written before."""
+    files = without({**trimmed(), LOG_START: b"{"}, log_file(ORDERS))
+    for number in range(100):
+        disk = Dying()
+        fill(disk, files)
+        disk.writes_left = number
+        try:
+            perform(disk, make_plan(disk))
+        except StorageError:
+            disk.writes_left = 10_000
+            perform(disk, make_plan(disk))
+            assert read_log_start(disk, str(ORDERS)) == 4, number
+            assert check_directory(disk).count(Severity.PROBLEM) == 0, number
+            continue
+        assert number > 5
+        return
+    raise AssertionError("the repair never ends")
+
+
 def test_a_log_that_is_damaged_while_it_is_repaired() -> None:
     """The error does not say that nothing was changed, as it would at a start of the broker."""
     disk = disk_with(without(trimmed(), log_file(ORDERS)))
@@ -58,3 +84,41 @@ def test_a_log_that_is_damaged_while_it_is_repaired() -> None:
     disk.replace(LOG_START, b"{", durable=True)
     with pytest.raises(StorageError, match=r"The start of the log is unknown, so the log is not served$"):
         perform(disk, plan)
+
+
+def test_a_missing_log_ends_where_its_small_files_say() -> None:
+    """Without the mark of a stop, the manifest and the log start say how far it went."""
+    files = without(trimmed(), CLEAN_FILE, log_file(ORDERS))
+    for left, end in ((files, 10), (without(files, f"{ORDERS}/manifest.json"), 4)):
+        disk = disk_with(left)
+        perform(disk, make_plan(disk))
+        assert make_plan(disk).damages == []
+        story = DamagedStory.over(disk)
+        assert story.produce(NOBODY, "new", name=None).base_offset == end
+
+
+@pytest.mark.parametrize("key", [ORDERS, OTHERS, transaction_log_of("pay")])
+def test_the_mark_of_a_stop_knows_a_log_that_the_catalogue_does_not(key: TopicPartition) -> None:
+    result = repaired(disk_with(without(whole_files(), CATALOGUE_FILE, f"{key}/")), whole())
+    assert (str(key), MISSING) in [(damage.file, damage.kind) for damage in result.plan.damages]
+    assert result.complaints == []
+
+
+@pytest.mark.parametrize("key", [ORDERS, OTHERS, transaction_log_of("pay")])
+def test_a_log_that_is_gone_with_the_metadata_is_missed(key: TopicPartition) -> None:
+    """The catalogue still knows it."""
+    result = repaired(disk_with(without(whole_files(), f"{METADATA}/", f"{key}/")), whole())
+    assert (str(key), MISSING) in [(damage.file, damage.kind) for damage in result.plan.damages]
+    assert result.complaints == []
+
+
+def test_a_lost_topic_is_not_adopted_from_the_catalogue_alone() -> None:
+    """Its directories may be waiting under the names that a repair gave them."""
+    disk = disk_with(without(whole_files(), f"{METADATA}/", "orders-"))
+    plan = make_plan(disk, adopt=frozenset({"orders"}))
+    assert plan.adopted.isdisjoint({"orders"})
+    perform(disk, plan)
+    told = [damage.file for damage in plan.damages if damage.kind == MISSING]
+    assert [name for name in told if name.startswith("orders-")] == [str(ORDERS), str(OTHERS)]
+    assert check_directory(disk).count(Severity.PROBLEM) == 0
+    assert list(DamagedStory.over(disk).host.troubles) == []

@@ -1,4 +1,4 @@
-"""A repair after any single damage: nothing wrong is served, and nothing is missing that was not told."""
+"""A repair after any damage, or two: nothing wrong is served, and nothing is missing that was not told."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from fencepost.journal.catalogue import CATALOGUE_FILE
+from fencepost.journal.data_directory import META_FILE
 from fencepost.journal.manifest import CLEAN_FILE, decode_manifest, encode_manifest
 from fencepost.protocol.batches import walk
 from fencepost.repair import plan
@@ -17,7 +18,17 @@ from fencepost.repair.outcomes import Evidence, Settled
 from fencepost.repair.salvage import SalvagedLog
 from tests.broker.test_every_byte import disk_with
 from tests.repair.judging import Repaired, repaired
-from tests.repair.sweep import after_flip, after_loss_of, after_removal, places, sweep, whole, whole_files
+from tests.repair.sweep import (
+    after_flip,
+    after_loss_of,
+    after_removal,
+    damages,
+    places,
+    sweep,
+    sweep_pairs,
+    whole,
+    whole_files,
+)
 
 SAMPLE = 40  # `python -m tests.repair.sweep` flips every byte
 
@@ -66,6 +77,16 @@ def test_removed_directories(*, is_stopped: bool) -> None:
         for complaint in after_loss_of(directory, files).complaints
     ]
     assert wrong == []
+
+
+def test_pairs_of_damages() -> None:
+    """In logs, and in the files that say which logs there were and how far they went. An index says nothing
+    that its log does not.
+    """
+    paths = [path for path in whole_files() if not path.endswith(("index", META_FILE))]
+    number, wrong = sweep_pairs(damages(1, paths))
+    assert wrong == []
+    assert number > 200
 
 
 @pytest.mark.parametrize(
