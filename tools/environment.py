@@ -42,11 +42,14 @@ def create(venv: Path) -> None:
     made = subprocess.run([sys.executable, "-m", "venv", "--clear", venv], capture_output=True, text=True)
     if made.returncode:
         shutil.rmtree(venv, ignore_errors=True)
-        sys.exit(
-            f"{(made.stdout + made.stderr).strip()}\n\n"
-            f"{sys.executable} cannot create a virtual environment. On Debian and Ubuntu, install the\n"
-            "package python3-venv with apt-get. Or use another Python: make PYTHON=/path/to/python3"
+        said = (made.stdout + made.stderr).strip()
+        advice = (
+            "On Debian and Ubuntu, install the\npackage python3-venv with apt-get. Or use another Python: "
+            "make PYTHON=/path/to/python3"
+            if "ensurepip" in said
+            else "Choose another\ndirectory: make VENV=/path/to/directory"
         )
+        sys.exit(f"{said}\n\n{sys.executable} cannot create a virtual environment in {venv}. {advice}")
 
 
 def install(venv: Path, extras: tuple[str, ...]) -> None:

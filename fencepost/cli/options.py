@@ -79,9 +79,9 @@ def reach(bootstrap: str) -> str:
     A client would retry for a minute before it gave up; a person at a terminal should not wait for that.
     """
     addresses = [address.strip() for address in bootstrap.split(",")]
-    if bad := [address for address in addresses if not re.fullmatch(r"[^:].*:\d+", address)]:
+    if bad := [address for address in addresses if not _is_address(address)]:
         raise CommandFailed(
-            f"--bootstrap-server {bad[0] or bootstrap} is not host:port",
+            f"--bootstrap-server {bad[0] or repr(bootstrap)} is not host:port, with a port from 1 to 65535",
             then=f"for example {DEFAULT}, or broker-1:9092,broker-2:9092",
             code=WRONG_USAGE,
         )
@@ -90,6 +90,11 @@ def reach(bootstrap: str) -> str:
         return bootstrap
     reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
     raise CommandFailed(f"cannot connect to {reasons}", then=START_A_BROKER, code=NO_BROKER)
+
+
+def _is_address(text: str) -> bool:
+    found = re.fullmatch(r"[^:].*:(\d{1,5})", text)
+    return found is not None and 0 < int(found[1]) < 1 << 16
 
 
 def _problem_of(address: str) -> str | None:

@@ -69,7 +69,7 @@ class DemoResult:
 
     @property
     def has_stream(self) -> bool:
-        """Whether a stream runs next to the pipeline. It does not depend on what `broken` turns off."""
+        """Whether a stream runs next to the pipeline; it would not show what `broken` turns off."""
         return self.broken is None
 
     @property

@@ -271,7 +271,7 @@ def test_ctrl_c_during_any_append_ends_its_turn(broker: Broker) -> None:
 
 def test_no_signal_handler_runs_between_the_beginning_of_a_turn_and_its_try() -> None:
     """Between the two, no instruction at which the interpreter looks for signals."""
-    steps = {step.offset: step for step in dis.get_instructions(SendPath.put)}
+    steps = {step.offset: step for step in dis.get_instructions(SendPath[Any].put)}
     after = dict(pairwise(steps))
     (at,) = (offset for offset, step in steps.items() if step.opname == "DELETE_ATTR")
     between: list[str] = []
