@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import attrs
 
@@ -48,6 +48,9 @@ from fencepost.protocol.terms import INT32_MAX
 
 # The news of a finished batch, whose memory is free again.
 ROOM: Final = "room"
+
+AddressInfo = tuple[int, int, int, str, Any]
+"""A result of getaddrinfo: family, kind, protocol, canonical name, address."""
 
 
 class RequestResult(NamedTuple):
@@ -177,6 +180,7 @@ class NetworkClient:
     callbacks: deque[ProducerBatch] = attrs.field(factory=deque)
     """Batches that are done, whose callbacks the driver must call when no script is running."""
     _machine_wake: int | None = None
+    _untried: dict[int, tuple[Address, list[AddressInfo]]] = attrs.field(factory=dict)
 
     def open(self, node_id: int) -> Address | None:
         """The address that the driver must connect to now; None if it is no longer known."""
@@ -184,6 +188,16 @@ class NetworkClient:
         if address is not None:
             self.connections[node_id].begin(address[0])
         return address
+
+    def untried(self, node_id: int, address: Address) -> list[AddressInfo]:
+        """What the host name of a node stands for and was not tried yet. The driver resolves the name into an
+        empty list, and removes what it tries. The next connection continues with the rest, because an address
+        may swallow whatever is sent to it; the first answer of the node empties the list (KAFKA-12193).
+        """
+        known = self._untried.get(node_id)
+        if known is None or known[0] != address:
+            known = self._untried[node_id] = (address, [])
+        return known[1]
 
     def perform(self, effects: Iterable[Effect], now: int) -> None:
         """Performs effects of the machine: requests go to outboxes, results to waiting callers."""
@@ -226,6 +240,7 @@ class NetworkClient:
             return "the connection is over"
         try:
             for answer in connection.receive(chunk):
+                self._untried.pop(node_id, None)
                 self._hand_over(answer, now)
         except ProtocolViolation as problem:
             if isinstance(problem, PeerSpeaksTls):

@@ -15,6 +15,7 @@ from fencepost.protocol.messages import ReplyBody
 from fencepost.protocol.terms import INT32_MAX, CoordinatorType
 
 ASK = m.FindCoordinator(kind=CoordinatorType.GROUP, key="g")
+INFO = (2, 1, 6, "", ("127.0.0.1", 1))
 FOUND = m.FindCoordinatorReply(node_id=1, host="h", port=9)
 
 
@@ -151,3 +152,17 @@ def test_a_stranger_is_disconnected_with_a_reason() -> None:
     assert "bytes" in reason
     assert node not in wire.network.connections
     assert wire.network.received(node, reply(0), 1) is not None, "what comes after its end is not heard"
+
+
+def test_what_was_not_tried_is_kept_until_the_node_answers_or_moves() -> None:
+    wire = Wire("a:1")
+    (node,) = wire.network.to_open
+    wire.network.untried(node, ("a", 1)).append(INFO)
+    wire.network.lost(node, 5)
+    assert wire.network.untried(node, ("a", 1)) == [INFO]
+    assert wire.network.untried(node, ("b", 1)) == [], "the node has moved to another host"
+    wire.network.untried(node, ("b", 1)).append(INFO)
+    wire.network.wake(1_000)
+    wire.network.received(node, reply(0), 1_000)
+    assert wire.answers == [FOUND]
+    assert wire.network.untried(node, ("b", 1)) == []

@@ -34,7 +34,7 @@ from anyio.abc import TaskGroup
 from fencepost.client.calls import ANYTHING, Callback, CallScript, Wait
 from fencepost.client.effects import Effect
 from fencepost.client.errors import WrongState
-from fencepost.client.network import ClientConnection
+from fencepost.client.network import AddressInfo, ClientConnection
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import StartHandshake
 from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
@@ -170,13 +170,15 @@ class AsyncDriver(NetworkDriver):
         """Serves one connection until it ends."""
         link: socket.socket | None = None
         try:
-            link = await self._connect(node)
+            link = await self._connect(node, connection)
             if self.network.connections.get(node) is connection:
                 self._links[node] = link
                 self.push()
                 await self._read(node, link)
-        except (OSError, anyio.ClosedResourceError):
-            pass  # the peer closed it, or a request timed out; `lost` below ends its requests
+        except (OSError, UnicodeError, anyio.ClosedResourceError):
+            # The peer closed it, a request timed out, or no host can have this name (UnicodeError). `lost`
+            # below ends its requests.
+            pass
         finally:
             if link is not None:
                 if self._links.get(node) is link:
@@ -196,17 +198,29 @@ class AsyncDriver(NetworkDriver):
             anyio.notify_closing(link)
             link.close()
 
-    async def _connect(self, node: int) -> socket.socket:
+    async def _connect(self, node: int, connection: ClientConnection) -> socket.socket:
+        """A connected socket: tries the addresses of the node one after the other."""
         address = self.network.open(node)
         if address is None:
             raise OSError(f"the address of node {node} is no longer known")
-        found = await anyio.getaddrinfo(*address, type=socket.SOCK_STREAM)
-        link = connecting_socket(found[0])
+        untried = self.network.untried(node, address)
+        if not untried:
+            untried += await anyio.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        while True:
+            try:
+                return await self._connected(untried.pop(0))
+            except OSError:
+                # A connection that timed out meanwhile leaves the other addresses to its successor.
+                if not untried or self.network.connections.get(node) is not connection:
+                    raise
+
+    async def _connected(self, info: AddressInfo) -> socket.socket:
+        link = connecting_socket(info)
         try:
             await anyio.wait_writable(link)
             problem = link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if problem:
-                raise OSError(problem, f"cannot connect to {address}")
+                raise OSError(problem, f"cannot connect to {info[-1]}")
         except BaseException:
             link.close()
             raise

@@ -8,9 +8,9 @@ import socket
 import time
 from collections.abc import Callable, Hashable
 from itertools import islice
-from typing import Any
 
-from fencepost.client.network import ClientConnection, NetworkClient
+from fencepost.client.metadata import Address
+from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import Handshake, Security, SecuritySettings, StartHandshake
 from fencepost.protocol.tls import TlsChannel, client_context
@@ -104,8 +104,14 @@ def handshakes(settings: SecuritySettings) -> StartHandshake | None:
     return start
 
 
-AddressInfo = tuple[int, int, int, str, Any]
-"""A result of getaddrinfo: family, kind, protocol, canonical name, address."""
+def resolved(address: Address) -> list[AddressInfo]:
+    """The addresses of a host name, in the order in which the system prefers them; none if it has none. A
+    resolver that does not answer takes many seconds.
+    """
+    try:
+        return [*socket.getaddrinfo(*address, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError):  # UnicodeError: no host can have this name
+        return []
 
 
 def connecting_socket(info: AddressInfo) -> socket.socket:

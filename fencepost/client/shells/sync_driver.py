@@ -10,8 +10,9 @@ thread at a time waits for the sockets.
 #         calling thread                                   IO thread (producers and group members only)
 #         --------------                                   --------------------------------------------
 #         run(script)                                      wakes every tick while there is work
-#           lock: next(script), perform(effects)           round(0): skipped if another thread does a round
-#           no lock: round(100 ms) until `until()`         sleeps again when nothing is unfinished
+#           lock: next(script), perform(effects)           open(); round(0), if no other thread does a round
+#           no lock: open(), which resolves names          sleeps again when nothing is unfinished
+#           no lock: round(100 ms), until `until()`
 #
 # Between calls a thread must still send batches that have lingered, take acknowledgements and send
 # heartbeats; the IO thread does. It polls every few milliseconds instead of being notified per record, since
@@ -32,10 +33,17 @@ from typing import Final, TypeVar
 from fencepost.client.calls import Callback, CallScript, Wait
 from fencepost.client.effects import Effect
 from fencepost.client.errors import ClientClosed
-from fencepost.client.network import ClientConnection, NetworkClient
+from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import StartHandshake
-from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
+from fencepost.client.shells.sockets import (
+    READ_SIZE,
+    Clock,
+    NetworkDriver,
+    connecting_socket,
+    resolved,
+    write_some,
+)
 
 ResultT = TypeVar("ResultT")
 
@@ -62,32 +70,53 @@ class Sockets:
         self.lock = lock
         self.clock = clock
         self._sockets: dict[int, socket.socket] = {}
-        self._connecting: set[int] = set()
+        self._connecting: dict[int, list[AddressInfo]] = {}  # what is left to try if connect() fails
         self._selector = selectors.DefaultSelector()
         self._pumping = threading.Lock()
         self._buffer = bytearray(READ_SIZE)
 
-    def push(self) -> None:
-        """Connects, and writes what the sockets accept; the lock is held."""
+    def open(self) -> None:
+        """Begins the connections that the network wants. The caller holds no lock: a name server that does
+        not answer stops no other thread.
+        """
         network = self.network
         while network.to_open:
-            self._open(network.to_open.pop(0))
-        for node, connection in list(network.connections.items()):
+            with self.lock:
+                if not network.to_open:  # another thread opens the last one
+                    return
+                node = network.to_open.pop(0)
+                connection = network.connections[node]
+                address = network.open(node)
+                untried = [] if address is None else network.untried(node, address)
+            found: list[AddressInfo] = []
+            try:
+                if address is not None:
+                    found = untried or resolved(address)
+            finally:
+                # Also after Ctrl-C: a connection without a socket would hold its requests until they time out.
+                with self.lock:
+                    if network.connections.get(node) is connection:
+                        untried[:] = found
+                        self._connect(node, untried)
+
+    def _connect(self, node: int, untried: list[AddressInfo]) -> None:
+        """Begins to connect to the next address; the node is lost when there is none."""
+        while untried:
+            try:
+                link = connecting_socket(untried.pop(0))
+            except OSError:
+                continue
+            self._sockets[node] = link
+            self._connecting[node] = untried
+            self._selector.register(link, selectors.EVENT_WRITE, node)
+            return
+        self.network.lost(node, self.clock())
+
+    def push(self) -> None:
+        """Writes what the sockets accept; the lock is held."""
+        for node, connection in list(self.network.connections.items()):
             if connection.outbox and node not in self._connecting and node in self._sockets:
                 self._write(node, connection)
-
-    def _open(self, node: int) -> None:
-        address = self.network.open(node)
-        try:
-            if address is None:
-                raise OSError(f"the address of node {node} is no longer known")
-            info = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
-            self._sockets[node] = link = connecting_socket(info)
-        except OSError:
-            self.network.lost(node, self.clock())
-            return
-        self._connecting.add(node)
-        self._selector.register(link, selectors.EVENT_WRITE, node)
 
     def _write(self, node: int, connection: ClientConnection) -> None:
         link = self._sockets[node]
@@ -127,10 +156,11 @@ class Sockets:
         if link is None or connection is None:
             return
         if node in self._connecting:
+            untried = self._connecting.pop(node)
             if link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                self._lost(node)
+                self._close(node)
+                self._connect(node, untried)
                 return
-            self._connecting.discard(node)
         if events & selectors.EVENT_WRITE:
             self._write(node, connection)
         if events & selectors.EVENT_READ and self._sockets.get(node) is link:
@@ -154,7 +184,7 @@ class Sockets:
 
     def _close(self, node: int) -> None:
         link = self._sockets.pop(node, None)
-        self._connecting.discard(node)
+        self._connecting.pop(node, None)
         if link is not None:
             self._selector.unregister(link)
             link.close()
@@ -207,6 +237,7 @@ class IOThread:
             self._wanted.wait()
             if self._stopped.wait(tick_ms / 1000):
                 return
+            self._sockets.open()
             self._sockets.round(0, wait_for_turn=False)
             tick_ms = min(2 * tick_ms, self.TICK_MAX_MS)
             with self._sockets.lock:
@@ -299,6 +330,7 @@ class Driver(NetworkDriver):
                 if wait.until():
                     return
                 self.check_admitted()
+            self._sockets.open()
             left = wait.deadline - self._clock()
             self._sockets.round(
                 max(0, min(ROUND_MS, left))

@@ -1,0 +1,173 @@
+"""Host names that stand for several addresses, for none, or that take long to resolve."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from fencepost import Admin, AsyncAdmin, Broker, Consumer, RequestTimeout, TopicPartition
+from fencepost.client.network import AddressInfo
+
+PATIENCE_S = 60.0  # longer than anything takes on a busy machine; only a failing test waits so long
+NAME = "several.example"
+HERE = TopicPartition("t", 0)
+SHELLS = ["blocking", "trio", "asyncio"]
+
+
+class Names:
+    """A resolver for one name, whose addresses differ in their ports."""
+
+    def __init__(self) -> None:
+        self.ports: list[int] = []
+        """In the order of preference."""
+        self.later: list[int] | None = None
+        """The ports from the second time on."""
+        self.times = 0
+        self.interruption: KeyboardInterrupt | None = None
+        self.is_asked, self.is_free = threading.Event(), threading.Event()
+        self.is_free.set()
+        self.ran_out = False
+        """Whether it answered although it was not free."""
+        self._resolve = socket.getaddrinfo
+
+    def getaddrinfo(self, host: Any, port: Any, *how: Any, **more: Any) -> list[AddressInfo]:
+        if host not in (NAME, NAME.encode()):
+            return [*self._resolve(host, port, *how, **more)]
+        self.is_asked.set()
+        self.ran_out = not self.is_free.wait(PATIENCE_S)
+        if self.interruption is not None:
+            interruption, self.interruption = self.interruption, None
+            raise interruption
+        self.times += 1
+        ports = self.ports if self.later is None or self.times == 1 else self.later
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", each))
+            for each in ports
+        ]
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    known = Names()
+    monkeypatch.setattr(socket, "getaddrinfo", known.getaddrinfo)
+    return known
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        with Admin(running.address) as admin:
+            admin.create_topic("t")
+        yield running
+
+
+@pytest.fixture
+def refusing() -> Iterator[int]:
+    """A port that nobody else gets, and where nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """A port where the kernel accepts connections, and nobody answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def curt() -> Iterator[int]:
+    """A port where every connection is accepted and closed at once."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    listener.accept()[0].close()
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(PATIENCE_S)
+
+
+def topics(shell: str, address: str, **limits: Any) -> list[str]:
+    """The topics that a client of its own is told."""
+    if shell == "blocking":
+        with Admin(address, **limits) as admin:
+            return [each.topic for each in admin.list_topics()]
+
+    async def ask() -> list[str]:
+        with anyio.fail_after(PATIENCE_S):
+            async with AsyncAdmin(address, **limits) as admin:
+                return [each.topic for each in await admin.list_topics()]
+
+    return anyio.run(ask, backend=shell)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_an_address_that_refuses_does_not_cost_a_request(
+    shell: str, names: Names, broker: Broker, refusing: int
+) -> None:
+    names.ports = [refusing, refusing, broker.port]
+    assert topics(shell, f"{NAME}:9092") == ["t"]
+    assert names.times == 1, "the first request was sent to the third address"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("first", ["silent", "curt"])
+def test_the_next_connection_goes_to_the_next_address(
+    shell: str, first: str, names: Names, broker: Broker, request: pytest.FixtureRequest
+) -> None:
+    names.ports = [request.getfixturevalue(first), broker.port]
+    assert topics(shell, f"{NAME}:9092", request_timeout_ms=500) == ["t"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_name_is_resolved_again_when_no_address_answered(
+    shell: str, names: Names, broker: Broker, refusing: int
+) -> None:
+    names.later, names.ports = [broker.port], [refusing, refusing]
+    assert topics(shell, f"{NAME}:9092") == ["t"]
+    assert names.times == 2
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("address", ["two..dots:9092", f"{'x' * 64}:9092"])
+def test_a_name_that_no_host_can_have_is_a_broker_that_does_not_answer(shell: str, address: str) -> None:
+    with pytest.raises(RequestTimeout, match="no broker answered at"):
+        topics(shell, address, default_api_timeout_ms=200)
+
+
+def test_a_slow_name_server_stops_only_the_call_that_needs_it(names: Names, broker: Broker) -> None:
+    names.ports = [broker.port]
+    names.is_free.clear()
+    with Consumer(f"{NAME}:9092") as consumer:
+        consumer.assign([HERE])
+        waits = threading.Thread(target=consumer.position, args=[HERE])
+        waits.start()
+        assert names.is_asked.wait(PATIENCE_S)
+        consumer.pause(HERE)  # needs the lock of the client
+        assert consumer.poll(0) == []  # needs its sockets
+        names.is_free.set()
+        waits.join(PATIENCE_S)
+        assert not names.ran_out
+        assert consumer.position(HERE) == 0
+
+
+def test_ctrl_c_while_a_name_is_resolved_leaves_a_client_that_works(names: Names, broker: Broker) -> None:
+    names.ports = [broker.port]
+    names.interruption = KeyboardInterrupt()
+    with Admin(f"{NAME}:9092") as admin:
+        with pytest.raises(KeyboardInterrupt):
+            admin.list_topics()
+        assert [each.topic for each in admin.list_topics()] == ["t"]
