@@ -21,6 +21,10 @@ opened since. A partition's directory that was there and is gone is damage, not 
 # Kafka has the same mark (.kafka_cleanshutdown, CleanShutdownFileHandler), for the whole directory. This one
 # names partitions: when one disk write failed, only that partition is recovered from its bytes.
 #
+# A log that is refused was not opened: the mark of the next stop names it as the last one did. If its files
+# are gone, nothing else knows where it ended, and a repair would give out its offsets again. If a part is
+# left, a start after a loss of power could take that for the whole log.
+#
 # A stop must not take long with 10,000 partitions. A log without new writes is not touched. The others are
 # synced by several threads, one sync for each. Everything else is in the mark, a single file: for each
 # log its last segment, with the checksums of its indexes. After a loss of power an unsynced index differs
@@ -149,11 +153,12 @@ class DataDirectory:
                 partition,
                 settings=self._settings,
                 open_files=self._open_files,
-                # From here on its files may change, and the mark that was read no longer covers them.
-                closed=self._clean.pop(name, None),
+                closed=self._clean.get(name),
                 is_known=name in self._catalogue,
                 when_named=partial(self._catalogue.keep, name),
             )
+            # From here on its files may change, and the mark that was read no longer covers them.
+            self._clean.pop(name, None)
             self._catalogue.add(name)
             self._names.add(name)
             self._journals[partition] = journal

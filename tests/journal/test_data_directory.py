@@ -4,6 +4,7 @@ import os
 import string
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,71 @@ def test_a_mark_does_not_bless_what_a_crash_left() -> None:
     data.close()
     damaged_log(storage)
     assert is_found(storage)
+
+
+def test_a_mark_keeps_what_it_says_of_a_log_that_is_refused() -> None:
+    """Also for a start after a loss of power, when the manifest promises less than the mark."""
+    storage = MemoryStorage()
+    data = DataDirectory.open(storage)
+    Writer(data.journal(ORDERS)).plain()
+    data.close()
+    mark = storage.read_file(CLEAN_FILE)
+    (log,) = files_of(storage, "log")
+    storage.open(log).truncate(storage.files(str(ORDERS))[log.rpartition("/")[2]] - 1)
+    for _ in range(3):
+        data = DataDirectory.open(storage)
+        for _ in range(2):
+            with pytest.raises(DamagedLog, match="The record at offset 0 is at stake"):
+                data.journal(ORDERS)
+        data.close()
+        assert storage.read_file(CLEAN_FILE) == mark
+
+
+@pytest.mark.parametrize("forget", [DataDirectory.delete, DataDirectory.set_aside])
+def test_a_mark_forgets_a_refused_log_that_is_deleted_or_set_aside(
+    forget: Callable[[DataDirectory, TopicPartition], object],
+) -> None:
+    storage = MemoryStorage()
+    data = DataDirectory.open(storage)
+    Writer(data.journal(ORDERS)).plain()
+    data.close()
+    storage.remove_directory(str(ORDERS))
+    data = DataDirectory.open(storage)
+    with pytest.raises(DamagedLog, match="its files are gone"):
+        data.journal(ORDERS)
+    forget(data, ORDERS)
+    data.close()
+    data = DataDirectory.open(storage)
+    assert data.journal(ORDERS).log_end_offset == 0
+    data.close()
+
+
+class Busy(MemoryStorage):
+    """It can refuse to list the files of a partition."""
+
+    is_busy = False
+
+    def files(self, directory: str) -> dict[str, int]:
+        if self.is_busy and directory:
+            raise StorageError("too many open files")
+        return super().files(directory)
+
+
+def test_a_log_that_could_not_be_opened_once_is_still_held_to_its_mark() -> None:
+    storage = Busy()
+    data = DataDirectory.open(storage)
+    Writer(data.journal(ORDERS)).plain()
+    data.close()
+    (log,) = files_of(storage, "log")
+    storage.open(log).truncate(storage.files(str(ORDERS))[log.rpartition("/")[2]] - 1)
+    data = DataDirectory.open(storage)
+    storage.is_busy = True
+    with pytest.raises(StorageError, match="too many open files"):
+        data.journal(ORDERS)
+    storage.is_busy = False
+    with pytest.raises(DamagedLog, match="The record at offset 0 is at stake"):
+        data.journal(ORDERS)
+    data.abandon()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"format": 2}', b'{"format": 2, "orders-0": 3}'])

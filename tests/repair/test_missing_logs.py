@@ -97,6 +97,18 @@ def test_a_missing_log_ends_where_its_small_files_say() -> None:
         assert story.produce(NOBODY, "new", name=None).base_offset == end
 
 
+@pytest.mark.parametrize("starts", [1, 2])
+def test_a_missing_log_ends_where_it_ended_before_later_starts(starts: int) -> None:
+    """The mark of a stop is the last file that knows its end, and each start removes it."""
+    disk = disk_with(without(trimmed(), f"{ORDERS}/"))
+    for _ in range(starts):
+        DamagedStory.over(disk).host.stop()
+    perform(disk, make_plan(disk))
+    assert make_plan(disk).damages == []
+    story = DamagedStory.over(disk)
+    assert story.produce(NOBODY, "new", name=None).base_offset == 10
+
+
 @pytest.mark.parametrize("key", [ORDERS, OTHERS, transaction_log_of("pay")])
 def test_the_mark_of_a_stop_knows_a_log_that_the_catalogue_does_not(key: TopicPartition) -> None:
     result = repaired(disk_with(without(whole_files(), CATALOGUE_FILE, f"{key}/")), whole())
