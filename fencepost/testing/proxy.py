@@ -148,7 +148,9 @@ class Proxy:
         return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def start(self) -> Proxy:
-        """Accept connections, and let the broker advertise this address."""
+        """Accept connections, and let the broker advertise this address. Raises what a restart of the broker
+        raises; the proxy is closed then.
+        """
         if self._thread is not None:
             raise ProxyNotRunning("this proxy was started before; make a new one")
         self._listener = socket.create_server(("127.0.0.1", self._wanted_port))
@@ -160,8 +162,13 @@ class Proxy:
         if self._broker is not None:
             self._advertised_before = self._broker.advertised_listener
             self._broker.advertised_listener = self.address
-            if self._broker.is_running:
-                self._broker.restart()
+            try:
+                if self._broker.is_running:
+                    self._broker.restart()
+            # Also for KeyboardInterrupt: a `with` block that was not entered does not close.
+            except BaseException:
+                self.close()
+                raise
         return self
 
     def close(self) -> None:

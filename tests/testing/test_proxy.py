@@ -14,6 +14,7 @@ import confluent_kafka
 import pytest
 
 from fencepost import Broker, BrokerProcess, FaultNeverStruck, Producer, Proxy
+from fencepost.protocol.errors import FencepostError
 from fencepost.testing.proxy import ProxyNotRunning, accepted
 from tests.broker.test_lifecycle import EVENTS, committed, make_topic
 
@@ -57,6 +58,26 @@ def test_it_comes_before_a_broker_process_too(tmp_path: Path) -> None:
         passed = proxy.passed["to_broker"]
         send_with_kafka(process.address, HALF_KILOBYTE)  # the broker sends it to the proxy
         assert proxy.passed["to_broker"] > passed + len(HALF_KILOBYTE)
+
+
+@pytest.mark.parametrize("kind", [Broker, BrokerProcess])
+def test_a_start_that_fails_leaves_nothing_behind(
+    tmp_path: Path, kind: type[Broker] | type[BrokerProcess]
+) -> None:
+    """Neither the thread nor the port of the proxy, nor its address in what the broker tells clients."""
+    with kind(tmp_path, advertised_listener="localhost:9") as broker:
+        meta = tmp_path / "meta.json"
+        whole = meta.read_bytes()
+        meta.write_bytes(b"{")  # so the restart fails
+        proxy = Proxy(broker)
+        with pytest.raises(FencepostError, match=r"meta\.json"):
+            proxy.start()
+        assert [each.name for each in threading.enumerate() if each.name == "fencepost proxy"] == []
+        with pytest.raises(ProxyNotRunning):
+            _ = proxy.address
+        assert broker.advertised_listener == "localhost:9"
+        meta.write_bytes(whole)
+        broker.start()
 
 
 def test_a_cut_resets_every_connection_and_clients_come_back(broker: Broker) -> None:
