@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -24,9 +25,11 @@ from fencepost.client.network import ClientConnection
 from fencepost.client.send_future import RecordMetadata
 from fencepost.client.serializers import json_deserializer, json_serializer
 from fencepost.client.shells.aio import AsyncAdmin, AsyncConsumer, AsyncProducer, AsyncSendFuture
+from fencepost.client.shells.sockets import monotonic_ms
 from fencepost.client.shells.sync import Consumer
 from fencepost.protocol import messages as m
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import TopicPartition, TransactionState
+from fencepost.testing.proxy import Proxy as TcpProxy
 from tests.client.proxy import Fault, Proxy
 
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
@@ -380,5 +383,141 @@ def test_a_client_may_be_closed_before_its_block_ends(tell: Callable[[Story], No
         async with AsyncConsumer(address) as consumer:
             await consumer.close()
         assert await read(address) == [b"a"]
+
+    tell(story)
+
+
+# --- the end of a client, and of its tasks ------------------------------------------------------------------
+
+
+async def begin_and_stay(address: str, begun: anyio.Event) -> None:
+    async with AsyncProducer(address, transactional_id="pay") as producer:
+        await producer.init_transactions()
+        producer.begin_transaction()
+        await (await producer.send("t", b"no"))
+        begun.set()
+        await anyio.sleep_forever()
+
+
+async def block_and_stay(address: str, begun: anyio.Event) -> None:
+    async with AsyncProducer(address, transactional_id="pay") as producer:
+        await producer.init_transactions()
+        async with producer.transaction():
+            await (await producer.send("t", b"no"))
+            begun.set()
+            await anyio.sleep_forever()
+
+
+async def join_and_stay(address: str, begun: anyio.Event) -> None:
+    async with AsyncConsumer(address, group_id="g") as consumer:
+        consumer.subscribe(["t"])
+        while not consumer.assignment():
+            await consumer.poll(100)
+        begun.set()
+        await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("program", [begin_and_stay, block_and_stay, join_and_stay])
+def test_a_client_that_is_cancelled_with_its_program_still_says_goodbye(
+    tell: Callable[[Story], None], program: Callable[[str, anyio.Event], Coroutine[Any, Any, None]]
+) -> None:
+    async def story(address: str) -> None:
+        begun = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(program, address, begun)
+            await begun.wait()
+            tasks.cancel_scope.cancel()
+        async with AsyncAdmin(address) as admin:
+            if program is join_and_stay:
+                assert not (await admin.describe_consumer_group("g")).members, "it left the group"
+            else:
+                assert (await admin.describe_transaction("pay")).state is TransactionState.COMPLETE_ABORT
+
+    tell(story)
+
+
+def test_an_error_in_a_task_of_the_client_ends_the_program_and_is_shown(
+    tell: Callable[[Story], None],
+) -> None:
+    """The clock is the test's, and fails once in a task of the client."""
+
+    async def story(address: str) -> None:
+        program = anyio.get_current_task().id
+        fails = False
+
+        def clock() -> int:
+            nonlocal fails
+            if fails and anyio.get_current_task().id != program:
+                fails = False
+                raise ZeroDivisionError
+            return monotonic_ms()
+
+        async def send_and_stay() -> None:
+            nonlocal fails
+            async with AsyncProducer(address, transactional_id="pay", clock=clock) as producer:
+                await producer.init_transactions()
+                producer.begin_transaction()
+                await (await producer.send("t", b"x"))
+                fails = True
+                await producer.send("t", b"y")  # its answer arrives in another task
+                await anyio.sleep_forever()
+
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await send_and_stay()
+        assert caught.group_contains(ZeroDivisionError)
+
+    tell(story)
+
+
+ROUNDS = 12  # trio runs the tasks of one moment in a random order: some rounds have the one that matters
+
+
+def test_a_connection_may_end_before_the_task_that_opens_it_has_its_turn(
+    tell: Callable[[Story], None],
+) -> None:
+    """The clock is the test's: each request has timed out when the next task looks."""
+    now = [0]
+
+    def clock() -> int:
+        now[0] += 1_000
+        return now[0]
+
+    async def story(_address: str) -> None:
+        for _ in range(ROUNDS):
+            settings: dict[str, Any] = {"request_timeout_ms": 1, "default_api_timeout_ms": 10_000}
+            async with AsyncAdmin("127.0.0.1:9", clock=clock, **settings) as admin:
+                with pytest.raises(RequestTimeout):
+                    await admin.list_topics()
+
+    tell(story)
+
+
+def test_a_connection_may_end_before_the_task_that_writes_to_it_has_its_turn(
+    tell: Callable[[Story], None], broker: Broker
+) -> None:
+    """The clock is the test's: the program computes for longer than the timeout of a request."""
+    computed_ms = 0
+
+    def clock() -> int:
+        return monotonic_ms() + computed_ms
+
+    async def story(address: str) -> None:
+        nonlocal computed_ms
+        async with AsyncAdmin(address) as admin:
+            await admin.create_topic("large", 4, configs={"max.message.bytes": "8000000"})
+        settings: dict[str, Any] = {"request_timeout_ms": 60_000, "linger_ms": 0, "batch_size": 7_000_000}
+        with TcpProxy(broker) as proxy:
+            for _ in range(ROUNDS):
+                async with AsyncProducer(proxy.address, clock=clock, **settings) as producer:
+                    await (await producer.send("large", b"0", partition=0))
+                    with proxy.stall():
+                        sent = [producer.send_nowait("large", b"x", partition=0)]
+                        computed_ms += 61_000
+                        sent += [
+                            producer.send_nowait("large", bytes(6_000_000), partition=i) for i in (1, 2, 3)
+                        ]
+                        await anyio.lowlevel.checkpoint()
+                    for outcome in sent:
+                        await outcome
 
     tell(story)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import socket
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from inspect import GEN_CLOSED, getgeneratorstate, isawaitable
 from math import inf
 from typing import TypeVar
@@ -63,6 +63,8 @@ class AsyncDriver(NetworkDriver):
         self._view = memoryview(self._buffer)
         self._alarm = anyio.Event()
         self._draining: set[ClientConnection] = set()
+        self._scopes: set[anyio.CancelScope] = set()  # of the tasks
+        self._has_failed = False  # a task ended with an error, so nobody wakes those who wait
 
     @property
     def cancelled(self) -> tuple[type[BaseException], ...]:
@@ -74,12 +76,36 @@ class AsyncDriver(NetworkDriver):
         """Opens the task group; `stop` must follow in the same task."""
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
-        self._tasks.start_soon(self._keep_time)
+        self._start(self._keep_time)
+
+    def _start(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        if self._tasks is not None:
+            self._tasks.start_soon(self._run_task, task, *args)
+
+    async def _run_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Runs a task of the client until `stop`, also when the program is cancelled: its last calls need it.
+        An error of the task ends the client.
+        """
+        if self._tasks is None:
+            return  # stopped before this task had its first turn
+        with anyio.CancelScope(shield=True) as scope:
+            self._scopes.add(scope)
+            try:
+                await task(*args)
+            except Exception:
+                self._has_failed = True
+                for key in list(self._waiters):
+                    self._wake(key)
+                raise
+            finally:
+                self._scopes.discard(scope)
 
     async def stop(self) -> None:
         """Cancels all tasks, which close their sockets."""
         tasks, self._tasks = self._tasks, None
         if tasks is not None:
+            for scope in self._scopes:
+                scope.cancel()
             tasks.cancel_scope.cancel()
             await tasks.__aexit__(None, None, None)
         assert not self._links, "each task closes its own socket"
@@ -87,7 +113,7 @@ class AsyncDriver(NetworkDriver):
     async def end(self, script: CallScript[None]) -> None:
         """Runs the last script of the client, unless it is not running, and stops."""
         try:
-            if self._tasks is not None:
+            if self._tasks is not None and not self._has_failed:
                 await self.run(script)
         finally:
             await self.stop()
@@ -127,7 +153,7 @@ class AsyncDriver(NetworkDriver):
             if wait.deadline <= self._clock():
                 # A program that only asks what is there, again and again, lets the other tasks run too.
                 await anyio.lowlevel.checkpoint()
-            while not wait.until() and wait.deadline > self._clock():
+            while not wait.until() and wait.deadline > self._clock() and not self._has_failed:
                 self.check_admitted()
                 event = anyio.Event()
                 self._waiters[wait.news].append(event)
@@ -149,7 +175,7 @@ class AsyncDriver(NetworkDriver):
         network = self.network
         while network.to_open and self._tasks is not None:
             node = network.to_open.pop(0)
-            self._tasks.start_soon(self._serve, node, network.connections[node])
+            self._start(self._serve, node, network.connections[node])
         for node, connection in list(network.connections.items()):
             if connection.outbox and node in self._links and connection not in self._draining:
                 self._write(node, connection)
@@ -168,6 +194,8 @@ class AsyncDriver(NetworkDriver):
 
     async def _serve(self, node: int, connection: ClientConnection) -> None:
         """Serves one connection until it ends."""
+        if self.network.connections.get(node) is not connection:
+            return  # it ended before this task had its first turn
         link: socket.socket | None = None
         try:
             link = await self._connect(node, connection)
@@ -249,17 +277,17 @@ class AsyncDriver(NetworkDriver):
         return True
 
     def _write(self, node: int, connection: ClientConnection) -> None:
+        link = self._links[node]
         try:
-            is_empty = write_some(self._links[node], connection)
+            is_empty = write_some(link, connection)
         except OSError:
             return  # the reading task gets the same error and reports it
         if not is_empty and self._tasks is not None:
             self._draining.add(connection)
-            self._tasks.start_soon(self._drain, node, connection)
+            self._start(self._drain, node, link, connection)
 
-    async def _drain(self, node: int, connection: ClientConnection) -> None:
+    async def _drain(self, node: int, link: socket.socket, connection: ClientConnection) -> None:
         """The slow path of writing: waits until the socket accepts more."""
-        link = self._links[node]
         try:
             while connection.outbox and self._links.get(node) is link:
                 await anyio.wait_writable(link)

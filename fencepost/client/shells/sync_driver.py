@@ -93,7 +93,7 @@ class Sockets:
                 if address is not None:
                     found = untried or resolved(address)
             finally:
-                # Also after Ctrl-C: a connection without a socket would hold its requests until they time out.
+                # Also after Ctrl-C: without a socket, a connection would hold its requests until a timeout.
                 with self.lock:
                     if network.connections.get(node) is connection:
                         untried[:] = found
