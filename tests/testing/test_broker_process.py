@@ -154,7 +154,7 @@ def test_what_goes_wrong_is_told_in_its_own_words(tmp_path: Path) -> None:
     ):
         BrokerProcess(tmp_path, override={"num.partition": 3}).start()
     with BrokerProcess(tmp_path):
-        with pytest.raises(BrokerFailed, match="in use by another broker"):
+        with pytest.raises(BrokerFailed, match="in use by a broker"):
             BrokerProcess(tmp_path).start()
 
 
