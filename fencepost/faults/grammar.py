@@ -58,8 +58,6 @@ class BadPhrase(ValueError):
         self.possible = tuple(possible)
         if 0 < len(self.possible) <= SHOWN_MAX:
             self.add_note(f"(possible: {'; '.join(self.possible)})")
-        elif self.possible:
-            self.add_note("(`fencepost help faults` lists what is possible)")
 
 
 @attrs.frozen
