@@ -43,7 +43,7 @@ from fencepost.broker.wire_protocols import ServedProtocol, Undecided
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.frames import Announced, FrameReader, ReplyFrame
 from fencepost.protocol.messages import Fetch, Produce, Request
-from fencepost.protocol.wire_protocol import SessionRoom, TopicIds, WireProtocol
+from fencepost.protocol.wire_protocol import FetchEncoding, SessionRoom, TopicIds, WireProtocol
 
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
 COSTLY_BYTES: Final = 1 << 20  # of room: records of 900 KB, or a header of 40 KB to decode
@@ -465,6 +465,11 @@ class ConnectionTable:
         """Whether this connection is open, so that an answer can be sent."""
         connection = self.opened.get(number)
         return connection is not None and not connection.is_closed
+
+    def fetch_encoding(self, number: int) -> FetchEncoding | None:
+        """How the records of a Fetch of this connection are encoded; None: as they are stored."""
+        connection = self.opened.get(number)
+        return None if connection is None else connection.protocol.fetch_encoding()
 
     def sweep(self, now: int) -> int:
         """Close connections that are idle, late, or hold what others wait for; when to look again (ms)."""

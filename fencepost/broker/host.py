@@ -104,6 +104,7 @@ from fencepost.protocol.terms import (
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
+from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX, FetchEncoding
 
 
 class SyncPolicy(Enum):
@@ -221,6 +222,10 @@ def always_open(connection: int) -> bool:
     return True
 
 
+def as_stored(connection: int) -> None:
+    """The readers of tests and simulations, and other nodes, read what is stored."""
+
+
 @attrs.define(eq=False)
 class Host:
     """One node over one data directory, which the nodes of a simulated cluster share. The shell sends
@@ -247,6 +252,9 @@ class Host:
     answers_pool: MemoryPool | None = None  # a server's; simulations have memory enough
     read_bytes: int = 0  # taken from it, for records in `answers`
     is_open: Callable[[int], bool] = always_open
+    encoding_for: Callable[[int], FetchEncoding | None] = as_stored  # a connection
+    encoding_work: int = 0  # that was done for Fetches in this round of the server
+    put_off: deque[Received] = attrs.Factory(deque[Received])  # Fetches for the next rounds
     wakes_at_ms: int | None = None
     upkeep: Upkeep = attrs.field(init=False)
 
@@ -336,6 +344,15 @@ class Host:
             self.wakes_at_ms = None
             self.inbox.append(Tick())
 
+    def offers_put_off(self) -> bool:
+        """Offer the next Fetch that was put off, if this round has time for it. False if none is offered."""
+        while self.put_off and self.encoding_work < ENCODING_WORK_MAX:
+            again = self.put_off.popleft()
+            if self.is_open(again.to.connection):
+                self.offer(again)
+                return True
+        return False
+
     def _take(self, arrived: Input, now: int) -> None:
         """Let the node take an input; appends are performed before effects."""
         if type(arrived) is Received and arrived.to.connection != NODE:
@@ -412,18 +429,27 @@ class Host:
             self.to_do.append(Assign(partition=key, leader_id=self.node_id, leader_epoch=epoch))
 
     def _reply_fetched(self, act: ReplyFetched, now: int) -> None:
-        """Read the records for a Fetch. If there is no room for them, it waits, and is then planned again."""
+        """Read the records for a Fetch. If there is no room for them, or others have used up this round, it
+        waits, and is then planned again.
+        """
         if act.to.connection != NODE and not self.is_open(act.to.connection):
             return  # its connection is gone
+        # The ACLs reduced this request when it arrived, and all versions of Fetch mean the same.
+        again = Received(act.request, to=act.to)
+        encoding = self.encoding_for(act.to.connection)
+        if encoding is not None and self.encoding_work >= ENCODING_WORK_MAX:
+            self.put_off.append(again)
+            return
         pool = self.answers_pool
         size_max = act.max_bytes if pool is None else min(act.max_bytes, fetch_share(pool))
-        body = fetch.complete_fetch(act, self._journal, self.disk_failed, max_bytes=size_max)
+        body = fetch.complete_fetch(
+            act, self._journal, self.disk_failed, max_bytes=size_max, encoding=encoding
+        )
+        self.encoding_work += 0 if encoding is None else encoding.work
         if pool is not None:
             # A first batch may exceed the limits (KIP-74), so the size is known only now.
             size = sum(len(part.records) for part in body.partitions)
             if size > FETCH_OWN_BYTES and size > pool.free:
-                # The ACLs reduced this request when it arrived, and all versions of Fetch mean the same.
-                again = Received(act.request, to=act.to)
                 pool.wait(size, act.to.connection, partial(self.offer, again))
                 return
             pool.take(size)

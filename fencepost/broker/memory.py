@@ -19,6 +19,8 @@ room for its first few KiB, so small requests are served however full the pools 
 #   it is the one for which others wait least.
 # * A Fetch gets at most a quarter of the room that is free: one reader cannot take it all, and many readers
 #   get less each, instead of having to wait. If the first batch is larger than what is free, the Fetch waits.
+# * What Kafka's clients cannot read as it is stored is encoded first, one batch after the other
+#   (kafka_bridge/records.py): only then does it take room, and until then it is the answer in progress.
 # * Any other answer is sent without asking, because its request was already decided. If the answers are then
 #   larger than their pool, the connection with the largest is closed (`ConnectionTable.shrink`).
 # * While one waits, a connection that holds room and makes no progress for a second is closed
@@ -163,7 +165,8 @@ HEADER_WEIGHT_MAX: Final = 70
 CONNECTION_BYTES: Final = 12 * KIBIBYTE  # the task and the objects of a connection that is idle
 # What TLS adds: 18 KiB were measured while it is idle; the rest is for records in both directions.
 TLS_BYTES: Final = 64 * KIBIBYTE
-PROGRAM_BYTES: Final = 64 * MEBIBYTE  # the interpreter, the modules, an empty cluster, and fetch sessions
+# The interpreter, the modules, an empty cluster, fetch sessions, and batches that were encoded lately.
+PROGRAM_BYTES: Final = 64 * MEBIBYTE
 SESSION_PARTITIONS_MAX: Final = 50_000  # of the fetch sessions of all connections: 16 MiB
 
 

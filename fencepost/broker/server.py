@@ -12,7 +12,7 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 #     accept                  a connection           starts its `_serve`, or refuses it
 #     _serve                  readable bytes         requests -> host.offer, turn(), one after the other
 #     Connection._send_rest   a writable socket      sends what the kernel did not take at once
-#     keep_time               the next deadline      host.tick, manifests, turn()
+#     keep_time               the next deadline      host.tick, manifests, Fetches that were put off, turn()
 #     keep_room               idle or pressed        closes connections that hold what others need
 #
 # More tasks run beside these: two wait for the disk (disk_tasks.py), one for the deadlines of faults
@@ -26,7 +26,8 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 # to the others when its part of a round is over: 10 ms, divided among all that have requests. A turn is at
 # least one request. Many clients with costly requests would keep the others waiting for all of them. So a
 # request that is large, or whose predecessor was slow, waits in a line of its own (`_costly`), and a round
-# has at most one of them. memory.py says how much all connections may hold, and who waits for whom.
+# has at most one of them. Fetches of Kafka's clients for which batches must be encoded share a tenth of a
+# second of a round. memory.py says how much all connections may hold, and who waits for whom.
 #
 # `Server.kill` may be called in the middle of a turn, between any two actions of the host; nothing is written
 # or sent after it.
@@ -117,6 +118,7 @@ class Server:
             protocol=settings.protocol,
         )
         host.answers_pool, host.is_open = self.connections.answers, self.connections.is_open
+        host.encoding_for = self.connections.fetch_encoding
         self.observer = observer_of(settings)
         host.watch = self.monitor.stepped
         if self.observer is not None:
@@ -426,17 +428,24 @@ class Server:
     # --- time
 
     async def keep_time(self) -> None:
-        """Tick when the node asked for it, and write the manifests for readers without a broker."""
+        """Tick when the node asked for it, write the manifests for readers without a broker, and begin rounds
+        of encoding: a Fetch that finds no time left in one wakes this task.
+        """
         while True:
             now = self.fault_site.now()
             if self._manifest_due_ms is not None and self._manifest_due_ms <= now:
                 self._manifest_due_ms = now if self.host.write_manifests() else None
+            self.host.encoding_work = 0
+            while self.host.offers_put_off():
+                self.turn()
             self.turn()
             self._alarm_at_ms = self._next_alarm_ms(now)
             with trio.move_on_after(max(0, self._alarm_at_ms - self.fault_site.now()) / 1000):
                 await self._alarm.park()
 
     def _next_alarm_ms(self, now: int) -> int:
+        if self.host.put_off and not self.fault_site.is_held:
+            return now  # when the other tasks have had their turn
         due = [at for at in (self._manifest_due_ms, self.host.wakes_at_ms) if at is not None]
         return min(due, default=now + IDLE_WAKE_MS)
 

@@ -68,6 +68,9 @@ class Undecided:
     def ask(self, frame: memoryview) -> Asked:
         raise AssertionError("no frame is read before the protocol is known")
 
+    def fetch_encoding(self) -> None:
+        return None
+
     def close(self) -> None:
         """Nothing is shared."""
 

@@ -30,6 +30,7 @@ import attrs
 from fencepost.kafka_bridge.apis import SERVED
 from fencepost.kafka_bridge.exchange import Answer, Context, Exchange
 from fencepost.kafka_bridge.fetch_session import FetchSession
+from fencepost.kafka_bridge.records import KafkaEncoding
 from fencepost.kafka_bridge.wire import (
     API_VERSIONS_KEY,
     RequestHeader,
@@ -118,6 +119,9 @@ class KafkaProtocol:
         self._next += 1
         request = SaslAuthenticate(auth_bytes=token)
         return Asked((RequestFrame(request, correlation_id=number, version=NEWEST_VERSION, client_id=""),))
+
+    def fetch_encoding(self) -> KafkaEncoding:
+        return KafkaEncoding()
 
     def close(self) -> None:
         self._context.fetch_session.end()

@@ -1,6 +1,7 @@
 """Produce, Fetch, ListOffsets and DeleteRecords of Kafka's clients.
 
-Rule: records pass as bytes. Only a reader that cannot read columns makes the broker encode a batch again.
+Rule: records pass as bytes. Those of a Fetch were made readable for Kafka's clients when they were read
+(records.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fencepost.kafka_bridge.exchange import (
     refusing,
 )
 from fencepost.kafka_bridge.fetch_session import FIRST_FETCH_BY_ID, NO_SESSION
-from fencepost.kafka_bridge.records import for_kafka, uses_zstd
+from fencepost.kafka_bridge.records import uses_zstd
 from fencepost.kafka_bridge.topic_ids import ById, Replaced
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
@@ -183,7 +184,7 @@ def _fetched_part(part: m.FetchedPartition, version: int) -> Values:
         "aborted_transactions": None
         if part.aborted is None
         else [{"producer_id": each.producer_id, "first_offset": each.first_offset} for each in part.aborted],
-        "records": bytes(for_kafka(records)),
+        "records": records,
     }
 
 

@@ -1,76 +1,129 @@
 """Record batches for Kafka's clients, which read Kafka's own encoding (magic 2) alone.
 
-Rule: a batch that Kafka's clients can read leaves as it is stored. A batch of columns is encoded again, with
-the same offsets, timestamps, headers and producer fields.
+Rule: a batch that Kafka's clients can read leaves as it is stored. A batch of columns is encoded again, and
+the limits of a Fetch count the bytes that it then takes.
 """
+
+# Theory of operation
+#
+# Encoded again, columns take more bytes than in the log: a little more if they are stored as they are, and
+# up to thousands of times more if they were compressed. So one batch after the other is encoded, and the
+# first that does not fit ends the response. Its reader asks again from there. As in Kafka, the first batch of
+# a response may exceed the limits (KIP-74); of a large one, a part is the batch (column_batches.py).
+#
+# Encoding takes a microsecond a record, or two, and the broker does nothing else meanwhile. So this work is
+# counted in records, and bounded twice: here for a Fetch, and in host.py for all Fetches of a round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
-from itertools import repeat
+from threading import Lock
 from typing import Final
 
-from fencepost.protocol.batches import (
-    COMPRESSION_MASK,
-    MAGIC_AT,
-    MAGIC_COLUMNS,
-    BatchHeader,
-    Buffer,
-    build_batch,
-    read_header,
-    walk,
-)
-from fencepost.protocol.compression import Compression
-from fencepost.protocol.kafka_records import KafkaRecord, encode_kafka_records
-from fencepost.protocol.records import read_columns
+import attrs
 
-BATCHES_KEPT: Final = 64  # encoded lately: several readers follow the end of a log
+from fencepost.kafka_bridge.column_batches import SMALL_COUNT_MAX, SMALL_SIZE_MAX, encode_part, encode_whole
+from fencepost.protocol.batches import HEADER_SIZE, MAGIC_COLUMNS, BatchHeader, Buffer, check, walk
+from fencepost.protocol.compression import Compression, DecompressedTooLarge
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX
+
+BYTES_PER_WORK: Final = 512  # bytes that take as long as a record
+RECENT_BYTES_MAX: Final = 8 << 20  # memory.py counts them with the program
 
 
-def for_kafka(records: Buffer) -> Buffer:
-    """The same batches, in the encoding that Kafka's clients read."""
-    view = memoryview(records)
-    batches = list(walk(view))
-    if all(view[at + MAGIC_AT] != MAGIC_COLUMNS for at, _ in batches):
-        return records
-    return b"".join(
-        _encoded_again(bytes(batch)) if header.magic == MAGIC_COLUMNS else batch
-        for at, header in batches
-        for batch in (view[at : at + header.size],)
-    )
+@attrs.define(eq=False)
+class RecentBatches:
+    """Small batches that were encoded lately, as they are stored and as they leave: several readers follow
+    the end of a log. All brokers of a process share them, each of them in a thread of its own.
+    """
+
+    limit: int
+    held: int = 0  # bytes
+    _encoded: dict[bytes, Buffer] = attrs.Factory(dict[bytes, Buffer])  # the one that was used last is last
+    _lock: Lock = attrs.Factory(Lock)
+
+    def get(self, batch: bytes) -> Buffer | None:
+        """How a batch leaves, if that is still known."""
+        with self._lock:
+            found = self._encoded.pop(batch, None)
+            if found is not None:
+                self._encoded[batch] = found
+            return found
+
+    def put(self, batch: bytes, encoded: Buffer) -> None:
+        """Keep a batch, and forget those that were not used for the longest time."""
+        with self._lock:
+            if batch not in self._encoded:
+                self.held += len(batch) + len(encoded)
+            self._encoded[batch] = encoded
+            while self.held > self.limit:
+                oldest = next(iter(self._encoded))
+                self.held -= len(oldest) + len(self._encoded.pop(oldest))
+
+
+_recent: Final = RecentBatches(RECENT_BYTES_MAX)
+
+
+@attrs.define(eq=False)
+class KafkaEncoding:
+    """The encoding of one Fetch, for one partition after the other."""
+
+    work: int = 0
+
+    def encode(self, stored: bytes, *, offset: int, max_bytes: int, is_first: bool) -> Buffer:
+        """The batches that were read from `offset` on, as far as they fit. ProtocolViolation if nothing
+        precedes a batch that is damaged.
+        """
+        view, kept, left, is_as_stored = memoryview(stored), list[Buffer](), max_bytes, True
+        try:
+            for at, header in walk(view):
+                batch: Buffer = view[at : at + header.size]
+                if header.magic == MAGIC_COLUMNS:
+                    is_as_stored, must = False, is_first and not kept
+                    encoded = self._encoded(batch, header, SMALL_SIZE_MAX if must else left)
+                    if must and encoded is None:
+                        # Nothing may follow a part: its reader continues in the middle of the stored batch.
+                        return self._part(batch, header, offset=offset, size=max(left, SMALL_SIZE_MAX))
+                    if encoded is None or (len(encoded) > left and not must):
+                        break
+                    batch = encoded
+                elif not is_as_stored and header.size > left:
+                    break
+                kept.append(batch)
+                left -= len(batch)
+        except ProtocolViolation:
+            if not kept:
+                raise
+            is_as_stored = False
+        return stored if is_as_stored else b"".join(kept)
+
+    def _encoded(self, stored: Buffer, header: BatchHeader, size_max: int) -> Buffer | None:
+        """A small batch of columns as Kafka's; None if it is large, or surely takes more than `size_max`."""
+        is_large = header.size > HEADER_SIZE + SMALL_SIZE_MAX or header.record_count > SMALL_COUNT_MAX
+        if is_large or size_max <= 0 or self.work >= ENCODING_WORK_MAX:
+            return None
+        batch = bytes(stored)
+        encoded = _recent.get(batch)
+        if encoded is not None:
+            return encoded
+        check(batch, 0, header)  # what is encoded gets a checksum of its own, which would hide the damage
+        limit = min(size_max, SMALL_SIZE_MAX)
+        try:
+            encoded = encode_whole(batch, header, limit=limit)
+        except DecompressedTooLarge:
+            self.work += limit // BYTES_PER_WORK
+            return None
+        self.work += header.record_count + len(encoded) // BYTES_PER_WORK
+        _recent.put(batch, encoded)
+        return encoded
+
+    def _part(self, batch: Buffer, header: BatchHeader, *, offset: int, size: int) -> Buffer:
+        """A large batch, from this offset on."""
+        check(batch, 0, header)
+        self.work += ENCODING_WORK_MAX
+        return encode_part(batch, header, offset=offset, size=size)
 
 
 def uses_zstd(records: Buffer) -> bool:
     """Whether a batch is compressed with zstd, which clients of old versions cannot read (KIP-110)."""
     return any(header.compression == Compression.ZSTD for _, header in walk(records))
-
-
-@lru_cache(BATCHES_KEPT)
-def _encoded_again(batch: bytes) -> bytearray:
-    header = read_header(batch)
-    return build_batch(
-        encode_kafka_records(_records(batch, header)),
-        # Not compressed: the broker would spend its time on it, and what it stores stays as it is.
-        attributes=header.attributes & ~COMPRESSION_MASK,
-        record_count=header.record_count,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        base_offset=header.base_offset,
-        leader_epoch=header.leader_epoch,
-    )
-
-
-def _records(batch: bytes, header: BatchHeader) -> Iterator[KafkaRecord]:
-    columns = read_columns(batch, header)
-    count = header.record_count
-    deltas = range(count) if columns.offset_deltas is None else columns.offset_deltas
-    keys = repeat(None, count) if columns.keys is None else columns.keys
-    times = repeat(0, count) if columns.timestamp_deltas is None else columns.timestamp_deltas
-    headers = repeat(None, count) if columns.headers is None else columns.headers
-    for delta, key, value, time, named in zip(deltas, keys, columns.values, times, headers, strict=True):
-        yield KafkaRecord(key, value, tuple(named or ()), timestamp_delta=time, offset_delta=delta)

@@ -49,6 +49,13 @@ class UnsupportedCompression(ProtocolViolation):
         super().__init__(f"compression {compression} is not supported; use none, gzip, snappy, lz4 or zstd")
 
 
+class DecompressedTooLarge(ProtocolViolation):
+    """The data decompresses to more than its reader allows."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the records decompress to more than {limit} bytes")
+
+
 def compress(data: Buffer, compression: Compression) -> Buffer:
     """Compress at the format's default level; NONE returns `data`."""
     if compression is _NONE:
@@ -57,7 +64,8 @@ def compress(data: Buffer, compression: Compression) -> Buffer:
 
 
 def decompress(data: Buffer, compression: int, *, limit: int = DECOMPRESSED_SIZE_MAX) -> Buffer:
-    """Decompress at most `limit` bytes; ProtocolViolation when the data is damaged or larger.
+    """Decompress at most `limit` bytes; DecompressedTooLarge for more, ProtocolViolation when the data is
+    damaged.
 
     `compression` is the number in the batch's attributes; UnsupportedCompression when it is not supported.
     """
@@ -66,10 +74,6 @@ def decompress(data: Buffer, compression: int, *, limit: int = DECOMPRESSED_SIZE
     if compression not in _CODECS:
         raise UnsupportedCompression(compression)
     return _CODECS[Compression(compression)][1](data, limit)
-
-
-def _too_large(limit: int) -> ProtocolViolation:
-    return ProtocolViolation(f"the records decompress to more than {limit} bytes")
 
 
 def _damaged(name: str, problem: object) -> ProtocolViolation:
@@ -89,7 +93,7 @@ def _gzip_decompress(data: Buffer, limit: int) -> bytes:
     except zlib.error as problem:
         raise _damaged("gzip", problem) from None
     if len(unfolded) > limit:
-        raise _too_large(limit)
+        raise DecompressedTooLarge(limit)
     # Bytes after the end are in the checksum, but one reader would skip them and another read on.
     if not unpacker.eof or unpacker.unused_data:
         raise _damaged("gzip", "it does not end where the batch ends")
@@ -126,7 +130,7 @@ def _snappy_block(block: memoryview, limit: int) -> bytes:
     packed = bytes(block)
     try:
         if cramjam.snappy.decompress_raw_len(packed) > limit:  # which is what it then allocates
-            raise _too_large(limit)
+            raise DecompressedTooLarge(limit)
         return bytes(cramjam.snappy.decompress_raw(packed))
     except cramjam.DecompressionError as problem:
         raise _damaged("snappy", problem) from None
@@ -139,7 +143,7 @@ def _lz4_decompress(data: Buffer, limit: int) -> bytes:
     except (RuntimeError, ValueError) as problem:
         raise _damaged("lz4", problem) from None
     if len(unfolded) > limit:
-        raise _too_large(limit)
+        raise DecompressedTooLarge(limit)
     if not unpacker.eof or unpacker.unused_data:
         raise _damaged("lz4", "it does not end where the batch ends")
     return unfolded
@@ -154,7 +158,7 @@ def _zstd_decompress(data: Buffer, limit: int) -> bytes:
     # client streams and announces none (-1 here), and then the call is given what the limit allows.
     try:
         if zstandard.frame_content_size(data) > limit:
-            raise _too_large(limit)
+            raise DecompressedTooLarge(limit)
         # A frame also announces its window, which is allocated before the first byte comes out.
         unpacker = zstandard.ZstdDecompressor(max_window_size=DECOMPRESSED_SIZE_MAX)
         return unpacker.decompress(data, max_output_size=limit, allow_extra_data=False)

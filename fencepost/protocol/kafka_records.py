@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from fencepost.protocol.batches import TRANSACTIONAL_BIT, build_batch
+from fencepost.protocol.batches import TRANSACTIONAL_BIT, Buffer, build_batch
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.primitives import read_varint, read_varlong, varint
 from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
@@ -53,7 +53,12 @@ def build_kafka_batch(
     base_sequence: int = NO_SEQUENCE,
 ) -> bytearray:
     """An uncompressed batch with dense offsets; the records' own `offset_delta` is ignored."""
-    payload = b"".join([_encoded(record, offset_delta) for offset_delta, record in enumerate(records)])
+    payload = b"".join(
+        [
+            encode_record(key, value, headers, timestamp_delta, offset_delta)
+            for offset_delta, (key, value, headers, timestamp_delta, _) in enumerate(records)
+        ]
+    )
     record_count = len(records)
     return build_batch(
         payload,
@@ -77,22 +82,31 @@ def build_state_batch(key: bytes, value: bytes | None, *, timestamp: int) -> byt
 
 def encode_kafka_records(records: Iterable[KafkaRecord]) -> bytes:
     """The bytes of records with offset deltas of their own."""
-    return b"".join([_encoded(record, record.offset_delta) for record in records])
+    return b"".join([encode_record(*record) for record in records])
 
 
-def _encoded(record: KafkaRecord, offset_delta: int) -> bytes:
-    key, value, headers, timestamp_delta, _ = record
-    parts = [
-        _NO_ATTRIBUTES,
-        varint(timestamp_delta),
-        varint(offset_delta),
-        _sized(key),
-        _sized(value),
-        varint(len(headers)),
-    ]
+def encode_record(
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Sequence[Header] | None,
+    timestamp_delta: int,
+    offset_delta: int,
+) -> bytes:
+    """The bytes of one record. Key and value are copied once only: a record may be large."""
+    key_size = _NULL_SIZE if key is None else varint(len(key))
+    start = _NO_ATTRIBUTES + varint(timestamp_delta) + varint(offset_delta) + key_size
+    value_size = _NULL_SIZE if value is None else varint(len(value))
+    key, value = key or b"", value or b""
+    end = _header_bytes(headers) if headers else _NO_HEADERS
+    size = len(start) + len(key) + len(value_size) + len(value) + len(end)
+    return b"".join((varint(size), start, key, value_size, value, end))
+
+
+def _header_bytes(headers: Sequence[Header]) -> bytes:
+    parts = [varint(len(headers))]
     for name, content in headers:
         parts += [_sized(name.encode()), _sized(content)]
-    return _sized(b"".join(parts))
+    return b"".join(parts)
 
 
 def _sized(data: bytes | None) -> bytes:

@@ -44,7 +44,7 @@ from fencepost.protocol.batches import (
     Buffer,
     build_batch,
 )
-from fencepost.protocol.compression import Compression, compress, decompress
+from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, Compression, compress, decompress
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_columns import read_kafka_columns
 from fencepost.protocol.kafka_records import Header, only_record, read_kafka_records
@@ -186,7 +186,11 @@ def read_columns(batch: Buffer, header: BatchHeader, at: int = 0) -> Columns:
 
     Does not verify the checksum (`read_batch` does). A batch that compaction emptied gives empty columns.
     """
-    payload = payload_of(batch, header, at)
+    return columns_of(payload_of(batch, header, at), header)
+
+
+def columns_of(payload: Buffer, header: BatchHeader) -> Columns:
+    """The same for encoded records that were decompressed already."""
     # Compaction keeps the header of a producer's last batch, with its sequence, and removes the records.
     if not header.record_count and not payload:
         return Columns(offset_deltas=None, keys=None, values=[], timestamp_deltas=None, headers=None)
@@ -194,7 +198,7 @@ def read_columns(batch: Buffer, header: BatchHeader, at: int = 0) -> Columns:
         columns = _unpack_columns(payload, header)
     else:
         columns = _kafka_columns(bytes(payload), header)
-    _check_deltas(columns, header)
+    check_deltas(columns.offset_deltas, columns.timestamp_deltas, header)
     return columns
 
 
@@ -232,21 +236,32 @@ def _are_plain_kafka_records(batch: Buffer, header: BatchHeader) -> bool:
 
 
 def _check_shape(payload: Buffer, record_count: int) -> None:
+    if column_places(payload, record_count)[_OFFSET_DELTAS] is not None:
+        raise ProtocolViolation("the offsets of new records are a column, and not nil")
+
+
+def column_places(payload: Buffer, record_count: int) -> list[int | None]:
+    """Where the first entry of each column is, or None if the column is nil. ProtocolViolation unless there
+    are five columns with an entry per record, and nothing else. Decodes nothing, and checks no types.
+    """
     unpacker = msgpack.Unpacker(max_buffer_size=len(payload) + 1)
     unpacker.feed(payload)
+    places: list[int | None] = []
     try:
         if unpacker.read_array_header() != _COLUMN_COUNT:
             raise ProtocolViolation(f"the records are not {_COLUMN_COUNT} columns")
         for column in range(_COLUMN_COUNT):
             at = unpacker.tell()
-            is_usual = payload[at] == _NIL and column != _VALUES
-            if not is_usual and (column == _OFFSET_DELTAS or _array_length(payload, at) != record_count):
-                raise ProtocolViolation(f"column {column} of a batch is not as {record_count} new records")
+            is_nil = payload[at] == _NIL and column != _VALUES
+            if not is_nil and _array_length(payload, at) != record_count:
+                raise ProtocolViolation(f"column {column} of a batch does not have {record_count} entries")
+            places.append(None if is_nil else at + 1 + _LENGTH_SIZES.get(payload[at], 0))
             unpacker.skip()
     except (ValueError, IndexError, msgpack.UnpackException) as problem:
         raise ProtocolViolation(f"the records are not msgpack: {problem}") from None
     if unpacker.tell() != len(payload):
         raise ProtocolViolation(f"{len(payload) - unpacker.tell()} bytes follow the last column")
+    return places
 
 
 def _array_length(payload: Buffer, at: int) -> int:
@@ -268,13 +283,17 @@ def read_keys_and_values(batch: Buffer, header: BatchHeader) -> list[tuple[bytes
     return [(key, value) for key, value, *_ in read_kafka_records(payload, header.record_count)]
 
 
-def payload_of(batch: Buffer, header: BatchHeader, at: int = 0) -> Buffer:
-    """The encoded records of the batch at byte `at`, decompressed."""
+def payload_of(
+    batch: Buffer, header: BatchHeader, at: int = 0, *, limit: int = DECOMPRESSED_SIZE_MAX
+) -> Buffer:
+    """The encoded records of the batch at byte `at`. DecompressedTooLarge if they decompress to more than
+    `limit` bytes.
+    """
     size, compression = header.size, header.attributes & COMPRESSION_MASK
     payload = memoryview(batch)[at + HEADER_SIZE : at + size]
     if len(payload) != size - HEADER_SIZE:
         raise ProtocolViolation(f"a batch of {size} bytes is cut off")
-    return decompress(payload, compression) if compression and payload else payload
+    return decompress(payload, compression, limit=limit) if compression and payload else payload
 
 
 def _unpack_columns(payload: Buffer, header: BatchHeader) -> Columns:
@@ -298,14 +317,12 @@ def _unpack_columns(payload: Buffer, header: BatchHeader) -> Columns:
         _check_column("offset deltas", offset_deltas, count, _ONLY_INT)
     if timestamp_deltas is not None:
         _check_column("timestamp deltas", timestamp_deltas, count, _ONLY_INT)
-    if headers is not None:
-        _check_column("headers", headers, count, _LIST_OR_NULL)
     return Columns(
         offset_deltas=offset_deltas,
         keys=keys,
         values=values,
         timestamp_deltas=timestamp_deltas,
-        headers=None if headers is None else _read_headers(headers),
+        headers=None if headers is None else read_header_column(headers, count),
     )
 
 
@@ -316,8 +333,9 @@ def _check_column(name: str, column: Any, record_count: int, kinds: frozenset[ty
         raise ProtocolViolation(f"the {name} of a batch hold something of another type")
 
 
-def _read_headers(column: list[list[Any] | None]) -> list[list[Header] | None]:
-    """The headers of each record, as tuples of name and value."""
+def read_header_column(column: Any, record_count: int) -> list[list[Header] | None]:
+    """The headers of each record, as tuples of name and value; ProtocolViolation for anything else."""
+    _check_column("headers", column, record_count, _LIST_OR_NULL)
     pairs = list(chain.from_iterable(filter(None, column)))
     if not (_ONLY_LIST.issuperset(map(type, pairs)) and _PAIRS.issuperset(map(len, pairs))):
         raise ProtocolViolation("a header is a name and a value")
@@ -344,19 +362,20 @@ def _kafka_columns(payload: bytes, header: BatchHeader) -> Columns:
     )
 
 
-def _check_deltas(columns: Columns, header: BatchHeader) -> None:
-    offsets = columns.offset_deltas
-    if offsets is None:
-        if columns.values and header.last_offset_delta != header.record_count - 1:
+def check_deltas(
+    offset_deltas: Sequence[int] | None, timestamp_deltas: Sequence[int] | None, header: BatchHeader
+) -> None:
+    """ProtocolViolation unless the deltas, of all records of a batch or of some, fit its header."""
+    if offset_deltas is None:
+        if header.record_count and header.last_offset_delta != header.record_count - 1:
             raise ProtocolViolation(f"{header.record_count} records, last delta {header.last_offset_delta}")
-    elif offsets and not _ascend(offsets, last=header.last_offset_delta):
+    elif offset_deltas and not _ascend(offset_deltas, last=header.last_offset_delta):
         raise ProtocolViolation("the offsets of the records do not ascend within their batch")
-    times = columns.timestamp_deltas
-    if times and not _fits(*_span(times, header.base_timestamp)):
+    if timestamp_deltas and not _fits(*_span(timestamp_deltas, header.base_timestamp)):
         raise ProtocolViolation("the timestamp of a record does not fit into 64 bits")
 
 
-def _ascend(deltas: list[int], *, last: int) -> bool:
+def _ascend(deltas: Sequence[int], *, last: int) -> bool:
     return deltas[0] >= 0 and deltas[-1] <= last and all(map(lt, deltas, islice(deltas, 1, None)))
 
 

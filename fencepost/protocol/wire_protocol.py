@@ -5,7 +5,7 @@ Rule: an instance belongs to one connection. It knows bytes and messages, and ne
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import attrs
 
@@ -19,6 +19,8 @@ from fencepost.protocol.frames import (
     decode_request,
     encode_reply,
 )
+
+ENCODING_WORK_MAX: Final = 1 << 16  # records that are encoded at a time, in a tenth of a second
 
 
 class Asked(NamedTuple):
@@ -51,6 +53,21 @@ class SessionRoom:
     free: int
 
 
+class FetchEncoding(Protocol):
+    """Makes records readable for the client that sent a Fetch, one partition after the other."""
+
+    @property
+    def work(self) -> int:
+        """What it has done so far, as a number of records; not much more than ENCODING_WORK_MAX."""
+        ...
+
+    def encode(self, stored: bytes, *, offset: int, max_bytes: int, is_first: bool) -> Buffer:
+        """The batches that were read from `offset` on, as the client reads them. They take `max_bytes` at
+        most; the first batch of a response may be larger. ProtocolViolation if no batch can be encoded.
+        """
+        ...
+
+
 class WireProtocol(Protocol):
     """One side of one connection."""
 
@@ -66,6 +83,10 @@ class WireProtocol(Protocol):
 
     def ask(self, frame: memoryview) -> Asked:
         """Take a frame. ProtocolViolation when it is not a request: nothing after it can be read."""
+        ...
+
+    def fetch_encoding(self) -> FetchEncoding | None:
+        """The encoding of one Fetch; None if the client reads records as they are stored."""
         ...
 
     def close(self) -> None:
@@ -91,6 +112,9 @@ class FencepostProtocol:
         except UnsupportedVersion as problem:
             refused = ReplyFrame(problem.correlation_id, error=ErrorCode.UNSUPPORTED_VERSION, body=None)
             return self.reply(refused)
+
+    def fetch_encoding(self) -> None:
+        return None
 
     def close(self) -> None:
         """Nothing is shared."""

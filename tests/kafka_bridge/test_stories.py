@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -300,6 +300,23 @@ def test_every_compression_is_read_by_both_kinds_of_clients(story: Story) -> Non
                 bytes(record.value or b"").decode() for batch in ours.poll() for record in batch.records()
             ]
     assert got[: len(sent)] == sent
+
+
+def test_columns_that_decompress_to_more_than_a_fetch_takes_are_read(story: Story) -> None:
+    """In parts, whose readers continue in the middle of a batch, and of an aborted transaction."""
+    sizes = [1_500_000, 0, 700_000] * 4
+    settings: dict[str, Any] = {"compression_type": "zstd", "batch_size": 8 << 20}
+    with fencepost.Producer(story.access.servers, transactional_id=story.topic, **settings) as ours:
+        ours.init_transactions()
+        for byte in b"abc":
+            ours.begin_transaction()
+            ours.send_many(story.topic, [bytes([byte]) * size for size in sizes], partition=0)
+            if byte == ord("b"):
+                ours.flush()
+                ours.abort_transaction()
+            else:
+                ours.commit_transaction()
+    assert story.texts() == [letter * size for letter in "ac" for size in sizes]
 
 
 def test_large_batches_pass(story: Story) -> None:

@@ -128,7 +128,8 @@ DIFFERENCES: Final = (
         kafka="Magic 2: varints, record by record.",
         here="Fencepost's own client writes Kafka's 61-byte header with magic 109, followed by msgpack "
         "columns. Batches of Kafka's clients, control batches and internal topics are byte for byte "
-        "Kafka's. A Fetch from a Kafka client gets columns re-encoded as magic 2.",
+        "Kafka's. A Fetch from a Kafka client gets columns re-encoded as magic 2, without compression, and a "
+        "large batch of columns in parts.",
         because="Columns are the fastest format to write and read in pure Python.",
         noticed="Kafka's tools for log files know magic 0 to 2, and cannot read batches that Fencepost's "
         "client wrote.",

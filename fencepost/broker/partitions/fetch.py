@@ -48,6 +48,7 @@ from fencepost.protocol.terms import (
     IsolationLevel,
     TopicPartition,
 )
+from fencepost.protocol.wire_protocol import FetchEncoding
 
 OpenJournal = Callable[[TopicPartition], Journal]
 Tell = Callable[[str], None]
@@ -237,15 +238,22 @@ def _plan_epoch(node: Node, part: m.LeaderEpochPartition) -> EpochPlan:
 # --- completing ------------------------------------------------------------------------------------------
 
 
-def complete_fetch(reply: ReplyFetched, journal: OpenJournal, tell: Tell, *, max_bytes: int) -> m.FetchReply:
+def complete_fetch(
+    reply: ReplyFetched,
+    journal: OpenJournal,
+    tell: Tell,
+    *,
+    max_bytes: int,
+    encoding: FetchEncoding | None = None,
+) -> m.FetchReply:
     """Read the bytes for each plan, and for read_committed the aborted transactions in them. Only the first
     batch may exceed the size limits, so that a large one does not block its reader for ever (KIP-74).
-    Bytes that cannot be read are reported to the operator.
+    Bytes that cannot be read are reported to the operator. The limits count bytes in the reader's encoding.
     """
     left, has_some = max_bytes, False
     parts: list[m.FetchedPartition] = []
     for plan in reply.plans:
-        error, records, aborted = plan.error, b"", None
+        error, stored, records, aborted = plan.error, b"", b"", None
         try:
             if error is not NO_ERROR:
                 if error is ErrorCode.OFFSET_OUT_OF_RANGE and _has_offset(journal(plan.partition), plan):
@@ -253,15 +261,27 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal, tell: Tell, *, max
             else:
                 if plan.fetch_offset < plan.before and not (has_some and left <= 0):
                     size, log = max(0, min(plan.max_bytes, left)), journal(plan.partition)
-                    records = log.read(plan.fetch_offset, max_bytes=size, before=plan.before)
-                    records = b"" if has_some and len(records) > size else records
+                    stored = log.read(plan.fetch_offset, max_bytes=size, before=plan.before)
+                    records = _encoded(stored, plan, encoding, size, is_first=not has_some)
+                    if encoding is not None and not records:
+                        left = 0  # else each partition whose first batch does not fit would be read in vain
                 if reply.request.isolation_level is READ_COMMITTED:
-                    aborted = _aborted(plan, records, journal) if records else ()
+                    aborted = _aborted(plan, stored, journal) if records else ()
         except (StorageError, ProtocolViolation) as problem:
             error, records = _unreadable(plan.partition, problem, tell), b""
         left, has_some = left - len(records), has_some or bool(records)
         parts.append(_fetched(plan, error, records, aborted))
     return m.FetchReply(partitions=tuple(parts))
+
+
+def _encoded(
+    stored: bytes, plan: FetchPlan, encoding: FetchEncoding | None, size: int, *, is_first: bool
+) -> Buffer:
+    """The batches in the reader's encoding; none if they do not fit, unless they are the first ones."""
+    records: Buffer = stored
+    if encoding is not None:
+        records = encoding.encode(stored, offset=plan.fetch_offset, max_bytes=size, is_first=is_first)
+    return records if is_first or len(records) <= size else b""
 
 
 def _has_offset(log: Journal, plan: FetchPlan) -> bool:

@@ -1,0 +1,213 @@
+"""A batch of columns as a batch of Kafka's own records (magic 2): all of it, or as much as a reader can take.
+
+Rule: offsets, timestamps, headers and producer fields stay. What a batch costs is limited before it is
+decompressed and decoded: a producer may have packed much into few bytes.
+"""
+
+# Theory of operation
+#
+# The broker does not look into compressed records when they are produced, and their objects take more memory
+# than their bytes: one byte of msgpack can be an empty list, which takes 72. So only a small batch is decoded
+# as a whole, and only after a pass in C, which makes no objects, has found an entry for every record.
+#
+# A large batch gives a part, from the offset on that its reader asks for. Keys and values are found in the
+# decompressed bytes one by one, which are copied twice but not kept meanwhile. So a part takes at most twice
+# the 64 MiB that compression.py decompresses: less than memory.py has for the request and the answer in
+# progress. A part keeps base offset and deltas. For its reader it is a batch from which a compaction has
+# removed the other records, so the reader continues after the part, in the middle of the stored batch.
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import islice, repeat
+from typing import Final
+
+import msgpack
+
+from fencepost.protocol.batches import COMPRESSION_MASK, BatchHeader, Buffer, build_batch
+from fencepost.protocol.compression import DecompressedTooLarge
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.kafka_records import Header, encode_record
+from fencepost.protocol.records import check_deltas, column_places, columns_of, payload_of, read_header_column
+from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX
+
+SMALL_SIZE_MAX: Final = 1 << 20  # decompressed bytes of a batch that is decoded as a whole
+SMALL_COUNT_MAX: Final = ENCODING_WORK_MAX  # records of one, and of a part of a large one
+HEADERS_SIZE_MAX: Final = 1 << 20  # msgpack bytes of one record's headers; objects take 80 times as much
+_OFFSET_DELTAS, _KEYS, _VALUES, _TIME_DELTAS, _HEADERS = range(5)  # the columns, as in protocol/records.py
+_NUMBER_SIZE_MAX: Final = 9  # bytes of a number in msgpack
+_NIL: Final = 0xC0  # msgpack's first bytes
+_LENGTH_SIZES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # of byte strings
+_ARRAY_32: Final = b"\xdd"
+_ONLY_INT: Final = frozenset({int})
+
+
+def encode_whole(batch: Buffer, header: BatchHeader, *, limit: int) -> bytearray:
+    """A small batch of columns as one of Kafka's; DecompressedTooLarge beyond `limit` decompressed bytes."""
+    payload = payload_of(batch, header, limit=limit)
+    if len(payload) > limit:
+        raise DecompressedTooLarge(limit)
+    if header.attributes & COMPRESSION_MASK and payload:
+        column_places(payload, header.record_count)  # the broker has looked into all others at their Produce
+    columns, count = columns_of(payload, header), header.record_count
+    records = map(
+        encode_record,
+        repeat(None, count) if columns.keys is None else columns.keys,
+        columns.values,
+        repeat(None, count) if columns.headers is None else columns.headers,
+        repeat(0, count) if columns.timestamp_deltas is None else columns.timestamp_deltas,
+        range(count) if columns.offset_deltas is None else columns.offset_deltas,
+    )
+    last_offset_delta = header.last_offset_delta
+    return _kafka_batch(header, b"".join(records), record_count=count, last_offset_delta=last_offset_delta)
+
+
+def encode_part(batch: Buffer, header: BatchHeader, *, offset: int, size: int) -> bytearray:
+    """The records of a batch of columns from an offset on, as one batch of Kafka's: as many as take `size`
+    bytes, and at least one.
+    """
+    pieces, last_offset_delta = _pieces(batch, header, offset=offset, size=size)
+    count, payload = len(pieces), b"".join(pieces)
+    pieces.clear()  # before all is copied once more, into the batch
+    return _kafka_batch(header, payload, record_count=count, last_offset_delta=last_offset_delta)
+
+
+def _kafka_batch(
+    header: BatchHeader, payload: Buffer, *, record_count: int, last_offset_delta: int
+) -> bytearray:
+    return build_batch(
+        payload,
+        # Not compressed: the broker would spend its time on it, and what it stores stays as it is.
+        attributes=header.attributes & ~COMPRESSION_MASK,
+        record_count=record_count,
+        last_offset_delta=last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+    )
+
+
+# --- a part ----------------------------------------------------------------------------------------------
+
+
+def _pieces(batch: Buffer, header: BatchHeader, *, offset: int, size: int) -> tuple[list[bytes], int]:
+    """The encoded records of a part, and the last offset delta that it covers."""
+    payload = memoryview(payload_of(batch, header))
+    places = column_places(payload, header.record_count)
+    first = _first_record(payload, places[_OFFSET_DELTAS], header, offset - header.base_offset)
+    count = min(SMALL_COUNT_MAX, header.record_count - first)
+    starts = [None if place is None else _entry_at(payload, place, first) for place in places]
+    deltas, times = (_numbers(payload, starts[column], count) for column in (_OFFSET_DELTAS, _TIME_DELTAS))
+    check_deltas(deltas, times, header)
+    records = zip(
+        range(first, first + count) if deltas is None else deltas,
+        repeat(0, count) if times is None else times,
+        _byte_strings(payload, starts[_KEYS]),
+        _byte_strings(payload, starts[_VALUES]),
+        _headers(payload, starts[_HEADERS]),
+        strict=False,  # the offsets end the part, or headers that are too large for one
+    )
+    pieces: list[bytes] = []
+    last_offset_delta = header.last_offset_delta
+    for delta, time, key, value, named in records:
+        piece = encode_record(key, value, named, time, delta)
+        size -= len(piece)
+        if size < 0 and pieces:
+            break
+        pieces.append(piece)
+        last_offset_delta = delta
+    if count and not pieces:
+        raise ProtocolViolation(f"the headers of a record take more than {HEADERS_SIZE_MAX} bytes")
+    # Where a compaction has removed the last records, the reader continues after them, too.
+    is_end = first + len(pieces) == header.record_count
+    return pieces, header.last_offset_delta if is_end else last_offset_delta
+
+
+def _first_record(payload: memoryview, place: int | None, header: BatchHeader, offset_delta: int) -> int:
+    """The number of the first record that has this offset delta, or a larger one."""
+    if place is None:
+        return min(max(0, offset_delta), header.record_count)
+    unpacker = _unpacker(payload[place : place + _NUMBER_SIZE_MAX * header.record_count])
+    for start in range(0, header.record_count, SMALL_COUNT_MAX):
+        deltas = _next_numbers(unpacker, min(SMALL_COUNT_MAX, header.record_count - start))
+        if deltas[-1] >= offset_delta:
+            return start + bisect_left(deltas, offset_delta)
+    return header.record_count
+
+
+def _entry_at(payload: memoryview, place: int, number: int) -> int:
+    """Where an entry of a column is; `place` is that of its first one."""
+    if not number:
+        return place
+    # As many entries are skipped in one call as an array of them has.
+    start = _ARRAY_32 + number.to_bytes(4, "big")
+    unpacker = _unpacker(start, payload[place:])
+    unpacker.skip()
+    return place + unpacker.tell() - len(start)
+
+
+def _unpacker(*pieces: Buffer) -> msgpack.Unpacker:
+    """An unpacker that has these bytes, and makes neither arrays nor maps."""
+    size = sum(map(len, pieces))
+    unpacker = msgpack.Unpacker(max_buffer_size=size + 1, max_array_len=0, max_map_len=0, max_ext_len=0)
+    for piece in pieces:
+        unpacker.feed(piece)
+    return unpacker
+
+
+def _numbers(payload: memoryview, at: int | None, count: int) -> list[int] | None:
+    if at is None:
+        return None
+    return _next_numbers(_unpacker(payload[at : at + _NUMBER_SIZE_MAX * count]), count)
+
+
+def _next_numbers(unpacker: msgpack.Unpacker, count: int) -> list[int]:
+    try:
+        numbers = list(islice(unpacker, count))
+    except (ValueError, msgpack.UnpackException) as problem:
+        raise ProtocolViolation(f"the deltas of a batch are not numbers: {problem}") from None
+    if len(numbers) != count or not _ONLY_INT.issuperset(map(type, numbers)):
+        raise ProtocolViolation("the deltas of a batch are not numbers")
+    return numbers
+
+
+def _byte_strings(payload: memoryview, at: int | None) -> Iterator[memoryview | None]:
+    """The entries of a column from byte `at` on, which are not copied; null for ever if the column is nil."""
+    if at is None:
+        yield from repeat(None)
+    while at is not None and at < len(payload):
+        first = payload[at]
+        if first == _NIL:
+            yield None
+            at += 1
+        elif size := _LENGTH_SIZES.get(first):
+            start = at + 1 + size
+            at = start + int.from_bytes(payload[at + 1 : start], "big")
+            yield payload[start:at]
+        else:
+            raise ProtocolViolation("the keys and values of a batch hold something of another type")
+
+
+def _headers(payload: memoryview, at: int | None) -> Iterator[Sequence[Header]]:
+    """The headers of the records from byte `at` on, as far as a megabyte of them reaches."""
+    if at is None:
+        yield from repeat(())
+        return
+    window = payload[at : at + HEADERS_SIZE_MAX]
+    unpacker, start = _unpacker(window), 0
+    while start < len(window):
+        try:
+            unpacker.skip()
+            end = unpacker.tell()
+            entry = msgpack.unpackb(window[start:end], max_map_len=0, max_ext_len=0)
+        except msgpack.OutOfData:
+            return
+        except (ValueError, msgpack.UnpackException) as problem:
+            raise ProtocolViolation(f"the headers of a record are not msgpack: {problem}") from None
+        yield read_header_column([entry], 1)[0] or ()
+        start = end
