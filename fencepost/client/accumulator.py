@@ -43,12 +43,14 @@ batch.
 #
 # Partitions. A record with a key goes to the partition that the partitioner selects (`partitioners`). Records
 # without a key go to the sticky partition, which changes with each closed batch (KIP-480), so batches fill
-# up.
+# up. When the number of partitions of a topic changes, a new route replaces the old one: the hot path may be
+# using the old one at this moment, and must find its slot. Its batch is then either open in the new route,
+# too, or closed, and a record that comes too late for a closed batch is appended again.
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
 
 import attrs
@@ -78,7 +80,7 @@ class Route:
     topic: str
     open: list[ProducerBatch]
     partition_of: Shared[KeyPartitions]
-    """By key. It is replaced when the topic gets more partitions."""
+    """By key."""
     sticky: int = 0
 
     def partition_for(self, key: bytes | None) -> int:
@@ -117,16 +119,38 @@ class Accumulator:
 
     def route(self, topic: str, partition_count: int) -> Route:
         """The route of a topic, with a slot for each partition that it has now."""
-        route = self._routes.get(topic)
-        if route is None:
-            partitions = KeyPartitions(self.settings.partitioner, partition_count)
-            route = self._routes[topic] = Route(topic, [NO_BATCH] * partition_count, partitions)
-            if self._is_hot:
-                self.hot[topic] = route
-        elif partition_count > len(route.open):
-            route.open += [NO_BATCH] * (partition_count - len(route.open))
-            route.partition_of = KeyPartitions(self.settings.partitioner, partition_count)
+        old = self._routes.get(topic)
+        slots: list[ProducerBatch] = []
+        sticky = 0
+        if old is not None:
+            if len(old.open) == partition_count:
+                return old
+            for batch in old.open[partition_count:]:
+                if batch is not NO_BATCH:
+                    self.close(batch)
+            slots, sticky = old.open[:partition_count], old.sticky % partition_count
+        slots += [NO_BATCH] * (partition_count - len(slots))
+        partitions = KeyPartitions(self.settings.partitioner, partition_count)
+        route = self._routes[topic] = Route(topic, slots, partitions, sticky)
+        if self._is_hot:
+            self.hot[topic] = route
         return route
+
+    def fit(self, partition_counts: Mapping[str, int]) -> list[ProducerBatch]:
+        """Makes the routes as long as their topics; returns the batches of partitions that are gone, without
+        those in flight, which may still be stored.
+        """
+        for topic in self._routes:
+            count = partition_counts.get(topic)
+            if count is not None:
+                self.route(topic, count)
+        return [
+            batch
+            for queue in self.active.values()
+            if queue.partition.partition >= len(self._routes[queue.partition.topic].open)
+            for batch in (*queue.unacked, *queue.ready)
+            if not batch.in_flight
+        ]
 
     def add(self, route: Route, partition: int, record: ProducerRecord, *, now: int, wall_ms: int) -> Place:
         """Appends a record to a batch of `partition`, opening one if needed; BufferFull without room."""
@@ -186,7 +210,9 @@ class Accumulator:
     def is_open(self, batch: ProducerBatch) -> bool:
         """Whether the batch accepts records."""
         route = self._routes.get(batch.topic)
-        return route is not None and route.open[batch.partition] is batch
+        return (
+            route is not None and batch.partition < len(route.open) and route.open[batch.partition] is batch
+        )
 
     def close_all(self) -> None:
         """Closes every open batch: a flush."""

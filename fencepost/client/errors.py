@@ -89,7 +89,7 @@ class DeliveryTimeout(ClientError):
 
 
 class DeliveryFailed(ClientError):
-    """The broker rejected the batch that contains this record."""
+    """The broker rejected the batch that contains this record, or the batch's partition is gone."""
 
     advice = "Fix the cause above, then resend the record"
 
@@ -172,6 +172,7 @@ _ADVICE_BY_ERROR: Final[dict[tuple[type[ClientError], ErrorCode], str]] = {
     (DeliveryFailed, _E.INVALID_PRODUCER_EPOCH): _SPOILED,
     (TransactionAborted, _E.INVALID_PRODUCER_EPOCH): _SPOILED,
     (DeliveryFailed, _E.MESSAGE_TOO_LARGE): "Send smaller records, or raise max.message.bytes of the topic",
+    (DeliveryFailed, _E.UNKNOWN_TOPIC_OR_PARTITION): "Send the record again, to a partition that exists",
     (DeliveryFailed, _E.INVALID_RECORD): "A record of a compacted topic needs a key: send it with one",
     (UnknownTopic, _E.INVALID_TOPIC_EXCEPTION): _NAME,
     (RequestFailed, _E.INVALID_TOPIC_EXCEPTION): f"{_NAME}; internal topics belong to the broker",

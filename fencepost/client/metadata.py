@@ -58,6 +58,8 @@ class ClusterMetadata:
     leader_epochs: dict[TopicPartition, int] = attrs.field(factory=dict, kw_only=True)
     """The newest known epochs. They are kept when a leader is forgotten, to detect older replies."""
     partition_counts: dict[str, int] = attrs.field(factory=dict, kw_only=True)
+    last_counts: dict[str, int] = attrs.field(factory=dict, kw_only=True)
+    """The newest known counts. They are kept when a topic is unknown for a time, to detect older replies."""
     topic_errors: dict[str, ErrorCode] = attrs.field(factory=dict, kw_only=True)
     coordinators: dict[CoordinatorKey, int] = attrs.field(factory=dict, kw_only=True)
     wanted: Ordered[dict[str, None]] = attrs.field(factory=dict, kw_only=True)
@@ -125,29 +127,34 @@ class ClusterMetadata:
         self.is_stale = not named.issuperset(self.wanted)  # wanted while the request was in flight
         # The controller assigns leader epochs, and a topic that is created again starts above those of the
         # old one. So epochs go back only if the controller lost the end of its log, and then the lost ones
-        # never return.
+        # never return. The number of partitions only grows until the topic is created again, so a reply with
+        # fewer of them and no newer epoch is an older one.
         may_go_back = self.controller_id is not None and self.nodes[self.controller_id] == address
         lags = [self._learn_leaders(topic, may_go_back=may_go_back) for topic in reply.topics]
         self.turn += any(lags)  # by one, so that each node gets its turn, the controller too
-        for topic in reply.topics:
+        for topic, is_older in zip(reply.topics, lags, strict=True):
             if topic.error is not NO_ERROR:
                 self.topic_errors[topic.topic] = topic.error
                 self.partition_counts.pop(topic.topic, None)
                 self.is_stale = self.is_stale or topic.error.remedy in (Remedy.RETRY, Remedy.REFRESH)
                 continue
             self.topic_errors.pop(topic.topic, None)
-            self.partition_counts[topic.topic] = len(topic.partitions)
+            if not is_older or topic.topic not in self.last_counts:
+                self.last_counts[topic.topic] = len(topic.partitions)
+            self.partition_counts[topic.topic] = self.last_counts[topic.topic]
 
     def _learn_leaders(self, topic: TopicMetadata, *, may_go_back: bool) -> bool:
-        """Applies the leaders of one topic; True if the reply has an older epoch than a known one."""
+        """Applies the leaders of one topic; True if the reply is older than what is known."""
         name = topic.topic
-        known = [TopicPartition(name, number) for number in range(self.partition_counts.get(name, 0))]
+        known = [TopicPartition(name, number) for number in range(self.last_counts.get(name, 0))]
         before = {partition: self.leaders.pop(partition, None) for partition in known}
-        lags = False
+        lags, is_newer = False, may_go_back
         for described in topic.partitions:
             where = TopicPartition(name, described.partition)
             leader: int | None = described.leader_id
-            if may_go_back or described.leader_epoch >= self.leader_epoch(where):
+            epoch = self.leader_epoch(where)
+            if may_go_back or described.leader_epoch >= epoch:
+                is_newer = is_newer or described.leader_epoch > epoch
                 self.leader_epochs[where] = described.leader_epoch
             else:
                 leader = before.get(where)
@@ -155,6 +162,14 @@ class ClusterMetadata:
                 self.is_stale = self.is_stale or leader is None
             if leader in self.nodes:
                 self.leaders[where] = leader
+        missing = known[len(topic.partitions) :]
+        if missing and topic.error is NO_ERROR and not is_newer:
+            lags = True
+            for where in missing:
+                leader = before[where]
+                if leader in self.nodes:
+                    self.leaders[where] = leader
+                self.is_stale = self.is_stale or leader is None
         return lags
 
     def learn_coordinator(self, key: CoordinatorKey, reply: FindCoordinatorReply) -> None:

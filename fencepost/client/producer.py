@@ -214,8 +214,7 @@ class ProducerMachine(RequestMachine):
         if route is None:
             return None
         if partition is not None and not 0 <= partition < len(route.open):
-            count = len(route.open)
-            existing = "1 partition (0)" if count == 1 else f"{count} partitions (0 to {count - 1})"
+            existing = _partitions(len(route.open))
             raise UnknownTopic(f"topic {topic!r} has {existing}; there is no partition {partition}")
         where = route.partition_for(record.key) if partition is None else partition
         return self.accumulator.add(route, where, record, now=now, wall_ms=wall_ms)
@@ -294,6 +293,18 @@ class ProducerMachine(RequestMachine):
         elif self._joining is not None and number == self._joining.call:
             self._joining.answered(is_in=finished.failure is None)
             self._added_answered(finished, "a partition or group was not added to the transaction")
+
+    def _metadata_arrived(self) -> None:
+        counts = self.cluster.partition_counts
+        for batch in self.accumulator.fit(counts):
+            if batch.is_done:
+                continue  # failed with its transaction, by an earlier batch
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            because = (
+                f"{batch.where}: topic {batch.topic!r} now has {_partitions(counts[batch.topic])}, "
+                f"and this one is gone ({error.name})"
+            )
+            self._lose_batch(batch, Failure(DeliveryFailed, because=because, error=error))
 
     def _once_answered(self, answer: OnceAnswered, now: int) -> None:
         for rejected in self.delivery.answered(answer, now):
@@ -501,9 +512,7 @@ class ProducerMachine(RequestMachine):
             last = batch.last_error
             if last is not NO_ERROR:
                 because = f"{because}: {last.meaning} ({last.name})"
-            failure = Failure(DeliveryTimeout, because=because, error=last)
-            self.delivery.finish(batch, failure)
-            self._lose_batch(batch, failure)
+            self._lose_batch(batch, Failure(DeliveryTimeout, because=because, error=last))
 
     def _refused(self, refusal: Refusal) -> None:
         batch, error, remedy = refusal
@@ -515,12 +524,11 @@ class ProducerMachine(RequestMachine):
         elif batch.is_refused:
             self._renew(batch)
         else:
-            failure = refused(DeliveryFailed, error, f"produce to {batch.where}")
-            self.delivery.finish(batch, failure)
-            self._lose_batch(batch, failure)
+            self._lose_batch(batch, refused(DeliveryFailed, error, f"produce to {batch.where}"))
 
     def _lose_batch(self, batch: ProducerBatch, failure: Failure) -> None:
-        """A batch failed: its transaction must be aborted; without one, its sequence may be missing."""
+        """A batch fails: its transaction must be aborted; without one, its sequence may be missing."""
+        self.delivery.finish(batch, failure)
         if self.settings.transactional_id is not None:
             because = f"a batch was rejected ({failure.because})"
             self._fail(Failure(TransactionAborted, because=because, error=failure.error))
@@ -568,6 +576,10 @@ class ProducerMachine(RequestMachine):
             if number is not None:
                 self.calls.cancel(number)
         self._init_call = self._end_call = None
+
+
+def _partitions(count: int) -> str:
+    return "1 partition (0)" if count == 1 else f"{count} partitions (0 to {count - 1})"
 
 
 def _fatal_failure(finished: FinishedCall) -> Failure:

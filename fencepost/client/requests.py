@@ -13,7 +13,7 @@ from fencepost.client.metadata import ClusterMetadata, bootstrap_addresses
 from fencepost.client.retries import FinishedCall, OnceAnswered, PendingCalls, Target
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Shared
-from fencepost.protocol.messages import ReplyBody, Request
+from fencepost.protocol.messages import MetadataReply, ReplyBody, Request
 
 
 @attrs.define(eq=False)
@@ -58,6 +58,8 @@ class RequestMachine:
         else:
             for finished in answer:
                 self._finished(finished, now)
+            if isinstance(body, MetadataReply):
+                self._metadata_arrived()
         return self._step(now)
 
     def wake(self, now: int) -> list[Effect]:
@@ -66,6 +68,9 @@ class RequestMachine:
 
     def _finished(self, finished: FinishedCall, now: int) -> None:
         self._out.append(CallAnswered(finished.call.number, reply=finished.body, failure=finished.failure))
+
+    def _metadata_arrived(self) -> None:
+        """`cluster` may know something new."""
 
     def _once_answered(self, answer: OnceAnswered, now: int) -> None:
         raise AssertionError(f"nothing is sent once at {now}, and yet there is {answer}")

@@ -48,11 +48,14 @@ class Share(NamedTuple):
     is_plain: bool
     """Whether no value and no key is None."""
     on_delivery: OnDelivery | None = None
+    is_by_key: bool = False
+    """Whether the partition follows from the keys. The program has not chosen it, and it may be gone."""
 
     def record(self, topic: str, index: int) -> ProducerRecord:
         """One of the records, for the slow path."""
         key = None if self.keys is None else self.keys[index]
-        return ProducerRecord(topic, self.values[index], key, self.partition, on_delivery=self.on_delivery)
+        partition = None if self.is_by_key else self.partition
+        return ProducerRecord(topic, self.values[index], key, partition, on_delivery=self.on_delivery)
 
 
 class SendPath(Generic[OutcomeT]):
@@ -214,7 +217,8 @@ def shares(
     for place, where in enumerate(map(route.partition_of.__getitem__, keys)):
         places[where].append(place)
     for where, chosen in places.items():
-        yield Share(where, _picked(values, chosen), _picked(keys, chosen), chosen, is_plain, on_delivery)
+        columns = _picked(values, chosen), _picked(keys, chosen)
+        yield Share(where, *columns, chosen, is_plain, on_delivery, is_by_key=True)
 
 
 def _picked(column: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:

@@ -22,6 +22,7 @@ from fencepost import (
     ClientError,
     ConsumedBatch,
     Consumer,
+    DeliveryFailed,
     OffsetAndMetadata,
     OffsetOutOfRange,
     Producer,
@@ -228,6 +229,19 @@ async def a_key_keeps_its_partition_and_its_order(clients: Clients) -> None:
     assert [place.offset for place in places] == [0, 1, 2, 3, 4]
     assert len({place.partition for place in places}) == 1
     assert await clients.stored() == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@story
+async def a_topic_that_is_created_again_smaller_gets_every_record(clients: Clients) -> None:
+    keys = [b"%d" % number for number in range(20)]
+    async with clients.producer() as producer, clients.admin() as admin:
+        assert {place.partition for place in await (await producer.send_many("t", keys, keys))} == {0, 1}
+        await admin.delete_topic("t")
+        await admin.create_topic("t", 1)
+        with pytest.raises(DeliveryFailed, match=r"t-1: .* 1 partition \(0\).* Send the record again"):
+            await (await producer.send("t", b"lost", partition=1))
+        sent = [await producer.send("t", key, key) for key in keys] + [await producer.send("t", b"last")]
+        assert [await each for each in sent] == [RecordMetadata("t", 0, offset) for offset in range(21)]
 
 
 @story

@@ -70,6 +70,37 @@ def test_a_node_that_has_not_heard_of_the_topic_makes_nobody_forget_its_epochs()
     assert (cluster.leader(HERE), cluster.leader(THERE)) == (None, OLD)
 
 
+def test_fewer_partitions_are_believed_of_a_topic_that_was_created_again() -> None:
+    cluster = moved()
+    cluster.learn(told((OLD, 2)), from_node=OLD)
+    assert (cluster.partition_counts["t"], cluster.leader(HERE), cluster.leader(THERE)) == (1, OLD, None)
+    cluster.learn(told((NEW, 1), (OLD, 0)), from_node=NEW)  # it has not heard of that yet
+    assert (cluster.partition_counts["t"], cluster.leader(HERE)) == (1, OLD)
+    cluster.learn(told((OLD, 2)), from_node=OLD)
+    cluster.learn(told((OLD, 2), (NEW, 2)), from_node=OLD)
+    assert (cluster.partition_counts["t"], cluster.leader(THERE)) == (2, NEW)
+
+
+@pytest.mark.parametrize("has_heard_of_the_topic", [True, False])
+def test_a_node_that_has_not_heard_of_new_partitions_makes_nobody_forget_them(
+    *, has_heard_of_the_topic: bool
+) -> None:
+    cluster = moved()
+    asked = cluster.any_node()
+    if not has_heard_of_the_topic:
+        cluster.learn(told(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), from_node=OLD)
+    cluster.learn(told((NEW, 1)), from_node=OLD)
+    assert (cluster.partition_counts["t"], cluster.leader(HERE)) == (2, NEW)
+    assert cluster.leader(THERE) == (OLD if has_heard_of_the_topic else None)
+    assert cluster.any_node() != asked
+
+
+def test_the_controller_may_have_lost_partitions_with_the_power_and_is_believed() -> None:
+    cluster = moved()
+    cluster.learn(told((NEW, 1)), from_node=CONTROLLER)
+    assert cluster.partition_counts["t"] == 1
+
+
 @pytest.mark.parametrize("from_node", [CONTROLLER, FIRST_BOOTSTRAP_NODE])
 def test_the_controller_may_have_lost_an_election_with_the_power_and_is_believed(from_node: int) -> None:
     """Epochs are its own: without this a client would wait for ever for what nobody knows any more."""
