@@ -38,7 +38,7 @@ class WrongState(ClientError):
 
 
 class ClientClosed(WrongState):
-    """The client was closed before or during the call."""
+    """The client was closed before or during the call; in the latter case, a request may have been sent."""
 
     advice = "Create a new client"
 

@@ -268,7 +268,15 @@ class ProducerMachine(RequestMachine):
         return self._step(now)
 
     def close(self, now: int) -> list[Effect]:
-        """Closes the producer; records without an outcome get ClientClosed."""
+        """Closes the producer; records without an outcome get ClientClosed. So does a commit that another
+        thread or task waits for, unless it was sent: then its outcome is unknown.
+        """
+        if self.operation is TransactionCall.COMMIT:
+            if self._end_call is None:
+                because = "the producer was closed before the commit was sent"
+                self._resolve(Failure(ClientClosed, because=because))
+            else:
+                self._lose_commit("the producer was closed before the answer arrived")
         self._drop_calls()
         self._enter(_S.CLOSED)
         self.delivery.fail(

@@ -9,6 +9,7 @@ from fencepost.client.effects import BatchDone, TransactionCall
 from fencepost.client.errors import (
     AuthorizationFailed,
     ClientClosed,
+    ClientError,
     CommitOutcomeUnknown,
     DeliveryFailed,
     DeliveryTimeout,
@@ -446,6 +447,31 @@ def test_a_closed_producer_gives_every_record_an_outcome() -> None:
     assert [done.failure.kind for done in talk.done if done.failure] == [ClientClosed]
     with pytest.raises(ClientClosed):
         talk.machine.begin()
+
+
+@pytest.mark.parametrize(
+    ("is_sent", "kind", "why"),
+    [
+        (False, ClientClosed, "the producer was closed before the commit was sent"),
+        (True, CommitOutcomeUnknown, "the producer was closed before the answer arrived"),
+    ],
+)
+def test_a_commit_of_a_producer_that_is_closed_has_a_result(
+    is_sent: bool, kind: type[ClientError], why: str
+) -> None:
+    talk = transactional()
+    talk.machine.begin()
+    talk.send(b"x")
+    talk.commit()
+    if is_sent:
+        talk.store()
+        assert talk.waiting(m.EndTxn)
+    talk.hear(talk.machine.close(talk.now))
+    failure = talk.resolved[TransactionCall.COMMIT]
+    assert failure is not None
+    assert failure.kind is kind
+    assert why in failure.because
+    assert talk.machine.is_over
 
 
 # --- for simulators -----------------------------------------------------------------------------------------

@@ -94,16 +94,16 @@ class AsyncDriver(NetworkDriver):
                 await task(*args)
             except Exception:
                 self._has_failed = True
-                for key in list(self._waiters):
-                    self._wake(key)
+                self._wake_all()
                 raise
             finally:
                 self._scopes.discard(scope)
 
     async def stop(self) -> None:
-        """Cancels all tasks, which close their sockets."""
+        """Cancels all tasks, which close their sockets. Calls of other tasks that wait get ClientClosed."""
         tasks, self._tasks = self._tasks, None
         if tasks is not None:
+            self._wake_all()
             for scope in self._scopes:
                 scope.cancel()
             tasks.cancel_scope.cancel()
@@ -155,6 +155,8 @@ class AsyncDriver(NetworkDriver):
                 await anyio.lowlevel.checkpoint()
             while not wait.until() and wait.deadline > self._clock() and not self._has_failed:
                 self.check_admitted()
+                if self._tasks is None:
+                    raise self.closed_meanwhile()
                 event = anyio.Event()
                 self._waiters[wait.news].append(event)
                 if wait.deadline != inf:  # thousands of tasks may wait for a record without a limit
@@ -190,6 +192,10 @@ class AsyncDriver(NetworkDriver):
             for event in self._waiters.pop(key):
                 event.set()
 
+    def _wake_all(self) -> None:
+        for key in list(self._waiters):
+            self._wake(key)
+
     # --- tasks ----------------------------------------------------------------------------------------------
 
     async def _serve(self, node: int, connection: ClientConnection) -> None:
@@ -215,8 +221,7 @@ class AsyncDriver(NetworkDriver):
         if self.network.connections.get(node) is connection:
             self.network.lost(node, self._clock())
         if self.network.failure is not None:
-            for key in list(self._waiters):
-                self._wake(key)
+            self._wake_all()
         self.push()
         self.call_back()
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Hashable
 from itertools import islice
 
+from fencepost.client.errors import ClientClosed
 from fencepost.client.metadata import Address
 from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
 from fencepost.client.requests import RequestMachine
@@ -69,6 +70,13 @@ class NetworkDriver:
         """Raises AuthenticationFailed when the broker has refused this client."""
         if self.network.failure is not None:
             raise self.network.failure.exception()
+
+    @staticmethod
+    def closed_meanwhile() -> ClientClosed:
+        """The error of a call that waits when another thread or task closes the client."""
+        return ClientClosed(
+            "the client was closed during the call; a request that was sent may have been carried out"
+        )
 
     @property
     def now(self) -> int:

@@ -69,6 +69,7 @@ class Sockets:
         self.network = network
         self.lock = lock
         self.clock = clock
+        self.is_closed = False
         self._sockets: dict[int, socket.socket] = {}
         self._connecting: dict[int, list[AddressInfo]] = {}  # what is left to try if connect() fails
         self._selector = selectors.DefaultSelector()
@@ -82,7 +83,7 @@ class Sockets:
         network = self.network
         while network.to_open:
             with self.lock:
-                if not network.to_open:  # another thread opens the last one
+                if self.is_closed or not network.to_open:  # another thread opens the last one
                     return
                 node = network.to_open.pop(0)
                 connection = network.connections[node]
@@ -95,7 +96,7 @@ class Sockets:
             finally:
                 # Also after Ctrl-C: without a socket, a connection would hold its requests until a timeout.
                 with self.lock:
-                    if network.connections.get(node) is connection:
+                    if network.connections.get(node) is connection and not self.is_closed:
                         untried[:] = found
                         self._connect(node, untried)
 
@@ -134,21 +135,29 @@ class Sockets:
         if not self._pumping.acquire(blocking=wait_for_turn):
             return
         try:
-            with self.lock:
-                self.push()
-                wake_at = self.network.wake_at
-            if wake_at is not None:
-                timeout_ms = min(timeout_ms, max(0, wake_at - self.clock()))
-            ready = self._selector.select(timeout_ms / 1000)
-            with self.lock:
-                for key, events in ready:
-                    self._serve(key.data, events)
-                for node in self.network.wake(self.clock()):
-                    self._close(node)
-                self.push()
+            if not self.is_closed:
+                self._round(timeout_ms)
         finally:
             self._pumping.release()
+            if self.is_closed:
+                self.close()
         self._afterwards()
+
+    def _round(self, timeout_ms: float) -> None:
+        with self.lock:
+            self.push()
+            wake_at = self.network.wake_at
+        if wake_at is not None:
+            timeout_ms = min(timeout_ms, max(0, wake_at - self.clock()))
+        ready = self._selector.select(timeout_ms / 1000)
+        with self.lock:
+            if self.is_closed:
+                return
+            for key, events in ready:
+                self._serve(key.data, events)
+            for node in self.network.wake(self.clock()):
+                self._close(node)
+            self.push()
 
     def _serve(self, node: int, events: int) -> None:
         link = self._sockets.get(node)
@@ -190,10 +199,19 @@ class Sockets:
             link.close()
 
     def close(self) -> None:
-        """Closes every socket."""
-        for node in list(self._sockets):
-            self._close(node)
-        self._selector.close()
+        """Closes every socket. A thread that is in a round does it at the end of the round instead, because
+        select() fails on a closed selector. Nobody waits for that round: this may be its thread, in a signal
+        handler.
+        """
+        self.is_closed = True
+        if self._pumping.acquire(blocking=False):
+            try:
+                with self.lock:
+                    for node in list(self._sockets):
+                        self._close(node)
+                    self._selector.close()
+            finally:
+                self._pumping.release()
 
 
 class IOThread:
@@ -267,19 +285,18 @@ class Driver(NetworkDriver):
             self.network, lock=self.lock, clock=clock, afterwards=self._call_back_unless_busy
         )
         self._io_thread: IOThread | None = None
-        self._is_stopped = False
         if machine.io_tick_ms is not None:
             self._io_thread = IOThread(self._sockets, lambda: machine.has_work, tick_ms=machine.io_tick_ms)
 
     def check_running(self) -> None:
         """ClientClosed after `stop`. A blocking client needs no `with` block."""
-        if self._is_stopped:
+        if self._sockets.is_closed:
             raise ClientClosed("the call was made on a closed client")
 
     def perform(self, effects: list[Effect]) -> None:
         """Performs effects; writes at once what the sockets accept. The lock is held."""
         self.network.perform(effects, self._clock())
-        if self._is_stopped:
+        if self._sockets.is_closed:
             return
         self._sockets.push()
         if self._io_thread is not None and self.network.machine.has_work:
@@ -287,6 +304,7 @@ class Driver(NetworkDriver):
 
     def run(self, script: CallScript[ResultT]) -> ResultT:
         """Runs a script to its end; returns or raises its result."""
+        was_closed = self._sockets.is_closed
         interruption: BaseException | None = None
         while True:
             try:
@@ -297,6 +315,8 @@ class Driver(NetworkDriver):
                 if isinstance(step, Callback):
                     step.function(step.partitions)
                 else:
+                    if was_closed:
+                        self.check_running()
                     self._wait(step)
             except BaseException as problem:
                 if getgeneratorstate(script) != GEN_CLOSED:
@@ -324,12 +344,14 @@ class Driver(NetworkDriver):
                 self._calling_back.release()
 
     def _wait(self, wait: Wait) -> None:
-        self.check_running()
         while True:
             with self.lock:
+                # What happened before the client was closed counts: a commit may be known to be unknown.
                 if wait.until():
                     return
                 self.check_admitted()
+                if self._sockets.is_closed:
+                    raise self.closed_meanwhile()
             self._sockets.open()
             left = wait.deadline - self._clock()
             self._sockets.round(
@@ -356,5 +378,4 @@ class Driver(NetworkDriver):
         """Ends the IO thread and closes every socket."""
         if self._io_thread is not None:
             self._io_thread.stop()
-        self._is_stopped = True
         self._sockets.close()

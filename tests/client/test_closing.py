@@ -1,0 +1,234 @@
+"""Clients that are closed while a call of another thread or task waits: the call ends with an error that
+programs know.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from fencepost import (
+    Admin,
+    AsyncAdmin,
+    AsyncConsumer,
+    AsyncProducer,
+    Broker,
+    ClientClosed,
+    CommitOutcomeUnknown,
+    Consumer,
+    Producer,
+    TopicPartition,
+)
+from fencepost.client.shells.sockets import monotonic_ms
+from fencepost.protocol import messages as m
+from tests.client.proxy import Fault, Proxy
+
+PATIENCE_S = 60.0  # longer than anything takes on a busy machine; only a failing test waits so long
+HERE = TopicPartition("t", 0)
+BACKENDS = ["trio", "asyncio"]
+
+
+class Silence:
+    """A broker that hears requests and answers none."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(PATIENCE_S)
+        self._links: list[socket.socket] = []
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def hear(self) -> None:
+        """Returns once a client has sent the beginning of a request."""
+        link, _ = self._listener.accept()
+        link.settimeout(PATIENCE_S)
+        self._links.append(link)
+        assert link.recv(1)
+
+    def hear_the_end(self) -> None:
+        """Returns once the client has closed every connection."""
+        for link in self._links:
+            while link.recv(4_096):
+                pass
+
+    def close(self) -> None:
+        for each in (self._listener, *self._links):
+            each.close()
+
+
+@pytest.fixture
+def silence() -> Iterator[Silence]:
+    broker = Silence()
+    yield broker
+    broker.close()
+
+
+def init_transactions(client: Any) -> Any:
+    return client.init_transactions()
+
+
+def wait_for_a_topic(client: Any) -> Any:
+    return client.send("t", b"x")
+
+
+def poll(client: Any) -> Any:
+    client.assign([HERE])
+    return client.poll(PATIENCE_S * 1_000)
+
+
+def poll_as_a_member(client: Any) -> Any:
+    client.subscribe(["t"])
+    return client.poll(PATIENCE_S * 1_000)
+
+
+def find_the_position(client: Any) -> Any:
+    client.assign([HERE])
+    return client.position(HERE)
+
+
+def list_topics(client: Any) -> Any:
+    return client.list_topics()
+
+
+CALLS: list[tuple[Callable[[Any], Any], str, dict[str, Any]]] = [
+    (list_topics, "Admin", {}),
+    (init_transactions, "Producer", {"transactional_id": "pay"}),
+    (wait_for_a_topic, "Producer", {}),
+    (poll, "Consumer", {}),
+    (poll_as_a_member, "Consumer", {"group_id": "g"}),
+    (find_the_position, "Consumer", {}),
+]
+BLOCKING: dict[str, Any] = {"Admin": Admin, "Producer": Producer, "Consumer": Consumer}
+ASYNC: dict[str, Any] = {"Admin": AsyncAdmin, "Producer": AsyncProducer, "Consumer": AsyncConsumer}
+
+every_call = pytest.mark.parametrize(("call", "kind", "settings"), CALLS)
+
+
+@every_call
+def test_a_thread_that_waits_is_told_that_the_client_was_closed(
+    silence: Silence, call: Callable[[Any], Any], kind: str, settings: dict[str, Any]
+) -> None:
+    client = BLOCKING[kind](silence.address, **settings)
+    problems: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            call(client)
+        except BaseException as problem:  # noqa: BLE001 - the test looks at it
+            problems.append(problem)
+
+    waits = threading.Thread(target=wait, daemon=True)
+    waits.start()
+    silence.hear()
+    client.close()
+    waits.join(PATIENCE_S)
+    (problem,) = problems
+    assert isinstance(problem, ClientClosed)
+    silence.hear_the_end()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@every_call
+def test_a_task_that_waits_is_told_that_the_client_was_closed(
+    silence: Silence, backend: str, call: Callable[[Any], Awaitable[Any]], kind: str, settings: dict[str, Any]
+) -> None:
+    async def wait(client: Any) -> None:
+        with pytest.raises(ClientClosed):
+            await call(client)
+
+    async def story() -> None:
+        with anyio.fail_after(PATIENCE_S):
+            async with anyio.create_task_group() as tasks:
+                async with ASYNC[kind](silence.address, **settings) as client:
+                    tasks.start_soon(wait, client)
+                    await anyio.to_thread.run_sync(silence.hear)
+
+    anyio.run(story, backend=backend)
+    silence.hear_the_end()
+
+
+def test_a_client_may_be_closed_in_the_middle_of_its_own_round(silence: Silence) -> None:
+    """The clock is the test's: it closes the client after select(), where a signal handler might."""
+
+    def clock() -> int:
+        if selecting.is_set():
+            selecting.clear()
+            admin.close()
+        return monotonic_ms()
+
+    class Selector(selectors.DefaultSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            found = super().select(timeout)
+            if found:
+                selecting.set()
+            return found
+
+    selecting = threading.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selectors, "DefaultSelector", Selector)
+        admin = Admin(silence.address, clock=clock)
+    with pytest.raises(ClientClosed, match="closed during the call"):
+        admin.list_topics()
+
+
+# --- a commit whose request was sent ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    """The broker carries out the first commit, and its answer never comes."""
+    with Broker() as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic("t")
+        with Proxy(broker.address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as held:
+            yield held
+
+
+def test_a_commit_that_was_sent_is_unknown_when_another_thread_closes_the_producer(proxy: Proxy) -> None:
+    producer = Producer(proxy.address, transactional_id="pay")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"x").result()
+    problems: list[BaseException] = []
+
+    def commit() -> None:
+        try:
+            producer.commit_transaction()
+        except BaseException as problem:  # noqa: BLE001 - the test looks at it
+            problems.append(problem)
+
+    waits = threading.Thread(target=commit, daemon=True)
+    waits.start()
+    assert proxy.withheld.wait(PATIENCE_S)
+    producer.close()
+    waits.join(PATIENCE_S)
+    (problem,) = problems
+    assert isinstance(problem, CommitOutcomeUnknown)
+    assert "the producer was closed before the answer arrived" in str(problem)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_commit_that_was_sent_is_unknown_when_another_task_closes_the_producer(
+    proxy: Proxy, backend: str
+) -> None:
+    async def commit(producer: AsyncProducer) -> None:
+        with pytest.raises(CommitOutcomeUnknown, match="the producer was closed before the answer arrived"):
+            await producer.commit_transaction()
+
+    async def story() -> None:
+        with anyio.fail_after(PATIENCE_S):
+            async with anyio.create_task_group() as tasks:
+                async with AsyncProducer(proxy.address, transactional_id="pay") as producer:
+                    await producer.init_transactions()
+                    producer.begin_transaction()
+                    await (await producer.send("t", b"x"))
+                    tasks.start_soon(commit, producer)
+                    assert await anyio.to_thread.run_sync(proxy.withheld.wait, PATIENCE_S)
+
+    anyio.run(story, backend=backend)
