@@ -149,3 +149,4 @@ def process(item: pytest.Item, directory: Path) -> Generator[BrokerProcess]:
         if swept is not None and swept.text is None and broker.recording is not None:
             for point in broker.recording.points():
                 swept.lesson.hear(point)
+            swept.lesson.is_cut = broker.recording.is_cut

@@ -28,6 +28,7 @@ from fencepost.simulator.world.history import Arrived, Coordinated, Event, Histo
 
 LIFE_NUMBERS: Final = 1_000_000_000
 OLDER: Final = ".older"
+CUT: Final = ".cut"  # an empty file: the first events of this life are lost
 _ABOUT_FAULTS: Final = frozenset(request.__name__ for request in FAULT_REQUESTS)  # no fault strikes these
 
 
@@ -64,7 +65,10 @@ class FileRecording(Recording):
             left = left[os.write(file, left) :]
         self._written += 1
         if self._written == EVENTS_KEPT:
-            self._path.rename(f"{self._path}{OLDER}")
+            older = Path(f"{self._path}{OLDER}")
+            if older.exists():
+                Path(f"{self._path}{CUT}").touch()
+            self._path.rename(older)
             fresh = _opened(self._path)
             os.close(file)
             self._file, self._written = fresh, 0
@@ -101,18 +105,21 @@ class ProcessRecording(Recording):
 
     def history(self, title: str = "what happened") -> History:
         """Everything that is kept of all lives. `title`: the heading of its table and drawing."""
-        events = [*self._marks]
-        for number, path in enumerate(self._lives):
-            for each in (Path(f"{path}{OLDER}"), path):
-                events += (self._placed(event, number) for event in _read(each))
-        events.sort(key=lambda event: event.at)
+        events = self._on_disk()
         self.left_out = max(0, len(events) - EVENTS_KEPT)
         self._events = events[self.left_out :]
         return Recording.history(self, title)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether a life was so long that its files have lost its first events."""
+        return any(Path(f"{path}{CUT}").exists() for path in self._lives)
+
     def points(self) -> Iterator[Point]:
-        """The points that a sweep can use, in their order: requests, and states of transactions."""
-        for event in self.history().events:
+        """The points that a sweep can use, in their order: requests, and states of transactions. They are
+        all that were reached, unless the recording `is_cut`.
+        """
+        for event in self._on_disk():
             match event:
                 case Sent(source=client, label=label, answers=None) if client != BROKER:
                     if (request := label.split()[0]) not in _ABOUT_FAULTS:
@@ -121,6 +128,14 @@ class ProcessRecording(Recording):
                     yield Point(kind=PointKind.DECIDES, who=f"coordinator of {name}", what=record.state.name)
                 case _:
                     continue
+
+    def _on_disk(self) -> list[Event]:
+        """What the files of all lives hold, in order."""
+        events = [*self._marks]
+        for number, path in enumerate(self._lives):
+            for each in (Path(f"{path}{OLDER}"), path):
+                events += (self._placed(event, number) for event in _read(each))
+        return sorted(events, key=lambda event: event.at)
 
     def _placed(self, event: Event, life: int) -> Event:
         """The event with the times and numbers of all lives."""

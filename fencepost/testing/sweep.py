@@ -62,7 +62,7 @@ TIME_LIMIT_S: Final = 60.0
 RAISE_AGAIN_S: Final = 1.0
 HUNG_EXIT: Final = 1
 GIVE_UP_AFTER_S: Final = 5.0  # after a run should have ended
-POINTS_MAX: Final = 1_000
+POINTS_MAX: Final = 1_000  # swept without points=: up to three runs for each take hours
 ROWS_MAX: Final = 40  # of a table on a screen
 
 _COORDINATOR: Final = "coordinator of "
@@ -70,6 +70,11 @@ _NAME: Final = re.compile(r"[^ #]+")
 NOTHING: Final = (
     "There is nothing to sweep: the test sent no request to its broker that changes anything. Does it use "
     "the fixture `fencepost_broker` or `fencepost_broker_process`?"
+)
+CUT: Final = (
+    "The test is too long for a sweep: the recording of its broker process has lost its first events, so the "
+    "points cannot be counted. Use the fixture `fencepost_broker`, which needs no recording for that, or "
+    "sweep a shorter test"
 )
 
 LOOKING: Final = frozenset(
@@ -261,6 +266,8 @@ class Lesson:
 
     settings: SweepSettings
     reached: list[tuple[Point, int]] = attrs.Factory(list[tuple[Point, int]])
+    is_cut: bool = False
+    """Whether there were points that it could not hear."""
     _counts: Counter[tuple[str, str]] = attrs.Factory(Counter[tuple[str, str]])
     _clients: set[str] = attrs.Factory(set[str])
     _whats: set[str] = attrs.Factory(set[str])
@@ -277,7 +284,7 @@ class Lesson:
         anyone = attrs.evolve(point, who=kind + ANYONE)
         named = point if _NAME.fullmatch(point.who.removeprefix(kind)) else anyone
         self._counts.update({(named.who, point.what), (anyone.who, point.what)})
-        if self._is_swept(point) and len(self.reached) < POINTS_MAX:
+        if self._is_swept(point):
             self.reached.append((named, self._counts[named.who, named.what]))
 
     def _is_swept(self, point: Point) -> bool:
@@ -288,7 +295,9 @@ class Lesson:
         return is_wanted and point.who not in UNSEEN and (not clients or point.who in clients)
 
     def missing(self) -> str:
-        """Why a sweep would test less than it was asked for; "" if it would not."""
+        """Why a sweep would test less than it was asked for, or take too long; "" if it would not."""
+        if self.is_cut:
+            return CUT
         for option, wanted, found in (
             ("clients", self.settings.clients, self._clients),
             ("only", self.settings.only, self._whats),
@@ -297,6 +306,12 @@ class Lesson:
                 return (
                     f"{option}={unknown}: the test has none of this name. It has {', '.join(sorted(found))}"
                 )
+        if self.settings.points is None and len(self.reached) > POINTS_MAX:
+            return (
+                f"The test has {len(self.reached):,} points, which would take {len(self.faults()):,} runs. "
+                f"A sweep of all points has at most {POINTS_MAX:,}: choose some of its faults with points=, "
+                "or some requests with clients= or only="
+            )
         return "" if self.reached else NOTHING
 
     def faults(self) -> list[SweepFault]:
@@ -325,7 +340,8 @@ def chosen(faults: Sequence[SweepFault], settings: SweepSettings) -> list[SweepF
     if settings.points is None or settings.points >= len(faults):
         return list(faults)
     # Sorted, since two clients may take turns in another order in each first run.
-    drawn = random.Random(settings.seed).sample(sorted(faults, key=lambda fault: fault.text), settings.points)
+    ordered = sorted(faults, key=lambda fault: fault.text)
+    drawn = frozenset(random.Random(settings.seed).sample(ordered, settings.points))
     return [fault for fault in faults if fault in drawn]
 
 
@@ -413,11 +429,11 @@ def sweep(test: Any = None, /, **settings: Any) -> Any:
     learn its points of the protocol, then once per point with the request lost, the reply lost, or the broker
     killed there.
 
-    `points`: how many faults are tried, drawn with `seed`; by default all. `clients`: only the requests of
-    these client ids. `only`: only these requests and states, such as "EndTxn" and "PREPARE_COMMIT"; by
-    default all that change something. `down_ms`: how long a killed broker is down; if it is longer than the
-    time limits of your clients, the sweep tests their expiry, too. `time_limit`: seconds for a run with a
-    fault, which counts as hung after that.
+    `points`: how many faults are tried, drawn with `seed`; by default all, and a test with more than 1,000
+    points fails. `clients`: only the requests of these client ids. `only`: only these requests and states,
+    such as "EndTxn" and "PREPARE_COMMIT"; by default all that change something. `down_ms`: how long a killed
+    broker is down; if it is longer than the time limits of your clients, the sweep tests their expiry, too.
+    `time_limit`: seconds for a run with a fault, which counts as hung after that.
     """
     import pytest
 
@@ -447,7 +463,8 @@ def sweep_points(
     as hung after that.
 
     Raises what `test` raises without a fault of the sweep, FaultNeverStruck if a fault that `test` adds does
-    not strike then, and SweepFailed if there is nothing to sweep. Call `raise_if_failed()` on the report.
+    not strike then, and SweepFailed if there is nothing to sweep, or without `points` more than 1,000 points.
+    Call `raise_if_failed()` on the report.
     """
     from fencepost.broker.embedded import Broker
 

@@ -19,8 +19,11 @@ from typing import Any
 import pytest
 
 from fencepost import Admin, BrokerFailed, BrokerProcess, FaultNeverStruck, Producer
+from fencepost.broker.contract import ReplyTo
 from fencepost.broker.faults import NoSuchFault
 from fencepost.faults.grammar import BadPhrase
+from fencepost.protocol.frames import RequestFrame
+from fencepost.protocol.messages import ListGroups
 from fencepost.simulator.world.history import Sent, Struck
 from fencepost.testing import process_recording
 from fencepost.testing.fault_desk import ProcessDesk
@@ -279,6 +282,29 @@ def test_a_file_that_is_full_keeps_the_last_events(tmp_path: Path, monkeypatch: 
         child.struck(f"fault {number}", None)
     shown = [event.label for event in recording.history().events if isinstance(event, Struck)]
     assert shown == [f"fault {number}" for number in (7, 8, 9, 10)]
+
+
+def record_request(child: process_recording.FileRecording, client_id: str) -> None:
+    """A request of this client has arrived."""
+    to, request = ReplyTo(connection=1, correlation_id=1), ListGroups(states=())
+    child.asked(to, RequestFrame(request, correlation_id=1, version=0, client_id=client_id))
+
+
+def test_the_points_of_a_sweep_are_all_that_the_files_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shown has a limit for all lives together; each life has files of its own."""
+    monkeypatch.setattr(process_recording, "EVENTS_KEPT", 4)
+    recording = process_recording.ProcessRecording()
+    lives = [process_recording.FileRecording.to(recording.next_life()) for _ in range(2)]
+    for life, child in enumerate(lives):
+        for number in range(6):
+            record_request(child, f"shop-{life}-{number}")
+    assert len(recording.history().events) == 4
+    heard = [f"shop-{life}-{number}" for life in range(2) for number in range(6)]
+    assert ([point.who for point in recording.points()], recording.is_cut) == (heard, False)
+    for number in range(6, 9):
+        record_request(lives[1], f"shop-1-{number}")
+    left = [*heard[:6], *(f"shop-1-{number}" for number in range(4, 9))]
+    assert ([point.who for point in recording.points()], recording.is_cut) == (left, True)
 
 
 def test_a_recording_on_a_full_disk_ends_and_the_broker_goes_on(tmp_path: Path) -> None:

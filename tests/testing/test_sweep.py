@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from fencepost import Admin, Broker, FaultNeverStruck, Producer, assert_exactly_once, sweep, sweep_points
+from fencepost.faults.phrases import BROKER, Point, PointKind
+from fencepost.testing.process_recording import ProcessRecording
 from fencepost.testing.sweep import (
+    Lesson,
     RunHung,
     RunVerdict,
     SweepFailed,
@@ -132,6 +135,26 @@ def test_a_sweep_that_would_test_less_than_it_was_asked_for_fails(
 ) -> None:
     with pytest.raises(SweepFailed, match=because):
         sweep_points(sell, clients=wanted.get("clients", ()), only=wanted.get("only", ()))
+
+
+def test_a_sweep_of_too_many_points_is_refused_unless_some_are_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Points that are left out in silence would count as passed."""
+    monkeypatch.setattr("fencepost.testing.sweep.POINTS_MAX", 6)
+    because = r"The test has 7 points, .* 13 runs.* at most 6: choose some of its faults with points="
+    with pytest.raises(SweepFailed, match=because):
+        sweep_points(sell)
+    assert sweep_points(sell, clients=["shop"], only=["EndTxn"]).learned == 3
+    assert sweep_points(sell, points=1).summary == "sell: 1 faults of 13, chosen with seed 0: 1 passed"
+
+
+def test_a_sweep_knows_every_point_of_a_long_test() -> None:
+    lesson = Lesson(SweepSettings(points=1))
+    for _ in range(1_200):
+        lesson.hear(Point(kind=PointKind.SENDS, who="shop", what="Produce", whom=BROKER))
+    assert (len(lesson.faults()), lesson.missing()) == (3_600, "")
+    assert lesson.faults()[-1].point == "shop sends Produce #1200"
 
 
 def test_names_with_spaces_are_swept_as_anyone() -> None:
@@ -363,6 +386,26 @@ def test_a_broker_process_is_swept_at_the_same_points(
             f"12 *coordinator of shop appends PREPARE_COMMIT *broker killed *1 *{verdict}",
         ]
     )
+
+
+def test_a_process_whose_recording_has_lost_its_first_events_is_not_swept(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The points that are left would have wrong numbers, and a name may be missing because of that."""
+    monkeypatch.setattr(ProcessRecording, "is_cut", True)
+    pytester.makepyfile(
+        """
+        import fencepost
+
+        @fencepost.sweep(points=1, clients=["nobody"])
+        def test_it(fencepost_broker_process, fencepost_topic):
+            with fencepost.Producer(fencepost_broker_process.address, client_id="shop") as producer:
+                producer.send(fencepost_topic, b"apple").result()
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*the recording of its broker process has lost its first events*"])
 
 
 def test_a_run_that_hangs_is_told_from_one_that_fails(pytester: pytest.Pytester) -> None:
