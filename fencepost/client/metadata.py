@@ -32,6 +32,8 @@ from fencepost.protocol.terms import NO_LEADER_EPOCH, CoordinatorType, TopicPart
 # Bootstrap addresses are nodes -2, -3, ... until metadata names the real ones; -1 is Kafka's "no node".
 FIRST_BOOTSTRAP_NODE: Final = -2
 
+HOST_NAME_SIZE_MAX: Final = 255  # RFC 1035
+
 Address = tuple[str, int]
 CoordinatorKey = tuple[CoordinatorType, str]
 
@@ -40,11 +42,21 @@ def bootstrap_addresses(bootstrap: str) -> list[Address]:
     """The addresses in `"host:port,host:port"`; ValueError if one is invalid."""
     addresses: list[Address] = []
     for part in bootstrap.split(","):
-        host, colon, port = part.strip().rpartition(":")
-        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        name, colon, port = part.strip().rpartition(":")
+        host = name.strip("[]")
+        if not colon or not can_be_host(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise ValueError(f"each address in bootstrap_servers must be host:port, not {part.strip()!r}")
-        addresses.append((host.strip("[]"), int(port)))
+        addresses.append((host, int(port)))
     return addresses
+
+
+def can_be_host(name: str) -> bool:
+    """Whether a host can have this name: no resolver, and no TLS library, takes any other."""
+    try:
+        encoded = name.encode("idna")
+    except UnicodeError:  # a label that is empty, too long, or not of letters
+        return False
+    return 0 < len(encoded) <= HOST_NAME_SIZE_MAX and b"\0" not in encoded
 
 
 @attrs.define(eq=False)

@@ -37,7 +37,7 @@ from fencepost.client.effects import (
     WakeAt,
 )
 from fencepost.client.errors import Failure
-from fencepost.client.metadata import Address
+from fencepost.client.metadata import Address, can_be_host
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import REFUSALS, Handshake, HandshakeRefused, StartHandshake, refusal
 from fencepost.protocol.batches import Buffer
@@ -183,10 +183,13 @@ class NetworkClient:
     _untried: dict[int, tuple[Address, list[AddressInfo]]] = attrs.field(factory=dict)
 
     def open(self, node_id: int) -> Address | None:
-        """The address that the driver must connect to now; None if it is no longer known."""
+        """The address that the driver must connect to now; None if it is no longer known, or if no host can
+        have the name that the broker gave.
+        """
         address = self.machine.cluster.address(node_id)
-        if address is not None:
-            self.connections[node_id].begin(address[0])
+        if address is None or not can_be_host(address[0]):
+            return None
+        self.connections[node_id].begin(address[0])
         return address
 
     def untried(self, node_id: int, address: Address) -> list[AddressInfo]:

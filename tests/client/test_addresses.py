@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from fencepost import Admin, AsyncAdmin, Broker, Consumer, RequestTimeout, TopicPartition
+from fencepost.client.metadata import ClusterMetadata
 from fencepost.client.network import AddressInfo
 
 PATIENCE_S = 60.0  # longer than anything takes on a busy machine; only a failing test waits so long
@@ -141,11 +142,27 @@ def test_a_name_is_resolved_again_when_no_address_answered(
     assert names.times == 2
 
 
+NO_NAMES = ["two..dots", "x" * 64, ".".join(["x" * 60] * 5), "nul\0"]
+
+
+@pytest.mark.parametrize("name", [*NO_NAMES, "", "[]"])
+def test_a_name_that_no_host_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="each address in bootstrap_servers must be host:port"):
+        Admin(f"127.0.0.1:9092,{name}:9092")
+
+
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("address", ["two..dots:9092", f"{'x' * 64}:9092"])
-def test_a_name_that_no_host_can_have_is_a_broker_that_does_not_answer(shell: str, address: str) -> None:
+@pytest.mark.parametrize("security_protocol", ["PLAINTEXT", "SSL"])
+@pytest.mark.parametrize("name", [*NO_NAMES, ""])
+def test_a_node_with_a_name_that_no_host_can_have_does_not_answer(
+    shell: str, security_protocol: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def address(_cluster: ClusterMetadata, _node_id: int) -> tuple[str, int]:
+        return name, 9092
+
+    monkeypatch.setattr(ClusterMetadata, "address", address)
     with pytest.raises(RequestTimeout, match="no broker answered at"):
-        topics(shell, address, default_api_timeout_ms=200)
+        topics(shell, "127.0.0.1:9092", security_protocol=security_protocol, default_api_timeout_ms=200)
 
 
 def test_a_slow_name_server_stops_only_the_call_that_needs_it(names: Names, broker: Broker) -> None:

@@ -86,15 +86,17 @@ class AsyncDriver(NetworkDriver):
         """Runs a task of the client until `stop`, also when the program is cancelled: its last calls need it.
         An error of the task ends the client.
         """
-        if self._tasks is None:
+        tasks = self._tasks
+        if tasks is None:
             return  # stopped before this task had its first turn
         with anyio.CancelScope(shield=True) as scope:
             self._scopes.add(scope)
             try:
                 await task(*args)
-            except Exception:
-                self._has_failed = True
-                self._wake_all()
+            except BaseException:
+                if self._tasks is tasks:  # not cancelled by `stop`
+                    self._has_failed = True
+                    self._wake_all()
                 raise
             finally:
                 self._scopes.discard(scope)
@@ -209,10 +211,8 @@ class AsyncDriver(NetworkDriver):
                 self._links[node] = link
                 self.push()
                 await self._read(node, link)
-        except (OSError, UnicodeError, anyio.ClosedResourceError):
-            # The peer closed it, a request timed out, or no host can have this name (UnicodeError). `lost`
-            # below ends its requests.
-            pass
+        except (OSError, anyio.ClosedResourceError):
+            pass  # the peer closed it, or a request timed out: `lost` below ends its requests
         finally:
             if link is not None:
                 if self._links.get(node) is link:
@@ -235,7 +235,7 @@ class AsyncDriver(NetworkDriver):
         """A connected socket: tries the addresses of the node one after the other."""
         address = self.network.open(node)
         if address is None:
-            raise OSError(f"the address of node {node} is no longer known")
+            raise OSError(f"the address of node {node} is not known")
         untried = self.network.untried(node, address)
         if not untried:
             untried += await anyio.getaddrinfo(*address, type=socket.SOCK_STREAM)

@@ -118,7 +118,7 @@ def resolved(address: Address) -> list[AddressInfo]:
     """
     try:
         return [*socket.getaddrinfo(*address, type=socket.SOCK_STREAM)]
-    except (OSError, UnicodeError):  # UnicodeError: no host can have this name
+    except OSError:
         return []
 
 
