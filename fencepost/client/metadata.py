@@ -79,12 +79,22 @@ class ClusterMetadata:
     is_stale: bool = attrs.field(default=True, kw_only=True)
     turn: int = attrs.field(default=0, kw_only=True)
     """Counts nodes that did not answer or sent old metadata: the next request goes to another one."""
+    unreachable: dict[int, str] = attrs.field(factory=dict, kw_only=True)
+    """Why the last attempt to connect to a node failed, for the error of a call."""
 
     def address(self, node_id: int) -> Address | None:
         """The address of a node; None if it is no longer known."""
         if node_id <= FIRST_BOOTSTRAP_NODE:
             return self.bootstrap[FIRST_BOOTSTRAP_NODE - node_id]
         return self.nodes.get(node_id)
+
+    def bootstrap_in_words(self) -> str:
+        """The bootstrap addresses, each with the reason why it could not be connected to, if one is known."""
+        words: list[str] = []
+        for number, (host, port) in enumerate(self.bootstrap):
+            reason = self.unreachable.get(FIRST_BOOTSTRAP_NODE - number)
+            words.append(f"{host}:{port} ({reason})" if reason else f"{host}:{port}")
+        return ", ".join(words)
 
     def any_node(self) -> int:
         """A node for a request that any node can answer: known nodes, then bootstrap addresses."""

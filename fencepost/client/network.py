@@ -202,6 +202,10 @@ class NetworkClient:
             known = self._untried[node_id] = (address, [])
         return known[1]
 
+    def unreachable(self, node_id: int, problem: OSError) -> None:
+        """An attempt to connect to a node failed, or to resolve its host name."""
+        self.machine.cluster.unreachable[node_id] = problem.strerror or str(problem)
+
     def perform(self, effects: Iterable[Effect], now: int) -> None:
         """Performs effects of the machine: requests go to outboxes, results to waiting callers."""
         for effect in effects:
@@ -244,6 +248,7 @@ class NetworkClient:
         try:
             for answer in connection.receive(chunk):
                 self._untried.pop(node_id, None)
+                self.machine.cluster.unreachable.pop(node_id, None)
                 self._hand_over(answer, now)
         except ProtocolViolation as problem:
             if isinstance(problem, PeerSpeaksTls):

@@ -313,8 +313,7 @@ class PendingCalls:
 
     def _why(self, call: PendingCall) -> str:
         if not self.cluster.nodes and call.last_error in (NO_ERROR, *_UNANSWERED):
-            asked = ", ".join(f"{host}:{port}" for host, port in self.cluster.bootstrap)
-            return f"no broker answered at {asked}"
+            return f"no broker answered at {self.cluster.bootstrap_in_words()}"
         if isinstance(call.target, TopicPartition) and not call.attempts and not call.indefinite:
             return f"partition {call.target} has no leader or does not exist"
         if call.last_error is NO_ERROR:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -140,6 +143,20 @@ def test_a_name_is_resolved_again_when_no_address_answered(
     names.later, names.ports = [broker.port], [refusing, refusing]
     assert topics(shell, f"{NAME}:9092") == ["t"]
     assert names.times == 2
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_error_says_why_no_address_could_be_connected_to(shell: str, refusing: int) -> None:
+    address = f"127.0.0.1:{refusing},no-host.invalid:9092"
+    with pytest.raises(RequestTimeout) as caught:
+        topics(shell, address, default_api_timeout_ms=500)
+    found = re.search(
+        r"no broker answered at 127.0.0.1:\d+ \((.*)\), no-host.invalid:9092 \((.*)\)\.", str(caught.value)
+    )
+    assert found is not None, caught.value
+    with pytest.raises(socket.gaierror) as unknown:
+        socket.getaddrinfo("no-host.invalid", 9092)
+    assert found.groups() == (os.strerror(errno.ECONNREFUSED), unknown.value.strerror)
 
 
 NO_NAMES = ["two..dots", "x" * 64, ".".join(["x" * 60] * 5), "nul\0"]

@@ -20,6 +20,7 @@ reads, passes on everything that has arrived, and wakes the callers whose condit
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable
@@ -237,12 +238,13 @@ class AsyncDriver(NetworkDriver):
         if address is None:
             raise OSError(f"the address of node {node} is not known")
         untried = self.network.untried(node, address)
-        if not untried:
-            untried += await anyio.getaddrinfo(*address, type=socket.SOCK_STREAM)
         while True:
             try:
+                if not untried:
+                    untried += await anyio.getaddrinfo(*address, type=socket.SOCK_STREAM)
                 return await self._connected(untried.pop(0))
-            except OSError:
+            except OSError as problem:
+                self.network.unreachable(node, problem)
                 # A connection that timed out meanwhile leaves the other addresses to its successor.
                 if not untried or self.network.connections.get(node) is not connection:
                     raise
@@ -251,9 +253,8 @@ class AsyncDriver(NetworkDriver):
         link = connecting_socket(info)
         try:
             await anyio.wait_writable(link)
-            problem = link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if problem:
-                raise OSError(problem, f"cannot connect to {info[-1]}")
+            if code := link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise OSError(code, os.strerror(code))
         except BaseException:
             link.close()
             raise

@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable
 from itertools import islice
 
 from fencepost.client.errors import ClientClosed
-from fencepost.client.metadata import Address
 from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import Handshake, Security, SecuritySettings, StartHandshake
@@ -110,16 +109,6 @@ def handshakes(settings: SecuritySettings) -> StartHandshake | None:
         return Handshake(security, tls, secrets.token_urlsafe(24))
 
     return start
-
-
-def resolved(address: Address) -> list[AddressInfo]:
-    """The addresses of a host name, in the order in which the system prefers them; none if it has none. A
-    resolver that does not answer takes many seconds.
-    """
-    try:
-        return [*socket.getaddrinfo(*address, type=socket.SOCK_STREAM)]
-    except OSError:
-        return []
 
 
 def connecting_socket(info: AddressInfo) -> socket.socket:

@@ -23,6 +23,7 @@ thread at a time waits for the sockets.
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
 import threading
@@ -36,14 +37,7 @@ from fencepost.client.errors import ClientClosed
 from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import StartHandshake
-from fencepost.client.shells.sockets import (
-    READ_SIZE,
-    Clock,
-    NetworkDriver,
-    connecting_socket,
-    resolved,
-    write_some,
-)
+from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
 
 ResultT = TypeVar("ResultT")
 
@@ -92,7 +86,10 @@ class Sockets:
             found: list[AddressInfo] = []
             try:
                 if address is not None:
-                    found = untried or resolved(address)
+                    # A resolver that does not answer takes many seconds.
+                    found = untried or [*socket.getaddrinfo(*address, type=socket.SOCK_STREAM)]
+            except OSError as problem:
+                network.unreachable(node, problem)
             finally:
                 # Also after Ctrl-C: without a socket, a connection would hold its requests until a timeout.
                 with self.lock:
@@ -105,7 +102,8 @@ class Sockets:
         while untried:
             try:
                 link = connecting_socket(untried.pop(0))
-            except OSError:
+            except OSError as problem:
+                self.network.unreachable(node, problem)
                 continue
             self._sockets[node] = link
             self._connecting[node] = untried
@@ -166,7 +164,8 @@ class Sockets:
             return
         if node in self._connecting:
             untried = self._connecting.pop(node)
-            if link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            if code := link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self.network.unreachable(node, OSError(code, os.strerror(code)))
                 self._close(node)
                 self._connect(node, untried)
                 return
