@@ -77,7 +77,8 @@ def audit(
     finally:
         batches.unpersist()
         coordinator.unpersist()
-    return Audited(findings.found, len(partitions), total["batches"], total["bytes"])
+    with_files = sum(row["segments"] > 0 for row in partitions)
+    return Audited(findings.found, with_files, total["batches"], total["bytes"])
 
 
 def _start(row: Row) -> LogStart:

@@ -58,6 +58,11 @@ class FaultHandle:
         """How often its point was reached while it could still strike."""
         return self._state().reached
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether something that it did has not ended, such as a pause or a broken disk."""
+        return self._state().is_lasting
+
     def wait_until_struck(self, timeout: float = 10.0) -> None:
         """Return when it has struck. Raises FaultNeverStruck after `timeout` seconds."""
         if missing := self.missing_after(timeout):

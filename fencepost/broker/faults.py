@@ -49,6 +49,7 @@ from fencepost.protocol.transaction_log import read_transactions
 
 POINTS_MAX: Final = 1_000  # different ones that are remembered; beyond it, only the known ones are counted
 RESEMBLING_MAX: Final = 5
+LIKENESS_MIN: Final = 0.6  # of two points as texts, from 0 to 1; points of the same kind are similar
 # Each point is compared with every fault, and each text with every phrase: requests must not make that slow.
 FAULTS_MAX: Final = 1_000
 FAULT_LENGTH_MAX: Final = 2_000  # a fault has at most six names, of 249 characters
@@ -205,7 +206,9 @@ def _check_action(do: Action, abilities: Abilities) -> None:
     if do.kind in (ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS):
         partition_named(do.who)
     if do.kind in (ActionKind.SLOW_DISK, ActionKind.FAIL_SYNCS) and not abilities.syncs:
-        raise BadPhrase(f'{quoted(str(do))}: this broker never syncs; start it with sync "commit" or "all"')
+        raise BadPhrase(
+            f'{quoted(str(do))}: this broker never syncs; start it with `--sync commit` or sync="commit"'
+        )
     if do.kind is ActionKind.SLOW_DISK and not abilities.has_disk:
         because = "the data is in memory, where a sync takes no time; give the broker a directory"
         raise BadPhrase(f"{quoted(str(do))}: {because}")
@@ -379,11 +382,9 @@ class FaultPlan:
         if times:
             return f"{said}, and there was nothing to strike"
         shown = [f"{quoted(str(point))} ({_counted(self.seen[point])})" for point in self._resembling(when)]
-        return f"{said}. " + (
-            f"Similar points that were reached: {'; '.join(shown)}"
-            if shown
-            else "No point was reached at all"
-        )
+        if shown:
+            return f"{said}. Similar points that were reached: {'; '.join(shown)}"
+        return f"{said}. " + ("No similar point was reached" if self.seen else "No point was reached at all")
 
     def _resembling(self, wanted: Point) -> Iterable[Point]:
         text = str(attrs.evolve(wanted, number=1))
@@ -392,7 +393,8 @@ class FaultPlan:
             same_kind = point.kind is wanted.kind
             return SequenceMatcher(None, text, str(point)).ratio() + same_kind
 
-        return sorted(self.seen, key=likeness, reverse=True)[:RESEMBLING_MAX]
+        similar = [point for point in self.seen if likeness(point) >= LIKENESS_MIN]
+        return sorted(similar, key=likeness, reverse=True)[:RESEMBLING_MAX]
 
 
 def _counted(times: int) -> str:

@@ -28,6 +28,7 @@ from fencepost.spark_bridge.session import require_spark, session
 
 if TYPE_CHECKING:
     from fencepost.audit.audit import Audited
+    from fencepost.journal.layouts import LogLayout
 
 
 def audit(
@@ -69,7 +70,9 @@ def audit(
     from pyspark.errors import PySparkException
 
     storages = [open_storage(path) for path in (directory, *more)]
-    open_layout(storages)  # before Spark, which takes seconds to start
+    layout = open_layout(storages)  # before Spark, which takes seconds to start
+    for option, topic in zip(("--input", "--output"), comparison or (), strict=False):
+        _check_exists(layout, topic, option)
     in_use = [_is_in_use(storage) for storage in storages]  # locks each of the others
     try:
         paths = [absolute(path) for path in (directory, *more)]
@@ -121,6 +124,17 @@ def _run(
             source, target, by = comparison
             found += compare(spark, layout, paths, source=source, target=target, by=by).found
     return attrs.evolve(audited, found=found)
+
+
+def _check_exists(layout: LogLayout, topic: str, option: str) -> None:
+    """CommandFailed if a topic has no partition: a misspelt name would look like records that are lost."""
+    topics = sorted({each.topic for each in layout.partitions()})
+    if topic not in topics:
+        raise CommandFailed(
+            f"{option} {topic}: there is no such topic in {layout.location}",
+            then=f"the topics are: {', '.join(topics)}",
+            code=WRONG_USAGE,
+        )
 
 
 def _report(audited: Audited, *, as_json: bool) -> int:

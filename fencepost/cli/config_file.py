@@ -143,7 +143,8 @@ def config_path() -> Path | None:
         return Path(named)
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     path = Path(home, "fencepost", "config.toml")
-    return path if path.exists() else None
+    # os.path.exists: a directory that belongs to another user, after `su` or `setpriv`, has no file for us.
+    return path if os.path.exists(path) else None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -113,8 +113,15 @@ def end_faults(
         These faults; all if none is given.
     """
     for fault in _chosen(_faults(bootstrap, command_config), fault_id):
+        was_lasting = fault.is_lasting
         fault.end()
-        print_done(f"Ended fault {fault.fault_id}.", {"fault_id": fault.fault_id}, as_json=as_json)
+        told = (
+            f"Ended fault {fault.fault_id}."
+            if was_lasting
+            else f"Fault {fault.fault_id} had nothing to undo."
+        )
+        facts = {"fault_id": fault.fault_id, "was_lasting": was_lasting}
+        print_done(told, facts, as_json=as_json)
 
 
 def remove_faults(

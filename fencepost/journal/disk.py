@@ -170,6 +170,7 @@ class DiskStorage:
         """
         with _reported(f"create the data directory {self.location}"):
             os.makedirs(self.location, exist_ok=True)
+        with _reported(f"write in the data directory {self.location}"):
             # O_CLOEXEC: a child process that inherits the descriptor would hold the lock longer than the
             # broker.
             descriptor = os.open(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -7,6 +7,7 @@ that a URI contains.
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit, urlunsplit
@@ -44,6 +45,11 @@ def open_storage(path: str) -> StorageReader:
     cannot be used.
     """
     if not is_remote(path):
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path) and not os.path.exists(path):
+            scheme, known = path.partition("://")[0], ", ".join(sorted(REMOTE_SCHEMES))
+            raise StorageError(
+                f"cannot read {path}: {scheme} is not one of {known}; give one, or a local path"
+            )
         return DiskStorage(path, read_only=True)
     from fencepost.spark_bridge.arrow_storage import ArrowStorage
 

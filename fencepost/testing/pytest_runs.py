@@ -146,8 +146,10 @@ def _swept(item: pytest.Item, settings: SweepSettings) -> list[pytest.TestReport
     reports, learned = _run(item, Swept(lesson, settings.time_limit))
     if not all(report.passed for report in reports):
         failed = next((report for report in reports if report.failed), None)
-        if failed is not None and learned.recording is not None:
-            _add(item, failed, learned.recording, item.nodeid, {})
+        if failed is not None:
+            failed.sections.append((TABLE, "the run without a fault failed, so no fault was tried"))
+            if learned.recording is not None:
+                _add(item, failed, learned.recording, item.nodeid, {})
         return reports
     call = next((report for report in reports if report.when == "call"), None)
     if call is None:  # --setup-only

@@ -41,3 +41,24 @@ def test_what_does_not_strike_fails_and_names_what_resembles_it(capsys: Output) 
         assert '"shop sends CreateTopics to broker" (once)' in waited["missing"]
         assert "there is no fault 7" in tool("fault", "wait", "7", code=1)
         tool("fault", "remove")  # leaving the broker would fail with it
+
+
+def test_what_resembles_nothing_names_nothing() -> None:
+    with Broker(faults=["when shop sends EndTxn do drop"]) as broker:
+        (fault,) = broker.faults.list()  # the start has reached the point "__cluster_metadata-0 appends data"
+        missing = fault.missing_after(0)
+        assert missing.endswith("its point was reached 0 times. No similar point was reached"), missing
+        broker.faults.clear()
+
+
+def test_what_lasts_no_longer_has_nothing_to_undo(capsys: Output) -> None:
+    with Broker() as broker:
+        tool = Tool(broker.address, capsys)
+        tool(
+            "fault",
+            "add",
+            "when shop sends CreateTopics do drop",
+            "when shop sends CreateTopics do pause broker until shop sends EndTxn",
+        )
+        assert tool("fault", "end", "1") == "Fault 1 had nothing to undo.\n"
+        tool("fault", "remove")
