@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import attrs
 
+from fencepost.broker.feed import BASE_KEYS_MAX
 from fencepost.faults.phrases import BROKER
 from fencepost.lab.details import Details, MessageDetails
 from fencepost.lab.document import FORMAT, RunFacts, document, machine
@@ -119,7 +120,8 @@ class GrowingRun:
     _steps: deque[Entry] = attrs.Factory(deque[Entry])
     _messages: dict[int, Entry] = attrs.Factory(dict[int, Entry])
     _batches: deque[Entry] = attrs.Factory(deque[Entry])
-    _chunks: deque[_Chunk] = attrs.Factory(lambda: deque[_Chunk](maxlen=CHUNKS_KEPT))
+    _chunks: deque[_Chunk] = attrs.Factory(deque[_Chunk])
+    _chunk_steps: int = 0  # in all of them
     _lanes: dict[str, str | None] = attrs.Factory(dict[str, "str | None"])
     _producers: dict[int, str] = attrs.Factory(dict[int, str])
     _details: Details = attrs.Factory(Details)
@@ -134,6 +136,11 @@ class GrowingRun:
     _shift: int = -(1 << 63)
     _is_new: bool = True
     _lives: int = 0
+
+    @property
+    def _steps_max(self) -> int:
+        """How many steps there may be until the oldest of them are left out."""
+        return self.steps_kept + self.steps_kept // 4
 
     @property
     def end(self) -> int:
@@ -236,6 +243,9 @@ class GrowingRun:
         self._steps.extend(steps)
         gone = self._truncated(fresh)
         self._chunks.append(_Chunk(steps=steps, messages=messages, batches=[*batches.values(), *gone]))
+        self._chunk_steps += len(steps)
+        while len(self._chunks) > CHUNKS_KEPT or self._chunk_steps > self._steps_max:
+            self._chunk_steps -= len(self._chunks.popleft().steps)
         self.version += 1
         self._keep_open(items, made)
         self._leave_out()
@@ -330,8 +340,8 @@ class GrowingRun:
         ]
 
     def _leave_out(self) -> None:
-        """Forget the oldest steps; the state before the others is known."""
-        if len(self._steps) > self.steps_kept + self.steps_kept // 4:
+        """Forget the oldest steps; the state before the others is known, as far as a page could show it."""
+        if len(self._steps) > self._steps_max:
             while len(self._steps) > self.steps_kept:
                 for key, value in self._steps.popleft().get("changes", {}).items():
                     self._base.pop(key, None)
@@ -339,6 +349,9 @@ class GrowingRun:
                         self._base[key] = value
                 self.first += 1
                 self.left_out += 1
+            for state in (self._base, self._details.state):
+                while len(state) > BASE_KEYS_MAX:
+                    del state[next(iter(state))]
             kept = {entry["message"] for entry in self._steps if "message" in entry}
             self._messages = {number: entry for number, entry in self._messages.items() if number in kept}
         while len(self._batches) > BATCHES_KEPT:

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from fencepost.broker.feed import BASE_KEYS_MAX
 from fencepost.faults.phrases import BROKER
 from fencepost.lab.feed import START, StepFeed
 from fencepost.lab.growing_run import DOWN, LANES_MAX, OTHERS, STEPS_KEPT, GrowingRun, Mark, Observed
@@ -115,6 +116,25 @@ def test_the_oldest_steps_go_and_the_state_before_the_others_is_known() -> None:
     for step in document["steps"]:
         if "batch" in step:
             assert document["batches"][step["batch"]]["partition"] in step["text"]
+
+
+def test_what_is_kept_does_not_grow_with_the_readers_that_came_and_went() -> None:
+    run, chunk = GrowingRun("a run", steps_kept=100), 100
+    run.begin_life({})
+    for number in range(2 * BASE_KEYS_MAX // chunk):
+        readers = {f"reader/app-{number}-{each}/t-0": number for each in range(chunk)}
+        run.grow(
+            Observed(Called(number, participant="app", label="reads"), changes={key: value})
+            for key, value in readers.items()
+        )
+    document = run.whole()
+    assert len(document["steps"][0]["changes"]) == BASE_KEYS_MAX + 1
+    newest = 2 * BASE_KEYS_MAX // chunk - 1
+    assert run.growth(Mark(run.version - 1, run.first, 0)) is not None
+    assert run.growth(Mark(run.version - 2, run.first, 0)) is None, (
+        "the chunks hold no more steps than the run"
+    )
+    assert document["steps"][-1]["changes"] == {f"reader/app-{newest}-{chunk - 1}/t-0": newest}
 
 
 def test_a_page_that_is_too_far_behind_loads_anew() -> None:
