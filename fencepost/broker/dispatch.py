@@ -74,7 +74,7 @@ def step(node: Node, arrived: Input, now: int) -> Outcome:
             follower.act_on_news(node, now)
         if node.markers_due:
             markers.send_due_markers(node, now)
-        if node.movable:
+        if node.marked:
             fetch.wake_readers(node)
     except Exception as problem:  # noqa: BLE001 - see above
         node.contain(problem, None)

@@ -41,7 +41,7 @@ Rule: an append enters the log and the state at once; its effects wait until the
 # What waits for what:
 #
 #     LeaderLog.waiting   effects, for the durability of this log; Collect and AfterAll lead on from there
-#     gatherings          an answer of several parts, for the last of its parts
+#     partial_replies     an answer of several parts, for the last of its parts
 #     in_flight           a request that this node sent, for its answer
 #     fetches             a Fetch without data, for data or its deadline (Kafka's purgatory)
 #     markers_due         a decided transaction, for the time of its next WriteTxnMarkers
@@ -100,15 +100,15 @@ from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.purgatory import (
     FetchTicket,
     Following,
-    Gathering,
     InFlight,
     InFlightIdBlock,
     ParkedFetch,
+    PartialReply,
     ProducerIds,
     Scan,
     Token,
+    completed,
     failed,
-    gathered,
 )
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions import state as transactions
@@ -152,7 +152,7 @@ class Node:
     following: Following = attrs.Factory(Following)
     news: list[MetadataChange] = attrs.Factory(list[MetadataChange])  # durable; handled as the step ends
     producer_ids: ProducerIds = attrs.Factory(ProducerIds)
-    gatherings: dict[Ticket, Gathering] = attrs.Factory(dict[int, Gathering])
+    partial_replies: dict[Ticket, PartialReply] = attrs.Factory(dict[int, PartialReply])
     in_flight: dict[Token, InFlight] = attrs.Factory(dict[int, InFlight])
     fetches: dict[FetchTicket, ParkedFetch] = attrs.Factory(dict[int, ParkedFetch])
     fetch_deadlines: Ignored[list[tuple[int, FetchTicket]]] = attrs.Factory(list[tuple[int, int]])
@@ -162,7 +162,7 @@ class Node:
     markers_due: dict[tuple[TopicPartition, str], int] = attrs.Factory(dict[tuple[TopicPartition, str], int])
     reelections: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     damaged: set[TopicPartition] = attrs.Factory(set[TopicPartition])  # assigned, and not served
-    movable: set[FetchTicket] = attrs.Factory(set[int])  # fetches that may see more than before this step
+    marked: set[FetchTicket] = attrs.Factory(set[int])  # fetches that may see more than before this step
     tickets: Ignored[int] = 0
     scans_at_ms: Ordered[dict[Scan, int]] = attrs.Factory(dict[Scan, int])
     wakes_at_ms: int | None = None
@@ -372,12 +372,12 @@ class Node:
         while waiting and waiting[0][0] <= offset:
             self.release(log, waiting.popleft()[1])
         if self.readers:
-            self.moved(state.key)
+            self.mark_readers(state.key)
 
-    def moved(self, key: TopicPartition) -> None:
+    def mark_readers(self, key: TopicPartition) -> None:
         """Mark the parked fetches of this partition; `wake_readers` checks them once, as the step ends."""
         if key in self.readers:
-            self.movable |= self.readers[key]
+            self.marked |= self.readers[key]
 
     def drop(self, log: LeaderLog, error: ErrorCode) -> None:
         """Give up a partition: forget its state, and answer every waiting request with an error."""
@@ -392,7 +392,9 @@ class Node:
         for _, effects in log.waiting:
             for effect in effects:
                 if isinstance(effect, Collect):
-                    self.rule(self.gatherings[effect.ticket].to, refused, partition=log.partition.key)
+                    self.note_ruling(
+                        self.partial_replies[effect.ticket].to, refused, partition=log.partition.key
+                    )
                     self.collect(attrs.evolve(effect, result=failed(effect.result, error)))
                 elif isinstance(effect, Reply):
                     self.reply(effect.to, refused)
@@ -401,7 +403,7 @@ class Node:
         if isinstance(log.coordinator, Groups):
             for to in [to for group in log.coordinator.live.values() for to in group.waiting()]:
                 self.reply(to, refused)
-        self.moved(log.partition.key)
+        self.mark_readers(log.partition.key)
 
     @contextmanager
     def contained(self) -> Generator[None]:
@@ -435,10 +437,10 @@ class Node:
 
     def reply(self, to: ReplyTo, refused: Refused) -> None:
         """Answer a whole request with an error."""
-        self.rule(to, refused)
+        self.note_ruling(to, refused)
         self.outcome.effects.append(Reply(to, error=refused.error))
 
-    def rule(
+    def note_ruling(
         self, to: ReplyTo, refused: Refused, *, table: str = "", partition: TopicPartition | None = None
     ) -> None:
         """Note by which rule a request, or its part for a partition, is refused; its answer may come
@@ -446,7 +448,7 @@ class Node:
         """
         self.outcome.rulings.append(Ruling(to, refused, table or refused.table, partition))
 
-    def gather(
+    def begin_reply(
         self,
         to: ReplyTo,
         kind: type[m.ProduceReply | m.WriteTxnMarkersReply | m.DeleteRecordsReply],
@@ -455,22 +457,22 @@ class Node:
     ) -> int:
         """Begin an answer of `count` parts; return its ticket."""
         self.tickets += 1
-        self.gatherings[self.tickets] = Gathering(to, kind, [None] * count, count, producer_ids)
+        self.partial_replies[self.tickets] = PartialReply(to, kind, [None] * count, count, producer_ids)
         if count == 0:
-            self._finish_gathering(self.tickets)
+            self._finish_reply(self.tickets)
         return self.tickets
 
     def collect(self, part: Collect) -> None:
         """Store one part of an answer; the last part sends it."""
-        gathering = self.gatherings[part.ticket]
-        gathering.parts[part.index] = part.result
-        gathering.missing -= 1
-        if not gathering.missing:
-            self._finish_gathering(part.ticket)
+        partial = self.partial_replies[part.ticket]
+        partial.parts[part.index] = part.result
+        partial.missing -= 1
+        if not partial.missing:
+            self._finish_reply(part.ticket)
 
-    def _finish_gathering(self, ticket: int) -> None:
-        gathering = self.gatherings.pop(ticket)
-        self.outcome.effects.append(Reply(gathering.to, body=gathered(gathering)))
+    def _finish_reply(self, ticket: int) -> None:
+        partial = self.partial_replies.pop(ticket)
+        self.outcome.effects.append(Reply(partial.to, body=completed(partial)))
 
     def ask(self, node_id: int, request: m.Request, why: InFlight) -> None:
         """Send a request to a node, perhaps this one; `why` selects the handler of the answer."""

@@ -86,9 +86,9 @@ class Notices:
     def step(self, arrived: Input, outcome: Outcome, node: Node) -> None:
         """Log what a step of the node means for transactions."""
         kind = type(arrived.request) if type(arrived) is Received else type(arrived)
-        told = _TOLD.get(kind)
-        if told is not None and TRANSACTIONS.isEnabledFor(logging.INFO):
-            for line in told(arrived, outcome, node):
+        lines_of = _LINES_OF.get(kind)
+        if lines_of is not None and TRANSACTIONS.isEnabledFor(logging.INFO):
+            for line in lines_of(arrived, outcome, node):
                 self.log(line.cause, line.text, level=line.level, logger=TRANSACTIONS, **line.fields)
 
     def refusal(self, kind: type[m.Request], transactional_id: str, error: ErrorCode, peer: str) -> None:
@@ -175,7 +175,7 @@ def _resumed(arrived: Any, outcome: Outcome, node: Node) -> Iterator[Line]:
         yield Line(text, text, logging.INFO, {"partition": str(arrived.partition)})
 
 
-_TOLD: Final[dict[type[Any], Callable[[Any, Outcome, Node], Iterator[Line]]]] = {
+_LINES_OF: Final[dict[type[Any], Callable[[Any, Outcome, Node], Iterator[Line]]]] = {
     Tick: _timed_out,
     BecomeLeader: _resumed,
     m.InitProducerId: _replaced,

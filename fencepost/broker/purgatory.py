@@ -28,7 +28,7 @@ FetchTicket = Annotated[int, Rank("fetch")]
 
 
 @attrs.define(eq=False)
-class Gathering:
+class PartialReply:
     """An answer that consists of several partitions' parts; `producer_ids` assigns each part to a marker."""
 
     to: ReplyTo
@@ -38,11 +38,11 @@ class Gathering:
     producer_ids: tuple[int, ...] = ()
 
 
-def gathered(gathering: Gathering) -> m.ProduceReply | m.DeleteRecordsReply | m.WriteTxnMarkersReply:
+def completed(partial: PartialReply) -> m.ProduceReply | m.DeleteRecordsReply | m.WriteTxnMarkersReply:
     """The body of the complete answer."""
-    if issubclass(gathering.kind, m.WriteTxnMarkersReply):
-        return _written(gathering)
-    return gathering.kind(partitions=tuple(gathering.parts))
+    if issubclass(partial.kind, m.WriteTxnMarkersReply):
+        return _written(partial)
+    return partial.kind(partitions=tuple(partial.parts))
 
 
 def failed(part: Part, error: ErrorCode) -> Part:
@@ -52,10 +52,10 @@ def failed(part: Part, error: ErrorCode) -> Part:
     return attrs.evolve(part, error=error)
 
 
-def _written(gathering: Gathering) -> m.WriteTxnMarkersReply:
+def _written(partial: PartialReply) -> m.WriteTxnMarkersReply:
     """Group the parts by marker. A request may have several markers of one producer id."""
     markers: dict[int, list[m.PartitionError]] = {}
-    for producer_id, part in zip(gathering.producer_ids, gathering.parts, strict=True):
+    for producer_id, part in zip(partial.producer_ids, partial.parts, strict=True):
         markers.setdefault(producer_id, []).append(part)
     written = [m.WrittenMarker(producer_id=p, partitions=tuple(parts)) for p, parts in markers.items()]
     return m.WriteTxnMarkersReply(markers=tuple(written))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fencepost.simulator.draw.fates import DrawnMessage, content, offsets, overtakers, told
+from fencepost.simulator.draw.fates import DrawnMessage, content, in_words, offsets, overtakers
 from fencepost.simulator.world.history import (
     Appended,
     Arrived,
@@ -48,7 +48,7 @@ def step_text(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
         case Appended() | Bounded() | Truncated() | Coordinated():
             return _of_logs(event)
         case _:
-            return told(event, messages)
+            return in_words(event, messages)
 
 
 def _of_logs(event: Appended | Bounded | Truncated | Coordinated) -> str:

@@ -216,6 +216,8 @@ def test_what_a_request_was_refused_for_before_is_not_copied() -> None:
     node = Node(SETTINGS)
     noted = node.outcome.rulings
     for number in range(3):
-        node.rule(ReplyTo(1, 1), Refused(ErrorCode.INVALID_REQUEST), partition=TopicPartition("none", number))
+        node.note_ruling(
+            ReplyTo(1, 1), Refused(ErrorCode.INVALID_REQUEST), partition=TopicPartition("none", number)
+        )
     assert node.outcome.rulings is noted
     assert [ruling.partition for ruling in noted] == [TopicPartition("none", number) for number in range(3)]

@@ -184,7 +184,7 @@ def commit(node: Node, request: m.OffsetCommit, to: ReplyTo, now: int, client_ve
     """OffsetCommit: committed as soon as the record is in the log."""
     log = group_log(node, request.group_id)
     if isinstance(log, Refused):
-        node.rule(to, log)
+        node.note_ruling(to, log)
         body = m.OffsetCommitReply(partitions=_answers(request, _errors(node, request, log)))
         node.outcome.effects.append(Reply(to, body=body))
         return
@@ -203,7 +203,7 @@ def _written(
     """Append the offsets that have no problem, as one batch; one error per offset of the request."""
     refused = _check_member(node, log, request, now, client_version)
     if refused is not None:
-        node.rule(to, refused, partition=log.partition.key)
+        node.note_ruling(to, refused, partition=log.partition.key)
     errors = _errors(node, request, refused)
     good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is NO_ERROR]
     if not good:
@@ -340,7 +340,7 @@ def _append(
 def _refuse(
     node: Node, request: m.TxnOffsetCommit, to: ReplyTo, refused: Refused, *, table: str = ""
 ) -> None:
-    node.rule(to, refused, table=table)
+    node.note_ruling(to, refused, table=table)
     body = m.TxnOffsetCommitReply(partitions=_answers(request, _errors(node, request, refused)))
     node.outcome.effects.append(Reply(to, body=body))
 

@@ -353,8 +353,8 @@ _OLDER_EPOCH: Final = WriteCheck(
     source="KIP-98, KIP-588",
     protection="fencing",
 )
-_OVERTAKEN: Final = WriteCheck(
-    "was overtaken: a marker was written after the coordinator verified the transaction",
+_LOST_ITS_GUARD: Final = WriteCheck(
+    "lost its guard: usually, a marker was written after the coordinator verified the transaction",
     ErrorCode.INVALID_TXN_STATE,
     _lost_its_guard,
     source="KIP-890, KAFKA-14884",
@@ -364,7 +364,7 @@ _OVERTAKEN: Final = WriteCheck(
 BEFORE_ASKING: Final = (_OLDER_EPOCH,)
 """For a transactional write, before the coordinator verifies it."""
 
-OFFSET_CHECKS: Final = (_OLDER_EPOCH, _OVERTAKEN)
+OFFSET_CHECKS: Final = (_OLDER_EPOCH, _LOST_ITS_GUARD)
 """For a TxnOffsetCommit: a batch of the group coordinator has no sequences (AppendOrigin.COORDINATOR)."""
 
 CHECKS: Final = (
@@ -376,7 +376,7 @@ CHECKS: Final = (
         protection="dedup",
     ),
     _OLDER_EPOCH,
-    _OVERTAKEN,
+    _LOST_ITS_GUARD,
     WriteCheck(
         "begins a transaction in this partition (from Produce version 12 on), and its sequence is not 0",
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

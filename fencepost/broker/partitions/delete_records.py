@@ -24,7 +24,7 @@ from fencepost.protocol.terms import HIGH_WATERMARK, INTERNAL_TOPICS, NO_OFFSET,
 
 def delete_records(node: Node, request: DeleteRecords, to: ReplyTo, now: int) -> None:
     """Each partition has its own result (ReplicaManager.deleteRecordsOnLocalLog)."""
-    ticket = node.gather(to, DeleteRecordsReply, len(request.partitions))
+    ticket = node.begin_reply(to, DeleteRecordsReply, len(request.partitions))
     for index, part in enumerate(request.partitions):
         key = TopicPartition(part.topic, part.partition)
         found = _new_start(node, key, part)
@@ -69,6 +69,6 @@ def moved(node: Node, arrived: LogStartMoved, now: int) -> None:
         if log is not None:
             partition.move_log_start(log.partition, start, batch_start=arrived.batch_start)
             start = log.partition.log_start_offset
-            node.moved(order.partition)
+            node.mark_readers(order.partition)
     if order.ticket is not None:
         node.collect(_part(order.ticket, order.index, order.partition, arrived.error, start))

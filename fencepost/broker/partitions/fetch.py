@@ -142,8 +142,8 @@ def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> LeaderLo
 
 def wake_readers(node: Node) -> None:
     """Check the parked fetches of partitions that changed in this step, and answer those with data."""
-    movable, node.movable = node.movable & node.fetches.keys(), set()
-    for ticket in sorted(movable):
+    marked, node.marked = node.marked & node.fetches.keys(), set()
+    for ticket in sorted(marked):
         request = node.fetches[ticket].request
         plans = _plans(node, request)
         if _has_news(plans):

@@ -90,7 +90,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
     """Append one batch per partition; each partition has its own result (KafkaApis.handleProduceRequest,
     ReplicaManager.appendRecords).
     """
-    ticket = node.gather(to if request.acks != 0 else NOBODY, ProduceReply, len(request.partitions))
+    ticket = node.begin_reply(to if request.acks != 0 else NOBODY, ProduceReply, len(request.partitions))
     keys = [TopicPartition(part.topic, part.partition) for part in request.partitions]
     parsed = [checks.header_of(part.records) for part in request.partitions]
     placed = parsed
@@ -125,7 +125,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
 def _refuse(
     node: Node, ticket: int, index: int, key: TopicPartition, refused: Refused, *, table: str = ""
 ) -> None:
-    node.rule(node.gatherings[ticket].to, refused, table=table, partition=key)
+    node.note_ruling(node.partial_replies[ticket].to, refused, table=table, partition=key)
     node.collect(_part(ticket, index, key, refused.error))
 
 
@@ -261,10 +261,10 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
     )
     match verdict:
         case Refused():
-            _rule(node, incoming, verdict)
+            _note_row(node, incoming, verdict)
             part = _part(incoming.ticket, incoming.index, incoming.key, verdict.error)
         case Duplicate():
-            _rule(node, incoming, verdict.refused)
+            _note_row(node, incoming, verdict.refused)
             part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, verdict.base_offset)
         case None:
             header = node.append(log, writable(incoming.records), entries=())
@@ -274,10 +274,10 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
     node.after(log, (part,))
 
 
-def _rule(node: Node, incoming: Incoming, refused: Refused) -> None:
+def _note_row(node: Node, incoming: Incoming, refused: Refused) -> None:
     """Note the row of a table that keeps a batch out of its log."""
-    to = node.gatherings[incoming.ticket].to
-    node.rule(to, refused, table=refused.table or "CHECKS", partition=incoming.key)
+    to = node.partial_replies[incoming.ticket].to
+    node.note_ruling(to, refused, table=refused.table or "CHECKS", partition=incoming.key)
 
 
 def _form_rules(node: Node, topic_name: str, now: int) -> FormRules:

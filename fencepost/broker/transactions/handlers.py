@@ -69,7 +69,7 @@ def _answer(
 ) -> None:
     """Carry out a decision, or refuse. A refusal waits, too: the record that caused it may not survive."""
     if isinstance(decided, Refused):
-        node.rule(to, decided)
+        node.note_ruling(to, decided)
         node.after(log, (Reply(to, error=client_version.downgrade(decided.error)),))
     else:
         carry_out(node, log, decided, now)

@@ -191,11 +191,11 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
     # Named twice, a partition gets one marker: Kafka collects the batches of a marker in a map.
     targets = [(marker, key) for marker in request.markers for key in dict.fromkeys(marker.partitions)]
     producer_ids = tuple([marker.producer_id for marker, _ in targets])
-    ticket = node.gather(to, WriteTxnMarkersReply, len(targets), producer_ids)
+    ticket = node.begin_reply(to, WriteTxnMarkersReply, len(targets), producer_ids)
     for index, (marker, key) in enumerate(targets):
         log = node.log_of(key)
         if isinstance(log, Refused):
-            node.rule(to, log, partition=key)
+            node.note_ruling(to, log, partition=key)
             node.collect(_marker_part(ticket, index, key, log.error))
             continue
         refused = (
@@ -206,7 +206,9 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
         if refused is None:
             node.append(log, _marker_batch(marker, now), entries=())
         else:
-            node.rule(to, refused, table="" if refused is _INTERNAL else "MARKER_CHECKS", partition=key)
+            node.note_ruling(
+                to, refused, table="" if refused is _INTERNAL else "MARKER_CHECKS", partition=key
+            )
         node.after(log, (_marker_part(ticket, index, key, refused.error if refused else NO_ERROR),))
 
 

@@ -292,10 +292,10 @@ def note(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
 
 def sentence(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
     """One event as a sentence that stands for itself, with its time."""
-    return f"{milliseconds(event.at)} ms: {told(event, messages)}"
+    return f"{milliseconds(event.at)} ms: {in_words(event, messages)}"
 
 
-def told(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
+def in_words(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
     """The same without its time."""
     brief = note(event, messages)
     match event:

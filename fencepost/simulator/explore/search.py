@@ -51,7 +51,7 @@ from fencepost.simulator.explore.history import PathWatch, history_of
 from fencepost.simulator.explore.process import ExploredClient, ScriptStage
 from fencepost.simulator.explore.scenario import scenario_of
 from fencepost.simulator.explore.steps import LOOPBACK, NOTHING_SENT, Steps
-from fencepost.simulator.explore.trace import ExploredCoverage, told
+from fencepost.simulator.explore.trace import ExploredCoverage, path_in_words
 from fencepost.simulator.explore.verdicts import (
     AnomalyKind,
     DecidedRecords,
@@ -211,7 +211,7 @@ class StateSearch:
         return Explored(
             violation=None if wrong is None else wrong.violation.value,
             because="" if wrong is None else wrong.because,
-            trace=told(self.worlds, self.root, path),
+            trace=path_in_words(self.worlds, self.root, path),
             config=self.config,
             retell=None if wrong is None else partial(self._history, wrong, path),
             states=len(self.parents),

@@ -137,7 +137,7 @@ class Trace:
         return reply_label(API_BY_REQUEST[self._asked[connection, reply.slot]], reply.error, reply.body)
 
 
-def told(worlds: Worlds, root: World, path: Iterable[tuple[Transition, World]]) -> tuple[str, ...]:
+def path_in_words(worlds: Worlds, root: World, path: Iterable[tuple[Transition, World]]) -> tuple[str, ...]:
     """The trace of a whole path from `root`."""
     trace, here = Trace(worlds), root
     for action, world in path:

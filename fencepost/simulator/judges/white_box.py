@@ -330,8 +330,8 @@ def _unsettled(node: SimulatedNode) -> Iterator[str]:
     core = node.host.node
     for key, log in core.logs.items():
         yield from (f"{key}: {problem}" for problem in _open_in(log))
-    if core.gatherings:
-        yield f"{len(core.gatherings)} answers lack a part"
+    if core.partial_replies:
+        yield f"{len(core.partial_replies)} answers lack a part"
     if core.markers_due or core.reelections:
         yield f"retries are planned: {[*core.markers_due, *core.reelections]}"
     unanswered = [why for why in core.in_flight.values() if not isinstance(why, InFlightMetadataFetch)]
