@@ -19,7 +19,7 @@ decompressed and decoded: a producer may have packed much into few bytes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice, repeat
 from typing import Final
 
@@ -28,28 +28,51 @@ import msgpack
 from fencepost.protocol.batches import COMPRESSION_MASK, BatchHeader, Buffer, build_batch
 from fencepost.protocol.compression import DecompressedTooLarge
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.kafka_records import Header, encode_record
-from fencepost.protocol.records import check_deltas, column_places, columns_of, payload_of, read_header_column
+from fencepost.protocol.kafka_records import Headers, encode_record
+from fencepost.protocol.records import (
+    ARRAY_LENGTH_SIZES,
+    array_length,
+    check_deltas,
+    column_places,
+    columns_of,
+    payload_of,
+    read_header_column,
+)
 from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX
 
 SMALL_SIZE_MAX: Final = 1 << 20  # decompressed bytes of a batch that is decoded as a whole
 SMALL_COUNT_MAX: Final = ENCODING_WORK_MAX  # records of one, and of a part of a large one
-HEADERS_SIZE_MAX: Final = 1 << 20  # msgpack bytes of one record's headers; objects take 80 times as much
+HEADERS_SIZE_MAX: Final = 1 << 20  # msgpack bytes of a part's headers; objects take 80 times as much
+HEADER_COUNT_MAX: Final = 1 << 16  # headers of a record that has more bytes of them
 _OFFSET_DELTAS, _KEYS, _VALUES, _TIME_DELTAS, _HEADERS = range(5)  # the columns, as in protocol/records.py
 _NUMBER_SIZE_MAX: Final = 9  # bytes of a number in msgpack
 _NIL: Final = 0xC0  # msgpack's first bytes
 _LENGTH_SIZES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # of byte strings
+_TEXT_SIZES: Final = {0xD9: 1, 0xDA: 2, 0xDB: 4}  # of strings
+_SHORT_TEXT, _SHORT_TEXT_BITS = 0xA0, 0xE0
+_PAIR: Final = 0x92
 _ARRAY_32: Final = b"\xdd"
 _ONLY_INT: Final = frozenset({int})
 
 
-def encode_whole(batch: Buffer, header: BatchHeader, *, limit: int) -> bytearray:
-    """A small batch of columns as one of Kafka's; DecompressedTooLarge beyond `limit` decompressed bytes."""
+def decompressed(batch: Buffer, header: BatchHeader, *, limit: int) -> Buffer:
+    """The columns of a small batch; DecompressedTooLarge beyond `limit` bytes."""
     payload = payload_of(batch, header, limit=limit)
     if len(payload) > limit:
         raise DecompressedTooLarge(limit)
-    if header.attributes & COMPRESSION_MASK and payload:
-        column_places(payload, header.record_count)  # the broker has looked into all others at their Produce
+    return payload
+
+
+def headers_size(payload: Buffer, header: BatchHeader) -> int:
+    """The bytes of the column of headers: each header costs as much as a record, and may take three.
+    ProtocolViolation unless there are five columns with an entry per record.
+    """
+    place = column_places(payload, header.record_count)[_HEADERS] if payload else None
+    return 0 if place is None else len(payload) - place
+
+
+def encode_whole(payload: Buffer, header: BatchHeader) -> bytearray:
+    """The columns of a small batch, whose `headers_size` is known, as one batch of Kafka's."""
     columns, count = columns_of(payload, header), header.record_count
     records = map(
         encode_record,
@@ -110,7 +133,7 @@ def _pieces(batch: Buffer, header: BatchHeader, *, offset: int, size: int) -> tu
         _byte_strings(payload, starts[_KEYS]),
         _byte_strings(payload, starts[_VALUES]),
         _headers(payload, starts[_HEADERS]),
-        strict=False,  # the offsets end the part, or headers that are too large for one
+        strict=False,  # the offsets end the part, or its headers
     )
     pieces: list[bytes] = []
     last_offset_delta = header.last_offset_delta
@@ -121,8 +144,6 @@ def _pieces(batch: Buffer, header: BatchHeader, *, offset: int, size: int) -> tu
             break
         pieces.append(piece)
         last_offset_delta = delta
-    if count and not pieces:
-        raise ProtocolViolation(f"the headers of a record take more than {HEADERS_SIZE_MAX} bytes")
     # Where a compaction has removed the last records, the reader continues after them, too.
     is_end = first + len(pieces) == header.record_count
     return pieces, header.last_offset_delta if is_end else last_offset_delta
@@ -181,20 +202,41 @@ def _byte_strings(payload: memoryview, at: int | None) -> Iterator[memoryview | 
     if at is None:
         yield from repeat(None)
     while at is not None and at < len(payload):
-        first = payload[at]
-        if first == _NIL:
-            yield None
-            at += 1
-        elif size := _LENGTH_SIZES.get(first):
-            start = at + 1 + size
-            at = start + int.from_bytes(payload[at + 1 : start], "big")
-            yield payload[start:at]
-        else:
-            raise ProtocolViolation("the keys and values of a batch hold something of another type")
+        found, at = _byte_string(payload, at)
+        yield found
 
 
-def _headers(payload: memoryview, at: int | None) -> Iterator[Sequence[Header]]:
-    """The headers of the records from byte `at` on, as far as a megabyte of them reaches."""
+def _byte_string(payload: memoryview, at: int) -> tuple[memoryview | None, int]:
+    """The entry at byte `at`, and the place after it."""
+    if payload[at] == _NIL:
+        return None, at + 1
+    size = _LENGTH_SIZES.get(payload[at])
+    if size is None:
+        raise ProtocolViolation("the keys and values of a batch hold something of another type")
+    start = at + 1 + size
+    end = start + int.from_bytes(payload[at + 1 : start], "big")
+    return payload[start:end], end
+
+
+def _text(payload: memoryview, at: int) -> tuple[str, int]:
+    """The string at byte `at`, and the place after it."""
+    first, start = payload[at], at + 1
+    length = first & ~_SHORT_TEXT_BITS
+    if first & _SHORT_TEXT_BITS != _SHORT_TEXT:
+        if first not in _TEXT_SIZES:
+            raise ProtocolViolation("the name of a header is not text")
+        start += _TEXT_SIZES[first]
+        length = int.from_bytes(payload[at + 1 : start], "big")
+    try:
+        return str(payload[start : start + length], "utf-8"), start + length
+    except UnicodeDecodeError as problem:
+        raise ProtocolViolation(f"the name of a header is not text: {problem}") from None
+
+
+def _headers(payload: memoryview, at: int | None) -> Iterator[Headers]:
+    """The headers of the records from byte `at` on, as far as a megabyte of them reaches, or of one record
+    that has more.
+    """
     if at is None:
         yield from repeat(())
         return
@@ -206,8 +248,29 @@ def _headers(payload: memoryview, at: int | None) -> Iterator[Sequence[Header]]:
             end = unpacker.tell()
             entry = msgpack.unpackb(window[start:end], max_map_len=0, max_ext_len=0)
         except msgpack.OutOfData:
+            if not start:
+                yield _large_headers(payload, at)
             return
         except (ValueError, msgpack.UnpackException) as problem:
             raise ProtocolViolation(f"the headers of a record are not msgpack: {problem}") from None
         yield read_header_column([entry], 1)[0] or ()
         start = end
+
+
+def _large_headers(payload: memoryview, at: int) -> Headers:
+    """The headers of one record, whose values are not copied."""
+    count = array_length(payload, at)
+    if count > HEADER_COUNT_MAX:
+        raise ProtocolViolation(
+            f"a record with {count} headers, more than {HEADER_COUNT_MAX}, that take more than "
+            f"{HEADERS_SIZE_MAX} bytes"
+        )
+    at += 1 + ARRAY_LENGTH_SIZES.get(payload[at], 0)
+    headers: list[tuple[str, Buffer | None]] = []
+    for _ in range(count):
+        if payload[at] != _PAIR:
+            raise ProtocolViolation("a header is a name and a value")
+        name, at = _text(payload, at + 1)
+        content, at = _byte_string(payload, at)
+        headers.append((name, content))
+    return headers

@@ -21,13 +21,23 @@ from typing import Final
 
 import attrs
 
-from fencepost.kafka_bridge.column_batches import SMALL_COUNT_MAX, SMALL_SIZE_MAX, encode_part, encode_whole
+from fencepost.kafka_bridge.column_batches import (
+    SMALL_COUNT_MAX,
+    SMALL_SIZE_MAX,
+    decompressed,
+    encode_part,
+    encode_whole,
+    headers_size,
+)
 from fencepost.protocol.batches import HEADER_SIZE, MAGIC_COLUMNS, BatchHeader, Buffer, check, walk
 from fencepost.protocol.compression import Compression, DecompressedTooLarge
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX
 
 BYTES_PER_WORK: Final = 512  # bytes that take as long as a record
+BYTES_PER_OBJECT: Final = (
+    8  # bytes of headers, and of what is no batch: three can be an object as costly as a record
+)
 RECENT_BYTES_MAX: Final = 8 << 20  # memory.py counts them with the program
 
 
@@ -109,11 +119,17 @@ class KafkaEncoding:
         check(batch, 0, header)  # what is encoded gets a checksum of its own, which would hide the damage
         limit = min(size_max, SMALL_SIZE_MAX)
         try:
-            encoded = encode_whole(batch, header, limit=limit)
+            payload = decompressed(batch, header, limit=limit)
         except DecompressedTooLarge:
             self.work += limit // BYTES_PER_WORK
             return None
-        self.work += header.record_count + len(encoded) // BYTES_PER_WORK
+        try:
+            self.work += header.record_count + headers_size(payload, header) // BYTES_PER_OBJECT
+            encoded = encode_whole(payload, header)
+        except ProtocolViolation:
+            self.work += len(payload) // BYTES_PER_OBJECT
+            raise
+        self.work += len(encoded) // BYTES_PER_WORK
         _recent.put(batch, encoded)
         return encoded
 

@@ -23,6 +23,7 @@ from fencepost.protocol.primitives import read_varint, read_varlong, varint
 from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 Header = tuple[str, bytes | None]
+Headers = Sequence[tuple[str, Buffer | None]]
 
 _RECORD_SIZE_MIN: Final = 7  # length, attributes, two deltas, two null lengths, no headers
 _NULL: Final = -1
@@ -86,27 +87,27 @@ def encode_kafka_records(records: Iterable[KafkaRecord]) -> bytes:
 
 
 def encode_record(
-    key: Buffer | None,
-    value: Buffer | None,
-    headers: Sequence[Header] | None,
-    timestamp_delta: int,
-    offset_delta: int,
+    key: Buffer | None, value: Buffer | None, headers: Headers | None, timestamp_delta: int, offset_delta: int
 ) -> bytes:
-    """The bytes of one record. Key and value are copied once only: a record may be large."""
+    """The bytes of one record. Key, value and headers are copied once only: a record may be large."""
     key_size = _NULL_SIZE if key is None else varint(len(key))
     start = _NO_ATTRIBUTES + varint(timestamp_delta) + varint(offset_delta) + key_size
     value_size = _NULL_SIZE if value is None else varint(len(value))
     key, value = key or b"", value or b""
-    end = _header_bytes(headers) if headers else _NO_HEADERS
-    size = len(start) + len(key) + len(value_size) + len(value) + len(end)
-    return b"".join((varint(size), start, key, value_size, value, end))
+    size = len(start) + len(key) + len(value_size) + len(value)
+    if not headers:
+        return b"".join((varint(size + len(_NO_HEADERS)), start, key, value_size, value, _NO_HEADERS))
+    end = _header_parts(headers)
+    return b"".join((varint(size + sum(map(len, end))), start, key, value_size, value, *end))
 
 
-def _header_bytes(headers: Sequence[Header]) -> bytes:
-    parts = [varint(len(headers))]
+def _header_parts(headers: Headers) -> list[Buffer]:
+    parts: list[Buffer] = [varint(len(headers))]
     for name, content in headers:
-        parts += [_sized(name.encode()), _sized(content)]
-    return b"".join(parts)
+        encoded = name.encode()
+        parts += (varint(len(encoded)), encoded)
+        parts += (_NULL_SIZE,) if content is None else (varint(len(content)), content)
+    return parts
 
 
 def _sized(data: bytes | None) -> bytes:

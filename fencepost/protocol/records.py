@@ -56,7 +56,7 @@ _OFFSET_DELTAS: Final = 0  # places of columns
 _VALUES: Final = 2
 _NIL: Final = 0xC0  # msgpack's first bytes
 _SHORT_ARRAY: Final = 0x90
-_LENGTH_SIZES: Final = {0xDC: 2, 0xDD: 4}  # of longer arrays
+ARRAY_LENGTH_SIZES: Final = {0xDC: 2, 0xDD: 4}  # of longer arrays
 _SPARE_SIZE_MAX: Final = 1 << 20  # bytes of a buffer that stays
 # Packers with the buffers of earlier batches: new memory would cost as much as packing. Each thread takes one
 # out and puts it back, so there are as many as threads that packed at the same time.
@@ -253,9 +253,9 @@ def column_places(payload: Buffer, record_count: int) -> list[int | None]:
         for column in range(_COLUMN_COUNT):
             at = unpacker.tell()
             is_nil = payload[at] == _NIL and column != _VALUES
-            if not is_nil and _array_length(payload, at) != record_count:
+            if not is_nil and array_length(payload, at) != record_count:
                 raise ProtocolViolation(f"column {column} of a batch does not have {record_count} entries")
-            places.append(None if is_nil else at + 1 + _LENGTH_SIZES.get(payload[at], 0))
+            places.append(None if is_nil else at + 1 + ARRAY_LENGTH_SIZES.get(payload[at], 0))
             unpacker.skip()
     except (ValueError, IndexError, msgpack.UnpackException) as problem:
         raise ProtocolViolation(f"the records are not msgpack: {problem}") from None
@@ -264,12 +264,12 @@ def column_places(payload: Buffer, record_count: int) -> list[int | None]:
     return places
 
 
-def _array_length(payload: Buffer, at: int) -> int:
+def array_length(payload: Buffer, at: int) -> int:
     """The length of the msgpack array that begins at byte `at`; -1 for anything else."""
     first = payload[at]
     if first & 0xF0 == _SHORT_ARRAY:
         return first & 0x0F
-    size = _LENGTH_SIZES.get(first, 0)
+    size = ARRAY_LENGTH_SIZES.get(first, 0)
     return int.from_bytes(payload[at + 1 : at + 1 + size], "big") if size else -1
 
 

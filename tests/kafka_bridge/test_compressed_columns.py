@@ -18,10 +18,16 @@ from hypothesis import strategies as st
 from fencepost.broker.memory import MEBIBYTE
 from fencepost.broker.server import Server
 from fencepost.kafka_bridge import column_batches
-from fencepost.kafka_bridge.column_batches import encode_part, encode_whole
+from fencepost.kafka_bridge.column_batches import (
+    HEADER_COUNT_MAX,
+    decompressed,
+    encode_part,
+    encode_whole,
+    headers_size,
+)
 from fencepost.kafka_bridge.records import KafkaEncoding, RecentBatches
 from fencepost.protocol import messages as m
-from fencepost.protocol.batches import COMPRESSION_MASK, Buffer, check, place, read_header, walk
+from fencepost.protocol.batches import COMPRESSION_MASK, BatchHeader, Buffer, check, place, read_header, walk
 from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, Compression, compress
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch, read_kafka_records
@@ -293,6 +299,44 @@ def test_the_work_of_a_fetch_is_bounded() -> None:
     assert encoding.encode(bytes(packed(1)), offset=0, max_bytes=50 * MEBIBYTE, is_first=False) == b""
 
 
+def test_headers_are_work() -> None:
+    stored = b""
+    for number in range(3):
+        batch = build_data_batch([b""], headers=[[("", None)] * 300_000], base_timestamp=1)
+        place(batch, base_offset=number, leader_epoch=0)
+        stored += batch
+    encoded = KafkaEncoding().encode(stored, offset=0, max_bytes=50 * MEBIBYTE, is_first=True)
+    assert next_offset(encoded) == 1
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("value", "tries"),
+    [
+        pytest.param("x" * (2 * MEBIBYTE), 2, id="large"),  # as a whole, then in parts
+        pytest.param(["x"] * (MEBIBYTE // 2 - 100), 1, id="small"),
+    ],
+)
+async def test_what_cannot_be_encoded_is_tried_once_for_a_response(
+    value: Any, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a batch may cost as much as all that a response may cost; the client asks for the others again."""
+    tried: list[BatchHeader] = []
+
+    def payload_seen(batch: Buffer, header: BatchHeader, **limits: Any) -> Buffer:
+        tried.append(header)
+        return payload_of(batch, header, **limits)
+
+    monkeypatch.setattr(column_batches, "payload_of", payload_seen)
+    payload = bytes(compress(msgpack.packb((None, None, [value], None, None)), ZSTD))
+    async with kafka_client() as (_, wire):
+        for key in (FIRST, SECOND):
+            await wire.ask(produce(stranger(payload, attributes=ZSTD, record_count=1, base_timestamp=1), key))
+        reply = await wire.ask(fetch({FIRST: 0, SECOND: 0}, max_bytes=50 * MEBIBYTE))
+        assert [part.error for part in reply.body.partitions] == [ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE]
+        assert len(tried) == tries
+
+
 def test_recent_batches_are_bounded_by_their_bytes() -> None:
     recent = RecentBatches(100)
     for number in range(5):
@@ -323,6 +367,12 @@ def kafka_records_of(columns: Columns) -> list[KafkaRecord]:
     ]
 
 
+def encoded_whole(batch: Buffer, header: BatchHeader) -> bytearray:
+    payload = decompressed(batch, header, limit=DECOMPRESSED_SIZE_MAX)
+    assert headers_size(payload, header) < len(payload)
+    return encode_whole(payload, header)
+
+
 @given(columns=column_sets(), compression=st.sampled_from(Compression), part_size=st.integers(1, 200))
 def test_the_parts_of_a_batch_have_its_records(
     columns: Columns, compression: Compression, part_size: int
@@ -330,7 +380,7 @@ def test_the_parts_of_a_batch_have_its_records(
     batch = built(columns, compression)
     header = place(batch, base_offset=1_000, leader_epoch=7)
     expected = [(1_000 + record.offset_delta, record) for record in kafka_records_of(columns)]
-    whole = encode_whole(batch, header, limit=DECOMPRESSED_SIZE_MAX)
+    whole = encoded_whole(batch, header)
     assert records_in(whole) == expected
     assert read_header(whole).next_offset == header.next_offset
     for offset in range(1_000, header.next_offset, 1 + (header.next_offset - 1_000) // 10):
@@ -367,12 +417,48 @@ def test_headers_that_are_too_large_for_a_part_end_it() -> None:
     for offset in range(3):
         part = encode_part(batch, header, offset=offset, size=10 * MEBIBYTE)
         assert [(delta, record.headers) for delta, record in records_in(part)] == [(offset, tuple(large))]
-    batch = build_data_batch([b""], headers=[large * 2], base_timestamp=1, compression=ZSTD)
-    with pytest.raises(ProtocolViolation, match="the headers of a record take more than"):
+
+
+def test_a_record_may_have_headers_of_any_size() -> None:
+    large: list[Any] = [
+        ("name", bytes(1_100_000)),
+        ("n" * 40, None),
+        ("n" * 300, b""),
+        ("é" * 40_000, b"x" * 70_000),
+    ]
+    large += [(str(number), b"y" * 300) for number in range(20)]
+    for headers in (large[:1], large[:2], large):
+        batch = build_data_batch(
+            [b"a", b"b", b"c"], headers=[None, headers, [("small", b"")]], base_timestamp=1, compression=ZSTD
+        )
+        header = read_header(batch)
+        expected = [(0, ()), (1, tuple(headers)), (2, (("small", b""),))]
+        for offset in range(3):
+            part = encode_part(batch, header, offset=offset, size=10 * MEBIBYTE)
+            assert [(delta, record.headers) for delta, record in records_in(part)] == expected[
+                offset : offset + 1
+            ]
+
+
+def test_a_record_with_a_megabyte_of_small_headers_is_refused() -> None:
+    headers: list[tuple[str, Any]] = [("large", bytes(MEBIBYTE))]
+    headers += [("", None)] * (HEADER_COUNT_MAX + 1)
+    batch = build_data_batch([b""], headers=[headers], base_timestamp=1, compression=ZSTD)
+    with pytest.raises(ProtocolViolation, match="a record with 65538 headers"):
         encode_part(batch, read_header(batch), offset=0, size=10 * MEBIBYTE)
 
 
-@pytest.mark.parametrize("encode", [encode_whole, encode_part], ids=["whole", "part"])
+@pytest.mark.parametrize("pair", [["name", b"", b""], "text", [1, b""], ["name", "text"], [b"name", b""]])
+def test_what_is_no_header_is_refused_in_large_ones_too(pair: Any) -> None:
+    payload = bytes(
+        compress(msgpack.packb((None, None, [b""], None, [[["large", bytes(MEBIBYTE)], pair]])), ZSTD)
+    )
+    batch = stranger(payload, attributes=ZSTD, record_count=1, base_timestamp=1)
+    with pytest.raises(ProtocolViolation):
+        encode_part(batch, read_header(batch), offset=0, size=1_000)
+
+
+@pytest.mark.parametrize("encode", [encoded_whole, encode_part], ids=["whole", "part"])
 @pytest.mark.parametrize(
     "columns",
     [
@@ -391,7 +477,7 @@ def test_headers_that_are_too_large_for_a_part_end_it() -> None:
 def test_what_is_not_a_batch_is_refused(encode: Any, columns: tuple[Any, ...]) -> None:
     payload = bytes(compress(msgpack.packb(columns), ZSTD))
     batch = stranger(payload, attributes=ZSTD, record_count=1, base_timestamp=1)
-    options = {"limit": 1_000} if encode is encode_whole else {"offset": 0, "size": 1_000}
+    options = {} if encode is encoded_whole else {"offset": 0, "size": 1_000}
     with pytest.raises(ProtocolViolation):
         encode(batch, read_header(batch), **options)
 

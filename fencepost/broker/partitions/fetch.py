@@ -48,7 +48,7 @@ from fencepost.protocol.terms import (
     IsolationLevel,
     TopicPartition,
 )
-from fencepost.protocol.wire_protocol import FetchEncoding
+from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX, FetchEncoding
 
 OpenJournal = Callable[[TopicPartition], Journal]
 Tell = Callable[[str], None]
@@ -269,6 +269,8 @@ def complete_fetch(
                     aborted = _aborted(plan, stored, journal) if records else ()
         except (StorageError, ProtocolViolation) as problem:
             error, records = _unreadable(plan.partition, problem, tell), b""
+            if encoding is not None and encoding.work >= ENCODING_WORK_MAX:
+                left, has_some = 0, True  # the next ones could cost as much as this one
         left, has_some = left - len(records), has_some or bool(records)
         parts.append(_fetched(plan, error, records, aborted))
     return m.FetchReply(partitions=tuple(parts))
