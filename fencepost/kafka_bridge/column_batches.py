@@ -14,15 +14,18 @@ decompressed and decoded: a producer may have packed much into few bytes.
 # decompressed bytes one by one, which are copied twice but not kept meanwhile. So a part takes at most twice
 # the 64 MiB that compression.py decompresses: less than memory.py has for the request and the answer in
 # progress. A part keeps base offset and deltas. For its reader it is a batch from which a compaction has
-# removed the other records, so the reader continues after the part, in the middle of the stored batch.
+# removed the other records, so the reader continues after the part, in the middle of the stored batch. Where
+# each part began is remembered, because skipping millions of entries takes longer than encoding a part.
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from itertools import islice, repeat
-from typing import Final
+from threading import Lock
+from typing import Final, NamedTuple
 
+import attrs
 import msgpack
 
 from fencepost.protocol.batches import COMPRESSION_MASK, BatchHeader, Buffer, build_batch
@@ -38,12 +41,14 @@ from fencepost.protocol.records import (
     payload_of,
     read_header_column,
 )
+from fencepost.protocol.terms import TopicPartition
 from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX
 
 SMALL_SIZE_MAX: Final = 1 << 20  # decompressed bytes of a batch that is decoded as a whole
 SMALL_COUNT_MAX: Final = ENCODING_WORK_MAX  # records of one, and of a part of a large one
 HEADERS_SIZE_MAX: Final = 1 << 20  # msgpack bytes of a part's headers; objects take 80 times as much
 HEADER_COUNT_MAX: Final = 1 << 16  # headers of a record that has more bytes of them
+LAST_PARTS_MAX: Final = 1_000  # batches; each takes half a kilobyte
 _OFFSET_DELTAS, _KEYS, _VALUES, _TIME_DELTAS, _HEADERS = range(5)  # the columns, as in protocol/records.py
 _NUMBER_SIZE_MAX: Final = 9  # bytes of a number in msgpack
 _NIL: Final = 0xC0  # msgpack's first bytes
@@ -86,11 +91,13 @@ def encode_whole(payload: Buffer, header: BatchHeader) -> bytearray:
     return _kafka_batch(header, b"".join(records), record_count=count, last_offset_delta=last_offset_delta)
 
 
-def encode_part(batch: Buffer, header: BatchHeader, *, offset: int, size: int) -> bytearray:
+def encode_part(
+    batch: Buffer, header: BatchHeader, partition: TopicPartition, *, offset: int, size: int
+) -> bytearray:
     """The records of a batch of columns from an offset on, as one batch of Kafka's: as many as take `size`
     bytes, and at least one.
     """
-    pieces, last_offset_delta = _pieces(batch, header, offset=offset, size=size)
+    pieces, last_offset_delta = _pieces(batch, header, partition, offset=offset, size=size)
     count, payload = len(pieces), b"".join(pieces)
     pieces.clear()  # before all is copied once more, into the batch
     return _kafka_batch(header, payload, record_count=count, last_offset_delta=last_offset_delta)
@@ -118,13 +125,57 @@ def _kafka_batch(
 # --- a part ----------------------------------------------------------------------------------------------
 
 
-def _pieces(batch: Buffer, header: BatchHeader, *, offset: int, size: int) -> tuple[list[bytes], int]:
+class _Start(NamedTuple):
+    """The number of a record, and the places of its entries in the columns."""
+
+    number: int
+    places: tuple[int | None, ...]
+
+
+@attrs.define
+class LastParts:
+    """Where the last part of each large batch began: its readers ask for the next part, and finding it from
+    the beginning of the batch may take longer than encoding it.
+    """
+
+    _starts: dict[Hashable, tuple[_Start, _Start]] = attrs.Factory(dict[Hashable, tuple[_Start, _Start]])
+    _lock: Lock = attrs.Factory(Lock)
+
+    def get(self, batch: Hashable) -> tuple[_Start, _Start] | None:
+        """The first record of the batch and that of its last part, if they are known."""
+        with self._lock:
+            return self._starts.get(batch)
+
+    def put(self, batch: Hashable, first: _Start, last: _Start) -> None:
+        """Keep them, and forget those that were kept for the longest time."""
+        with self._lock:
+            self._starts.pop(batch, None)
+            self._starts[batch] = (first, last)
+            if len(self._starts) > LAST_PARTS_MAX:
+                del self._starts[next(iter(self._starts))]
+
+
+_last_parts: Final = LastParts()
+
+
+def _pieces(
+    batch: Buffer, header: BatchHeader, partition: TopicPartition, *, offset: int, size: int
+) -> tuple[list[bytes], int]:
     """The encoded records of a part, and the last offset delta that it covers."""
     payload = memoryview(payload_of(batch, header))
-    places = column_places(payload, header.record_count)
-    first = _first_record(payload, places[_OFFSET_DELTAS], header, offset - header.base_offset)
+    # A checksum can be forged, but not for the same offset of somebody else's partition.
+    identity = (partition, header.base_offset, header.crc, header.size)
+    known = _last_parts.get(identity)
+    if known is None:
+        known = (_Start(0, tuple(column_places(payload, header.record_count))),) * 2
+    begin, last = known
+    first, near = _first_record(payload, begin, last, header, offset - header.base_offset)
     count = min(SMALL_COUNT_MAX, header.record_count - first)
-    starts = [None if place is None else _entry_at(payload, place, first) for place in places]
+    starts = [
+        None if place is None else _entry_at(payload, place, first - near.number) for place in near.places
+    ]
+    if count:
+        _last_parts.put(identity, begin, _Start(first, tuple(starts)))
     deltas, times = (_numbers(payload, starts[column], count) for column in (_OFFSET_DELTAS, _TIME_DELTAS))
     check_deltas(deltas, times, header)
     records = zip(
@@ -149,16 +200,24 @@ def _pieces(batch: Buffer, header: BatchHeader, *, offset: int, size: int) -> tu
     return pieces, header.last_offset_delta if is_end else last_offset_delta
 
 
-def _first_record(payload: memoryview, place: int | None, header: BatchHeader, offset_delta: int) -> int:
-    """The number of the first record that has this offset delta, or a larger one."""
+def _first_record(
+    payload: memoryview, begin: _Start, last: _Start, header: BatchHeader, offset_delta: int
+) -> tuple[int, _Start]:
+    """The number of the first record that has this offset delta, or a larger one; and one of the two starts
+    that is not behind it.
+    """
+    place, count = last.places[_OFFSET_DELTAS], header.record_count
     if place is None:
-        return min(max(0, offset_delta), header.record_count)
-    unpacker = _unpacker(payload[place : place + _NUMBER_SIZE_MAX * header.record_count])
-    for start in range(0, header.record_count, SMALL_COUNT_MAX):
-        deltas = _next_numbers(unpacker, min(SMALL_COUNT_MAX, header.record_count - start))
+        first = min(max(0, offset_delta), count)
+        return first, last if last.number <= first else begin
+    unpacker = _unpacker(payload[place : place + _NUMBER_SIZE_MAX * (count - last.number)])
+    for start in range(last.number, count, SMALL_COUNT_MAX):
+        deltas = _next_numbers(unpacker, min(SMALL_COUNT_MAX, count - start))
+        if deltas[0] > offset_delta and start == last.number > begin.number:
+            return _first_record(payload, begin, begin, header, offset_delta)  # its reader went back
         if deltas[-1] >= offset_delta:
-            return start + bisect_left(deltas, offset_delta)
-    return header.record_count
+            return start + bisect_left(deltas, offset_delta), last
+    return count, last
 
 
 def _entry_at(payload: memoryview, place: int, number: int) -> int:

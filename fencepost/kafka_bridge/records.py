@@ -12,7 +12,8 @@ the limits of a Fetch count the bytes that it then takes.
 # a response may exceed the limits (KIP-74); of a large one, a part is the batch (column_batches.py).
 #
 # Encoding takes a microsecond a record, or two, and the broker does nothing else meanwhile. So this work is
-# counted in records, and bounded twice: here for a Fetch, and in host.py for all Fetches of a round.
+# counted in records, and bounded twice: here for a Fetch, and in host.py for all Fetches of a round. A batch
+# that cannot be encoded is paid for, too; otherwise a Fetch could try one in each of its partitions.
 
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ from fencepost.kafka_bridge.column_batches import (
 from fencepost.protocol.batches import HEADER_SIZE, MAGIC_COLUMNS, BatchHeader, Buffer, check, walk
 from fencepost.protocol.compression import Compression, DecompressedTooLarge
 from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.terms import TopicPartition
 from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX
 
 BYTES_PER_WORK: Final = 512  # bytes that take as long as a record
@@ -80,7 +82,9 @@ class KafkaEncoding:
 
     work: int = 0
 
-    def encode(self, stored: bytes, *, offset: int, max_bytes: int, is_first: bool) -> Buffer:
+    def encode(
+        self, stored: bytes, partition: TopicPartition, *, offset: int, max_bytes: int, is_first: bool
+    ) -> Buffer:
         """The batches that were read from `offset` on, as far as they fit. ProtocolViolation if nothing
         precedes a batch that is damaged.
         """
@@ -93,7 +97,8 @@ class KafkaEncoding:
                     encoded = self._encoded(batch, header, SMALL_SIZE_MAX if must else left)
                     if must and encoded is None:
                         # Nothing may follow a part: its reader continues in the middle of the stored batch.
-                        return self._part(batch, header, offset=offset, size=max(left, SMALL_SIZE_MAX))
+                        size = max(left, SMALL_SIZE_MAX)
+                        return self._part(batch, header, partition, offset=offset, size=size)
                     if encoded is None or (len(encoded) > left and not must):
                         break
                     batch = encoded
@@ -133,11 +138,13 @@ class KafkaEncoding:
         _recent.put(batch, encoded)
         return encoded
 
-    def _part(self, batch: Buffer, header: BatchHeader, *, offset: int, size: int) -> Buffer:
+    def _part(
+        self, batch: Buffer, header: BatchHeader, partition: TopicPartition, *, offset: int, size: int
+    ) -> Buffer:
         """A large batch, from this offset on."""
         check(batch, 0, header)
         self.work += ENCODING_WORK_MAX
-        return encode_part(batch, header, offset=offset, size=size)
+        return encode_part(batch, header, partition, offset=offset, size=size)
 
 
 def uses_zstd(records: Buffer) -> bool:

@@ -19,6 +19,7 @@ from fencepost.protocol.frames import (
     decode_request,
     encode_reply,
 )
+from fencepost.protocol.terms import TopicPartition
 
 ENCODING_WORK_MAX: Final = 1 << 16  # records that are encoded at a time, in a tenth of a second
 
@@ -61,9 +62,12 @@ class FetchEncoding(Protocol):
         """What it has done so far, as a number of records; not much more than ENCODING_WORK_MAX."""
         ...
 
-    def encode(self, stored: bytes, *, offset: int, max_bytes: int, is_first: bool) -> Buffer:
-        """The batches that were read from `offset` on, as the client reads them. They take `max_bytes` at
-        most; the first batch of a response may be larger. ProtocolViolation if no batch can be encoded.
+    def encode(
+        self, stored: bytes, partition: TopicPartition, *, offset: int, max_bytes: int, is_first: bool
+    ) -> Buffer:
+        """The batches of a partition that were read from `offset` on, as the client reads them. They take
+        `max_bytes` at most; the first batch of a response may be larger. ProtocolViolation if no batch can be
+        encoded.
         """
         ...
 

@@ -20,6 +20,8 @@ from fencepost.broker.server import Server
 from fencepost.kafka_bridge import column_batches
 from fencepost.kafka_bridge.column_batches import (
     HEADER_COUNT_MAX,
+    LAST_PARTS_MAX,
+    LastParts,
     decompressed,
     encode_part,
     encode_whole,
@@ -255,7 +257,7 @@ def test_one_batch_is_decompressed_for_a_response(compression: Compression) -> N
     batch = bytes(packed(60 * MEBIBYTE, compression=compression))
 
     def encode() -> None:
-        encoded = KafkaEncoding().encode(batch * 20, offset=0, max_bytes=50 * MEBIBYTE, is_first=True)
+        encoded = KafkaEncoding().encode(batch * 20, FIRST, offset=0, max_bytes=50 * MEBIBYTE, is_first=True)
         assert next_offset(encoded) == 1
 
     assert peak_of(encode) < 2.5 * DECOMPRESSED_SIZE_MAX
@@ -265,7 +267,7 @@ def test_a_batch_is_not_decompressed_beyond_what_is_left() -> None:
     stored = bytes(packed(1_000)) + bytes(packed(1_000_000))
 
     def encode() -> None:
-        encoded = KafkaEncoding().encode(stored, offset=0, max_bytes=20_000, is_first=True)
+        encoded = KafkaEncoding().encode(stored, FIRST, offset=0, max_bytes=20_000, is_first=True)
         assert next_offset(encoded) == 1
 
     assert peak_of(encode) < 200_000
@@ -282,7 +284,7 @@ def test_what_decompresses_to_many_objects_makes_none_of_them(is_nested: bool) -
 
     def encode() -> None:
         with pytest.raises(ProtocolViolation, match="another type"):
-            KafkaEncoding().encode(batch, offset=0, max_bytes=1_000, is_first=True)
+            KafkaEncoding().encode(batch, FIRST, offset=0, max_bytes=1_000, is_first=True)
 
     assert peak_of(encode) < 8 * LISTS_IN_BATCH
 
@@ -294,9 +296,9 @@ def test_the_work_of_a_fetch_is_bounded() -> None:
         place(batch, base_offset=number * 40_000, leader_epoch=0)
         stored += batch
     encoding = KafkaEncoding()
-    encoded = encoding.encode(stored, offset=0, max_bytes=50 * MEBIBYTE, is_first=True)
+    encoded = encoding.encode(stored, FIRST, offset=0, max_bytes=50 * MEBIBYTE, is_first=True)
     assert next_offset(encoded) == 80_000
-    assert encoding.encode(bytes(packed(1)), offset=0, max_bytes=50 * MEBIBYTE, is_first=False) == b""
+    assert encoding.encode(bytes(packed(1)), FIRST, offset=0, max_bytes=50 * MEBIBYTE, is_first=False) == b""
 
 
 def test_headers_are_work() -> None:
@@ -305,7 +307,7 @@ def test_headers_are_work() -> None:
         batch = build_data_batch([b""], headers=[[("", None)] * 300_000], base_timestamp=1)
         place(batch, base_offset=number, leader_epoch=0)
         stored += batch
-    encoded = KafkaEncoding().encode(stored, offset=0, max_bytes=50 * MEBIBYTE, is_first=True)
+    encoded = KafkaEncoding().encode(stored, FIRST, offset=0, max_bytes=50 * MEBIBYTE, is_first=True)
     assert next_offset(encoded) == 1
 
 
@@ -386,7 +388,7 @@ def test_the_parts_of_a_batch_have_its_records(
     for offset in range(1_000, header.next_offset, 1 + (header.next_offset - 1_000) // 10):
         at, found = offset, list[tuple[int, KafkaRecord]]()
         while at < header.next_offset:
-            part = encode_part(batch, header, offset=at, size=part_size)
+            part = encode_part(batch, header, FIRST, offset=at, size=part_size)
             assert read_header(part).base_offset == 1_000
             found += records_in(part)
             assert next_offset(part) > at
@@ -396,7 +398,7 @@ def test_the_parts_of_a_batch_have_its_records(
 
 def test_a_part_behind_the_last_record_is_empty() -> None:
     batch = build_data_batch([b"a", b"b"], offset_deltas=[0, 5], last_offset_delta=9, base_timestamp=1)
-    part = encode_part(batch, read_header(batch), offset=6, size=1_000)
+    part = encode_part(batch, read_header(batch), FIRST, offset=6, size=1_000)
     assert (records_in(part), next_offset(part)) == ([], 10)
 
 
@@ -406,8 +408,50 @@ def test_many_records_are_found_by_their_offsets(monkeypatch: pytest.MonkeyPatch
     values = [b"%d" % delta for delta in deltas]
     batch = build_data_batch(values, offset_deltas=deltas, last_offset_delta=299, base_timestamp=1)
     for offset in range(300):
-        found = records_in(encode_part(batch, read_header(batch), offset=offset, size=1_000))
+        found = records_in(encode_part(batch, read_header(batch), FIRST, offset=offset, size=1_000))
         assert [delta for delta, _ in found] == [delta for delta in deltas if delta >= offset][:10]
+
+
+def test_the_next_part_is_found_from_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    walked: list[int] = []
+    entry_at = column_batches._entry_at  # pyright: ignore[reportPrivateUsage] - what is counted
+
+    def entry_seen(payload: memoryview, place: int, number: int) -> int:
+        walked.append(number)
+        return entry_at(payload, place, number)
+
+    monkeypatch.setattr(column_batches, "SMALL_COUNT_MAX", 10)
+    monkeypatch.setattr(column_batches, "_entry_at", entry_seen)
+    for deltas in (None, list(range(0, 3_000, 3))):
+        walked.clear()
+        batch = build_data_batch(
+            [b"%d" % number for number in range(1_000)],
+            keys=[b"k%d" % number for number in range(1_000)],
+            offset_deltas=deltas,
+            last_offset_delta=None if deltas is None else 2_999,
+            base_timestamp=2,
+            compression=ZSTD,
+        )
+        header, at, found = read_header(batch), 0, list[bytes | None]()
+        while at < header.next_offset:
+            part = encode_part(batch, header, FIRST, offset=at, size=1_000)
+            found += [record.value for _, record in records_in(part)]
+            at = next_offset(part)
+        assert found == [b"%d" % number for number in range(1_000)]
+        assert max(walked) <= 10
+        for offset in (500, 20, 501, 0):  # a reader that seeks
+            (first, *_) = records_in(encode_part(batch, header, FIRST, offset=offset, size=1_000))
+            assert first[0] == (offset if deltas is None else -(-offset // 3) * 3)
+
+
+def test_last_parts_are_bounded() -> None:
+    known = LastParts()
+    start = column_batches._Start(0, ())  # pyright: ignore[reportPrivateUsage] - only its place is looked at
+    for number in range(LAST_PARTS_MAX + 1):
+        known.put(number, start, start)
+    assert known.get(0) is None
+    assert known.get(1) is not None
+    assert known.get(LAST_PARTS_MAX) is not None
 
 
 def test_headers_that_are_too_large_for_a_part_end_it() -> None:
@@ -415,7 +459,7 @@ def test_headers_that_are_too_large_for_a_part_end_it() -> None:
     batch = build_data_batch([b""] * 3, headers=[large] * 3, base_timestamp=1, compression=ZSTD)
     header = read_header(batch)
     for offset in range(3):
-        part = encode_part(batch, header, offset=offset, size=10 * MEBIBYTE)
+        part = encode_part(batch, header, FIRST, offset=offset, size=10 * MEBIBYTE)
         assert [(delta, record.headers) for delta, record in records_in(part)] == [(offset, tuple(large))]
 
 
@@ -434,7 +478,7 @@ def test_a_record_may_have_headers_of_any_size() -> None:
         header = read_header(batch)
         expected = [(0, ()), (1, tuple(headers)), (2, (("small", b""),))]
         for offset in range(3):
-            part = encode_part(batch, header, offset=offset, size=10 * MEBIBYTE)
+            part = encode_part(batch, header, FIRST, offset=offset, size=10 * MEBIBYTE)
             assert [(delta, record.headers) for delta, record in records_in(part)] == expected[
                 offset : offset + 1
             ]
@@ -445,7 +489,7 @@ def test_a_record_with_a_megabyte_of_small_headers_is_refused() -> None:
     headers += [("", None)] * (HEADER_COUNT_MAX + 1)
     batch = build_data_batch([b""], headers=[headers], base_timestamp=1, compression=ZSTD)
     with pytest.raises(ProtocolViolation, match="a record with 65538 headers"):
-        encode_part(batch, read_header(batch), offset=0, size=10 * MEBIBYTE)
+        encode_part(batch, read_header(batch), FIRST, offset=0, size=10 * MEBIBYTE)
 
 
 @pytest.mark.parametrize("pair", [["name", b"", b""], "text", [1, b""], ["name", "text"], [b"name", b""]])
@@ -455,7 +499,7 @@ def test_what_is_no_header_is_refused_in_large_ones_too(pair: Any) -> None:
     )
     batch = stranger(payload, attributes=ZSTD, record_count=1, base_timestamp=1)
     with pytest.raises(ProtocolViolation):
-        encode_part(batch, read_header(batch), offset=0, size=1_000)
+        encode_part(batch, read_header(batch), FIRST, offset=0, size=1_000)
 
 
 @pytest.mark.parametrize("encode", [encoded_whole, encode_part], ids=["whole", "part"])
@@ -477,7 +521,7 @@ def test_what_is_no_header_is_refused_in_large_ones_too(pair: Any) -> None:
 def test_what_is_not_a_batch_is_refused(encode: Any, columns: tuple[Any, ...]) -> None:
     payload = bytes(compress(msgpack.packb(columns), ZSTD))
     batch = stranger(payload, attributes=ZSTD, record_count=1, base_timestamp=1)
-    options = {} if encode is encoded_whole else {"offset": 0, "size": 1_000}
+    options = {} if encode is encoded_whole else {"partition": FIRST, "offset": 0, "size": 1_000}
     with pytest.raises(ProtocolViolation):
         encode(batch, read_header(batch), **options)
 
@@ -487,15 +531,19 @@ def test_damage_is_not_hidden_by_another_checksum(value_size: int) -> None:
     good, batch = bytes(packed(1)), packed(value_size, compression=Compression.NONE)
     batch[-5] ^= 1
     with pytest.raises(ProtocolViolation, match="checksum"):
-        KafkaEncoding().encode(bytes(batch), offset=0, max_bytes=1_000, is_first=True)
-    found = KafkaEncoding().encode(good + batch, offset=0, max_bytes=10 * MEBIBYTE, is_first=True)
+        KafkaEncoding().encode(bytes(batch), FIRST, offset=0, max_bytes=1_000, is_first=True)
+    found = KafkaEncoding().encode(good + batch, FIRST, offset=0, max_bytes=10 * MEBIBYTE, is_first=True)
     assert next_offset(found) == 1
 
 
 def test_batches_of_kafkas_clients_leave_as_they_are_stored() -> None:
     kafka, ours = bytes(build_kafka_batch([KafkaRecord(None, b"v")], timestamp=1)), bytes(packed(9))
-    assert KafkaEncoding().encode(kafka * 3, offset=0, max_bytes=1, is_first=True) == kafka * 3
+    assert KafkaEncoding().encode(kafka * 3, FIRST, offset=0, max_bytes=1, is_first=True) == kafka * 3
     mixed = kafka + ours + kafka
-    assert sizes_in(KafkaEncoding().encode(mixed, offset=0, max_bytes=1_000, is_first=True)) == [1, 9, 1]
+    assert sizes_in(KafkaEncoding().encode(mixed, FIRST, offset=0, max_bytes=1_000, is_first=True)) == [
+        1,
+        9,
+        1,
+    ]
     limit = 2 * len(kafka) + 20
-    assert sizes_in(KafkaEncoding().encode(mixed, offset=0, max_bytes=limit, is_first=True)) == [1, 9]
+    assert sizes_in(KafkaEncoding().encode(mixed, FIRST, offset=0, max_bytes=limit, is_first=True)) == [1, 9]

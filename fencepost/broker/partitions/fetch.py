@@ -282,7 +282,8 @@ def _encoded(
     """The batches in the reader's encoding; none if they do not fit, unless they are the first ones."""
     records: Buffer = stored
     if encoding is not None:
-        records = encoding.encode(stored, offset=plan.fetch_offset, max_bytes=size, is_first=is_first)
+        where, offset = plan.partition, plan.fetch_offset
+        records = encoding.encode(stored, where, offset=offset, max_bytes=size, is_first=is_first)
     return records if is_first or len(records) <= size else b""
 
 
