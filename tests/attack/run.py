@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tests.attack import amplifiers, disks, frames, kafka_frames, kills, peers
+from tests.attack import amplifiers, disks, frames, kafka_frames, kills, peers, unfolding
 from tests.attack.attacks import Attack, Row
 from tests.attack.playing import Run, play
 from tests.attack.scene import PLAIN
@@ -14,6 +14,7 @@ ATTACKS: tuple[Attack, ...] = (
     *frames.ATTACKS,
     *amplifiers.ATTACKS,
     *kafka_frames.ATTACKS,
+    *unfolding.ATTACKS,
     *peers.ATTACKS,
     *kills.ATTACKS,
 )
