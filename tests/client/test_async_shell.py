@@ -14,12 +14,12 @@ from fencepost.broker.embedded import Broker
 from fencepost.client.admin import AbortSpec
 from fencepost.client.errors import (
     BufferFull,
+    ClientClosed,
     CommitOutcomeUnknown,
     ProducerFenced,
     RequestTimeout,
     TransactionAborted,
     UnknownTopic,
-    WrongState,
 )
 from fencepost.client.network import ClientConnection
 from fencepost.client.send_future import RecordMetadata
@@ -223,7 +223,7 @@ def test_an_error_in_the_block_comes_out_as_it_is(tell: Callable[[Story], None])
         with pytest.raises(ZeroDivisionError):
             await fail_after_sending(producer, sent)
         assert sent[0].outcome().offset == 0, "what was sent before the error was flushed"
-        with pytest.raises(WrongState, match="async with"):
+        with pytest.raises(ClientClosed, match="on a closed client"):
             await producer.send("t", b"late", partition=0)
 
     tell(story)

@@ -153,6 +153,35 @@ def test_a_task_that_waits_is_told_that_the_client_was_closed(
     silence.hear_the_end()
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", sorted(ASYNC))
+@pytest.mark.parametrize("where", ["in a scope", "in a task group", "in another task", "twice", "cancelled"])
+def test_any_task_may_close_a_client_in_any_scope(
+    silence: Silence, backend: str, kind: str, where: str
+) -> None:
+    async def story() -> None:
+        call, _, settings = next(each for each in CALLS if each[1] == kind)
+        async with ASYNC[kind](silence.address, **settings) as client:
+            match where:
+                case "in a scope":
+                    with anyio.fail_after(PATIENCE_S):
+                        await client.close()
+                case "cancelled":
+                    with anyio.CancelScope() as scope:
+                        scope.cancel()
+                        await client.close()
+                case _:
+                    async with anyio.create_task_group() as tasks:
+                        for _ in range(2 if where == "twice" else 1):
+                            tasks.start_soon(client.close)
+                        if where == "in a task group":
+                            await client.close()
+            with pytest.raises(ClientClosed, match="on a closed client"):
+                await call(client)
+
+    anyio.run(story, backend=backend)
+
+
 def test_a_client_may_be_closed_in_the_middle_of_its_own_round(silence: Silence) -> None:
     """The clock is the test's: it closes the client after select(), where a signal handler might."""
 

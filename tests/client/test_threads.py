@@ -22,9 +22,12 @@ from fencepost import (
     TopicPartition,
     WrongState,
 )
+from fencepost.client.network import NetworkClient
+from fencepost.client.requests import RequestMachine
 from fencepost.client.send_path import SendPath
 from fencepost.client.send_turn import SendTurn
 from fencepost.client.shells.sync import SendFuture
+from fencepost.client.shells.sync_driver import Sockets
 from fencepost.protocol import messages as m
 from tests.client.proxy import Fault, Proxy
 
@@ -267,6 +270,39 @@ def test_ctrl_c_during_any_append_ends_its_turn(broker: Broker) -> None:
     records = stored(broker).values()
     assert interrupted > 100
     assert [key for key, _ in records] == [value for _, value in records]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the platform has no timers that send signals")
+@pytest.mark.parametrize("way", ["round", "round_if_free"])
+def test_ctrl_c_during_any_round_leaves_the_sockets_to_the_next(way: str) -> None:
+    """Interrupts thousands of rounds, each after a random time, as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    network = NetworkClient(RequestMachine("127.0.0.1:9"), client_id="", request_timeout_ms=1_000)
+    sockets = Sockets(network, lock=threading.Lock(), clock=lambda: 0)
+    pumping = sockets._pumping  # pyright: ignore[reportPrivateUsage] - whether a round would wait for ever
+    draw, interrupted = random.Random(8), 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(5_000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 2e-4))
+                for _ in range(1_000):
+                    if way == "round":
+                        sockets.round(0)
+                    else:
+                        sockets.round_if_free()
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            assert not pumping.locked()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        sockets.close()
+    assert interrupted > 1_000
 
 
 def test_no_signal_handler_runs_between_the_beginning_of_a_turn_and_its_try() -> None:

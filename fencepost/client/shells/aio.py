@@ -216,7 +216,10 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
     async def __aexit__(
         self, _kind: type[BaseException] | None, problem: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        await self._driver.end(self._calls.close_after(problem))
+        try:
+            await self._driver.end(self._calls.close_after(problem))
+        finally:
+            await self._driver.leave()
 
 
 # --- consumer and admin -------------------------------------------------------------------------------------
@@ -279,7 +282,10 @@ class AsyncConsumer(ConsumerClient[AsyncDriver]):
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        await self.close()
+        try:
+            await self.close()
+        finally:
+            await self._driver.leave()
 
 
 class AsyncAdmin(AdminClient[AsyncDriver]):
@@ -332,4 +338,4 @@ class AsyncAdmin(AdminClient[AsyncDriver]):
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        await self.close()
+        await self._driver.leave()

@@ -4,7 +4,8 @@ Rule: no streams, no locks, no task per request. The calling task writes at once
 reads, passes on everything that has arrived, and wakes the callers whose condition may be true.
 """
 
-# Tasks, all in one task group that `async with` opens and closes:
+# Tasks, all in one task group that `async with` opens and closes; `close()` only ends the tasks, because only
+# the task that has opened a group may close it:
 #
 #     the caller          runs its script; writes to the socket directly; parks on an Event in `_waiters`
 #     _serve (per node)   connects, then reads until the connection ends, and reports its end
@@ -34,7 +35,7 @@ from anyio.abc import TaskGroup
 
 from fencepost.client.calls import ANYTHING, Callback, CallScript, Wait
 from fencepost.client.effects import Effect
-from fencepost.client.errors import WrongState
+from fencepost.client.errors import ClientClosed, WrongState
 from fencepost.client.network import AddressInfo, ClientConnection
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import StartHandshake
@@ -56,7 +57,8 @@ class AsyncDriver(NetworkDriver):
     ) -> None:
         super().__init__(machine, client_id, request_timeout_ms, clock, start_handshake, notify=self._wake)
         self._links: dict[int, socket.socket] = {}
-        self._tasks: TaskGroup | None = None
+        self._group: TaskGroup | None = None  # from `start` to `leave`
+        self._tasks: TaskGroup | None = None  # the same until `stop`
         self._waiters: defaultdict[Hashable, list[anyio.Event]] = defaultdict(list)
         self._deadlines: dict[anyio.Event, float] = {}  # of the waiting callers
         self._sleeps_until: float = 0
@@ -65,6 +67,8 @@ class AsyncDriver(NetworkDriver):
         self._alarm = anyio.Event()
         self._draining: set[ClientConnection] = set()
         self._scopes: set[anyio.CancelScope] = set()  # of the tasks
+        self._ended = anyio.Event()  # the next of them
+        self._is_stopped = False
         self._has_failed = False  # a task ended with an error, so nobody wakes those who wait
 
     @property
@@ -74,8 +78,8 @@ class AsyncDriver(NetworkDriver):
     # --- life -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Opens the task group; `stop` must follow in the same task."""
-        self._tasks = anyio.create_task_group()
+        """Opens the task group; `leave` must follow in the same task."""
+        self._group = self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         self._start(self._keep_time)
 
@@ -101,17 +105,27 @@ class AsyncDriver(NetworkDriver):
                 raise
             finally:
                 self._scopes.discard(scope)
+                self._ended.set()
+                self._ended = anyio.Event()
 
     async def stop(self) -> None:
-        """Cancels all tasks, which close their sockets. Calls of other tasks that wait get ClientClosed."""
-        tasks, self._tasks = self._tasks, None
-        if tasks is not None:
-            self._wake_all()
-            for scope in self._scopes:
-                scope.cancel()
-            tasks.cancel_scope.cancel()
-            await tasks.__aexit__(None, None, None)
+        """Ends all tasks, which close their sockets; calls that wait get ClientClosed. Any task may do so."""
+        self._tasks, self._is_stopped = None, True
+        self._wake_all()
+        for scope in self._scopes:
+            scope.cancel()
+        with anyio.CancelScope(shield=True):
+            while self._scopes:
+                await self._ended.wait()
         assert not self._links, "each task closes its own socket"
+
+    async def leave(self) -> None:
+        """Stops, and closes the task group; raises the errors of its tasks."""
+        await self.stop()
+        group, self._group = self._group, None
+        if group is not None:
+            group.cancel_scope.cancel()
+            await group.__aexit__(None, None, None)
 
     async def end(self, script: CallScript[None]) -> None:
         """Runs the last script of the client, unless it is not running, and stops."""
@@ -122,7 +136,9 @@ class AsyncDriver(NetworkDriver):
             await self.stop()
 
     def check_running(self) -> None:
-        """WrongState outside the `async with` block of the client."""
+        """ClientClosed after `stop`, WrongState before the `async with` block of the client."""
+        if self._is_stopped:
+            raise ClientClosed("the call was made on a closed client")
         if self._tasks is None:
             raise WrongState("an async client works only inside `async with`: enter it before the first call")
 

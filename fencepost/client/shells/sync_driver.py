@@ -44,6 +44,21 @@ ResultT = TypeVar("ResultT")
 # The longest wait in one round. When two threads wait, the answer for one may arrive in the round of the
 # other, which cannot wake it.
 ROUND_MS: Final = 100
+_NOT_BLOCKING: Final = (False,)  # the arguments of one call of `acquire`
+
+
+def if_free(lock: threading.Lock | threading.RLock, work: Callable[[], object]) -> None:
+    """Does the work under a lock, unless another thread holds it. Ctrl-C never leaves the lock held."""
+    taken: list[bool] = []
+    try:
+        # Signal handlers run after calls, so Ctrl-C could come between a call of `acquire` and its result.
+        # Here, one call acquires and notes it.
+        taken.extend(map(lock.acquire, _NOT_BLOCKING))
+        if taken[0]:
+            work()
+    finally:
+        if taken and taken[0]:
+            lock.release()
 
 
 class Sockets:
@@ -128,21 +143,31 @@ class Sockets:
         if self._selector.get_key(link).events != wanted:
             self._selector.modify(link, wanted, node)
 
-    def round(self, timeout_ms: float, *, wait_for_turn: bool = True) -> None:
-        """Waits up to `timeout_ms` for an event and handles it; the caller holds no lock."""
-        if not self._pumping.acquire(blocking=wait_for_turn):
-            return
+    def round(self, timeout_ms: float) -> None:
+        """Waits up to `timeout_ms` for an event and handles it, after the round of another thread if there is
+        one. The caller holds no lock.
+        """
         try:
-            if not self.is_closed:
+            with self._pumping:
                 self._round(timeout_ms)
         finally:
-            self._pumping.release()
+            if self.is_closed:
+                self.close()
+        self._afterwards()
+
+    def round_if_free(self) -> None:
+        """Handles what has arrived, unless another thread does a round; the caller holds no lock."""
+        try:
+            if_free(self._pumping, lambda: self._round(0))
+        finally:
             if self.is_closed:
                 self.close()
         self._afterwards()
 
     def _round(self, timeout_ms: float) -> None:
         with self.lock:
+            if self.is_closed:
+                return
             self.push()
             wake_at = self.network.wake_at
         if wake_at is not None:
@@ -203,14 +228,13 @@ class Sockets:
         handler.
         """
         self.is_closed = True
-        if self._pumping.acquire(blocking=False):
-            try:
-                with self.lock:
-                    for node in list(self._sockets):
-                        self._close(node)
-                    self._selector.close()
-            finally:
-                self._pumping.release()
+        if_free(self._pumping, self._close_all)
+
+    def _close_all(self) -> None:
+        with self.lock:
+            for node in list(self._sockets):
+                self._close(node)
+            self._selector.close()
 
 
 class IOThread:
@@ -255,7 +279,7 @@ class IOThread:
             if self._stopped.wait(tick_ms / 1000):
                 return
             self._sockets.open()
-            self._sockets.round(0, wait_for_turn=False)
+            self._sockets.round_if_free()
             tick_ms = min(2 * tick_ms, self.TICK_MAX_MS)
             with self._sockets.lock:
                 if not self._has_work() and not self._stopped.is_set():
@@ -336,11 +360,8 @@ class Driver(NetworkDriver):
             super().call_back()
 
     def _call_back_unless_busy(self) -> None:
-        if self.network.callbacks and self._calling_back.acquire(blocking=False):
-            try:
-                super().call_back()
-            finally:
-                self._calling_back.release()
+        if self.network.callbacks:
+            if_free(self._calling_back, super().call_back)
 
     def _wait(self, wait: Wait) -> None:
         while True:
@@ -364,7 +385,7 @@ class Driver(NetworkDriver):
         with self.lock:
             is_waiting = self.network.is_waiting
         if is_waiting:
-            self._sockets.round(0, wait_for_turn=False)
+            self._sockets.round_if_free()
 
     def end(self, script: CallScript[None]) -> None:
         """Runs the last script of the client, and stops."""
