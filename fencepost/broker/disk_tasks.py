@@ -98,12 +98,13 @@ class DiskTasks:
                 try:
                     # A stop does not wait for the thread: it ends soon, and has changed nothing yet.
                     has_more = await trio.to_thread.run_sync(cleaning.work, abandon_on_cancel=True)
-                except StorageError as problem:
-                    upkeep.failed(cleaning, problem)
-                    cleaning = None
                 except trio.Cancelled:
                     cleaning.is_cancelled = True
                     raise
+                except Exception as problem:  # noqa: BLE001 - a bug costs one compaction, not the broker
+                    upkeep.failed(cleaning, problem)
+                    cleaning = None
             async with self._syncs.paused():
                 upkeep.finish(cleaning, has_more=has_more)
+            cleaning = None  # it holds the keys of the log
             self._turn()

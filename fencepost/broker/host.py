@@ -410,7 +410,7 @@ class Host:
             self._answer(Reply(act.to, error=ErrorCode.UNKNOWN_SERVER_ERROR), now)
 
     def _report(self, problem: Exception, failed: Input | Append | Effect | None) -> None:
-        self.troubles.append(Trouble.bug(f"drops the request and continues: {failed!r:.1000}", problem))
+        self.bug(f"drops the request and continues: {failed!r:.1000}", problem)
 
     def _give_up(self, key: TopicPartition, problem: Exception) -> None:
         """Within a step: stop serving a partition at once, so that what follows does not append to it, and
@@ -471,6 +471,10 @@ class Host:
     def _wake_me(self, act: WakeMe, now: int) -> None:
         earlier = self.wakes_at_ms
         self.wakes_at_ms = act.at_ms if earlier is None else min(earlier, act.at_ms)
+
+    def bug(self, what: str, problem: Exception) -> None:
+        """Report a failure of the broker's own code, and what the broker does about it."""
+        self.troubles.append(Trouble.bug(what, problem))
 
     def warn(self, text: str) -> None:
         """Report something to the operator."""

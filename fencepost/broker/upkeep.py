@@ -36,6 +36,8 @@ class OfLogs(Protocol):
 
     def disk_failed(self, text: str) -> None: ...
 
+    def bug(self, what: str, problem: Exception) -> None: ...
+
 
 @attrs.define(eq=False)
 class Upkeep:
@@ -45,7 +47,7 @@ class Upkeep:
     cleanings: dict[TopicPartition, Cleaning] = attrs.Factory(dict[TopicPartition, Cleaning])  # oldest first
     # These have segments below their log start.
     outdated: set[TopicPartition] = attrs.Factory(set[TopicPartition])
-    # A segment of these is damaged, so they are not cleaned until they are read again.
+    # A segment of these is damaged, or has found a bug, so they are not cleaned until they are read again.
     uncleanable: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     # How much longer coordinators' logs become, all together, until they are looked at.
     bytes_left: int = attrs.field(init=False)
@@ -136,15 +138,21 @@ class Upkeep:
             self.host.lose(key, problem)
         self.host.changed[key] = None
 
-    def failed(self, cleaning: Cleaning, problem: StorageError) -> None:
-        """The work failed before it changed anything: the log is served as before."""
+    def failed(self, cleaning: Cleaning, problem: Exception) -> None:
+        """The work failed before it changed anything: the log is served as before. After damage or a bug, it
+        is not tried again.
+        """
         key = cleaning.journal.partition
         if self.cleanings.get(key) is cleaning:
             del self.cleanings[key]
         if not cleaning.is_cancelled:
-            if isinstance(problem, DamagedLog):
+            is_of_disk = isinstance(problem, StorageError)
+            if not is_of_disk or isinstance(problem, DamagedLog):
                 self.uncleanable.add(key)
-            self.host.disk_failed(f"{key} was not compacted: {problem}")
+            if is_of_disk:
+                self.host.disk_failed(f"{key} was not compacted: {problem}")
+            else:
+                self.host.bug(f"no longer compacts {key}, and continues", problem)
 
     def forget(self, key: TopicPartition) -> None:
         """The log is no longer this host's, or is read again."""

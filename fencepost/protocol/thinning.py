@@ -18,6 +18,7 @@ from fencepost.protocol.batches import DELETE_HORIZON_BIT, MAGIC_KAFKA, BatchHea
 from fencepost.protocol.compression import Compression, compress
 from fencepost.protocol.kafka_records import encode_kafka_records, read_kafka_records
 from fencepost.protocol.records import Columns, payload_of, read_columns
+from fencepost.protocol.terms import INT64_MAX
 
 
 class KeyedRecord(NamedTuple):
@@ -57,7 +58,8 @@ def thinned(
     if header.magic == MAGIC_KAFKA:
         records = read_kafka_records(bytes(payload_of(batch, header)), header.record_count)
         payload: Buffer = encode_kafka_records(
-            records[at]._replace(timestamp_delta=records[at].timestamp_delta + shift_ms) for at in kept
+            records[at]._replace(timestamp_delta=_shifted(records[at].timestamp_delta, shift_ms))
+            for at in kept
         )
     else:
         payload = _encoded(read_columns(batch, header), kept, shift_ms=shift_ms)
@@ -90,10 +92,17 @@ def _encoded(columns: Columns, kept: Sequence[int], *, shift_ms: int) -> bytes:
             None if is_dense else [at if deltas is None else deltas[at] for at in kept],
             None if keys is None else [keys[at] for at in kept],
             [columns.values[at] for at in kept],
-            [shift_ms + (0 if times is None else times[at]) for at in kept] if times or shift_ms else None,
+            [_shifted(times[at] if times else 0, shift_ms) for at in kept] if times or shift_ms else None,
             None if headers is None else [headers[at] for at in kept],
         )
     )
+
+
+def _shifted(timestamp_delta: int, shift_ms: int) -> int:
+    """A delta against another base. A time near the least that 64 bits hold would have a delta that they do
+    not; the record gets the least delta instead.
+    """
+    return max(-INT64_MAX - 1, timestamp_delta + shift_ms)
 
 
 def _rebuilt(

@@ -4,10 +4,12 @@ things."""
 from __future__ import annotations
 
 import random
+import threading
 
 import attrs
 import pytest
 
+from fencepost import Admin, Broker, Producer
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.partitions.checks import header_of
 from fencepost.broker.settings import NodeSettings
@@ -22,6 +24,7 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.records import build_data_batch, read_columns
 from fencepost.protocol.terms import TopicPartition
 from fencepost.protocol.thinning import thinned
@@ -227,6 +230,44 @@ def test_a_tombstone_is_there_until_its_time_and_then_gone() -> None:
         put(story, "other", value)
     story.wait(SCAN_MS)
     assert seen(story) == {"other": "19"}
+
+
+@pytest.mark.parametrize("magic", ["columns", "kafka"])
+def test_a_tombstone_of_any_time_is_compacted(magic: str) -> None:
+    """A delete horizon is the new base of the timestamps, and the delta of this one does not fit."""
+    story = compacted(delete_retention_ms="30000")
+    if magic == "columns":
+        batch = build_data_batch([None], keys=[b"gone"], timestamp_deltas=[-(2**63)], base_timestamp=0)
+    else:
+        record = KafkaRecord(b"gone", None, timestamp_delta=-(2**63))
+        batch = build_kafka_batch([record], timestamp=0)
+    assert produced(story.ask(produce_batches({KEYED: batch}, name=None)))[KEYED].error is ErrorCode.NONE
+    for number in range(20):
+        put(story, "other", str(number))
+    story.wait(SCAN_MS)
+    assert seen(story) == {"gone": None, "other": "19"}
+
+
+def test_a_bug_in_a_compaction_costs_the_compaction_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_tried = threading.Event()
+
+    def work(_cleaning: Cleaning) -> bool:
+        is_tried.set()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Cleaning, "work", work)
+    often = {"log.cleaner.backoff.ms": 100}
+    with (
+        Broker(override=often) as broker,
+        Admin(broker.address) as admin,
+        Producer(broker.address) as producer,
+    ):
+        admin.create_topic("keyed", configs={"cleanup.policy": "compact", "segment.ms": "100"})
+        for number in range(20):
+            producer.send("keyed", bytes(300), b"%d" % (number % 5)).result()
+        assert is_tried.wait(60)
+        producer.send("keyed", b"after", b"0").result()
+        assert admin.end_offsets([KEYED]) == {KEYED: 21}
 
 
 def test_a_compacted_topic_takes_no_record_without_a_key() -> None:
