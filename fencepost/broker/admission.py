@@ -74,7 +74,7 @@ class Admission:
             while not session.is_admitted and (frame := connection.frames.take()) is not None:
                 asked += 1
                 await self._take(connection, session, frame, pass_on, asked)
-                await trio.lowlevel.checkpoint()  # the others have their turns
+                await trio.lowlevel.checkpoint()  # let the other connections have their turns
         connection.frames.frame_size_max = FRAME_SIZE_MAX
         return True
 
@@ -94,7 +94,7 @@ class Admission:
     ) -> None:
         request, number = arrived.request, arrived.correlation_id
         if asked > STRANGER_REQUESTS_MAX:
-            # Each costs as much as a request of a user.
+            # Each of these requests costs as much as one from an authenticated user.
             because = f"more than {STRANGER_REQUESTS_MAX} requests before the client authenticated"
             raise NotAdmitted(because, number, ErrorCode.ILLEGAL_SASL_STATE)
         body: ReplyBody

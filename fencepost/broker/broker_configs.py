@@ -24,7 +24,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 class BrokerConfig(NamedTuple):
-    """One setting. `lowest` and `highest` are those of a number."""
+    """One setting. `lowest` and `highest` bound a numeric value."""
 
     name: str
     config_type: ConfigType
@@ -38,7 +38,7 @@ class BrokerConfig(NamedTuple):
         return _FIELDS.get(self.name, self.name.replace(".", "_"))
 
     def parse(self, text: str) -> Any:
-        """The value that the text stands for; ValueError if it is none."""
+        """The value that the text stands for; ValueError if there is none."""
         match self.config_type:
             case ConfigType.BOOLEAN:
                 if text not in _BOOLEANS:
@@ -120,8 +120,8 @@ CONNECTION_CONFIGS: Final = _by_name(
 )
 """Those of ConnectionSettings."""
 
-# With other values no member could join, or each would be removed between two of its heartbeats. The
-# numbers say how many ms must lie between two settings.
+# Otherwise no member could join, or each would be removed between two of its heartbeats. Each row: the
+# smaller setting, the larger one, and by how many ms they must differ at least.
 _ORDERED: Final = (
     ("group.min.session.timeout.ms", "group.max.session.timeout.ms", 0),
     ("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms", 1),
@@ -129,8 +129,9 @@ _ORDERED: Final = (
 
 
 def overridden(override: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of NodeSettings and of ConnectionSettings that settings set by their names in Kafka; a value
-    is a text, or what its text says. ValueError names the setting that is unknown or has a wrong value.
+    """The fields of NodeSettings and of ConnectionSettings for settings under their names in Kafka. A value
+    is text, or an object that prints as that text. ValueError names a setting that is unknown or has a wrong
+    value.
     """
     of_node: dict[str, Any] = {}
     of_connections: dict[str, Any] = {}

@@ -46,7 +46,7 @@ from fencepost.protocol.messages import Fetch, Produce, Request
 from fencepost.protocol.wire_protocol import FetchEncoding, SessionRoom, TopicIds, WireProtocol
 
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
-COSTLY_BYTES: Final = 1 << 20  # of room: records of 900 KB, or a header of 40 KB to decode
+COSTLY_BYTES: Final = 1 << 20  # of reserved room: 900 KB of records, or a header of 40 KB to decode
 PARTS: Final = 16  # a peer makes progress when a sixteenth of the bytes that it holds has arrived or left
 FRAME_BYTES_PER_SECOND: Final = 64 * KIBIBYTE
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # a struct linger of no seconds
@@ -90,7 +90,7 @@ class Connection:
     protocol: WireProtocol
     session: Session | None = None  # None: everyone may do everything
     reserved: int = 0  # room that was taken for the next frame
-    was_slow: bool = False  # its last request took a round
+    was_slow: bool = False  # its last request took a whole round
     in_progress: dict[int, InProgress] = attrs.Factory(dict[int, InProgress])  # by correlation id
     fetches: int = 0  # of them
     unsent: deque[memoryview] = attrs.Factory(deque[memoryview])
@@ -99,10 +99,10 @@ class Connection:
     is_reading: bool = False  # it waits for its peer, not for room
     room: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
     active_ms: int = attrs.Factory(monotonic_ms)
-    frame_ms: int = 0  # when the frame that has begun began, without the time in which it waited for room
+    frame_ms: int = 0  # when the current frame began, moved forward by the time it has waited for room
     progress_ms: int = attrs.Factory(monotonic_ms)  # when the last sixteenth of what is held arrived or left
     progress_bytes: int = 0  # since then
-    # What has arrived and was not taken up: those of the protocol, which every request needs several times.
+    # What has arrived and was not taken up: `protocol.frames`, kept here because every request uses it often.
     frames: FrameReader = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -265,7 +265,7 @@ class Connection:
     def _drop_sent(self, sent: int) -> None:
         sent += self.unsent_from
         while self.unsent and sent >= len(self.unsent[0]):
-            # A piece takes its memory until all of it is sent.
+            # A piece keeps all of its memory until it is sent completely.
             size = len(self.unsent.popleft())
             self.answers.give(size)
             sent -= size
@@ -368,8 +368,8 @@ OF_ONE_CONNECTION: Final = frozenset(
     | {errno.ENOPROTOOPT, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT, errno.EOPNOTSUPP}
     | {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH}
 )
-"""What accept() raises because the next connection is gone, or a firewall forbids it: Linux hands the errors
-of the network on (accept(2)). The connections after it are there.
+"""What accept() raises because the next connection is gone, or a firewall forbids it: Linux passes pending
+network errors on through accept(2). The connections behind it can still be accepted.
 """
 
 

@@ -108,7 +108,7 @@ class MoveLogStart:
 
 @value(kw_only=True)
 class ExpireLog:
-    """Delete the oldest segments below offset `before` that are too old (ms) or too much (bytes); -1: any."""
+    """Delete the oldest segments below offset `before` that are beyond a retention limit; -1: no limit."""
 
     partition: TopicPartition
     before: int
@@ -118,8 +118,8 @@ class ExpireLog:
 
 @value(kw_only=True)
 class CleanLog:
-    """Compact the log, if enough of it is dirty; first begin a new segment if the active one has as many
-    bytes.
+    """Compact the log, if enough of it is dirty; first begin a new segment if the active one has
+    `active_bytes_max` bytes or more.
     """
 
     partition: TopicPartition
@@ -138,8 +138,8 @@ class LogStartMoved:
 
 @value(kw_only=True)
 class StorageFailed:
-    """An append or a sync of this log failed; batches that were not durable may or may not survive. Reading a
-    damaged log again would not help.
+    """An append or a sync of this log failed; batches that were not durable may or may not survive. If the
+    log `is_damaged`, reading it again would not help.
     """
 
     partition: TopicPartition
@@ -228,8 +228,9 @@ class ReplyFetched:
 
 @value(kw_only=True)
 class OffsetPlan:
-    """One partition of a ListOffsets: an offset and its leader epoch. With `is_lookup` the log knows: the
-    epoch of a known offset, or the first record since the timestamp, if that is before offset `before`.
+    """One partition of a ListOffsets: an offset and its leader epoch. With `is_lookup` the host asks the
+    log: for the epoch of a known offset, or for the first record since the timestamp, if that is before
+    offset `before`.
     """
 
     partition: TopicPartition

@@ -1,6 +1,6 @@
 """The two tasks of a server that wait for its disk: one makes logs durable, one keeps them small.
 
-Rule: only threads wait for a disk. Results return to the trio thread, so the host never sees another one.
+Rule: only threads wait for a disk. Results return to the trio thread, and the host runs only there.
 """
 
 # Logs are synced in threads (sync_threads.py), each for itself. Every transaction whose record was written

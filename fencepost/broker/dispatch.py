@@ -165,7 +165,9 @@ def _received(node: Node, arrived: Received, now: int) -> None:
 def _answered(node: Node, arrived: Answered, now: int) -> None:
     why = node.in_flight.pop(arrived.token, None)
     if why is None:
-        return  # a second answer: a handler failed, was answered with an error, and left effects
+        # A second answer: a handler failed and an error was the first answer, but an effect that it had
+        # left behind answered, too.
+        return
     try:
         ANSWERS[type(why)](node, why, arrived, now)
     except Exception:

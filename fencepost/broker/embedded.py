@@ -126,7 +126,7 @@ class _Run:
         if self.ready.server.killed is None:
             self.ready.server.kill()
         else:
-            self._scope.cancel()  # it waits for the end of a crash
+            self._scope.cancel()  # it has crashed and waits for the time to start again
 
     def _run(self) -> None:
         ended = outcome.capture(trio.run, self._serve)
@@ -178,7 +178,7 @@ class Broker:
     ) -> None:
         """`directory`: for the data, created if it does not exist; None keeps the data in memory. `port`: 0
         is any free one. `sync`: what a loss of power cannot take away: "none" (nothing is synced), "commit"
-        (everything of transactions), "all" (everything that was acknowledged). `protocol`: which clients are
+        (everything transactional), "all" (everything that was acknowledged). `protocol`: which clients are
         served on the port. `advertised_listener`: the HOST:PORT that the broker gives to clients, if it is
         not where the broker listens. `override`: settings of the broker under their names in Kafka
         (docs/clients.md), such as {"num.partitions": 3}. `transaction_version`, `partition_verification`,

@@ -58,7 +58,7 @@ def scan_if_due(node: Node, now: int) -> None:
 
 def _schedule(node: Node, scan: Scan, now: int) -> None:
     interval = _SCANS[scan][1](node.settings)
-    # Records may be older than the broker: a start leaves time to read or to copy them.
+    # A log may hold records that are too old already: a start leaves an interval to read or copy them.
     first = now + interval if scan is Scan.LOGS else (now // interval + 1) * interval
     node.wake_at(node.scans_at_ms.setdefault(scan, first))
 

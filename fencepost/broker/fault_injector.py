@@ -80,7 +80,7 @@ class Site(Protocol):
 
 @attrs.define(eq=False)
 class Lasting:
-    """An effect that is not undone yet. What is not `survives` ends with its server."""
+    """An effect that is not undone yet. Unless it `survives`, it ends with its server."""
 
     planned: PlannedFault
     undo: Callable[[], object]

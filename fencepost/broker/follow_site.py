@@ -9,7 +9,7 @@ the same machine.
 #
 # A request waits until there are steps that its follower has not seen, and then until the next tick: under
 # load a follower is answered PACE_MS apart, with many steps at once. A fault that pauses or kills the broker
-# does not wait: what was done before it must have left (`hurry`).
+# does not wait for the tick: followers first get all steps before it (`hurry`).
 #
 # A follower that does not ask costs nothing, and one that takes no answers holds one answer at most: each
 # connection has one request here. There are FOLLOWERS_MAX at a time.

@@ -377,7 +377,7 @@ class Host:
         log, so it is read again. Other effects are performed: they concern what happened before.
         """
         if isinstance(problem, StorageError):
-            raise problem  # of the disk that a log is read from, not of the code: see `_lead`
+            raise problem  # an error of the disk from which a log is read, not a bug: see `_lead`
         if isinstance(arrived, BecomeLeader) and arrived.partition == METADATA_PARTITION:
             # Reading it again would fail again, and without it nothing can be served.
             raise MetadataLost(f"the log of the cluster's metadata cannot be read: {problem}") from problem
@@ -752,7 +752,7 @@ class Host:
     }
 
 
-# Under `commit` decisions and granted identities must survive as surely as the data that they are about.
+# Under `commit`, decisions and granted identities must survive as surely as the data that they are about.
 _COORDINATION: Final = frozenset({TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC})
 
 

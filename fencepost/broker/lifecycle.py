@@ -11,7 +11,7 @@ Rule: what a start opens, the end closes in the opposite order. A kill closes no
 # host: each log is led, and what its records decided is finished. Only then are connections accepted.
 #
 # A stop closes host, directory and listener, in this order (`_opened`). A kill skips it: recovery must cope
-# anyway, a clean stop only makes the next start faster. The machine (journal/power.py) outlives the broker:
+# anyway; a clean stop only makes the next start faster. The machine (journal/power.py) outlives the broker:
 # what it holds is what the next start finds.
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def machine_of(settings: BrokerSettings) -> Machine:
     """The machine on which a broker with these settings runs, and runs again after a crash."""
     if settings.directory is None:
         return Machine(MemoryStorage())
-    # Each election writes to the log of the metadata, also one because another log found no room. The broker
-    # would end if that failed.
+    # Each election writes to the log of the metadata, even an election that follows because another log found
+    # the disk full. The broker would end if that write failed.
     reserved_for = directory_name(METADATA_PARTITION)
     return Machine(DiskStorage(Path(settings.directory), reserved_for=reserved_for))
 
@@ -139,8 +139,8 @@ async def _serve_once(
 
 
 async def recover(server: Server, *, is_monitored: bool) -> None:
-    """Read the logs, and do what they ask for. In between, the port for metrics of a server that
-    `is_monitored` says that it is not yet ready.
+    """Read the logs, and do what they ask for. If the server `is_monitored`, this pauses now and then, so
+    that its port for metrics can answer that it is not yet ready.
     """
     host = server.host
     if is_monitored and not server.fault_site.goes_by_steps:

@@ -18,7 +18,7 @@ numbers and errors, where Kafka has them.
 # the metadata of members before they join: it is only in memory, so no batch bounds it.
 # `Journal.append` is the last check: it refuses a batch that no check before it refused.
 #
-# Deleting must not fail because much is there to delete. So tombstones are written in several batches
+# A deletion must not fail because there is much to delete. So tombstones are written in several batches
 # (`groups.offsets.forget_group`).
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ does not change.
 # Kafka has two threads for this, LogManager.cleanupLogs every log.retention.check.interval.ms and the log
 # cleaner every log.cleaner.backoff.ms. Here both are scans of the node (expiration.py). Kafka never compacts
 # an active segment. But a start reads the logs of coordinators, all of them in full. So the host also has
-# them compacted after every MiB that was written to them, and a look ends active segments that are not small.
+# them compacted after every MiB that was written to them, and then rolls active segments that are not small.
 # A segment for every 16 KiB would cost a busy broker more than the compaction: a new one takes several files.
 
 from __future__ import annotations

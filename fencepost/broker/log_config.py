@@ -22,7 +22,7 @@ UNLIMITED: Final = -1  # of retention.ms and retention.bytes
 # internal topic is read by its coordinator, all of it at once, so it needs little. With Kafka's day the log
 # of offsets would hold a day of markers, and each start would read them.
 INTERNAL_DELETE_RETENTION_MS: Final = 1_000
-INTERNAL_ACTIVE_BYTES_MAX: Final = 16_384  # a start reads up to as much of each partition
+INTERNAL_ACTIVE_BYTES_MAX: Final = 16_384  # a start reads up to this much of each partition
 
 
 @attrs.frozen(kw_only=True)
@@ -34,7 +34,7 @@ class LogConfig:
     retention_bytes: int
     segment_bytes: int = SEGMENT_BYTES
     segment_ms: int = SEGMENT_MS
-    active_bytes_max: int = SEGMENT_BYTES_MAX  # the cleaner ends an active segment that has as many
+    active_bytes_max: int = SEGMENT_BYTES_MAX  # the cleaner rolls an active segment of this size
     delete_retention_ms: int
     min_cleanable_dirty_ratio: float
     min_compaction_lag_ms: int

@@ -48,7 +48,7 @@ class LoopCalls:
                 while self.is_alive() or not result.cancel():
                     with suppress(NotYet):
                         return result.result(LOOK_EVERY_S)
-        with self.changes:  # it does not start meanwhile, and of several threads one is here
+        with self.changes:  # the loop cannot start meanwhile, and only one thread at a time is here
             if self.token() is token:
                 return do()
         return self.call(do)

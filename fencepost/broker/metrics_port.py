@@ -127,7 +127,7 @@ class MetricsPort:
 
 
 async def _request(stream: trio.SocketStream) -> tuple[str, str]:
-    """The method and the path of a request, without its query; twice nothing if it is not one."""
+    """The method and the path of a request, without its query; two empty strings if it is not one."""
     received = bytearray()
     while END_OF_HEADERS not in received:
         chunk = await stream.receive_some(REQUEST_SIZE_MAX)

@@ -15,7 +15,7 @@ from fencepost.protocol.frames import RequestFrame
 
 
 class Observer(Protocol):
-    """Called in the broker's thread, at once; what it is given may not be kept."""
+    """Called in the broker's thread, at once; it must not keep what it is given."""
 
     def started(self, node: Node) -> None:
         """A broker accepts connections: for the first time, or again after it ended."""

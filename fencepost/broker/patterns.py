@@ -13,7 +13,7 @@ from typing import Final
 from fencepost.protocol.errors import FencepostError
 
 PATTERN_MEMORY_MAX: Final = 1 << 20  # bytes, of one compiled expression
-# Instructions times characters. At worst RE2 takes each of them for each, about 5 ns each time.
+# Instructions times characters. At worst RE2 runs every instruction for every character, in about 5 ns.
 PATTERN_STEPS_MAX: Final = 200_000_000
 
 

@@ -1,6 +1,7 @@
 """The trio server: it accepts connections, feeds the node, and performs the effects of what it decides.
 
-Rule: per wake-up a connection reads all bytes that are there and sends all answers; no message awaits.
+Rule: per wake-up a connection reads all bytes that are there and sends all answers. No message needs an
+`await` of its own.
 """
 
 # Theory of operation
@@ -284,7 +285,7 @@ class Server:
         if problem.errno in NO_DESCRIPTOR:
             await self._refuse_with(spare)
         elif problem.errno in NO_MEMORY:
-            await trio.sleep(OUT_OF_RESOURCES_S)  # the connection stays in the backlog, and would spin
+            await trio.sleep(OUT_OF_RESOURCES_S)  # still in the backlog: without a pause this would spin
             self.monitor.refused(f"the kernel has no memory for it: {problem.strerror}")
         elif problem.errno not in OF_ONE_CONNECTION:
             raise problem

@@ -90,7 +90,7 @@ class NodeSettings:
     transaction_state_log_num_partitions: int = 50
     offsets_topic_num_partitions: int = 50
     message_max_bytes: int = 1_048_588  # message.max.bytes: 1 MiB of records and a header
-    log_message_timestamp_after_max_ms: int = 3_600_000  # later records would open a segment for each batch
+    log_message_timestamp_after_max_ms: int = 3_600_000  # records beyond it would open a segment per batch
     log_message_timestamp_before_max_ms: int = INT64_MAX
     transaction_max_timeout_ms: int = 900_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
@@ -108,7 +108,7 @@ class NodeSettings:
     log_cleaner_min_compaction_lag_ms: int = 0
     log_cleaner_max_compaction_lag_ms: int = INT64_MAX
     log_cleaner_delete_retention_ms: int = 86_400_000
-    transaction_state_log_segment_bytes: int = 1 << 20  # Kafka has 100 MiB, and does not end one before
+    transaction_state_log_segment_bytes: int = 1 << 20  # Kafka has 100 MiB, and only rolls a full one
     offsets_topic_segment_bytes: int = 1 << 20
     # Not Kafka's: after so many bytes in coordinators' logs, they are compacted before the backoff is over.
     # This bounds what a start reads, however many transactions there were.

@@ -1,4 +1,4 @@
-"""How a broker is: the state of its partitions, transactions and groups, for BrokerStatus and the metrics.
+"""The state of a broker's partitions, transactions and groups, for BrokerStatus and the metrics.
 
 Rule: nothing here changes anything. It walks over all partitions, so it is called when someone asks, and
 never by the broker's own work.

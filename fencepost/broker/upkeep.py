@@ -49,7 +49,7 @@ class Upkeep:
     outdated: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     # A segment of these is damaged, or has found a bug, so they are not cleaned until they are read again.
     uncleanable: set[TopicPartition] = attrs.Factory(set[TopicPartition])
-    # How much longer coordinators' logs become, all together, until they are looked at.
+    # How many more bytes the coordinators' logs may take, all together, before they are checked.
     bytes_left: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -95,7 +95,7 @@ class Upkeep:
             self.host.move_log_start(MoveLogStart(partition=order.partition, offset=start), now)
 
     def _rolls(self, journal: Journal) -> bool:
-        """Begin a new segment; whether the disk could."""
+        """Begin a new segment. Returns False if the disk failed."""
         try:
             self.host.roll(journal)
         except StorageError as problem:

@@ -5,7 +5,7 @@ a failure.
 """
 
 # A message has two parts, "<object and cause> (<ERROR_CODE>). <next step>". The first part is `because` and
-# depends on the case; the second is `advice` and depends on the class, for a program branches on the class,
+# depends on the case; the second is `advice` and depends on the class, as a program branches on the class,
 # and in a few rows on the error. Kafka's exceptions are grouped in the same way since KIP-1050: retriable
 # errors never leave the client, abortable ones raise TransactionAborted, fatal ones ProducerFenced or
 # ProducerFailed.

@@ -13,7 +13,7 @@ Rule: a crash at any moment leaves the old segments or the cleaned one, never a 
 #
 # Full segments never change, so the worker needs no locks. It reads them through handles of its own, and
 # nothing looks at its files before they are renamed. Each group takes the place of its segments by itself: a
-# crash between two groups leaves a log of which one part is cleaned, and that says the same.
+# crash between two groups leaves a log that is cleaned in part, with the same meaning.
 #
 # `Journal.replace_segments` renames the cleaned log over the first segment of the group, and then removes the
 # others. After a crash in between, these begin before the cleaned one ends: recovery removes them.
@@ -108,8 +108,8 @@ class Cleaning:
         self._is_synced = False  # the segments that are left
 
     def work(self) -> bool:
-        """Do a piece of the work; whether `finish` and a further call must follow. StorageError when the disk
-        fails, DamagedLog when a segment is damaged: the log is as it was.
+        """Do a piece of the work. Returns whether `finish` and a further call must follow. StorageError when
+        the disk fails, DamagedLog when a segment is damaged: the log is as it was.
         """
         if self._cleaner is None:
             for segment in self._segments:
@@ -139,8 +139,8 @@ class Cleaning:
             self.journal.first_dirty_offset = self._survey.end
 
     def _forget_snapshots(self, made: Segment) -> None:
-        """Remove those where no segment will begin again. Retention deletes segments up to a snapshot;
-        where nothing is deleted, none inside the clean part is needed.
+        """Remove the snapshots where no segment begins any more. Retention deletes segments up to a
+        snapshot; where nothing is deleted, none inside the clean part is needed.
         """
         if self._rules.is_deleted:
             self.journal.forget_snapshots(after=made.base_offset, before=made.end_offset)

@@ -114,7 +114,7 @@ class Survey:
                 self.latest[record.key] = record.offset
 
     def live_offsets(self) -> list[int]:
-        """What may stay of the dirty part, ascending: no record of another batch does."""
+        """Offsets in the dirty part, ascending. Of a batch with none of them, no record stays."""
         return sorted([*self.latest.values(), *self._unread])
 
     def kept_batches(self) -> frozenset[int]:

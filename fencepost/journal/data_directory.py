@@ -91,7 +91,7 @@ class DataDirectory:
         self._storage = storage
         self._settings = settings
         self._catalogue = catalogue
-        self._clean = clean  # the last segments of logs that were closed in order and not opened since
+        self._clean = clean  # the last segments of logs that were closed cleanly and not opened since
         self._open_files = open_files
         self._journals: dict[TopicPartition, Journal] = {}
         # Listed once: a start asks for every partition, and each listing is as long as there are partitions.
@@ -298,7 +298,7 @@ def _refuse_strangers(storage: Storage) -> None:
 
 
 def _read_mark(storage: Storage) -> dict[str, SyncedSegment]:
-    """The logs that were closed in order: the name of the directory, and the last segment."""
+    """The logs that were closed cleanly: the name of the directory, and the last segment."""
     data = storage.read_file(CLEAN_FILE)
     try:
         return {} if data is None else decode_clean_mark(data)

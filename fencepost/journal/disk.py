@@ -29,7 +29,7 @@ LOCK_FILE = ".lock"
 RESERVE_FILE = ".reserve"
 RESERVE_BYTES: Final = 256 * 1024  # two thousand records of the cluster's metadata
 BLOCK_BYTES: Final = 4_096
-SYNC_THREADS: Final = 16  # more share few syncs more, and each may open a file
+SYNC_THREADS: Final = 16  # more threads would share few more syncs, and each may open a file
 
 
 @contextmanager

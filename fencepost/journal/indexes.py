@@ -155,7 +155,7 @@ class TimeIndex:
         return self.offsets[-1] if self.offsets else 0
 
     def offset_before(self, timestamp: int) -> int:
-        """A relative offset whose batch has no record as new as `timestamp` before it; 0 if unknown."""
+        """A relative offset: no record before its batch is as new as `timestamp`. 0 if unknown."""
         at = bisect_right(self.timestamps, timestamp) - 1
         return self.offsets[at] if at >= 0 else 0
 

@@ -70,7 +70,7 @@ OPEN_FILES: Final = 2  # of a journal by itself: the segment that it writes to, 
 SEGMENT_BYTES: Final = 1 << 30  # Kafka's segment.bytes
 SEGMENT_MS: Final = 7 * 24 * 3600 * 1000  # Kafka's segment.ms, measured in the timestamps of records
 SEGMENT_BYTES_MAX: Final = 1 << 30  # positions in an index are 32 bits wide, and one batch may come on top
-# To read as many bytes takes a start no longer than a stop takes to create a file.
+# Reading this many bytes costs a start no more than creating a file costs a stop.
 SNAPSHOT_SAVES_BYTES: Final = 4096
 
 _PLACED = struct.Struct(">qii")  # base offset, batch length, leader epoch

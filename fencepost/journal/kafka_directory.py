@@ -10,7 +10,7 @@ broker writes them every few seconds, and a copy is not made at one moment.
 #         meta.properties                 cluster id and node id; says that the directory is Kafka's
 #         replication-offset-checkpoint   high watermarks, every 5 s and at a stop
 #         log-start-offset-checkpoint     log starts that are not the base offset of a segment, every 60 s
-#         .kafka_cleanshutdown            the broker has stopped in order; absent while it runs
+#         .kafka_cleanshutdown            the broker has stopped cleanly; absent while it runs
 #         __cluster_metadata-0/           only in one directory of a broker (metadata.log.dir)
 #         <topic>-<partition>/            one log each, in the layout of segments.py
 #         <topic>-<partition>.<id>-delete, -stray, -future    not, or no longer, a log of the broker
@@ -89,7 +89,7 @@ class KafkaDirectory:
 
     @property
     def was_closed(self) -> bool:
-        """Whether the broker stopped in order, so that all files are of the same moment."""
+        """Whether the broker stopped cleanly, so that all files are of the same moment."""
         return self.storage.read_file(CLEAN_SHUTDOWN_FILE) is not None
 
     @cached_property

@@ -79,7 +79,7 @@ from fencepost.protocol.batches import (
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET
 
-_FAR: Final = 1 << 40  # offsets that one log file does not hold
+_FAR: Final = 1 << 40  # more offsets than one log file holds
 
 
 def read_snapshot(storage: Storage, directory: str, offset: int) -> list[ProducerSnapshot] | None:
@@ -371,7 +371,7 @@ def _vouched(
 def _replay_segment(
     segment: Segment, size: int, transactions: OpenTransactions, *, leader_epoch: int = NO_LEADER_EPOCH
 ) -> str | None:
-    """Note the valid batches of a log file in `segment`; why it stopped before byte `size`, or None."""
+    """Note the valid batches of a log file in `segment`. Returns why it stopped before `size`, or None."""
     segment.leader_epoch = leader_epoch
     try:
         for _, header, batch in walk_batches(segment.file, 0, size):
@@ -409,7 +409,7 @@ def _batch_after(file: StorageFile, start: int, size: int, *, end: int) -> int |
 
 
 def _magic_positions(window: bytes) -> Iterator[int]:
-    """Where in these bytes a header may begin that is whole in them."""
+    """The places in these bytes where a header may begin that ends within them."""
     for magic in (MAGIC_KAFKA, MAGIC_COLUMNS):
         found = window.find(magic, MAGIC_AT)
         while found != -1 and found - MAGIC_AT + HEADER_SIZE <= len(window):

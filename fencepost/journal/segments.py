@@ -310,7 +310,7 @@ class Segment:
         ):
             if files.get(file_name(self.base_offset, kind)) == len(data) == 0:
                 continue
-            # A recovery that changes nothing writes nothing, also on a full disk.
+            # A recovery that changes nothing writes nothing, so it works on a full disk, too.
             if self._storage.read_file(self.path(kind)) != data:
                 self._storage.replace(self.path(kind), data, durable=False)
         self.offset_index.saved, self.time_index.saved = len(self.offset_index), len(self.time_index)

@@ -10,7 +10,7 @@ decompressed and decoded: a producer may have packed much into few bytes.
 # than their bytes: one byte of msgpack can be an empty list, which takes 72. So only a small batch is decoded
 # as a whole, and only after a pass in C, which makes no objects, has found an entry for every record.
 #
-# A large batch gives a part, from the offset on that its reader asks for. Keys and values are found in the
+# Of a large batch a part is encoded, from the offset that a reader wants. Keys and values are found in the
 # decompressed bytes one by one, which are copied twice but not kept meanwhile. So a part takes at most twice
 # the 64 MiB that compression.py decompresses: less than memory.py has for the request and the answer in
 # progress. A part keeps base offset and deltas. For its reader it is a batch from which a compaction has
@@ -47,7 +47,7 @@ from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX
 SMALL_SIZE_MAX: Final = 1 << 20  # decompressed bytes of a batch that is decoded as a whole
 SMALL_COUNT_MAX: Final = ENCODING_WORK_MAX  # records of one, and of a part of a large one
 HEADERS_SIZE_MAX: Final = 1 << 20  # msgpack bytes of a part's headers; objects take 80 times as much
-HEADER_COUNT_MAX: Final = 1 << 16  # headers of a record that has more bytes of them
+HEADER_COUNT_MAX: Final = 1 << 16  # headers of a record whose headers take more bytes than that
 LAST_PARTS_MAX: Final = 1_000  # batches; each takes half a kilobyte
 _OFFSET_DELTAS, _KEYS, _VALUES, _TIME_DELTAS, _HEADERS = range(5)  # the columns, as in protocol/records.py
 _NUMBER_SIZE_MAX: Final = 9  # bytes of a number in msgpack
@@ -184,7 +184,7 @@ def _pieces(
         _byte_strings(payload, starts[_KEYS]),
         _byte_strings(payload, starts[_VALUES]),
         _headers(payload, starts[_HEADERS]),
-        strict=False,  # the offsets end the part, or its headers
+        strict=False,  # the part ends with the offsets, or where `_headers` stops
     )
     pieces: list[bytes] = []
     last_offset_delta = header.last_offset_delta

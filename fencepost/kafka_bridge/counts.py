@@ -5,8 +5,8 @@ limits of a request.
 """
 
 # A Produce of 100 MiB can name 33 million topics without a partition, and would become gigabytes of objects.
-# And kio reserves memory for as many entries as an array announces: 20 bytes that announce two thousand
-# million topics would end the process. So each request is walked over before kio reads it. The limits are
+# And kio reserves memory for as many entries as an array announces: 20 bytes that announce two
+# billion topics would end the process. So each request is walked over before kio reads it. The limits are
 # those of our own frames (protocol/frames.py): entries of one array, entries of all arrays, and bytes that
 # are not records.
 

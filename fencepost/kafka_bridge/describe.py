@@ -25,7 +25,7 @@ PARTITIONS_MAX: Final = 2_000  # max.request.partition.size.limit
 
 
 def describe_cluster(request: Any, _: int) -> Exchange:
-    """Describe the nodes. Only controllers of a cluster of their own answer for controllers."""
+    """Describe the nodes. Only dedicated controllers answer for controllers, and there are none here."""
     wanted = getattr(request, "endpoint_type", BROKERS)
     if wanted == CONTROLLERS:
         because = "the request was sent to a broker, and asks for controllers"

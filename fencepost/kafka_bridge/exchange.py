@@ -115,5 +115,5 @@ def of_each(
 
 
 def refusing(kind: Callable[..., Told], **rest: Any) -> Callable[[OfPartition, ErrorCode], Told]:
-    """What makes the result of a partition that was refused: of this kind, with these other fields."""
+    """A function that makes the result of a refused partition: of this kind, with these other fields."""
     return lambda part, error: kind(topic=part.topic, partition=part.partition, error=error, **rest)

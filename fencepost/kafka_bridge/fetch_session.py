@@ -4,7 +4,7 @@ Rule: a partition that is left out of a response has nothing new for its client.
 """
 
 # A Fetch of epoch 0 opens a session with all partitions that the client reads, and its response names the
-# session. Each further Fetch counts the epoch up and names the partitions that are new or have moved; the
+# session. Each further Fetch increments the epoch and names the partitions that are new or have moved; the
 # session adds the others. Its response leaves out the partitions without news.
 #
 # Kafka keeps up to 1,000 sessions for a broker (max.incremental.fetch.session.cache.slots), and its clients

@@ -1,4 +1,4 @@
-"""A login in the way of SaslHandshake version 0: the messages of the mechanism are frames of their own.
+"""A login as with SaslHandshake version 0: the messages of the mechanism are frames of their own.
 
 Rule: there are no headers, so a frame is a token only while one is due. A failed login gets no answer, and
 the connection is closed (SaslServerAuthenticator).

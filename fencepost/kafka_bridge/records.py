@@ -38,7 +38,7 @@ from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX
 
 BYTES_PER_WORK: Final = 512  # bytes that take as long as a record
 BYTES_PER_OBJECT: Final = (
-    8  # bytes of headers, and of what is no batch: three can be an object as costly as a record
+    8  # bytes of headers, or of a batch that is malformed: three of them can cost as much as a record
 )
 RECENT_BYTES_MAX: Final = 8 << 20  # memory.py counts them with the program
 

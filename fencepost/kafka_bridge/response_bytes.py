@@ -136,7 +136,7 @@ def _one(part: _Part) -> Write:
 
 
 def _tagged(parts: list[tuple[int, _Part]]) -> Write:
-    """The tagged fields that are not as by default (KIP-482)."""
+    """The tagged fields that differ from their defaults (KIP-482)."""
     if not parts:
         return lambda out, _: out.append(0)
     every = [(tag, part, _written(part.write, part.default)) for tag, part in sorted(parts)]

@@ -1,4 +1,4 @@
-"""Requests that name topics by their ids (KIP-516), as requests that name them.
+"""Requests with topic ids (KIP-516), turned into requests with topic names.
 
 Rule: an id that no topic has gets UNKNOWN_TOPIC_ID, and the rest of the request is carried out.
 """

@@ -276,7 +276,7 @@ def list_transactions(request: Any, _: int) -> Exchange:
 
 
 def write_txn_markers(request: Any, _: int) -> Exchange:
-    """Append markers, as a coordinator of another cluster would; an administrator aborts with it."""
+    """Append markers, as a transaction coordinator would; an administrator aborts with it (KIP-664)."""
     asked = m.WriteTxnMarkers(
         markers=tuple(
             m.TransactionMarker(

@@ -309,11 +309,10 @@ def place(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int)
 
 
 def renumber(batch: bytearray, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Give a batch that the broker surely refused another identity and sequence; computes the checksum
-    again.
+    """Give another identity and sequence to a batch that the broker has certainly refused; computes the
+    checksum again.
     """
-    # Of a batch that may be in the log the sequence must stay: it is how the broker recognises the
-    # repetition.
+    # A batch that may be in the log must keep its sequence, by which the broker recognises a retry.
     struct.pack_into(">qhi", batch, 43, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 

@@ -11,8 +11,8 @@ frame.
 # integers have none, and Kafka's protocol does: an epoch that does not fit 16 bits must fail here and not in
 # a struct.pack inside the broker.
 #
-# The pair of a class is written out as Python source, as attrs writes its methods. In a loop over the fields
-# half of the time goes by between them. For `class Heartbeat: group_id: str; generation_id: Int32` that is
+# The pair of a class is written out as Python source, as attrs writes its methods. A loop over the fields
+# spends half of its time between them. For `class Heartbeat: group_id: str; generation_id: Int32` that is
 #
 #     def encode(value, payload):
 #         return [value.group_id, value.generation_id]

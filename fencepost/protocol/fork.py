@@ -308,7 +308,7 @@ class _Keys(_Compiler):
     def _stands_for_itself(self, hint: Any) -> bool:
         """Values in which nothing has a role."""
         if hint not in self._known:
-            self._known[hint] = True  # of a class that refers to itself: the rest of it decides
+            self._known[hint] = True  # for a class that refers to itself: its other fields decide
             self._known[hint] = self._is_plain(hint)
         return self._known[hint]
 
@@ -372,7 +372,9 @@ class _Keys(_Compiler):
         return f"tuple({what})" if item == x else f"tuple([{item} for {x} in {what}])"
 
     def any(self, found: Any, walk: _Walk) -> Any:
-        """What is known by its class alone. The class is part of its key: two kinds may have equal fields."""
+        """A value whose annotation says nothing: its class decides. The class is part of its key: two kinds
+        may have equal fields.
+        """
         kind: type[Any] = type(cast("object", found))
         key = self[kind](found, walk)
         return key if kind in self.plain else (kind, key)

@@ -1,13 +1,13 @@
 """Kafka's own records as columns, for readers of many: one loop over the bytes of a batch.
 
-Rule: what the loop returns is what `read_kafka_records` would, and what it does not understand it leaves to
-it. The loop takes a fifth of the time.
+Rule: what the loop returns is what `read_kafka_records` would, and what the loop does not understand it
+leaves to that function. The loop takes a fifth of the time.
 """
 
 # Nearly every varint of a record is one byte or two. The loop reads only those, in place, and gives up at a
 # record of 8 KiB or more, where the cost of a record does not matter. Within a record that is smaller, a
 # length that goes on after two bytes cannot be misread: it would miss the end of its record. Timestamp and
-# offset deltas may be longer, and a call reads them.
+# offset deltas may be longer; a function call reads those.
 #
 # Numbers stay zig-zag encoded, 2n for n, until the loop is over, and whole columns are compared or decoded.
 

@@ -143,8 +143,8 @@ def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
 
 @lru_cache(1024)
 def _length_in(size: int) -> bytes:
-    """The varint that fills `size` bytes together with what it counts; bytes that are not a varint if none
-    does, as for 65 bytes.
+    """The length varint of a record that takes `size` bytes together with it; bytes that are not a varint if
+    there is none, as for 65 bytes.
     """
     for width in range(1, len(_NO_VARINT)):
         length = varint(size - width)

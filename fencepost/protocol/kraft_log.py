@@ -176,6 +176,6 @@ class KraftCluster:
             if record.replicas is not None:
                 known.replicas = record.replicas
             if record.leader_id is not None:
-                # Each change of the leader counts the epoch up by one (PartitionRegistration.merge).
+                # Each change of the leader raises the epoch by one (PartitionRegistration.merge).
                 known.leader_id = record.leader_id
                 known.leader_epoch += 1

@@ -177,7 +177,7 @@ def _lengths_at(payload: bytes, model: int, key_at: int) -> list[int]:
 
 
 def _deltas_end(size: int, number: int) -> int:
-    """Up to where `_deltas` of so many bytes can be given from `number` on."""
+    """The last delta, exclusive, to which `_deltas` can go from `number` on with varints of `size` bytes."""
     match size:
         case 1:
             return 0x40

@@ -350,7 +350,7 @@ def _kafka_columns(payload: bytes, header: BatchHeader) -> Columns:
     found = read_kafka_columns(payload, header.record_count)
     offset_deltas = found.offset_deltas
     if offset_deltas is None and header.last_offset_delta != header.record_count - 1:
-        # Compaction may have left the first records alone: these are dense, and the batch ends later.
+        # Compaction may have kept only the first records: these are dense, and the batch ends later.
         offset_deltas = list(range(header.record_count))
     return Columns(
         # So that readers of columns need not know which magic the batch had.

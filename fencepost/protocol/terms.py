@@ -34,7 +34,7 @@ NEWEST_VERSION: Final = INT16_MAX  # of a request: the newest version of its API
 LATEST_TIMESTAMP: Final = -1  # ListOffsets: the end that the isolation level allows
 EARLIEST_TIMESTAMP: Final = -2  # ListOffsets: the log start offset
 EARLIEST_LOCAL_TIMESTAMP: Final = -4  # ListOffsets: the same where nothing is tiered (KIP-405)
-LATEST_TIERED_TIMESTAMP: Final = -5  # ListOffsets: none where nothing is (KIP-1005)
+LATEST_TIERED_TIMESTAMP: Final = -5  # ListOffsets: none where nothing is tiered (KIP-1005)
 MAX_TIMESTAMP: Final = -3  # ListOffsets: the newest record by its timestamp (KIP-734)
 HIGH_WATERMARK: Final = -1  # DeleteRecords: everything up to the high watermark
 

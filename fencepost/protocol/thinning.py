@@ -4,7 +4,7 @@ Rule: base offset, last offset and producer fields never change, so every reader
 batch ended, and a producer's last sequence can still be read from a batch without records.
 """
 
-# Kafka does the same in MemoryRecords.filterTo. A tombstone or a marker that may go shift_ms gets a delete
+# Kafka does the same in MemoryRecords.filterTo. A tombstone or a marker that may go later gets a delete
 # horizon (KIP-534): the base timestamp then says when, and the timestamps of the records count from there.
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class TlsChannel:
             rest = memoryview(piece)
             while rest:
                 rest = rest[self._tls.write(rest[:_PART_SIZE]) :]
-                # In parts, so that an answer of 100 MiB is never there a third time.
+                # In parts, so that an answer of 100 MiB is never in memory a third time.
                 if self._leaving.pending >= _PART_SIZE:
                     self._records.append(self._leaving.read())
 

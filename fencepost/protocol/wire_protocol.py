@@ -26,8 +26,8 @@ ENCODING_WORK_MAX: Final = 1 << 16  # records that are encoded at a time, in a t
 
 class Asked(NamedTuple):
     """What a frame or a reply leads to: requests for the node, and bytes for the client. The correlation id
-    of a request is the protocol's; the reply repeats it. `needs_login` is whether the bytes are for clients
-    that were admitted only.
+    of a request is the protocol's; the reply repeats it. `needs_login` is whether the bytes are only for
+    clients that were admitted.
     """
 
     requests: tuple[RequestFrame, ...] = ()

@@ -128,8 +128,9 @@ class _Permissions:
 
 @attrs.define(eq=False)
 class _Patterns:
-    """The patterns of one type of resource in the rules about one principal, by name. So a decision costs a
-    look-up per length of a prefix, however many rules there are: a request may name 20,000 resources.
+    """The patterns of one type of resource in the rules about one principal, by name. So a decision takes
+    one look-up for each length that a prefix has, however many rules there are: a request may name 20,000
+    resources.
     """
 
     literal: dict[str, _Permissions] = attrs.field(factory=dict)

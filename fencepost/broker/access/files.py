@@ -25,7 +25,7 @@ from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.scram import ITERATIONS, ITERATIONS_MAX, KEY_SIZE, Credential, Users
 
 NAME: Final = re.compile(r"[A-Za-z0-9._@-]{1,249}")
-"""A user name: without the signs of a certificate's name, so that no user can be named like one."""
+"""A user name. The "=" and "," of a certificate's name are not allowed, so no user can be named like one."""
 
 
 class AccessFileError(FencepostError):

@@ -67,7 +67,7 @@ class AccessSettings:
     acls: Acls | None = None
     connection_failed_authentication_delay_ms: int = 100
     authentication_timeout_ms: int = 10_000
-    """For the TLS handshake and SASL together: a stranger holds a connection no longer."""
+    """For the TLS handshake and SASL together; after this time, an unauthenticated connection is closed."""
 
     @property
     def is_off(self) -> bool:
@@ -178,7 +178,7 @@ class Session:
         """The part of the request that is carried out; without ACLs all of it."""
         if self.acls is None:
             return Verdict(request=request)
-        # Before the rights, which cost something for each entry. Without ACLs, the node compares the limits.
+        # Limits first, because rights cost time for each entry. Without ACLs, the node checks the limits.
         if (refused := limits.refused(request)) is not None:
             return Verdict(error=refused.error)
         return authorize(self.acls, self.principal, request, version)

@@ -64,11 +64,11 @@ class Filter(NamedTuple):
     entries: str
     rights: tuple[Right, ...]
     inner: str = ""
-    """A list in each entry that is filtered, in place of the entries."""
+    """If set, this list inside each entry is filtered, not the entries themselves."""
     when: When = _always
     condition: str = ""
     names: Callable[[Any], Iterable[str]] | None = None
-    """What an entry names, if it names several resources: then it stays as an error."""
+    """The names in an entry with several of them. Without a right, it is not left out but gets an error."""
 
 
 class RequestRights(NamedTuple):

@@ -86,7 +86,7 @@ class Controller:
     # Deleted topics and their last leader epoch: files may remain after a kill, and a new topic starts above
     # it.
     removed: dict[str, int] = attrs.Factory(dict[str, int])
-    # The most partitions that a deleted topic of a name had.
+    # By name: the largest number of partitions that a deleted topic of this name had.
     former_counts: dict[str, int] = attrs.Factory(dict[str, int])
     # Not a count of topics: a repair may have saved a topic and lost an earlier one.
     newest_topic_number: int = 0
@@ -379,7 +379,7 @@ def _changed_value(own: str | None, change: m.ConfigChange) -> str | Refused | N
 
 
 def _changed_list(old: str, operation: ConfigOperation, entries: list[str]) -> str:
-    """A list with these entries, or without them. The only one is cleanup.policy."""
+    """The list with these entries added or removed. The only setting that is a list is cleanup.policy."""
     if operation is ConfigOperation.APPEND:
         return ",".join(dict.fromkeys([*listed(old), *entries]))
     return ",".join(entry for entry in listed(old) if entry not in entries)

@@ -48,7 +48,7 @@ def allocate_producer_ids(node: Node, request: m.AllocateProducerIds, to: ReplyT
 
 
 def refuse_client(node: Node, request: m.BrokerRegistration | m.ElectLeaders, to: ReplyTo, now: int) -> None:
-    """Refuse requests of nodes that come from a client: it could take partitions away from a node."""
+    """Refuse a client that sends a request meant for nodes: it could take partitions away from a node."""
     node.reply(to, Refused(ErrorCode.INVALID_REQUEST, "only nodes of the cluster may send this request"))
 
 

@@ -289,7 +289,7 @@ def metadata_hash(group: ConsumerGroup, known: SubscribableTopics) -> int:
 # --- records ---------------------------------------------------------------------------------------------
 
 _SINGLES: Final = {_KIND.GROUP: ("group_epoch", FIRST_GROUP_EPOCH), _KIND.TARGET: ("target_epoch", NO_TARGET)}
-"""The kinds of records of which a group has one: where it keeps it, and what stands for none."""
+"""The kinds of records of which a group has one: the field for it, and the value that stands for none."""
 
 _PARTS: Final = {
     _KIND.MEMBER: "subscriptions",
@@ -299,7 +299,7 @@ _PARTS: Final = {
 }
 """The kinds of records of which a group has several, and where it keeps them."""
 
-# In this order, as Kafka writes them: what a member owns comes last, and goes first.
+# In the order in which Kafka writes them: what a member owns is written last, and its tombstone first.
 _WRITTEN: Final = (_KIND.MEMBER, _KIND.REGULAR_EXPRESSION, _KIND.TARGET_MEMBER, _KIND.CURRENT_ASSIGNMENT)
 
 

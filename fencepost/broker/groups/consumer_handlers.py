@@ -43,8 +43,8 @@ def _turn(node: Node, group: ConsumerGroup, now: int) -> ConsumerTurn:
 
 
 def _carry_out(node: Node, log: GroupLog, turn: ConsumerTurn, *, must: bool = False) -> bool:
-    """Write what the decision changed. Returns False, and changes nothing, if it is too large and is not a
-    must.
+    """Write what the decision changed. Returns False, and changes nothing, if it is too large, unless it
+    `must` be written.
     """
     group_id, state = turn.group.group_id, log.coordinator
     entries = changes(state.consumers.get(group_id), turn.group)

@@ -263,7 +263,7 @@ def _subscribe(
 
 def _resolved(turn: ConsumerTurn, regex: str, regex_count: int) -> ResolvedRegex:
     """The topics whose whole names match. Raises BadPattern. A refresh matches all expressions of the group
-    in one step, so each may take only its part of what one may take.
+    in one step, so they share the limit that a single expression would have.
     """
     names = turn.topics.topics
     matches = whole_match(regex, characters=regex_count * sum(map(len, names)))

@@ -208,7 +208,7 @@ def _written(
     good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is NO_ERROR]
     if not good:
         return _answers(request, errors)
-    # The names alone may be too much, and then nothing is built: a second of work for a request of 1 MiB.
+    # If the names alone are too large, no batch is built: that could take a second for a request of 1 MiB.
     names = sum(len(request.group_id) + len(each.topic) + len(each.metadata) for each in good)
     if names > node.settings.message_max_bytes:
         return _answers(request, _errors(node, request, TOO_LARGE))
@@ -273,7 +273,7 @@ def commit_in_transaction(
 
 
 def _has_known_place(node: Node, request: m.TxnOffsetCommit) -> bool:
-    """Where there is nothing to commit, nothing is added to the transaction."""
+    """Whether any partition of the request exists; if none does, nothing is added to the transaction."""
     return any(node.cluster.leader(TopicPartition(o.topic, o.partition)) for o in request.offsets)
 
 

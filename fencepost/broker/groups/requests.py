@@ -41,7 +41,7 @@ from fencepost.protocol.terms import GroupState
 
 
 class Newcomer(NamedTuple):
-    """A member that is new if its request brings no id: its id, and the client that it belongs to."""
+    """The member as it would be if its request brings no id: a new id, and the client that it belongs to."""
 
     member_id: str
     client_id: str
@@ -77,7 +77,7 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
     known = group.member(member_id)
     match group.state:
         case GroupState.EMPTY | GroupState.DEAD | GroupState.ASSIGNING | GroupState.RECONCILING:
-            return True  # the last two are of the consumer protocol
+            return True  # the last two belong to the consumer protocol
         case GroupState.PREPARING_REBALANCE:
             has_joined = sum(member.joining is not None for member in group.members)
             return (known is not None and known.joining is not None) or has_joined < max_size
@@ -250,7 +250,7 @@ def refuse_assignment(turn: Turn, to: ReplyTo, error: ErrorCode) -> None:
 
 
 def heartbeat(turn: Turn, request: m.Heartbeat, to: ReplyTo) -> None:
-    """Extend the member's session, also when the answer is REBALANCE_IN_PROGRESS."""
+    """Extend the member's session, even when the answer is REBALANCE_IN_PROGRESS."""
     group = turn.group
     error = check_member(group, request.member_id, request.group_instance_id)
     if error is NO_ERROR and request.generation_id != group.generation_id:
@@ -268,7 +268,7 @@ def leave(turn: Turn, request: m.LeaveGroup, to: ReplyTo) -> None:
     """Remove members, each with its own result; if one has left, the others rebalance."""
     left = tuple(_left(turn, member) for member in request.members)
     turn.answers.append(Reply(to, body=m.LeaveGroupReply(members=left)))
-    # Without members only a pending id has left, which needs no rebalance.
+    # If the group has no members, only a pending id can have left, and that needs no rebalance.
     has_members = turn.group.state is not GroupState.EMPTY
     if has_members and any(member.error is NO_ERROR for member in left):
         rebalance(turn, GroupInput.GONE)

@@ -457,7 +457,8 @@ def _is_stale(marker: TransactionMarker, producer: ProducerEntry) -> bool:
 
 def _is_of_an_earlier_one(marker: TransactionMarker, producer: ProducerEntry) -> bool:
     """Whether the open transaction began under the epoch of this marker. In version 2 a marker raises the
-    epoch, so it ended the transaction before; as a late duplicate it would end the next one (KAFKA-19446).
+    epoch. So this one belongs to the transaction before: it is a late duplicate, and would end the next
+    transaction (KAFKA-19446).
     """
     return _is_of_this_epoch(marker, producer) and producer.current_txn_first_offset != NO_OFFSET
 
@@ -522,7 +523,7 @@ MARKER_CHECKS: Final = (
         protection="fencing",
     ),
 )
-"""In Kafka's order (ProducerAppendInfo.appendEndTxnMarker), after what no coordinator sends."""
+"""In Kafka's order (ProducerAppendInfo.appendEndTxnMarker), after the rows for what no coordinator sends."""
 
 
 def judge_marker(

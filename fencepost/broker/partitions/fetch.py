@@ -213,7 +213,7 @@ def _plan_offset(node: Node, part: m.ListOffsetsPartition, isolation_level: Isol
 
 
 def offsets_for_leader_epochs(node: Node, request: m.OffsetForLeaderEpoch, to: ReplyTo, now: int) -> None:
-    """Where the log of each partition has another leader epoch than the one that a reader knows."""
+    """Where the leader epoch that a reader asks about ends in the log of each partition."""
     parts = {(part.topic, part.partition): part for part in request.partitions}
     plans = tuple(_plan_epoch(node, part) for part in parts.values())
     node.outcome.effects.append(ReplyEpochEnds(to, plans=plans))

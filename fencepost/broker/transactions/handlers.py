@@ -1,6 +1,6 @@
 """The handlers of a transaction coordinator: each gets a decision for its request, and carries it out.
 
-Rule: every answer, also a refusal, waits until the log is durable as far as the decision has seen it.
+Rule: every answer, even a refusal, waits until the log is durable as far as the decision has seen it.
 """
 
 from __future__ import annotations

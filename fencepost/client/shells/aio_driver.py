@@ -88,7 +88,7 @@ class AsyncDriver(NetworkDriver):
             self._tasks.start_soon(self._run_task, task, *args)
 
     async def _run_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
-        """Runs a task of the client until `stop`, also when the program is cancelled: its last calls need it.
+        """Runs a task of the client until `stop`, even when the program is cancelled: its last calls need it.
         An error of the task ends the client.
         """
         tasks = self._tasks
