@@ -47,7 +47,7 @@ class Upkeep:
     cleanings: dict[TopicPartition, Cleaning] = attrs.Factory(dict[TopicPartition, Cleaning])  # oldest first
     # These have segments below their log start.
     outdated: set[TopicPartition] = attrs.Factory(set[TopicPartition])
-    # A segment of these is damaged, or has found a bug, so they are not cleaned until they are read again.
+    # Compacting these met damage or a bug, so they are not compacted until they are read again.
     uncleanable: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     # How many more bytes the coordinators' logs may take, all together, before they are checked.
     bytes_left: int = attrs.field(init=False)

@@ -28,12 +28,19 @@ from typing import Final, NamedTuple
 import attrs
 import msgpack
 
-from fencepost.protocol.batches import COMPRESSION_MASK, BatchHeader, Buffer, build_batch
+from fencepost.protocol.batches import COMPRESSION_MASK, MAGIC_KAFKA, BatchHeader, Buffer, rebuild_batch
 from fencepost.protocol.compression import DecompressedTooLarge
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.kafka_records import Headers, encode_record
+from fencepost.protocol.kafka_records import RecordHeaders, encode_record
 from fencepost.protocol.records import (
     ARRAY_LENGTH_SIZES,
+    BYTES_LENGTH_SIZES,
+    HEADERS,
+    KEYS,
+    NIL,
+    OFFSET_DELTAS,
+    TIMESTAMP_DELTAS,
+    VALUES,
     array_length,
     check_deltas,
     column_places,
@@ -49,11 +56,8 @@ SMALL_COUNT_MAX: Final = ENCODING_WORK_MAX  # records of one, and of a part of a
 HEADERS_SIZE_MAX: Final = 1 << 20  # msgpack bytes of a part's headers; objects take 80 times as much
 HEADER_COUNT_MAX: Final = 1 << 16  # headers of a record whose headers take more bytes than that
 LAST_PARTS_MAX: Final = 1_000  # batches; each takes half a kilobyte
-_OFFSET_DELTAS, _KEYS, _VALUES, _TIME_DELTAS, _HEADERS = range(5)  # the columns, as in protocol/records.py
 _NUMBER_SIZE_MAX: Final = 9  # bytes of a number in msgpack
-_NIL: Final = 0xC0  # msgpack's first bytes
-_LENGTH_SIZES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # of byte strings
-_TEXT_SIZES: Final = {0xD9: 1, 0xDA: 2, 0xDB: 4}  # of strings
+_TEXT_SIZES: Final = {0xD9: 1, 0xDA: 2, 0xDB: 4}  # of the lengths of strings, by msgpack's first byte
 _SHORT_TEXT, _SHORT_TEXT_BITS = 0xA0, 0xE0
 _PAIR: Final = 0x92
 _ARRAY_32: Final = b"\xdd"
@@ -72,7 +76,7 @@ def headers_size(payload: Buffer, header: BatchHeader) -> int:
     """The bytes of the column of headers: each header costs as much as a record, and may take three.
     ProtocolViolation unless there are five columns with an entry per record.
     """
-    place = column_places(payload, header.record_count)[_HEADERS] if payload else None
+    place = column_places(payload, header.record_count)[HEADERS] if payload else None
     return 0 if place is None else len(payload) - place
 
 
@@ -106,19 +110,15 @@ def encode_part(
 def _kafka_batch(
     header: BatchHeader, payload: Buffer, *, record_count: int, last_offset_delta: int
 ) -> bytearray:
-    return build_batch(
+    return rebuild_batch(
         payload,
+        header,
+        magic=MAGIC_KAFKA,
         # Not compressed: the broker would spend its time on it, and what it stores stays as it is.
         attributes=header.attributes & ~COMPRESSION_MASK,
         record_count=record_count,
         last_offset_delta=last_offset_delta,
         base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        base_offset=header.base_offset,
-        leader_epoch=header.leader_epoch,
     )
 
 
@@ -176,14 +176,14 @@ def _pieces(
     ]
     if count:
         _last_parts.put(identity, begin, _Start(first, tuple(starts)))
-    deltas, times = (_numbers(payload, starts[column], count) for column in (_OFFSET_DELTAS, _TIME_DELTAS))
+    deltas, times = (_numbers(payload, starts[column], count) for column in (OFFSET_DELTAS, TIMESTAMP_DELTAS))
     check_deltas(deltas, times, header)
     records = zip(
         range(first, first + count) if deltas is None else deltas,
         repeat(0, count) if times is None else times,
-        _byte_strings(payload, starts[_KEYS]),
-        _byte_strings(payload, starts[_VALUES]),
-        _headers(payload, starts[_HEADERS]),
+        _byte_strings(payload, starts[KEYS]),
+        _byte_strings(payload, starts[VALUES]),
+        _headers(payload, starts[HEADERS]),
         strict=False,  # the part ends with the offsets, or where `_headers` stops
     )
     pieces: list[bytes] = []
@@ -206,7 +206,7 @@ def _first_record(
     """The number of the first record that has this offset delta, or a larger one; and one of the two starts
     that is not behind it.
     """
-    place, count = last.places[_OFFSET_DELTAS], header.record_count
+    place, count = last.places[OFFSET_DELTAS], header.record_count
     if place is None:
         first = min(max(0, offset_delta), count)
         return first, last if last.number <= first else begin
@@ -267,9 +267,9 @@ def _byte_strings(payload: memoryview, at: int | None) -> Iterator[memoryview | 
 
 def _byte_string(payload: memoryview, at: int) -> tuple[memoryview | None, int]:
     """The entry at byte `at`, and the place after it."""
-    if payload[at] == _NIL:
+    if payload[at] == NIL:
         return None, at + 1
-    size = _LENGTH_SIZES.get(payload[at])
+    size = BYTES_LENGTH_SIZES.get(payload[at])
     if size is None:
         raise ProtocolViolation("the keys and values of a batch hold something of another type")
     start = at + 1 + size
@@ -292,7 +292,7 @@ def _text(payload: memoryview, at: int) -> tuple[str, int]:
         raise ProtocolViolation(f"the name of a header is not text: {problem}") from None
 
 
-def _headers(payload: memoryview, at: int | None) -> Iterator[Headers]:
+def _headers(payload: memoryview, at: int | None) -> Iterator[RecordHeaders]:
     """The headers of the records from byte `at` on, as far as a megabyte of them reaches, or of one record
     that has more.
     """
@@ -316,7 +316,7 @@ def _headers(payload: memoryview, at: int | None) -> Iterator[Headers]:
         start = end
 
 
-def _large_headers(payload: memoryview, at: int) -> Headers:
+def _large_headers(payload: memoryview, at: int) -> RecordHeaders:
     """The headers of one record, whose values are not copied."""
     count = array_length(payload, at)
     if count > HEADER_COUNT_MAX:

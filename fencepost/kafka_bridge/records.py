@@ -37,9 +37,8 @@ from fencepost.protocol.terms import TopicPartition
 from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX
 
 BYTES_PER_WORK: Final = 512  # bytes that take as long as a record
-BYTES_PER_OBJECT: Final = (
-    8  # bytes of headers, or of a batch that is malformed: three of them can cost as much as a record
-)
+# The same for headers, and for a batch that is malformed: three bytes can be an object as costly as a record.
+BYTES_PER_OBJECT: Final = 8
 RECENT_BYTES_MAX: Final = 8 << 20  # memory.py counts them with the program
 
 

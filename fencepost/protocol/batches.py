@@ -277,6 +277,35 @@ def build_batch(
     return batch
 
 
+def rebuild_batch(
+    payload: Buffer,
+    header: BatchHeader,
+    *,
+    magic: int,
+    attributes: int,
+    record_count: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+) -> bytearray:
+    """A batch with other records in the place of the one that has this header: its base offset, latest
+    timestamp, producer fields and leader epoch stay.
+    """
+    return build_batch(
+        payload,
+        magic=magic,
+        attributes=attributes,
+        record_count=record_count,
+        last_offset_delta=last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=header.max_timestamp,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+    )
+
+
 def covering_batch(*, base_offset: int, next_offset: int, leader_epoch: int) -> bytearray:
     """An empty batch in the place of removed ones: of no producer, without a timestamp, and with all of their
     offsets, up to 2^31.

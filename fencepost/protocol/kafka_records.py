@@ -23,7 +23,7 @@ from fencepost.protocol.primitives import read_varint, read_varlong, varint
 from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 Header = tuple[str, bytes | None]
-Headers = Sequence[tuple[str, Buffer | None]]
+RecordHeaders = Sequence[tuple[str, Buffer | None]]
 
 _RECORD_SIZE_MIN: Final = 7  # length, attributes, two deltas, two null lengths, no headers
 _NULL: Final = -1
@@ -87,7 +87,11 @@ def encode_kafka_records(records: Iterable[KafkaRecord]) -> bytes:
 
 
 def encode_record(
-    key: Buffer | None, value: Buffer | None, headers: Headers | None, timestamp_delta: int, offset_delta: int
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: RecordHeaders | None,
+    timestamp_delta: int,
+    offset_delta: int,
 ) -> bytes:
     """The bytes of one record. Key, value and headers are copied once only: a record may be large."""
     key_size = _NULL_SIZE if key is None else varint(len(key))
@@ -101,7 +105,7 @@ def encode_record(
     return b"".join((varint(size + sum(map(len, end))), start, key, value_size, value, *end))
 
 
-def _header_parts(headers: Headers) -> list[Buffer]:
+def _header_parts(headers: RecordHeaders) -> list[Buffer]:
     parts: list[Buffer] = [varint(len(headers))]
     for name, content in headers:
         encoded = name.encode()

@@ -47,16 +47,16 @@ from fencepost.protocol.batches import (
 from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, Compression, compress, decompress
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_columns import read_kafka_columns
-from fencepost.protocol.kafka_records import Header, only_record, read_kafka_records
+from fencepost.protocol.kafka_records import Header, RecordHeaders, only_record, read_kafka_records
 from fencepost.protocol.plain_records import PLAIN_TIME_DELTA_MAX, are_plain
 from fencepost.protocol.terms import INT64_MAX, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 _COLUMN_COUNT: Final = 5
-_OFFSET_DELTAS: Final = 0  # places of columns
-_VALUES: Final = 2
-_NIL: Final = 0xC0  # msgpack's first bytes
+OFFSET_DELTAS, KEYS, VALUES, TIMESTAMP_DELTAS, HEADERS = range(_COLUMN_COUNT)
+NIL: Final = 0xC0  # msgpack's first bytes
 _SHORT_ARRAY: Final = 0x90
 ARRAY_LENGTH_SIZES: Final = {0xDC: 2, 0xDD: 4}  # of longer arrays
+BYTES_LENGTH_SIZES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 _SPARE_SIZE_MAX: Final = 1 << 20  # bytes of a buffer that stays
 # Packers with the buffers of earlier batches: new memory would cost as much as packing. Each thread takes one
 # out and puts it back, so there are as many as threads that packed at the same time.
@@ -95,7 +95,7 @@ def build_data_batch(
     *,
     keys: Sequence[Buffer | None] | None = None,
     timestamp_deltas: Sequence[int] | None = None,
-    headers: Sequence[Sequence[tuple[str, Buffer | None]] | None] | None = None,
+    headers: Sequence[RecordHeaders | None] | None = None,
     offset_deltas: Sequence[int] | None = None,
     last_offset_delta: int | None = None,
     base_timestamp: int,
@@ -174,7 +174,7 @@ def _latest(timestamp_deltas: Sequence[int], base_timestamp: int) -> int:
     return latest
 
 
-def _check_headers(column: Sequence[Sequence[tuple[str, Buffer | None]] | None]) -> None:
+def _check_headers(column: Sequence[RecordHeaders | None]) -> None:
     for pair in chain.from_iterable(filter(None, column)):
         # The annotations say so, but a batch that cannot be read back must not depend on a type checker.
         if len(pair) != 2 or type(pair[0]) is not str or type(pair[1]) not in _PACKED_AS_BYTES:
@@ -236,7 +236,7 @@ def _are_plain_kafka_records(batch: Buffer, header: BatchHeader) -> bool:
 
 
 def _check_shape(payload: Buffer, record_count: int) -> None:
-    if column_places(payload, record_count)[_OFFSET_DELTAS] is not None:
+    if column_places(payload, record_count)[OFFSET_DELTAS] is not None:
         raise ProtocolViolation("the offsets of new records are a column, and not nil")
 
 
@@ -252,7 +252,7 @@ def column_places(payload: Buffer, record_count: int) -> list[int | None]:
             raise ProtocolViolation(f"the records are not {_COLUMN_COUNT} columns")
         for column in range(_COLUMN_COUNT):
             at = unpacker.tell()
-            is_nil = payload[at] == _NIL and column != _VALUES
+            is_nil = payload[at] == NIL and column != VALUES
             if not is_nil and array_length(payload, at) != record_count:
                 raise ProtocolViolation(f"column {column} of a batch does not have {record_count} entries")
             places.append(None if is_nil else at + 1 + ARRAY_LENGTH_SIZES.get(payload[at], 0))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from fencepost.protocol.batches import DELETE_HORIZON_BIT, MAGIC_KAFKA, BatchHeader, Buffer, build_batch
+from fencepost.protocol.batches import DELETE_HORIZON_BIT, MAGIC_KAFKA, BatchHeader, Buffer, rebuild_batch
 from fencepost.protocol.compression import Compression, compress
 from fencepost.protocol.kafka_records import encode_kafka_records, read_kafka_records
 from fencepost.protocol.records import Columns, payload_of, read_columns
@@ -108,17 +108,12 @@ def _shifted(timestamp_delta: int, shift_ms: int) -> int:
 def _rebuilt(
     header: BatchHeader, payload: Buffer, *, record_count: int, base_timestamp: int, attributes: int
 ) -> bytearray:
-    return build_batch(
+    return rebuild_batch(
         payload,
+        header,
         magic=header.magic,
         attributes=attributes,
         record_count=record_count,
         last_offset_delta=header.last_offset_delta,
         base_timestamp=base_timestamp,
-        max_timestamp=header.max_timestamp,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        base_offset=header.base_offset,
-        leader_epoch=header.leader_epoch,
     )

@@ -14,13 +14,11 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.protocol.batches import HEADER_SIZE, MAGIC_COLUMNS, BatchHeader
+from fencepost.protocol.records import ARRAY_LENGTH_SIZES, BYTES_LENGTH_SIZES, NIL
 
 RECORDS_MIN: Final = 128  # for fewer, finding out costs as much as it saves
 
 _FIVE_COLUMNS: Final = 0x95  # msgpack's first bytes
-_NIL: Final = 0xC0
-_ARRAY_LENGTH_SIZES: Final = {0xDC: 2, 0xDD: 4}  # of more than 15 items
-_BYTES_LENGTH_SIZES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 _USUAL_TIMES_AND_HEADERS: Final = b"\xc0\xc0"
 
 
@@ -70,12 +68,12 @@ def read_grids(batch: memoryview, header: BatchHeader) -> Grids | None:
     if (
         len(payload) < count
         or payload[0] != _FIVE_COLUMNS
-        or payload[1] != _NIL
+        or payload[1] != NIL
         or bytes(payload[-2:]) != _USUAL_TIMES_AND_HEADERS
     ):
         return None
     at, keys = 2, None
-    if payload[at] == _NIL:
+    if payload[at] == NIL:
         at += 1
     else:
         keys = _found(payload, at, count)
@@ -105,7 +103,7 @@ def _found(payload: memoryview, at: int, count: int) -> _FoundColumn | None:
     first = _after_array_header(payload, at, count)
     if first is None or first >= len(payload):
         return None
-    size = _BYTES_LENGTH_SIZES.get(payload[first])
+    size = BYTES_LENGTH_SIZES.get(payload[first])
     if size is None:
         return None
     prefix = 1 + size
@@ -129,6 +127,6 @@ def _after_array_header(payload: memoryview, at: int, count: int) -> int | None:
     """Returns the byte after the header of an array of `count` items; None for anything else at byte `at`."""
     if at >= len(payload):
         return None
-    size = _ARRAY_LENGTH_SIZES.get(payload[at], 0)
+    size = ARRAY_LENGTH_SIZES.get(payload[at], 0)
     after = at + 1 + size
     return after if size and int.from_bytes(payload[at + 1 : after], "big") == count else None

@@ -10,7 +10,7 @@ import trio
 
 from fencepost import Admin
 from fencepost.protocol import messages as m
-from fencepost.protocol.batches import MAGIC_COLUMNS, build_batch
+from fencepost.protocol.batches import MAGIC_COLUMNS, build_batch, walk
 from fencepost.protocol.compression import Compression, compress
 from fencepost.protocol.terms import IsolationLevel
 from tests.attack.attacks import Attack
@@ -74,12 +74,11 @@ async def unfolding(scene: Scene) -> None:
     stored = list(batches(scene)) * scene.scaled(2, 4)
     await trio.to_thread.run_sync(create_folded, scene, len(stored))
     for number, records in enumerate(stored):
-        while records:
-            size = int.from_bytes(records[8:12], "big") + 12
-            part = m.ProducePartition(topic=FOLDED, partition=number, records=records[:size])
+        for at, header in walk(records):
+            batch = records[at : at + header.size]
+            part = m.ProducePartition(topic=FOLDED, partition=number, records=batch)
             produce = m.Produce(transactional_id=None, acks=1, timeout_ms=1_000, partitions=(part,))
             await exchange(scene, encoded([produce]), answers=1)
-            records = records[size:]
     received = answers = 0
     for first in range(len(stored)):
         order = [*range(first, len(stored)), *range(first)]  # as clients do, each begins at another partition
