@@ -19,7 +19,7 @@ import attrs
 from benchmarks.brokers import System
 from benchmarks.load_rounds import Round
 from benchmarks.loads import COMMIT_LOADS, Load, Scale
-from benchmarks.report import Grid, Spread, goal, spread
+from benchmarks.report import Grid, Spread, cpu, goal, spread
 
 OURS: Final = System.CONFLUENT_ON_FENCEPOST
 PEERS: Final = {System.CONFLUENT: "mock cluster", System.CONFLUENT_ON_KAFKA: "Apache Kafka"}
@@ -123,13 +123,7 @@ def _row(result: BrokersResult) -> list[str]:
             spread(peer.ratio, "{:.2f}×"),
             goal(wanted, is_reached=peer.is_reached),
         ]
-    return [*row, " / ".join(map(_cpu, result.broker_cpu_us.values()))]
-
-
-def _cpu(us: float | None) -> str:
-    if us is None:
-        return "-"
-    return f"{us:.3g}" if us < 1_000 else f"{us:,.0f}"
+    return [*row, " / ".join(map(cpu, result.broker_cpu_us.values()))]
 
 
 def brokers_conditions(scale: Scale, *, rounds: int) -> str:

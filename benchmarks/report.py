@@ -313,9 +313,9 @@ def _load_row(result: LoadResult) -> list[str]:
         _rate(result.rates.get(PEER)),
         "-" if result.ratio is None else spread(result.ratio, "{:.2f}×"),
         goal(ratio_wanted, is_reached=result.is_reached),
-        _beside(result.client_cpu_us, "{:.3g}"),
-        _beside(result.broker_cpu_us, "{:.3g}"),
-        _beside(result.client_bytes, "{:.0f}", unit=MEBIBYTE),
+        _beside(result.client_cpu_us, cpu),
+        _beside(result.broker_cpu_us, cpu),
+        _beside(result.client_bytes, _mebibytes),
     ]
 
 
@@ -325,11 +325,11 @@ def _standing_row(result: StandingResult) -> list[str]:
     wanted = None if ready_ms is None else f"≤ {READY_GOAL_MS} ms"
     return [
         name,
-        _number(ready_ms, "{:.0f} ms"),
+        "-" if ready_ms is None else f"{ready_ms:.0f} ms",
         goal(wanted, is_reached=None if ready_ms is None else ready_ms <= READY_GOAL_MS),
         _milliseconds(result.start_seconds),
-        _number(result.idle_bytes, "{:.0f}", unit=MEBIBYTE),
-        _number(result.peak_bytes, "{:.0f}", unit=MEBIBYTE),
+        _mebibytes(result.idle_bytes),
+        _mebibytes(result.peak_bytes),
     ]
 
 
@@ -341,13 +341,20 @@ def _rate(rates: Spread | None) -> str:
     return "-" if rates is None else spread(rates, "{:,.0f}")
 
 
-def _beside(figures: Mapping[System, float | None], pattern: str, *, unit: float = 1) -> str:
+def _beside(figures: Mapping[System, float | None], shown: Callable[[float | None], str]) -> str:
     """Fencepost / peer."""
-    return " / ".join(_number(figures.get(system), pattern, unit=unit) for system in (OURS, PEER))
+    return " / ".join(shown(figures.get(system)) for system in (OURS, PEER))
 
 
-def _number(figure: float | None, pattern: str, *, unit: float = 1) -> str:
-    return "-" if figure is None else pattern.format(figure / unit)
+def cpu(us: float | None) -> str:
+    """CPU time of an operation, in µs."""
+    if us is None:
+        return "-"
+    return f"{us:.3g}" if us < 1_000 else f"{us:,.0f}"
+
+
+def _mebibytes(size: float | None) -> str:
+    return "-" if size is None else f"{size / MEBIBYTE:.0f}"
 
 
 def conditions(report: Report) -> str:
