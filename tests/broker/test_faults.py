@@ -175,14 +175,20 @@ def test_a_held_reply_leaves_when_its_point_is_reached() -> None:
 def test_a_delayed_request_of_a_replaced_producer_arrives_too_late() -> None:
     """The zombie's EndTxn arrives after its successor was admitted, and commits nothing."""
     points: list[Point] = []
-    with served("when zombie sends EndTxn do delay") as broker:
+    with served() as broker:
         broker.faults.watch(points.append)
         with producer(broker, "pay", "zombie") as zombie, producer(broker, "pay", "heir") as heir:
             zombie.init_transactions()
+            delayed = broker.faults.add("when zombie sends EndTxn do delay")
+            # The retry begins with this question, and must not overtake the successor.
+            kept_back = broker.faults.add(
+                "when zombie sends FindCoordinator do answer COORDINATOR_NOT_AVAILABLE every 1 times"
+            )
             with in_background(commit, zombie, b"never") as committed:
-                only(broker).wait_until_struck(PATIENCE_S)
+                delayed.wait_until_struck(PATIENCE_S)
                 heir.init_transactions()
-                only(broker).end()
+                kept_back.remove()
+                delayed.end()
                 with pytest.raises(CommitOutcomeUnknown):  # its connection broke, and the retry was fenced
                     committed.result(PATIENCE_S)
             commit(heir, b"a")
