@@ -17,7 +17,7 @@ from fencepost.journal.cleaning import CleaningRules
 from fencepost.journal.indexes import AbortedRange, ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.messages import Fetch, ReplyBody, Request
+from fencepost.protocol.messages import Fetch, ListOffsets, ReplyBody, Request
 from fencepost.protocol.terms import NEWEST_VERSION, NO_OFFSET, TopicPartition
 from fencepost.protocol.values import value
 
@@ -246,6 +246,7 @@ class OffsetPlan:
 class ReplyListed:
     """Answer a ListOffsets; the time index of the journal resolves the lookups."""
 
+    request: ListOffsets
     to: ReplyTo
     plans: tuple[OffsetPlan, ...] = attrs.field(kw_only=True)
 

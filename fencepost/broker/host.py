@@ -43,6 +43,7 @@ Rule: the appends of a step are written before its effects happen. The process m
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -90,12 +91,14 @@ from fencepost.broker.memory import FETCH_OWN_BYTES, MemoryPool, fetch_share
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
 from fencepost.broker.partitions.partition import Partition
+from fencepost.broker.partitions.time_lookups import RoundIsOver, TimeLookups
 from fencepost.broker.upkeep import Upkeep
 from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.journal import Journal, StaleLeader
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.storage import DamagedLog, StorageError
+from fencepost.protocol.batch_work import ROUND_WORK_MAX
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
@@ -104,7 +107,7 @@ from fencepost.protocol.terms import (
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
-from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX, FetchEncoding
+from fencepost.protocol.wire_protocol import FetchEncoding
 
 
 class SyncPolicy(Enum):
@@ -253,8 +256,9 @@ class Host:
     read_bytes: int = 0  # taken from it, for records in `answers`
     is_open: Callable[[int], bool] = always_open
     encoding_for: Callable[[int], FetchEncoding | None] = as_stored  # a connection
-    encoding_work: int = 0  # that was done for Fetches in this round of the server
-    put_off: deque[Received] = attrs.Factory(deque[Received])  # Fetches for the next rounds
+    work_left: int | None = None  # of opening batches in this round of a server; simulations have time enough
+    put_off: deque[Received] = attrs.Factory(deque[Received])  # requests for the next rounds
+    time_lookups: dict[ReplyTo, TimeLookups] = attrs.Factory(dict[ReplyTo, TimeLookups])  # of some of them
     wakes_at_ms: int | None = None
     upkeep: Upkeep = attrs.field(init=False)
 
@@ -344,14 +348,27 @@ class Host:
             self.wakes_at_ms = None
             self.inbox.append(Tick())
 
+    def begin_round(self) -> None:
+        """There is time for opening batches again."""
+        self.work_left = ROUND_WORK_MAX
+
     def offers_put_off(self) -> bool:
-        """Offer the next Fetch that was put off, if this round has time for it. False if none is offered."""
-        while self.put_off and self.encoding_work < ENCODING_WORK_MAX:
+        """Offer the next request that was put off, if this round has time. False if none is offered."""
+        while self.put_off and not self._is_round_over:
             again = self.put_off.popleft()
             if self.is_open(again.to.connection):
                 self.offer(again)
                 return True
+            self.time_lookups.pop(again.to, None)
         return False
+
+    @property
+    def _is_round_over(self) -> bool:
+        return self.work_left is not None and self.work_left <= 0
+
+    def _worked(self, work: int) -> None:
+        if self.work_left is not None:
+            self.work_left -= work
 
     def _take(self, arrived: Input, now: int) -> None:
         """Let the node take an input; appends are performed before effects."""
@@ -437,7 +454,7 @@ class Host:
         # The ACLs reduced this request when it arrived, and all versions of Fetch mean the same.
         again = Received(act.request, to=act.to)
         encoding = self.encoding_for(act.to.connection)
-        if encoding is not None and self.encoding_work >= ENCODING_WORK_MAX:
+        if encoding is not None and self._is_round_over:
             self.put_off.append(again)
             return
         pool = self.answers_pool
@@ -445,7 +462,7 @@ class Host:
         body = fetch.complete_fetch(
             act, self._journal, self.disk_failed, max_bytes=size_max, encoding=encoding
         )
-        self.encoding_work += 0 if encoding is None else encoding.work
+        self._worked(0 if encoding is None else encoding.work)
         if pool is not None:
             # A first batch may exceed the limits (KIP-74), so the size is known only now.
             size = sum(len(part.records) for part in body.partitions)
@@ -463,7 +480,17 @@ class Host:
         self.answers_pool.give(size)
 
     def _reply_listed(self, act: ReplyListed, now: int) -> None:
-        self._answer(Reply(act.to, body=fetch.complete_list(act, self._journal, self.disk_failed)), now)
+        lookups = self.time_lookups.pop(act.to, None) or TimeLookups()
+        work_left = lookups.work_left = sys.maxsize if self.work_left is None else self.work_left
+        try:
+            body = fetch.complete_list(act, self._journal, self.disk_failed, lookups)
+        except RoundIsOver:
+            # As for a Fetch, it is planned again.
+            self.time_lookups[act.to] = lookups
+            self.put_off.append(Received(act.request, to=act.to))
+        else:
+            self._answer(Reply(act.to, body=body), now)
+        self._worked(work_left - lookups.work_left)
 
     def _reply_epoch_ends(self, act: ReplyEpochEnds, now: int) -> None:
         self._answer(Reply(act.to, body=fetch.complete_epochs(act, self._journal, self.disk_failed)), now)

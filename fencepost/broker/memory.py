@@ -26,8 +26,8 @@ room for its first few KiB, so small requests are served however full the pools 
 # * While one waits, a connection that holds room and makes no progress for a second is closed
 #   (`ConnectionTable.relieve`): a client that stops in the middle of a request, or takes no answers.
 #
-# The sum of both pools, of what connections need without asking, and of one request and one answer in
-# progress is the bound that `fencepost serve` prints (`MemoryBound`).
+# The sum of both pools, of what connections need without asking, of one request and one answer in progress,
+# and of one compaction is the bound that `fencepost serve` prints (`MemoryBound`).
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.broker.settings import QUEUED_BYTES_MIN, ConnectionSettings
+from fencepost.journal.compaction import KEY_BYTES, KEYS_MAX
+from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX
 from fencepost.protocol.frames import FRAME_SIZE_MAX, REQUEST_HEADER_MAX
 
 KIBIBYTE: Final = 1024
@@ -167,6 +169,8 @@ CONNECTION_BYTES: Final = 12 * KIBIBYTE  # the task and the objects of a connect
 TLS_BYTES: Final = 64 * KIBIBYTE
 # The interpreter, the modules, an empty cluster, fetch sessions, and batches that were encoded lately.
 PROGRAM_BYTES: Final = 64 * MEBIBYTE
+# The keys of one log, and a batch that decompresses to as much as is allowed, with what is left of it.
+COMPACTION_BYTES: Final = KEYS_MAX * KEY_BYTES + 3 * DECOMPRESSED_SIZE_MAX
 SESSION_PARTITIONS_MAX: Final = 50_000  # of the fetch sessions of all connections: 16 MiB
 
 
@@ -193,6 +197,7 @@ class MemoryBound(NamedTuple):
     requests: int
     answers: int
     in_progress: int
+    compaction: int
     feed: int = 0
 
     @property
@@ -207,6 +212,7 @@ class MemoryBound(NamedTuple):
             ("requests", self.requests),
             ("answers", self.answers),
             ("the request and the answer in progress", self.in_progress),
+            ("the compaction in progress", self.compaction),
         ]
         return [*shares, ("the steps for followers", self.feed)] if self.feed else shares
 
@@ -224,4 +230,5 @@ class MemoryBound(NamedTuple):
             answers=settings.queued_max_response_bytes,
             # One header is decoded and one answer is built at a time, with TLS a second time.
             in_progress=HEADER_WEIGHT_MAX * REQUEST_HEADER_MAX + (1 + has_tls) * FRAME_SIZE_MAX,
+            compaction=COMPACTION_BYTES,
         )

@@ -16,6 +16,7 @@ from fencepost.broker.leader_log import Part, Ticket
 from fencepost.broker.partitions.partition import VerificationGuard
 from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol import messages as m
+from fencepost.protocol.batch_work import REQUEST_WORK_MAX
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Rank, Scope
@@ -36,6 +37,7 @@ class PartialReply:
     parts: list[Any]  # None until the part is ready, then a Part of the answer's kind
     missing: Ignored[int]
     producer_ids: tuple[int, ...] = ()
+    work_left: Ignored[int] = REQUEST_WORK_MAX  # of opening a Produce's compressed batches
 
 
 def completed(partial: PartialReply) -> m.ProduceReply | m.DeleteRecordsReply | m.WriteTxnMarkersReply:

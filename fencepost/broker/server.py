@@ -430,13 +430,13 @@ class Server:
 
     async def keep_time(self) -> None:
         """Tick when the node asked for it, write the manifests for readers without a broker, and begin rounds
-        of encoding: a Fetch that finds no time left in one wakes this task.
+        of opening batches: a request that finds no time left in one wakes this task.
         """
         while True:
             now = self.fault_site.now()
             if self._manifest_due_ms is not None and self._manifest_due_ms <= now:
                 self._manifest_due_ms = now if self.host.write_manifests() else None
-            self.host.encoding_work = 0
+            self.host.begin_round()
             while self.host.offers_put_off():
                 self.turn()
             self.turn()

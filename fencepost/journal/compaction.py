@@ -41,11 +41,16 @@ open transactions and the same log end as from the whole log, and no record that
 # no gaps, and recovery and every read can take a gap for damage. Kafka leaves gaps.
 #
 # A batch whose records cannot be read stays as it is: compaction removes nothing that it does not understand.
+# So does one with more records than a cleaning has room for.
+#
+# Keys are kept in memory as they are if they are short, and as digests otherwise. So a number of keys is a
+# number of bytes, too.
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from operator import attrgetter
 from typing import Final
 
@@ -58,7 +63,14 @@ from fencepost.protocol.thinning import emptied, keyed_records, thinned
 
 Batch = tuple[BatchHeader, Buffer]
 
-KEYS_MAX: Final = 1_000_000  # of one cleaning, in memory: about 150 MB, as log.cleaner.dedupe.buffer.size
+KEYS_MAX: Final = 1_000_000  # of one cleaning, in memory
+KEY_BYTES: Final = 160  # that one takes there; the product is what log.cleaner.dedupe.buffer.size is in Kafka
+_DIGEST_SIZE: Final = 17
+_SHORT_MAX: Final = _DIGEST_SIZE - 1  # bytes of a key; a longer one's digest is never equal to a short key
+
+
+def _shortened(key: bytes) -> bytes:
+    return key if len(key) <= _SHORT_MAX else blake2b(key, digest_size=_DIGEST_SIZE).digest()
 
 
 class Survey:
@@ -75,12 +87,13 @@ class Survey:
     ) -> None:
         """`producers` are the ids that the log's leader still knows."""
         self.end = end  # batches from here on stay as they are; less than planned when the memory is full
-        self.latest: dict[bytes, int] = {}  # the last offset of each key with a committed record, if dirty
+        # The last offset of each key with a committed record, if dirty, by what `_shortened` returns for it.
+        self.latest: dict[bytes, int] = {}
         self.first_dirty = first_dirty
         self._unread: list[int] = []  # base offsets of dirty batches whose keys are not among them
         self._aborted = _Aborted(aborted)
         self._producers = producers
-        self._keys_max = keys_max
+        self.keys_max = keys_max
         self._open = OpenTransactions()
         self._last_batches: dict[int, int] = {}  # base offsets by producer id
         self._last_markers: dict[int, int] = {}
@@ -90,7 +103,8 @@ class Survey:
         for header, batch in batches:
             if header.base_offset >= self.end:
                 return
-            if len(self.latest) >= self._keys_max:
+            fits = header.record_count <= self.keys_max
+            if fits and len(self.latest) + header.record_count > self.keys_max:
                 self.end = header.base_offset
                 return
             self._open.see(header, batch)
@@ -98,20 +112,22 @@ class Survey:
                 last = self._last_markers if header.is_control else self._last_batches
                 last[header.producer_id] = header.base_offset
             is_dirty = header.base_offset >= self.first_dirty and not header.is_control
-            if is_dirty and header not in self._aborted:
+            if is_dirty and fits and header not in self._aborted:
                 self._note_keys(header, batch)
             elif is_dirty:
                 self._unread.append(header.base_offset)
 
     def _note_keys(self, header: BatchHeader, batch: Buffer) -> None:
         try:
-            records = keyed_records(batch, header)
+            latest = {
+                _shortened(record.key): record.offset
+                for record in keyed_records(batch, header)
+                if record.key is not None
+            }
         except ProtocolViolation:
             self._unread.append(header.base_offset)
-            return
-        for record in records:
-            if record.key is not None:
-                self.latest[record.key] = record.offset
+        else:
+            self.latest |= latest
 
     def live_offsets(self) -> list[int]:
         """Offsets in the dirty part, ascending. Of a batch with none of them, no record stays."""
@@ -161,7 +177,7 @@ class Cleaner:
         """`now` (ms) passes delete horizons, and sets new ones. `open_at_start` is what the snapshot at the
         start of the log has open.
         """
-        self._end, self._latest = survey.end, survey.latest
+        self._end, self._latest, self._keys_max = survey.end, survey.latest, survey.keys_max
         self._first_dirty, self._live = survey.first_dirty, survey.live_offsets()
         self._kept_batches, self._kept_markers = survey.kept_batches(), survey.kept_markers()
         self._aborted = _Aborted(aborted)
@@ -223,25 +239,29 @@ class Cleaner:
     def _kept_records(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
         if self._is_replaced(header):
             return None
+        if header.record_count > self._keys_max:
+            return batch
         try:
-            records = keyed_records(batch, header)
+            return self._thinned(header, batch)
         except ProtocolViolation:
             return batch
+
+    def _thinned(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
         horizon, latest = header.delete_horizon_ms, self._latest
         is_over = horizon is not None and horizon <= self._now
-        kept = [
-            at
-            for at, record in enumerate(records)
+        kept: list[int] = []
+        has_tombstone = False
+        for at, (offset, key, is_tombstone) in enumerate(keyed_records(batch, header)):
             # A record without a key has no place in a compacted log; the leader refuses it.
-            if record.key is not None
-            and latest.get(record.key, record.offset) <= record.offset
-            and not (record.is_tombstone and is_over)
-        ]
+            if key is None or (is_tombstone and is_over):
+                continue
+            if latest.get(_shortened(key), offset) <= offset:
+                kept.append(at)
+                has_tombstone = has_tombstone or is_tombstone
         if not kept:
             return None
-        has_tombstone = any(records[at].is_tombstone for at in kept)
         new_horizon = self._horizon_ms if has_tombstone and horizon is None else None
-        if len(kept) == len(records) and new_horizon is None:
+        if len(kept) == header.record_count and new_horizon is None:
             return batch
         return thinned(batch, header, kept, delete_horizon_ms=horizon if new_horizon is None else new_horizon)
 

@@ -60,7 +60,7 @@ from fencepost.journal.manifest import (
 from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.recovery import Recovery, open_in_snapshot, read_snapshot
-from fencepost.journal.segments import BATCH_SIZE_MAX, SNAPSHOT, FoundRecord, Segment, file_name
+from fencepost.journal.segments import BATCH_SIZE_MAX, SNAPSHOT, Segment, file_name
 from fencepost.journal.storage import CLEANED_SUFFIX, Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError
@@ -444,18 +444,14 @@ class Journal:
         self._look_into(segment)
         return segment.leader_epoch_at(offset)
 
-    def offset_for_timestamp(self, timestamp: int, from_offset: int | None = None) -> FoundRecord | None:
-        """The first record at least as new as `timestamp` (ms), from an offset or the log start on. None when
-        there is none. Markers count as records.
+    def batches_since(self, timestamp: int, *, from_offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
+        """The batches that say that they have a record at least as new as `timestamp` (ms), from the one that
+        holds an offset on. Markers count as records.
         """
-        first = self.log_start_offset if from_offset is None else from_offset
         for segment in self._segments:
-            if segment.max_timestamp >= timestamp:
+            if segment.max_timestamp >= timestamp and segment.end_offset > from_offset:
                 self._look_into(segment)
-                found = segment.find_timestamp(timestamp, from_offset=first)
-                if found is not None:
-                    return found
-        return None
+                yield from segment.batches_since(timestamp, from_offset=from_offset)
 
     def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """The largest leader epoch up to this one, and the offset at which the next one begins, or the log
@@ -471,9 +467,10 @@ class Journal:
                 return _first_known(last, newest, leader_epoch), end
         return _first_known(newest, leader_epoch), self.log_end_offset
 
-    def newest_record(self) -> FoundRecord | None:
-        """The record with the largest timestamp, the first of several; deleted records count."""
-        return self.offset_for_timestamp(max(segment.max_timestamp for segment in self._segments), 0)
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp (ms) that a batch says to have; deleted records count."""
+        return max(segment.max_timestamp for segment in self._segments)
 
     def newest_snapshot(self, at_most: int) -> tuple[int, list[ProducerSnapshot]] | None:
         """The newest valid snapshot at or before an offset, with its offset; corrupt ones are removed."""

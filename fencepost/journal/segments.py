@@ -22,7 +22,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from fencepost.journal.indexes import (
     INDEX_INTERVAL_BYTES,
@@ -44,7 +44,6 @@ from fencepost.protocol.batches import (
 )
 from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 
 LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT = "log", "index", "timeindex", "txnindex", "snapshot"
@@ -137,14 +136,6 @@ def _are_linked(data: bytes, offset: int) -> bool:
         expected = next_offset
         position += LENGTH_PREFIX_SIZE + length
     return position == len(data)
-
-
-class FoundRecord(NamedTuple):
-    """A record that was looked for."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int
 
 
 class Segment:
@@ -470,16 +461,12 @@ class Segment:
         holder = next(self.headers(self.locate(offset)), None)
         return NO_LEADER_EPOCH if holder is None else holder[1].leader_epoch
 
-    def find_timestamp(self, timestamp: int, *, from_offset: int = 0) -> FoundRecord | None:
-        """The first record at or after an offset that is at least as new; None when there is none."""
+    def batches_since(self, timestamp: int, *, from_offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
+        """The batches that say that they have a record at least as new, and end at or after an offset."""
         start = self.locate(self.base_offset + self.time_index.offset_before(timestamp))
         for position, header in self.headers(start):
             if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
-                batch = self.file.read(position, header.size)
-                found = _first_record_since(timestamp, header, batch, from_offset=from_offset)
-                if found is not None:
-                    return found
-        return None
+                yield header, self.file.read(position, header.size)
 
     def sync(self, *, indexes: bool) -> None:
         """Make the log durable, and with `indexes` the index files. May run in another thread than appends
@@ -532,15 +519,3 @@ class Segment:
         self.release()
         for kind in (LOG, *INDEX_KINDS):
             self._storage.remove(self.path(kind))
-
-
-def _first_record_since(
-    timestamp: int, header: BatchHeader, batch: bytes, *, from_offset: int
-) -> FoundRecord | None:
-    columns = read_columns(batch, header)
-    deltas = columns.timestamp_deltas or [0] * header.record_count
-    for at, delta in enumerate(deltas):
-        offset = header.base_offset + (at if columns.offset_deltas is None else columns.offset_deltas[at])
-        if header.base_timestamp + delta >= timestamp and offset >= from_offset:
-            return FoundRecord(header.base_timestamp + delta, offset, header.leader_epoch)
-    return None

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator
-from itertools import islice, repeat
+from itertools import repeat
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -29,19 +29,25 @@ import attrs
 import msgpack
 
 from fencepost.protocol.batches import COMPRESSION_MASK, MAGIC_KAFKA, BatchHeader, Buffer, rebuild_batch
+from fencepost.protocol.column_entries import (
+    ARRAY_LENGTH_SIZES,
+    PIECE_MAX,
+    array_length,
+    byte_string,
+    byte_strings,
+    entry_at,
+    number_pieces,
+    unpacker_of,
+)
 from fencepost.protocol.compression import DecompressedTooLarge
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import RecordHeaders, encode_record
 from fencepost.protocol.records import (
-    ARRAY_LENGTH_SIZES,
-    BYTES_LENGTH_SIZES,
     HEADERS,
     KEYS,
-    NIL,
     OFFSET_DELTAS,
     TIMESTAMP_DELTAS,
     VALUES,
-    array_length,
     check_deltas,
     column_places,
     columns_of,
@@ -49,19 +55,15 @@ from fencepost.protocol.records import (
     read_header_column,
 )
 from fencepost.protocol.terms import TopicPartition
-from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX
 
 SMALL_SIZE_MAX: Final = 1 << 20  # decompressed bytes of a batch that is decoded as a whole
-SMALL_COUNT_MAX: Final = ENCODING_WORK_MAX  # records of one, and of a part of a large one
+SMALL_COUNT_MAX: Final = PIECE_MAX  # records of one, and of a part of a large one
 HEADERS_SIZE_MAX: Final = 1 << 20  # msgpack bytes of a part's headers; objects take 80 times as much
 HEADER_COUNT_MAX: Final = 1 << 16  # headers of a record whose headers take more bytes than that
 LAST_PARTS_MAX: Final = 1_000  # batches; each takes half a kilobyte
-_NUMBER_SIZE_MAX: Final = 9  # bytes of a number in msgpack
 _TEXT_SIZES: Final = {0xD9: 1, 0xDA: 2, 0xDB: 4}  # of the lengths of strings, by msgpack's first byte
 _SHORT_TEXT, _SHORT_TEXT_BITS = 0xA0, 0xE0
 _PAIR: Final = 0x92
-_ARRAY_32: Final = b"\xdd"
-_ONLY_INT: Final = frozenset({int})
 
 
 def decompressed(batch: Buffer, header: BatchHeader, *, limit: int) -> Buffer:
@@ -172,7 +174,7 @@ def _pieces(
     first, near = _first_record(payload, begin, last, header, offset - header.base_offset)
     count = min(SMALL_COUNT_MAX, header.record_count - first)
     starts = [
-        None if place is None else _entry_at(payload, place, first - near.number) for place in near.places
+        None if place is None else entry_at(payload, place, first - near.number) for place in near.places
     ]
     if count:
         _last_parts.put(identity, begin, _Start(first, tuple(starts)))
@@ -181,8 +183,8 @@ def _pieces(
     records = zip(
         range(first, first + count) if deltas is None else deltas,
         repeat(0, count) if times is None else times,
-        _byte_strings(payload, starts[KEYS]),
-        _byte_strings(payload, starts[VALUES]),
+        byte_strings(payload, starts[KEYS]),
+        byte_strings(payload, starts[VALUES]),
         _headers(payload, starts[HEADERS]),
         strict=False,  # the part ends with the offsets, or where `_headers` stops
     )
@@ -210,71 +212,18 @@ def _first_record(
     if place is None:
         first = min(max(0, offset_delta), count)
         return first, last if last.number <= first else begin
-    unpacker = _unpacker(payload[place : place + _NUMBER_SIZE_MAX * (count - last.number)])
-    for start in range(last.number, count, SMALL_COUNT_MAX):
-        deltas = _next_numbers(unpacker, min(SMALL_COUNT_MAX, count - start))
+    start = last.number
+    for deltas in number_pieces(payload, place, count - start):
         if deltas[0] > offset_delta and start == last.number > begin.number:
             return _first_record(payload, begin, begin, header, offset_delta)  # its reader went back
         if deltas[-1] >= offset_delta:
             return start + bisect_left(deltas, offset_delta), last
+        start += len(deltas)
     return count, last
 
 
-def _entry_at(payload: memoryview, place: int, number: int) -> int:
-    """Where an entry of a column is; `place` is that of its first one."""
-    if not number:
-        return place
-    # As many entries are skipped in one call as an array of them has.
-    start = _ARRAY_32 + number.to_bytes(4, "big")
-    unpacker = _unpacker(start, payload[place:])
-    unpacker.skip()
-    return place + unpacker.tell() - len(start)
-
-
-def _unpacker(*pieces: Buffer) -> msgpack.Unpacker:
-    """An unpacker that has these bytes, and makes neither arrays nor maps."""
-    size = sum(map(len, pieces))
-    unpacker = msgpack.Unpacker(max_buffer_size=size + 1, max_array_len=0, max_map_len=0, max_ext_len=0)
-    for piece in pieces:
-        unpacker.feed(piece)
-    return unpacker
-
-
 def _numbers(payload: memoryview, at: int | None, count: int) -> list[int] | None:
-    if at is None:
-        return None
-    return _next_numbers(_unpacker(payload[at : at + _NUMBER_SIZE_MAX * count]), count)
-
-
-def _next_numbers(unpacker: msgpack.Unpacker, count: int) -> list[int]:
-    try:
-        numbers = list(islice(unpacker, count))
-    except (ValueError, msgpack.UnpackException) as problem:
-        raise ProtocolViolation(f"the deltas of a batch are not numbers: {problem}") from None
-    if len(numbers) != count or not _ONLY_INT.issuperset(map(type, numbers)):
-        raise ProtocolViolation("the deltas of a batch are not numbers")
-    return numbers
-
-
-def _byte_strings(payload: memoryview, at: int | None) -> Iterator[memoryview | None]:
-    """The entries of a column from byte `at` on, which are not copied; null for ever if the column is nil."""
-    if at is None:
-        yield from repeat(None)
-    while at is not None and at < len(payload):
-        found, at = _byte_string(payload, at)
-        yield found
-
-
-def _byte_string(payload: memoryview, at: int) -> tuple[memoryview | None, int]:
-    """The entry at byte `at`, and the place after it."""
-    if payload[at] == NIL:
-        return None, at + 1
-    size = BYTES_LENGTH_SIZES.get(payload[at])
-    if size is None:
-        raise ProtocolViolation("the keys and values of a batch hold something of another type")
-    start = at + 1 + size
-    end = start + int.from_bytes(payload[at + 1 : start], "big")
-    return payload[start:end], end
+    return None if at is None else next(number_pieces(payload, at, count), list[int]())
 
 
 def _text(payload: memoryview, at: int) -> tuple[str, int]:
@@ -300,7 +249,7 @@ def _headers(payload: memoryview, at: int | None) -> Iterator[RecordHeaders]:
         yield from repeat(())
         return
     window = payload[at : at + HEADERS_SIZE_MAX]
-    unpacker, start = _unpacker(window), 0
+    unpacker, start = unpacker_of(window), 0
     while start < len(window):
         try:
             unpacker.skip()
@@ -330,6 +279,6 @@ def _large_headers(payload: memoryview, at: int) -> RecordHeaders:
         if payload[at] != _PAIR:
             raise ProtocolViolation("a header is a name and a value")
         name, at = _text(payload, at + 1)
-        content, at = _byte_string(payload, at)
+        content, at = byte_string(payload, at)
         headers.append((name, content))
     return headers

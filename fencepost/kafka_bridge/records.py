@@ -30,15 +30,12 @@ from fencepost.kafka_bridge.column_batches import (
     encode_whole,
     headers_size,
 )
+from fencepost.protocol.batch_work import BYTES_PER_OBJECT, BYTES_PER_WORK, ROUND_WORK_MAX
 from fencepost.protocol.batches import HEADER_SIZE, MAGIC_COLUMNS, BatchHeader, Buffer, check, walk
 from fencepost.protocol.compression import Compression, DecompressedTooLarge
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import TopicPartition
-from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX
 
-BYTES_PER_WORK: Final = 512  # bytes that take as long as a record
-# The same for headers, and for a batch that is malformed: three bytes can be an object as costly as a record.
-BYTES_PER_OBJECT: Final = 8
 RECENT_BYTES_MAX: Final = 8 << 20  # memory.py counts them with the program
 
 
@@ -114,7 +111,7 @@ class KafkaEncoding:
     def _encoded(self, stored: Buffer, header: BatchHeader, size_max: int) -> Buffer | None:
         """A small batch of columns as Kafka's; None if it is large, or surely takes more than `size_max`."""
         is_large = header.size > HEADER_SIZE + SMALL_SIZE_MAX or header.record_count > SMALL_COUNT_MAX
-        if is_large or size_max <= 0 or self.work >= ENCODING_WORK_MAX:
+        if is_large or size_max <= 0 or self.work >= ROUND_WORK_MAX:
             return None
         batch = bytes(stored)
         encoded = _recent.get(batch)
@@ -142,7 +139,7 @@ class KafkaEncoding:
     ) -> Buffer:
         """A large batch, from this offset on."""
         check(batch, 0, header)
-        self.work += ENCODING_WORK_MAX
+        self.work += ROUND_WORK_MAX
         return encode_part(batch, header, partition, offset=offset, size=size)
 
 

@@ -13,7 +13,7 @@ Rule: control batches and internal topics are always these, for Kafka's tools to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -27,7 +27,9 @@ RecordHeaders = Sequence[tuple[str, Buffer | None]]
 
 _RECORD_SIZE_MIN: Final = 7  # length, attributes, two deltas, two null lengths, no headers
 _NULL: Final = -1
+_NULL_LENGTH: Final = 1  # zig-zagged
 _NO_ATTRIBUTES: Final = b"\0"  # none are defined
+_NO_TIMESTAMP_DELTA: Final = b"\0\0"  # and no attributes
 _RECORD_START: Final = b"\0\0\0"  # no attributes, and deltas of 0
 _NULL_SIZE: Final = varint(_NULL)
 _NO_HEADERS: Final = b"\0"
@@ -79,11 +81,6 @@ def build_state_batch(key: bytes, value: bytes | None, *, timestamp: int) -> byt
     sized = _NULL_SIZE if value is None else varint(len(value)) + value
     record = _RECORD_START + _sized_key(key) + sized + _NO_HEADERS
     return build_batch(varint(len(record)) + record, base_timestamp=timestamp)
-
-
-def encode_kafka_records(records: Iterable[KafkaRecord]) -> bytes:
-    """The bytes of records with offset deltas of their own."""
-    return b"".join([encode_record(*record) for record in records])
 
 
 def encode_record(
@@ -143,6 +140,78 @@ def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
     if at != len(payload):
         raise ProtocolViolation(f"{len(payload) - at} bytes follow the last record")
     return records
+
+
+class PlacedRecord(NamedTuple):
+    """Where the parts of an encoded record are, and what compaction looks at. Its headers are not read."""
+
+    start: int
+    offset_delta_at: int
+    end: int
+    timestamp_delta: int
+    offset_delta: int
+    key: bytes | None
+    is_tombstone: bool
+
+
+def walk_kafka_records(payload: bytes, record_count: int) -> Iterator[PlacedRecord]:
+    """One after the other of the records that fill `payload`, of which no list is made; ProtocolViolation
+    when they do not.
+    """
+    end, size_max = 0, len(payload)
+    for _ in range(record_count):
+        start = end
+        size, at = read_varint(payload, start)
+        end = at + size
+        if size < 0 or end > size_max:
+            raise ProtocolViolation(f"a record announces {size} bytes, {size_max - at} are left")
+        if payload.startswith(_NO_TIMESTAMP_DELTA, at):
+            timestamp_delta, offset_delta_at = 0, at + len(_NO_TIMESTAMP_DELTA)
+        else:
+            timestamp_delta, offset_delta_at = read_varlong(payload, at + 1)
+        offset_delta, at = read_varint(payload, offset_delta_at)
+        key, at = _bytes(payload, at)
+        value_size, at = read_varint(payload, at)
+        if value_size < _NULL or at + max(0, value_size) >= end:  # the number of headers follows
+            raise ProtocolViolation("the length of a record differs from its content")
+        is_tombstone = value_size == _NULL
+        yield PlacedRecord(start, offset_delta_at, end, timestamp_delta, offset_delta, key, is_tombstone)
+    if end != size_max:
+        raise ProtocolViolation(f"{size_max - end} bytes follow the last record")
+
+
+def has_null_key(payload: bytes, record_count: int) -> bool:
+    """Whether one of the records that fill `payload` has no key; ProtocolViolation when they do not fill it.
+    Nothing else of a record is read, since a leader has to look at each one that is produced.
+    """
+    end = 0
+    try:
+        for _ in range(record_count):
+            size, at = payload[end], end + 1
+            if size > 0x7F:
+                size, at = read_varint(payload, end)
+                size <<= 1
+            end, at = at + (size >> 1), at + 1
+            for _ in range(2):  # both deltas
+                while payload[at] > 0x7F:
+                    at += 1
+                at += 1
+            if payload[at] & 0x7F == _NULL_LENGTH and read_varint(payload, at)[0] == _NULL:
+                return True
+            if at >= end:
+                raise ProtocolViolation("the length of a record differs from its content")
+    except IndexError:
+        end = _NULL
+    if end != len(payload):
+        raise ProtocolViolation(f"{record_count} records do not fill {len(payload)} bytes")
+    return False
+
+
+def with_timestamp_delta(payload: bytes, record: PlacedRecord, timestamp_delta: int) -> bytes:
+    """The bytes of the record with another timestamp delta."""
+    start = _NO_ATTRIBUTES + varint(timestamp_delta)
+    rest = payload[record.offset_delta_at : record.end]
+    return b"".join((varint(len(start) + len(rest)), start, rest))
 
 
 @lru_cache(1024)

@@ -34,6 +34,7 @@ from typing import Any, Final
 import attrs
 import msgpack
 
+from fencepost.protocol import kafka_records
 from fencepost.protocol.batches import (
     COMPRESSION_MASK,
     HEADER_SIZE,
@@ -44,6 +45,7 @@ from fencepost.protocol.batches import (
     Buffer,
     build_batch,
 )
+from fencepost.protocol.column_entries import ARRAY_LENGTH_SIZES, NIL, array_length, byte_string_pieces
 from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, Compression, compress, decompress
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_columns import read_kafka_columns
@@ -53,10 +55,6 @@ from fencepost.protocol.terms import INT64_MAX, NO_PRODUCER_EPOCH, NO_PRODUCER_I
 
 _COLUMN_COUNT: Final = 5
 OFFSET_DELTAS, KEYS, VALUES, TIMESTAMP_DELTAS, HEADERS = range(_COLUMN_COUNT)
-NIL: Final = 0xC0  # msgpack's first bytes
-_SHORT_ARRAY: Final = 0x90
-ARRAY_LENGTH_SIZES: Final = {0xDC: 2, 0xDD: 4}  # of longer arrays
-BYTES_LENGTH_SIZES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 _SPARE_SIZE_MAX: Final = 1 << 20  # bytes of a buffer that stays
 # Packers with the buffers of earlier batches: new memory would cost as much as packing. Each thread takes one
 # out and puts it back, so there are as many as threads that packed at the same time.
@@ -264,13 +262,15 @@ def column_places(payload: Buffer, record_count: int) -> list[int | None]:
     return places
 
 
-def array_length(payload: Buffer, at: int) -> int:
-    """The length of the msgpack array that begins at byte `at`; -1 for anything else."""
-    first = payload[at]
-    if first & 0xF0 == _SHORT_ARRAY:
-        return first & 0x0F
-    size = ARRAY_LENGTH_SIZES.get(first, 0)
-    return int.from_bytes(payload[at + 1 : at + 1 + size], "big") if size else -1
+def has_null_key(payload: Buffer, header: BatchHeader) -> bool:
+    """Whether one of the decompressed records of a data batch has no key; ProtocolViolation when the keys
+    cannot be read.
+    """
+    if header.magic == MAGIC_KAFKA:
+        return kafka_records.has_null_key(bytes(payload), header.record_count)
+    view, count = memoryview(payload), header.record_count
+    place = column_places(view, count)[KEYS]
+    return place is None or any(None in keys for keys in byte_string_pieces(view, place, count))
 
 
 def read_keys_and_values(batch: Buffer, header: BatchHeader) -> list[tuple[bytes | None, bytes | None]]:

@@ -6,19 +6,38 @@ batch ended, and a producer's last sequence can still be read from a batch witho
 
 # Kafka does the same in MemoryRecords.filterTo. A tombstone or a marker that may go later gets a delete
 # horizon (KIP-534): the base timestamp then says when, and the timestamps of the records count from there.
+#
+# A few kilobytes may decompress to a million records. So they are looked at one after the other, or a piece
+# of a column at a time, and what is kept is copied as it is encoded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Final, NamedTuple, TypeVar
 
 import msgpack
 
 from fencepost.protocol.batches import DELETE_HORIZON_BIT, MAGIC_KAFKA, BatchHeader, Buffer, rebuild_batch
+from fencepost.protocol.column_entries import byte_string_pieces, number_pieces, packed_entries
 from fencepost.protocol.compression import Compression, compress
-from fencepost.protocol.kafka_records import encode_kafka_records, read_kafka_records
-from fencepost.protocol.records import Columns, payload_of, read_columns
+from fencepost.protocol.kafka_records import walk_kafka_records, with_timestamp_delta
+from fencepost.protocol.records import (
+    HEADERS,
+    KEYS,
+    OFFSET_DELTAS,
+    TIMESTAMP_DELTAS,
+    VALUES,
+    check_deltas,
+    column_places,
+    payload_of,
+)
 from fencepost.protocol.terms import INT64_MAX
+
+_FIVE_COLUMNS: Final = b"\x95"
+_NIL: Final = b"\xc0"
+
+T = TypeVar("T")
 
 
 class KeyedRecord(NamedTuple):
@@ -29,21 +48,23 @@ class KeyedRecord(NamedTuple):
     is_tombstone: bool
 
 
-def keyed_records(batch: Buffer, header: BatchHeader) -> list[KeyedRecord]:
-    """The records of a data batch; ProtocolViolation when they cannot be read."""
-    base = header.base_offset
+def keyed_records(batch: Buffer, header: BatchHeader) -> Iterator[KeyedRecord]:
+    """The records of a data batch, one after the other; ProtocolViolation when their offsets, keys or values
+    cannot be read.
+    """
+    base, payload = header.base_offset, payload_of(batch, header)
     if header.magic == MAGIC_KAFKA:
-        records = read_kafka_records(bytes(payload_of(batch, header)), header.record_count)
-        return [
-            KeyedRecord(base + record.offset_delta, record.key, record.value is None) for record in records
-        ]
-    columns = read_columns(batch, header)
-    deltas = range(header.record_count) if columns.offset_deltas is None else columns.offset_deltas
-    keys = [None] * header.record_count if columns.keys is None else columns.keys
-    return [
-        KeyedRecord(base + delta, key, value is None)
-        for delta, key, value in zip(deltas, keys, columns.values, strict=True)
-    ]
+        for record in walk_kafka_records(bytes(payload), header.record_count):
+            yield KeyedRecord(base + record.offset_delta, record.key, record.is_tombstone)
+    elif payload:  # a batch that compaction emptied has none
+        view, count = memoryview(payload), header.record_count
+        places = column_places(view, count)
+        deltas = _numbers(view, places[OFFSET_DELTAS], count)
+        check_deltas(deltas, None, header)
+        keys = chain.from_iterable(byte_string_pieces(view, places[KEYS], count))
+        values = chain.from_iterable(byte_string_pieces(view, places[VALUES], count))
+        for delta, key, value in zip(range(count) if deltas is None else deltas, keys, values, strict=True):
+            yield KeyedRecord(base + delta, key, value is None)
 
 
 def thinned(
@@ -54,15 +75,8 @@ def thinned(
     Its largest timestamp stays, since it is also when its producer wrote last.
     """
     base = header.base_timestamp if delete_horizon_ms is None else delete_horizon_ms
-    shift_ms = header.base_timestamp - base
-    if header.magic == MAGIC_KAFKA:
-        records = read_kafka_records(bytes(payload_of(batch, header)), header.record_count)
-        payload: Buffer = encode_kafka_records(
-            records[at]._replace(timestamp_delta=_shifted(records[at].timestamp_delta, shift_ms))
-            for at in kept
-        )
-    else:
-        payload = _encoded(read_columns(batch, header), kept, shift_ms=shift_ms)
+    kept_records = _kept_kafka_records if header.magic == MAGIC_KAFKA else _kept_columns
+    payload = kept_records(payload_of(batch, header), header, kept, shift_ms=header.base_timestamp - base)
     return _rebuilt(
         header,
         compress(payload, Compression(header.compression)),
@@ -83,19 +97,45 @@ def emptied(header: BatchHeader) -> bytearray:
     )
 
 
-def _encoded(columns: Columns, kept: Sequence[int], *, shift_ms: int) -> bytes:
-    deltas, keys = columns.offset_deltas, columns.keys
-    times, headers = columns.timestamp_deltas, columns.headers
-    is_dense = deltas is None and list(kept) == list(range(len(columns.values)))
-    return msgpack.packb(
-        (
-            None if is_dense else [at if deltas is None else deltas[at] for at in kept],
-            None if keys is None else [keys[at] for at in kept],
-            [columns.values[at] for at in kept],
-            [_shifted(times[at] if times else 0, shift_ms) for at in kept] if times or shift_ms else None,
-            None if headers is None else [headers[at] for at in kept],
-        )
+def _kept_kafka_records(records: Buffer, header: BatchHeader, kept: Sequence[int], *, shift_ms: int) -> bytes:
+    payload = bytes(records)
+    placed = _selected(walk_kafka_records(payload, header.record_count), kept)
+    if not shift_ms:
+        return b"".join([payload[record.start : record.end] for record in placed])
+    return b"".join(
+        [
+            with_timestamp_delta(payload, record, _shifted(record.timestamp_delta, shift_ms))
+            for record in placed
+        ]
     )
+
+
+def _kept_columns(payload: Buffer, header: BatchHeader, kept: Sequence[int], *, shift_ms: int) -> bytes:
+    view, count = memoryview(payload), header.record_count
+    places = column_places(view, count)
+    deltas, times = (_numbers(view, places[column], count) for column in (OFFSET_DELTAS, TIMESTAMP_DELTAS))
+    if deltas is not None or len(kept) < count:
+        deltas = list(kept if deltas is None else _selected(deltas, kept))
+    if times is not None or shift_ms:
+        times = [_shifted(time, shift_ms) for time in _selected(times or [0] * count, kept)]
+    array = msgpack.Packer().pack_array_header(len(kept))
+    keys, values, headers = (
+        _NIL if place is None else b"".join((array, packed_entries(view, place, kept)))
+        for place in (places[KEYS], places[VALUES], places[HEADERS])
+    )
+    return b"".join((_FIVE_COLUMNS, msgpack.packb(deltas), keys, values, msgpack.packb(times), headers))
+
+
+def _numbers(payload: memoryview, place: int | None, count: int) -> list[int] | None:
+    return None if place is None else list(chain.from_iterable(number_pieces(payload, place, count)))
+
+
+def _selected(entries: Iterable[T], kept: Sequence[int]) -> Iterator[T]:
+    """The entries at these places, which ascend."""
+    left, place = iter(entries), 0
+    for wanted in kept:
+        yield next(islice(left, wanted - place, None))
+        place = wanted + 1
 
 
 def _shifted(timestamp_delta: int, shift_ms: int) -> int:

@@ -5,7 +5,7 @@ Rule: an instance belongs to one connection. It knows bytes and messages, and ne
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import attrs
 
@@ -20,8 +20,6 @@ from fencepost.protocol.frames import (
     encode_reply,
 )
 from fencepost.protocol.terms import TopicPartition
-
-ENCODING_WORK_MAX: Final = 1 << 16  # records that are encoded at a time, in a tenth of a second
 
 
 class Asked(NamedTuple):
@@ -59,7 +57,7 @@ class FetchEncoding(Protocol):
 
     @property
     def work(self) -> int:
-        """What it has done so far, as a number of records; not much more than ENCODING_WORK_MAX."""
+        """What it has done so far, as a number of records (batch_work.py)."""
         ...
 
     def encode(

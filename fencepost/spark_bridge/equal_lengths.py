@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.protocol.batches import HEADER_SIZE, MAGIC_COLUMNS, BatchHeader
-from fencepost.protocol.records import ARRAY_LENGTH_SIZES, BYTES_LENGTH_SIZES, NIL
+from fencepost.protocol.column_entries import ARRAY_LENGTH_SIZES, BYTES_LENGTH_SIZES, NIL
 
 RECORDS_MIN: Final = 128  # for fewer, finding out costs as much as it saves
 

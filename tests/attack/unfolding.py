@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+import attrs
 import msgpack
 import trio
 
 from fencepost import Admin
 from fencepost.protocol import messages as m
+from fencepost.protocol.batch_work import COMPRESSED_RECORDS_MAX
 from fencepost.protocol.batches import MAGIC_COLUMNS, build_batch, walk
 from fencepost.protocol.compression import Compression, compress
 from fencepost.protocol.terms import IsolationLevel
@@ -25,9 +28,11 @@ EMPTY_HEADER = b"\x92\xa0\xc0"
 NIL = b"\xc0"
 
 
-def folded(record_count: int, *, values: bytes, headers: bytes = NIL) -> bytes:
-    """A compressed batch of these columns."""
-    payload = b"\x95" + NIL * 2 + values + NIL + headers
+def folded(
+    record_count: int, *, values: bytes, keys: bytes = NIL, headers: bytes = NIL, late_ms: int = 0
+) -> bytes:
+    """A compressed batch of these columns, which says that a record is later than they are."""
+    payload = b"\x95" + NIL + keys + values + NIL + headers
     batch = build_batch(
         compress(payload, Compression.ZSTD),
         magic=MAGIC_COLUMNS,
@@ -35,7 +40,7 @@ def folded(record_count: int, *, values: bytes, headers: bytes = NIL) -> bytes:
         record_count=record_count,
         last_offset_delta=record_count - 1,
         base_timestamp=1,
-        max_timestamp=1,
+        max_timestamp=1 + late_ms,
     )
     return bytes(batch)
 
@@ -52,16 +57,16 @@ def batches(scene: Scene) -> Iterator[bytes]:
     yield folded(1, values=msgpack.packb(["x" * size]) or b"")
     yield folded(1, values=zeros + bytes(size))
     yield folded(1, values=zeros)
-    yield folded(size, values=array(size, NIL))
+    yield folded(COMPRESSED_RECORDS_MAX, values=array(COMPRESSED_RECORDS_MAX, NIL))
     yield (
         folded(1, values=b"\x91" + NIL, headers=b"\x91" + array(340_000, EMPTY_HEADER)) * BATCHES_WITH_HEADERS
     )
     yield folded(1, values=b"\x91" + NIL, headers=b"\x91" + array(1, b"\x92\xa0" + zeros[1:]))
 
 
-def create_folded(scene: Scene, partitions: int) -> None:
+def create_folded(scene: Scene, partitions: int, **configs: str) -> None:
     with Admin(scene.target.address) as admin:
-        admin.create_topic(FOLDED, partitions)
+        admin.create_topic(FOLDED, partitions, configs=configs)
 
 
 def delete_folded(scene: Scene) -> None:
@@ -107,6 +112,37 @@ async def unfolding(scene: Scene) -> None:
     }
 
 
+async def unfolding_for_brokers(scene: Scene) -> None:
+    """Batches of which the broker itself looks at each record: for keys when they are produced, and for their
+    times when they are listed. They say that they have a late record, and none has.
+    """
+    partitions, count = scene.scaled(4, 40), COMPRESSED_RECORDS_MAX
+    await trio.to_thread.run_sync(
+        partial(create_folded, scene, partitions, **{"cleanup.policy": "compact", "segment.ms": "1000"})
+    )
+    keyed = folded(count, keys=array(count, b"\xc4\x01k"), values=array(count, NIL), late_ms=1_000)
+    parts = [
+        m.ProducePartition(topic=FOLDED, partition=number, records=keyed) for number in range(partitions)
+    ]
+    together = m.Produce(transactional_id=None, acks=1, timeout_ms=1_000, partitions=tuple(parts))
+    alone = [attrs.evolve(together, partitions=(part,)) for part in parts * scene.scaled(1, 3)]
+    listed = tuple(
+        m.ListOffsetsPartition(topic=FOLDED, partition=number, timestamp=500) for number in range(partitions)
+    )
+    asked = m.ListOffsets(isolation_level=IsolationLevel.READ_UNCOMMITTED, partitions=listed)
+    requests = [together, *alone, *[asked] * scene.scaled(1, 3)]
+    done = await exchange(scene, encoded(requests), answers=len(requests))
+    if done.answers < len(requests):
+        scene.faults.append(f"{len(requests) - done.answers} requests have no answer")
+    await trio.to_thread.run_sync(delete_folded, scene)
+    scene.figures |= {"requests": len(requests), "answers": done.answers, "KB sent": done.sent // 1024}
+
+
 ATTACKS: tuple[Attack, ...] = (
     Attack(name="unfolding columns", does="kilobytes that a Kafka client reads as megabytes", act=unfolding),
+    Attack(
+        name="unfolding keys and times",
+        does="kilobytes with millions of records that the broker looks at",
+        act=unfolding_for_brokers,
+    ),
 )

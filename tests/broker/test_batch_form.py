@@ -48,7 +48,7 @@ def test_the_first_check_that_a_batch_fails_refuses_it(*, torn: bool, large: boo
         assert isinstance(header, BatchHeader)
         if torn:
             batch[-1] ^= 1
-        rules = FormRules(size_max=header.size - large, earliest=0, latest=NOON, needs_keys=False)
+        rules = FormRules(size_max=header.size - large, earliest=0, latest=NOON)
         for record_count in (1, 0, 2):
             counted = attrs.evolve(header, record_count=record_count)
             wrong = {

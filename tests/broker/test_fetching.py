@@ -153,10 +153,10 @@ NUMBERS = 1_000
 
 
 def nonsense(timestamp: int) -> bytearray:
-    """A batch whose values are numbers: of a batch that is not small, the broker counts the values, and does
-    not look at their types.
+    """A batch whose values are numbers, and whose timestamps are text: of a batch that is not small, the
+    broker counts the entries, and does not look at their types.
     """
-    columns = msgpack.packb([None, None, [7] * NUMBERS, None, None])
+    columns = msgpack.packb([None, None, [7] * NUMBERS, ["noon"] * NUMBERS, None])
     return build_batch(
         columns, magic=109, record_count=NUMBERS, last_offset_delta=NUMBERS - 1, base_timestamp=timestamp
     )

@@ -18,8 +18,8 @@ MUTATIONS: Final = (
     _one(
         "aborted records count as the latest",
         "journal.compaction:Survey.see",
-        "if is_dirty and header not in self._aborted:",
-        "if is_dirty:",
+        "if is_dirty and fits and header not in self._aborted:",
+        "if is_dirty and fits:",
         breaks="An aborted record removes the committed value of its key.",
     ),
     _one(
@@ -37,6 +37,20 @@ MUTATIONS: Final = (
         breaks="Records go of which no one knows whether they are the latest.",
     ),
     _one(
+        "what does not fit into memory counts as replaced",
+        "journal.compaction:Survey.see",
+        "elif is_dirty:",
+        "elif is_dirty and fits:",
+        breaks="A batch with more keys than there is room for is lost.",
+    ),
+    _one(
+        "a long key is known by its beginning",
+        "journal.compaction:_shortened",
+        "blake2b(key, digest_size=_DIGEST_SIZE).digest()",
+        "key[:_DIGEST_SIZE]",
+        breaks="A record removes the value of another key.",
+    ),
+    _one(
         "a marker goes with the records of its transaction",
         "journal.compaction:Cleaner._kept_marker",
         "if has_batches or header",
@@ -52,23 +66,23 @@ MUTATIONS: Final = (
     ),
     _one(
         "a tombstone has no horizon",
-        "journal.compaction:Cleaner._kept_records",
+        "journal.compaction:Cleaner._thinned",
         "horizon is not None and horizon <= self._now",
         "True",
         breaks="A reader that has the older value keeps it for ever.",
     ),
     _one(
         "a horizon moves with each cleaning",
-        "journal.compaction:Cleaner._kept_records",
+        "journal.compaction:Cleaner._thinned",
         "if has_tombstone and horizon is None else None",
         "if has_tombstone else None",
         breaks="Tombstones are never removed.",
     ),
     _one(
         "tombstones go before older values",
-        "journal.compaction:Cleaner._kept_records",
-        "latest.get(record.key, record.offset) <= record.offset",
-        "(latest.get(record.key, record.offset) <= record.offset or record.offset == 0)",
+        "journal.compaction:Cleaner._thinned",
+        "latest.get(_shortened(key), offset) <= offset",
+        "(latest.get(_shortened(key), offset) <= offset or offset == 0)",
         breaks="A deleted key comes back.",
     ),
     _one(
@@ -102,15 +116,15 @@ MUTATIONS: Final = (
     _one(
         "timestamps follow the horizon",
         "protocol.thinning:thinned",
-        "shift_ms = header.base_timestamp - base",
-        "shift_ms = 0",
+        "shift_ms=header.base_timestamp - base",
+        "shift_ms=0",
         breaks="Records seem to come from the future.",
     ),
     _one(
         "the places of records move up",
-        "protocol.thinning:_encoded",
-        "at if deltas is None else deltas[at] for at in kept",
-        "at for at, _ in enumerate(kept)",
+        "protocol.thinning:_kept_columns",
+        "list(kept if deltas is None else _selected(deltas, kept))",
+        "list(range(len(kept)))",
         breaks="A record has another offset than before.",
     ),
 )

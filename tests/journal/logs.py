@@ -7,12 +7,25 @@ from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.storage import Storage
 from fencepost.protocol.batches import BatchHeader, build_marker, place, read_header
-from fencepost.protocol.records import build_data_batch
+from fencepost.protocol.record_times import first_record_since
+from fencepost.protocol.records import build_data_batch, payload_of
 from fencepost.protocol.terms import TopicPartition, TransactionResult
 
 ORDERS = TopicPartition("orders", 0)
 DIRECTORY = "orders-0"
 EVERYTHING = 1 << 40  # more bytes or offsets than any log here has
+
+
+def first_since(
+    journal: Journal, timestamp: int, from_offset: int | None = None
+) -> tuple[int, int, int] | None:
+    """Timestamp, offset and leader epoch of the first record since a time, from an offset on."""
+    start = journal.log_start_offset if from_offset is None else from_offset
+    for header, batch in journal.batches_since(timestamp, from_offset=start):
+        found = first_record_since(payload_of(batch, header), header, timestamp, from_offset=start)
+        if found is not None:
+            return found.timestamp, found.offset, header.leader_epoch
+    return None
 
 
 class Writer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -9,12 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fencepost.journal.compaction import Cleaner, Survey
+from fencepost.journal.compaction import KEY_BYTES, Cleaner, Survey
 from fencepost.journal.indexes import AbortedRange
 from fencepost.log_model.partitions import ModelProducer, PartitionModel
 from fencepost.protocol.batches import (
     CONTROL_BATCH_SIZE,
     CONTROL_BATCH_SIZE_MAX,
+    MAGIC_COLUMNS,
     BatchHeader,
     Buffer,
     build_batch,
@@ -362,3 +364,55 @@ def test_a_memory_that_is_full_ends_the_cleaning_early() -> None:
     assert (found.end, found.latest) == (2, {b"a": 0, b"b": 1})
     kept = Cleaner(found, aborted=(), now=0, delete_retention_ms=0).clean(log.batches)
     assert [header for header, _ in kept] == [header for header, _ in log.batches]
+
+
+def test_a_batch_with_more_records_than_there_is_room_for_stays() -> None:
+    log = Log()
+    log.write([(b"a", b"1"), (b"b", b"1"), (b"c", b"1")])
+    log.write([(b"a", b"2")])
+    log.write([(b"a", b"3")])
+    found = Survey(first_dirty=0, end=5, aborted=(), producers=frozenset(), keys_max=2)
+    found.see(log.batches)
+    assert (found.end, found.latest) == (5, {b"a": 4})
+    kept = Cleaner(found, aborted=(), now=0, delete_retention_ms=0).clean(log.batches)
+    assert words(Log(kept)) == "a=1 b=1 c=1 | . | a=3"
+
+
+def test_a_batch_whose_headers_or_timestamps_cannot_be_read_stays() -> None:
+    log = Log()
+    text_for_deltas = bytes.fromhex("95c092c40161c4016292c0c092a161a162c0")
+    log.append(
+        build_batch(
+            text_for_deltas, magic=MAGIC_COLUMNS, record_count=2, last_offset_delta=1, base_timestamp=0
+        )
+    )
+    log.write([(b"a", b"1")])
+    after = log.cleaned()
+    assert [header.size for header, _ in after.batches] == [header.size for header, _ in log.batches]
+
+
+def test_long_keys_are_told_apart_and_take_few_bytes() -> None:
+    log = Log()
+    begin = b"k" * 1_000
+    log.write([(begin + b"1", b"1"), (begin + b"2", b"1"), (begin[:16], b"1")])
+    log.write([(begin + b"1", b"2")])
+    found = Survey(first_dirty=0, end=4, aborted=(), producers=frozenset())
+    found.see(log.batches)
+    assert sorted(found.latest.values()) == [1, 2, 3]
+    assert max(map(len, found.latest)) < 20
+    assert state(log.cleaned()) == {begin + b"1": b"2", begin + b"2": b"1", begin[:16]: b"1"}
+    assert len(committed(log.cleaned())) == 3
+
+
+def test_keys_take_no_more_memory_than_the_broker_counts() -> None:
+    count = 50_000
+    log = Log()
+    log.write([(b"a key of more than sixteen bytes %d" % number, b"v") for number in range(count)])
+    found = Survey(first_dirty=0, end=count, aborted=(), producers=frozenset())
+    tracemalloc.start()
+    try:
+        found.see(log.batches)
+        assert tracemalloc.get_traced_memory()[0] < count * KEY_BYTES
+    finally:
+        tracemalloc.stop()
+    assert len(found.latest) == count

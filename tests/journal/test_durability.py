@@ -10,7 +10,7 @@ from fencepost.journal.disk import DiskStorage
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.simulated import APPEND, SYNC, SimulatedStorage
 from fencepost.journal.storage import StorageError
-from tests.journal.logs import DIRECTORY, ORDERS, Writer, content, offsets, open_journal
+from tests.journal.logs import DIRECTORY, ORDERS, Writer, content, first_since, offsets, open_journal
 
 
 class Breaking:
@@ -217,7 +217,7 @@ def test_a_long_log_holds_two_descriptors(tmp_path: Path) -> None:
         writer.roll()
     for offset in (3, 20, 5, 30, 1):
         writer.journal.read(offset, max_bytes=100, before=31)
-        writer.journal.offset_for_timestamp(0)
+        first_since(writer.journal, 0)
     assert descriptors() <= before + 1
     data.close()
     assert descriptors() < before

@@ -18,6 +18,7 @@ from tests.journal.logs import (
     Writer,
     content,
     files_of,
+    first_since,
     new_writer,
     offsets,
     open_journal,
@@ -266,14 +267,14 @@ def test_a_timestamp_is_found_at_its_first_record() -> None:
         if first == 90:
             writer.roll()
     journal = writer.journal
-    assert journal.offset_for_timestamp(0) == (1_000, 0, 0)
-    assert journal.offset_for_timestamp(1_001) == (1_007, 1, 0)
-    assert journal.offset_for_timestamp(1_007) == (1_007, 1, 0)
-    assert journal.offset_for_timestamp(1_008) == (1_010, 3, 0)
-    assert journal.offset_for_timestamp(1_105) == (1_107, 31, 0)
-    assert journal.offset_for_timestamp(1_198) is None
+    assert first_since(journal, 0) == (1_000, 0, 0)
+    assert first_since(journal, 1_001) == (1_007, 1, 0)
+    assert first_since(journal, 1_007) == (1_007, 1, 0)
+    assert first_since(journal, 1_008) == (1_010, 3, 0)
+    assert first_since(journal, 1_105) == (1_107, 31, 0)
+    assert first_since(journal, 1_198) is None
     writer.commit(1, timestamp=2_000)
-    assert journal.offset_for_timestamp(1_198) == (2_000, 60, 0)
+    assert first_since(journal, 1_198) == (2_000, 60, 0)
 
 
 def test_of_many_records_with_one_timestamp_the_first_is_found() -> None:
@@ -284,8 +285,8 @@ def test_of_many_records_with_one_timestamp_the_first_is_found() -> None:
     writer.journal.close()
     assert len(TimeIndex(storage.read_file(files_of(storage, TIME_INDEX)[0]) or b"")) == 1
     journal = open_journal(storage, closed=writer.journal.closed)
-    assert journal.offset_for_timestamp(1_000) == (1_000, 1, 0)
-    assert journal.newest_record() == (1_000, 1, 0)
+    assert first_since(journal, 1_000) == (1_000, 1, 0)
+    assert first_since(journal, journal.max_timestamp, 0) == (1_000, 1, 0)
 
 
 def test_the_index_goes_on_after_many_clean_restarts() -> None:

@@ -22,7 +22,7 @@ from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.batches import BatchHeader, read_header, walk
 from fencepost.protocol.records import build_data_batch
-from tests.journal.logs import DIRECTORY, ORDERS, Writer
+from tests.journal.logs import DIRECTORY, ORDERS, Writer, first_since
 
 SMALL = JournalSettings(segment_bytes=3_000, segment_ms=1_000)
 PRODUCERS = st.integers(1, 4)
@@ -198,7 +198,7 @@ class JournalAgainstList(RuleBasedStateMachine):
             for delta, at in enumerate(stored.timestamps)
         )
         expected = next((record for record in records if record[0] >= timestamp), None)
-        assert self.journal.offset_for_timestamp(timestamp) == expected
+        assert first_since(self.journal, timestamp) == expected
 
     @precondition(lambda self: self.manifested)
     @rule()

@@ -10,7 +10,7 @@ from fencepost.journal.manifest import LOG_START_FILE, deletable, read_log_start
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.segments import LOG, file_name
 from fencepost.journal.storage import StorageError
-from tests.journal.logs import DIRECTORY, EVERYTHING, ORDERS, Writer
+from tests.journal.logs import DIRECTORY, EVERYTHING, ORDERS, Writer, first_since
 
 PRODUCERS = [ProducerSnapshot(7, 0, 4, 4, 0, 1_000, -1, -1)]
 
@@ -37,7 +37,7 @@ def test_the_log_start_is_kept_after_a_crash() -> None:
         assert (log.log_start_offset, log.oldest_offset, log.log_end_offset) == (4, 0, 15)
         assert log.batch_start(4) == 3
         assert log.batch_start(15) == 15
-        assert log.offset_for_timestamp(0) == (1_001, 4, 0)
+        assert first_since(log, 0) == (1_001, 4, 0)
         assert len(log.read(4, max_bytes=1, before=EVERYTHING)) > 0
 
 

@@ -27,6 +27,7 @@ from tests.journal.logs import (
     crash,
     cut,
     files_of,
+    first_since,
     flip,
     open_journal,
 )
@@ -45,7 +46,7 @@ def answers(journal: Journal) -> list[object]:
     end = journal.log_end_offset
     return [
         [journal.read(offset, max_bytes=1, before=end) for offset in range(end)],
-        [journal.offset_for_timestamp(timestamp) for timestamp in range(500, 4_500, 500)],
+        [first_since(journal, timestamp) for timestamp in range(500, 4_500, 500)],
         [journal.aborted_between(offset, upper=end) for offset in range(end)],
         [journal.fetch_upper_bound(offset, 100) for offset in range(end)],
     ]

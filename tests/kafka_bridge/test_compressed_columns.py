@@ -28,6 +28,7 @@ from fencepost.kafka_bridge.column_batches import (
     headers_size,
 )
 from fencepost.kafka_bridge.records import KafkaEncoding, RecentBatches
+from fencepost.protocol import column_entries
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import COMPRESSION_MASK, BatchHeader, Buffer, check, place, read_header, walk
 from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, Compression, compress
@@ -404,6 +405,7 @@ def test_a_part_behind_the_last_record_is_empty() -> None:
 
 def test_many_records_are_found_by_their_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column_batches, "SMALL_COUNT_MAX", 10)
+    monkeypatch.setattr(column_entries, "PIECE_MAX", 10)
     deltas = list(range(0, 300, 3))
     values = [b"%d" % delta for delta in deltas]
     batch = build_data_batch(values, offset_deltas=deltas, last_offset_delta=299, base_timestamp=1)
@@ -414,14 +416,14 @@ def test_many_records_are_found_by_their_offsets(monkeypatch: pytest.MonkeyPatch
 
 def test_the_next_part_is_found_from_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[int] = []
-    entry_at = column_batches._entry_at  # pyright: ignore[reportPrivateUsage] - what is counted
 
     def entry_seen(payload: memoryview, place: int, number: int) -> int:
         walked.append(number)
-        return entry_at(payload, place, number)
+        return column_entries.entry_at(payload, place, number)
 
     monkeypatch.setattr(column_batches, "SMALL_COUNT_MAX", 10)
-    monkeypatch.setattr(column_batches, "_entry_at", entry_seen)
+    monkeypatch.setattr(column_entries, "PIECE_MAX", 10)
+    monkeypatch.setattr(column_batches, "entry_at", entry_seen)
     for deltas in (None, list(range(0, 3_000, 3))):
         walked.clear()
         batch = build_data_batch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from fencepost.protocol.batches import MAGIC_COLUMNS, MAGIC_KAFKA, build_batch, read_batch, read_header
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.kafka_records import KafkaRecord, encode_record
 from fencepost.protocol.records import Columns, build_data_batch, read_columns
 from tests.protocol.strategies import nullable_bytes, words
 
@@ -104,3 +106,8 @@ def is_accepted(payload: bytes, record_count: int) -> bool:
         return read_columns(batch, read_batch(batch)).offset_deltas is None
     except ProtocolViolation:
         return False
+
+
+def encode_kafka_records(records: Iterable[KafkaRecord]) -> bytes:
+    """The bytes of records with offset deltas of their own."""
+    return b"".join([encode_record(*record) for record in records])

@@ -13,7 +13,6 @@ from fencepost.protocol.kafka_records import (
     KafkaRecord,
     build_kafka_batch,
     build_state_batch,
-    encode_kafka_records,
     read_kafka_records,
 )
 from fencepost.protocol.primitives import varint
@@ -22,6 +21,7 @@ from tests.protocol import kafka_bytes
 from tests.protocol.batches_drawn import (
     built,
     columns_of,
+    encode_kafka_records,
     headers_of_a_record,
     is_accepted,
     refused,

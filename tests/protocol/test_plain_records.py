@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fencepost.protocol.batches import HEADER_SIZE
-from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch, encode_kafka_records
+from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.plain_records import PLAIN_TIME_DELTA_MAX, are_plain
-from tests.protocol.batches_drawn import is_accepted
+from tests.protocol.batches_drawn import encode_kafka_records, is_accepted
 from tests.protocol.strategies import nullable_bytes
 
 plain_records = st.builds(

@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.protocol.batches import build_batch, control_type, marker_in, read_header
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch, encode_kafka_records
+from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.offsets_log import (
     GroupRecord,
     MemberRecord,
@@ -18,6 +18,7 @@ from fencepost.protocol.offsets_log import (
     read_groups,
     read_offsets,
 )
+from tests.protocol.batches_drawn import encode_kafka_records
 
 OFFSET_KEY = b"\0\1" + b"\0\1g" + b"\0\1t" + b"\0\0\0\7"
 GROUP_KEY = b"\0\2" + b"\0\1g"

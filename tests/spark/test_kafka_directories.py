@@ -20,7 +20,7 @@ from fencepost.protocol.batches import (
     place,
     walk,
 )
-from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch, encode_kafka_records
+from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.terms import IsolationLevel, TopicPartition, TransactionResult
 from fencepost.spark_bridge.partition_files import (
     CorruptLog,
@@ -30,6 +30,7 @@ from fencepost.spark_bridge.partition_files import (
     open_partition_files,
 )
 from tests.kafka_directories import NAMES, consumed, directory_of, told
+from tests.protocol.batches_drawn import encode_kafka_records
 from tests.spark.kafka_rows import read, rows_of, tasks_of
 from tests.spark.logs import COMMITTED, UNCOMMITTED
 

@@ -13,7 +13,7 @@ from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.batches import MAGIC_KAFKA, BatchHeader, read_header
 from fencepost.protocol.compression import Compression, compress
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.kafka_records import KafkaRecord, encode_kafka_records
+from fencepost.protocol.kafka_records import KafkaRecord
 from fencepost.protocol.primitives import varint
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import INT64_MAX, TopicPartition
@@ -23,7 +23,7 @@ from fencepost.spark_bridge.kafka_positions import RUN_MAX, Spans, find_spans, r
 from fencepost.spark_bridge.partition_files import CorruptLog
 from fencepost.spark_bridge.planning import PartitionRange
 from fencepost.spark_bridge.rows import Rows
-from tests.protocol.batches_drawn import stranger
+from tests.protocol.batches_drawn import encode_kafka_records, stranger
 from tests.spark.logs import COMMITTED, new_log, read, visible
 
 COLUMNS = [Column(name, name) for name in ("offset", "key", "value", "timestamp", "headers")]

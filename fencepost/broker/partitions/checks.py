@@ -37,6 +37,7 @@ import attrs
 from fencepost.broker.check_tables import Check, first_refusal
 from fencepost.broker.contract import Refused
 from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER, CachedBatch, Partition, ProducerEntry
+from fencepost.protocol.batch_work import BYTES_PER_WORK, COMPRESSED_RECORDS_MAX
 from fencepost.protocol.batches import (
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
@@ -47,9 +48,10 @@ from fencepost.protocol.batches import (
     checksum_matches,
     read_framing,
 )
+from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, DecompressedTooLarge
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import Produce, TransactionMarker
-from fencepost.protocol.records import check_records
+from fencepost.protocol.records import check_records, has_null_key, payload_of
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -61,7 +63,6 @@ from fencepost.protocol.terms import (
     TopicPartition,
     sequence_after,
 )
-from fencepost.protocol.thinning import keyed_records
 
 NO_GUARD: Final = 0
 """The guard of a write without a verification: it can only join a transaction that is open here."""
@@ -171,7 +172,9 @@ def header_of(records: Buffer) -> Parsed:
 
 
 class FormCheck(NamedTuple):
-    """One row; its condition has the same place in `refused_form` (the last: `check_records`)."""
+    """One row; its condition has the same place in `refused_form`. The last three are those of the records
+    (`check_records`, `keys_seen`).
+    """
 
     name: str
     error: ErrorCode
@@ -192,6 +195,11 @@ FORM_CHECKS: Final = (
         "is larger than max.message.bytes of its topic",
         ErrorCode.MESSAGE_TOO_LARGE,
         source="UnifiedLog.analyzeAndValidateRecords",
+    ),
+    FormCheck(
+        f"has more than {COMPRESSED_RECORDS_MAX:,} records, and is compressed",
+        ErrorCode.MESSAGE_TOO_LARGE,
+        source="COMPRESSED_RECORDS_MAX; Kafka's clients send a tenth of that",
     ),
     FormCheck(
         "has a checksum that does not match its bytes",
@@ -223,20 +231,31 @@ FORM_CHECKS: Final = (
         ErrorCode.INVALID_RECORD,
         source="LogValidator.validateRecord",
     ),
+    FormCheck(
+        "holds more compressed records, with the batches before it in its request, than are looked at in a "
+        "compacted topic",
+        ErrorCode.MESSAGE_TOO_LARGE,
+        source="REQUEST_WORK_MAX; Kafka looks at all of them",
+    ),
+    FormCheck(
+        "holds a record without a key, in a compacted topic",
+        ErrorCode.INVALID_RECORD,
+        source="LogValidator.validateRecord",
+    ),
 )
+_UNREADABLE, _TOO_COSTLY, _NO_KEY = FORM_CHECKS[-3:]
 
 
-FORM: Final = "FORM_CHECKS"
+def _of_form(check: FormCheck, problem: object = None) -> Refused:
+    text = check.name if problem is None else str(problem)
+    return Refused(check.error, text, source=check.source, table="FORM_CHECKS")
 
 
 @attrs.frozen(kw_only=True)
 class FormRules:
-    """What a partition accepts: max.message.bytes, whether each record must have a key, and the timestamps
-    (ms) between which a batch must lie.
-    """
+    """What a partition accepts: max.message.bytes, and the timestamps (ms) between which a batch must lie."""
 
     size_max: int
-    needs_keys: bool
     earliest: int
     latest: int
 
@@ -249,6 +268,7 @@ def refused_form(
         acks not in ACKS,
         key.topic in INTERNAL_TOPICS,
         header.size > rules.size_max,
+        header.record_count > COMPRESSED_RECORDS_MAX and header.compression != 0,
         not checksum_matches(records, 0, header),
         not 0 < header.record_count == header.last_offset_delta + 1,
         header.is_control,
@@ -259,21 +279,42 @@ def refused_form(
         or (header.base_timestamp < rules.earliest and header.base_timestamp != NO_TIMESTAMP),
     )
     if True in is_wrong:
-        first = FORM_CHECKS[is_wrong.index(True)]
-        return Refused(first.error, first.name, source=first.source, table=FORM)
+        return _of_form(FORM_CHECKS[is_wrong.index(True)])
     try:
         check_records(records, header)
-        if rules.needs_keys and any(record.key is None for record in keyed_records(records, header)):
-            return Refused(
-                ErrorCode.INVALID_RECORD,
-                "holds a record without a key, in a compacted topic",
-                source=FORM_CHECKS[-1].source,
-                table=FORM,
-            )
     except ProtocolViolation as problem:
-        last = FORM_CHECKS[-1]
-        return Refused(last.error, str(problem), source=last.source, table=FORM)
+        return _of_form(_UNREADABLE, problem)
     return None
+
+
+# --- the keys of a compacted topic --------------------------------------------------------------------------
+
+
+class KeysSeen(NamedTuple):
+    """Why a batch is refused, or None; and the work of looking at it (batch_work.py)."""
+
+    refused: Refused | None
+    work: int = 0
+
+
+def keys_seen(header: BatchHeader, records: Buffer, *, work_max: int) -> KeysSeen:
+    """Look for a record without a key. Only compressed records cost work: others take as many bytes of their
+    request.
+    """
+    work = size_max = 0
+    if header.compression:
+        work, size_max = header.record_count, (work_max - header.record_count) * BYTES_PER_WORK
+        if size_max <= 0:
+            return KeysSeen(_of_form(_TOO_COSTLY))
+    try:
+        payload = payload_of(records, header, limit=min(size_max, DECOMPRESSED_SIZE_MAX))
+        if header.compression:
+            work += len(payload) // BYTES_PER_WORK
+        return KeysSeen(_of_form(_NO_KEY) if has_null_key(payload, header) else None, work)
+    except DecompressedTooLarge:
+        return KeysSeen(_of_form(_TOO_COSTLY), work_max)
+    except ProtocolViolation as problem:
+        return KeysSeen(_of_form(_UNREADABLE, problem), work_max if header.compression else 0)
 
 
 # --- a batch and what the partition knows of its producer -------------------------------------------------

@@ -29,11 +29,12 @@ from fencepost.broker.contract import (
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import READ_COMMITTED
+from fencepost.broker.partitions.time_lookups import NO_RECORD, FoundRecord, TimeLookups
 from fencepost.broker.purgatory import ParkedFetch
 from fencepost.journal.journal import Journal
-from fencepost.journal.segments import FoundRecord
 from fencepost.journal.storage import DamagedLog, StorageError
 from fencepost.protocol import messages as m
+from fencepost.protocol.batch_work import ROUND_WORK_MAX
 from fencepost.protocol.batches import Buffer, read_header
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.terms import (
@@ -48,7 +49,7 @@ from fencepost.protocol.terms import (
     IsolationLevel,
     TopicPartition,
 )
-from fencepost.protocol.wire_protocol import ENCODING_WORK_MAX, FetchEncoding
+from fencepost.protocol.wire_protocol import FetchEncoding
 
 OpenJournal = Callable[[TopicPartition], Journal]
 Tell = Callable[[str], None]
@@ -63,7 +64,6 @@ _ENDS: Final = frozenset(
     {LATEST_TIMESTAMP, EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP}
 )
 _NOWHERE: Final = (NO_OFFSET, NO_LEADER_EPOCH)
-_NO_RECORD: Final = FoundRecord(NO_TIMESTAMP, *_NOWHERE)
 
 
 # --- planning --------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def forget_fetch(node: Node, ticket: int) -> ParkedFetch:
 def list_offsets(node: Node, request: m.ListOffsets, to: ReplyTo, now: int) -> None:
     """The earliest or latest offset, or the first one at or after a timestamp, within the isolation level."""
     plans = tuple(_plan_offset(node, part, request.isolation_level) for part in request.partitions)
-    node.outcome.effects.append(ReplyListed(to, plans=plans))
+    node.outcome.effects.append(ReplyListed(request, to, plans=plans))
 
 
 def _plan_offset(node: Node, part: m.ListOffsetsPartition, isolation_level: IsolationLevel) -> OffsetPlan:
@@ -269,7 +269,7 @@ def complete_fetch(
                     aborted = _aborted(plan, stored, journal) if records else ()
         except (StorageError, ProtocolViolation) as problem:
             error, records = _unreadable(plan.partition, problem, tell), b""
-            if encoding is not None and encoding.work >= ENCODING_WORK_MAX:
+            if encoding is not None and encoding.work >= ROUND_WORK_MAX:
                 left, has_some = 0, True  # the next ones could cost as much as this one
         left, has_some = left - len(records), has_some or bool(records)
         parts.append(_fetched(plan, error, records, aborted))
@@ -328,22 +328,36 @@ def _aborted(plan: FetchPlan, records: Buffer, journal: OpenJournal) -> tuple[m.
     )
 
 
-def complete_list(reply: ReplyListed, journal: OpenJournal, tell: Tell) -> m.ListOffsetsReply:
-    """Look up each plan's offset; if no visible record has the timestamp, everything is -1."""
-    return m.ListOffsetsReply(partitions=tuple(_listed(plan, journal, tell) for plan in reply.plans))
+def complete_list(
+    reply: ReplyListed, journal: OpenJournal, tell: Tell, lookups: TimeLookups
+) -> m.ListOffsetsReply:
+    """Look up each plan's offset; if no visible record has the timestamp, everything is -1. RoundIsOver if
+    `lookups` is to continue in the next round.
+    """
+    return m.ListOffsetsReply(
+        partitions=tuple(
+            _listed(plan, journal, tell, lookups, place) for place, plan in enumerate(reply.plans)
+        )
+    )
 
 
-def _listed(plan: OffsetPlan, journal: OpenJournal, tell: Tell) -> m.ListedOffset:
+def _listed(
+    plan: OffsetPlan, journal: OpenJournal, tell: Tell, lookups: TimeLookups, place: int
+) -> m.ListedOffset:
     error, found = plan.error, FoundRecord(NO_TIMESTAMP, plan.offset, plan.leader_epoch)
     if plan.is_lookup:
         try:
-            found = _look_up(plan, journal(plan.partition))
+            log = journal(plan.partition)
+            if plan.offset == NO_OFFSET:
+                found = lookups.look_up(place, plan, log)
+            else:
+                found = FoundRecord(NO_TIMESTAMP, plan.offset, log.leader_epoch_at(plan.offset))
         except (StorageError, ProtocolViolation) as problem:
             # A known offset is right without its epoch. Its reader learns of the damage from a Fetch. With an
             # error here it would ask for ever.
             unreadable = _unreadable(plan.partition, problem, tell)
             if plan.offset == NO_OFFSET:
-                error, found = unreadable, _NO_RECORD
+                error, found = unreadable, NO_RECORD
     return m.ListedOffset(
         topic=plan.partition.topic,
         partition=plan.partition.partition,
@@ -352,14 +366,6 @@ def _listed(plan: OffsetPlan, journal: OpenJournal, tell: Tell) -> m.ListedOffse
         offset=found.offset,
         leader_epoch=found.leader_epoch,
     )
-
-
-def _look_up(plan: OffsetPlan, log: Journal) -> FoundRecord:
-    if plan.offset != NO_OFFSET:
-        return FoundRecord(NO_TIMESTAMP, plan.offset, log.leader_epoch_at(plan.offset))
-    newest = plan.timestamp == MAX_TIMESTAMP
-    found = log.newest_record() if newest else log.offset_for_timestamp(plan.timestamp)
-    return found if found is not None and found.offset < plan.before else _NO_RECORD
 
 
 def complete_epochs(reply: ReplyEpochEnds, journal: OpenJournal, tell: Tell) -> m.OffsetForLeaderEpochReply:

@@ -256,8 +256,12 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
         acks=incoming.acks,
         rules=_form_rules(node, incoming.key.topic, now),
     )
-    verdict = refused or checks.judge(
-        log.partition, incoming.header, verification_guard=guard, checks=node.settings.batch_checks
+    verdict = (
+        refused
+        or _refused_keys(node, incoming)
+        or checks.judge(
+            log.partition, incoming.header, verification_guard=guard, checks=node.settings.batch_checks
+        )
     )
     match verdict:
         case Refused():
@@ -274,6 +278,17 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
     node.after(log, (part,))
 
 
+def _refused_keys(node: Node, incoming: Incoming) -> Refused | None:
+    """Why the batch may not enter a compacted topic, in which every record has a key."""
+    topic = node.cluster.topics.get(incoming.key.topic)
+    if topic is None or COMPACT not in topic.configs.get("cleanup.policy", ""):
+        return None
+    reply = node.partial_replies[incoming.ticket]
+    seen = checks.keys_seen(incoming.header, incoming.records, work_max=reply.work_left)
+    reply.work_left -= seen.work
+    return seen.refused
+
+
 def _note_row(node: Node, incoming: Incoming, refused: Refused) -> None:
     """Note the row of a table that keeps a batch out of its log."""
     to = node.partial_replies[incoming.ticket].to
@@ -285,7 +300,6 @@ def _form_rules(node: Node, topic_name: str, now: int) -> FormRules:
     own = {} if topic is None else topic.configs  # not `log_config`: this runs for every batch
     return FormRules(
         size_max=int(own.get("max.message.bytes", settings.message_max_bytes)),
-        needs_keys=COMPACT in own.get("cleanup.policy", ""),
         earliest=now - settings.log_message_timestamp_before_max_ms,
         latest=now + settings.log_message_timestamp_after_max_ms,
     )
