@@ -8,7 +8,8 @@ because reading the log would take too long. How exact each must be:
     .snapshot            what a full scan up to its offset says; only a producer that was silent for longer
                          than producer.id.expiration.ms may be missing
     manifest.json        a lower bound while a broker runs or after it died, exact after an orderly stop; its
-                         last stable offset is always what a scan up to its high watermark gives
+                         last stable offset is always what a scan up to its high watermark gives. After a
+                         kill, what it describes may have been deleted or cleaned since
     checkpoint.json      an entry counts only for a log file of exactly its size, and then it is true
     clean-shutdown.json  exact
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple, cast
 
 import attrs
@@ -33,6 +35,7 @@ from fencepost.check.scan import (
     follow_producers,
     offset_of,
 )
+from fencepost.journal.manifest import SegmentSummary, lost_segments
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
 from fencepost.log_model.partitions import LoggedAbort, ModelProducer
 from fencepost.protocol.checksum import crc32c
@@ -130,11 +133,11 @@ class DerivedFiles:
             self._check_index(segment, ".txnindex", ABORTED_LAYOUT, self._compare_aborted)
         for offset in snapshots:
             self._check_snapshot(offset)
+        stored_log_start = self._check_log_start(manifest)
         if manifest is not None:
-            self._check_manifest(manifest)
+            self._check_manifest(manifest, stored_log_start)
         self._check_checkpoint()
         self._check_closed()
-        self._check_log_start(manifest)
 
     def _snapshot_offsets(self) -> list[int]:
         found = (offset_of(name, SNAPSHOT_SUFFIX) for name in self.storage.files(self.log.directory))
@@ -333,24 +336,20 @@ class DerivedFiles:
             self.findings.problem(place, f"its {name} is missing or malformed", READERS)
         return None if lacks else content
 
-    def _check_manifest(self, manifest: Object) -> None:
+    def _check_manifest(self, manifest: Object, stored_log_start: int) -> None:
         """What the manifest says of offsets, open transactions and segments."""
         log, place = self.log, Place(f"{self.log.directory}/{MANIFEST}")
-        start, says, high_watermark = (manifest[name] for name in OFFSETS)
+        start, _, high_watermark = (manifest[name] for name in OFFSETS)
         if high_watermark > log.end_offset:
             what = f"its high watermark is {high_watermark}, but the log ends at {log.end_offset}"
             self.findings.problem(place, what, LOST)
             return
-        stable = log.stable_at(high_watermark)
-        if stable is None:
-            what = f"its high watermark {high_watermark} is inside a batch"
-            self.findings.problem(place, what, READERS)
-        elif says != stable:
-            what = f"its last stable offset is {says}, but a full scan up to {high_watermark} gives {stable}"
-            self.findings.problem(place, what, READERS)
-        if not log.start_offset <= start <= high_watermark:
-            what = f"its log start offset is {start}, but the log begins at {log.start_offset}"
-            self.findings.problem(place, what, READERS)
+        # A broker that dies may have deleted segments since.
+        if log.was_closed or not start < log.start_offset <= stored_log_start:
+            self._check_stable(place, manifest)
+            if not log.start_offset <= start <= high_watermark:
+                what = f"its log start offset is {start}, but the log begins at {log.start_offset}"
+                self.findings.problem(place, what, READERS)
         if log.was_closed and high_watermark != log.end_offset:
             self.findings.note(
                 place,
@@ -365,18 +364,50 @@ class DerivedFiles:
             if opened != found:
                 what = f"its open transactions are {opened}, but a full scan finds {found}"
                 self.findings.problem(place, what, READERS)
-        self._check_segments(place, manifest["segments"])
+        self._check_segments(place, manifest["segments"], max(start, stored_log_start))
 
-    def _check_segments(self, place: Place, entries: list[Object]) -> None:
-        """Full segments are as the manifest says exactly; the last one may have grown since."""
+    def _check_stable(self, place: Place, manifest: Object) -> None:
+        """The last stable offset is what a scan up to the high watermark gives. But after a kill, compaction
+        may have removed batches since, also those with which a transaction began that was open then.
+        """
+        log = self.log
+        start, says, high_watermark = (manifest[name] for name in OFFSETS)
+        stable = log.stable_at(high_watermark, log_start_offset=start)
+        if stable is None:
+            if log.was_closed or not log.is_covered(high_watermark):
+                what = f"its high watermark {high_watermark} is inside a batch"
+                self.findings.problem(place, what, READERS)
+        elif says != stable and (log.was_closed or says > stable or not log.is_covered(says)):
+            what = f"its last stable offset is {says}, but a full scan up to {high_watermark} gives {stable}"
+            self.findings.problem(place, what, READERS)
+
+    def _check_segments(self, place: Place, entries: list[Object], log_start_offset: int) -> None:
+        """Full segments are as the manifest says exactly; the last one may have grown since. After a kill,
+        segments may also have been deleted since, or cleaned: that changes their sizes and timestamps.
+        """
+        is_exact = self.log.was_closed
         known = {segment.base_offset: segment for segment in self.log.segments}
-        for entry in entries:
+        listed = [SegmentSummary(**{name: entry[name] for name in LISTS["segments"]}) for entry in entries]
+        missing = [summary for summary in listed if summary.base_offset not in known]
+        lost = lost_segments(
+            missing,
+            list(known),
+            log_start_offset=log_start_offset,
+            end_of=lambda base_offset: known[base_offset].end_offset,
+        )
+        for summary in missing if is_exact else lost:
+            self.findings.problem(place, f"it lists a segment at {summary.base_offset}", LOST)
+        for entry, following in zip_longest(entries, entries[1:]):
             segment = known.get(entry["base_offset"])
             if segment is None:
-                self.findings.problem(place, f"it lists a segment at {entry['base_offset']}", LOST)
                 continue
-            may_grow = entry is entries[-1] and not self.log.was_closed
-            self._compare_facts(place, segment, entry, _facts(segment), READERS, may_grow=may_grow)
+            is_merged = following is not None and following["base_offset"] not in known
+            if not is_exact and (segment.is_cleaned or is_merged):
+                facts = {"end_offset": segment.end_offset}
+                self._compare_facts(place, segment, entry, facts, READERS, may_grow=True)
+            else:
+                may_grow = following is None and not is_exact
+                self._compare_facts(place, segment, entry, _facts(segment), READERS, may_grow=may_grow)
 
     def _check_checkpoint(self) -> None:
         """An entry counts only for a log file of exactly its size: then all that it says must be true."""
@@ -408,18 +439,20 @@ class DerivedFiles:
             facts = _facts_with_epoch(segment) if segment.batches else _facts(segment)
             self._compare_facts(place, segment, self.closed, facts, TRUSTED)
 
-    def _check_log_start(self, manifest: Object | None) -> None:
-        """The offset from which records are readable; the manifest is written after it."""
+    def _check_log_start(self, manifest: Object | None) -> int:
+        """The offset from which records are readable; the manifest is written after it. Returns it."""
         place = Place(f"{self.log.directory}/{LOG_START}")
         content = self._read_object(place, DELETED)
         start = 0 if content is None else content.get("log_start_offset")
         if not isinstance(start, int):
             self.findings.problem(place, "its log_start_offset is missing or malformed", DELETED)
-        elif start > self.log.end_offset:
+            return 0
+        if start > self.log.end_offset:
             self.findings.problem(place, f"it says {start}, but the log ends at {self.log.end_offset}", LOST)
         elif manifest is not None and manifest["log_start_offset"] > max(start, self.log.start_offset):
             what = f"it says {start}, but the manifest says {manifest['log_start_offset']}"
             self.findings.problem(place, what, DELETED)
+        return start
 
     def _compare_facts(
         self,
