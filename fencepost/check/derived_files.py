@@ -5,8 +5,9 @@ because reading the log would take too long. How exact each must be:
 
     .index, .txnindex    what a full scan makes, entry for entry
     .timeindex           what a full scan makes, and true entries that orderly stops added
-    .snapshot            what a full scan up to its offset says; only a producer that was silent for longer
-                         than producer.id.expiration.ms may be missing
+    .snapshot            what a full scan up to its offset says; only a producer without an open transaction
+                         may be missing, or have been missing for a while: the broker forgets those that are
+                         silent for producer.id.expiration.ms by its clock, which the log does not tell
     manifest.json        a lower bound while a broker runs or after it died, exact after an orderly stop; its
                          last stable offset is always what a scan up to its high watermark gives. After a
                          kill, what it describes may have been deleted or cleaned since
@@ -27,19 +28,12 @@ from typing import Any, Final, NamedTuple, cast
 import attrs
 
 from fencepost.check.findings import Findings, Place
-from fencepost.check.scan import (
-    LOG_SUFFIX,
-    PRODUCER_ID_EXPIRATION_MS,
-    ScannedLog,
-    ScannedSegment,
-    follow_producers,
-    offset_of,
-)
+from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, follow_producers, offset_of
 from fencepost.journal.manifest import SegmentSummary, lost_segments
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
-from fencepost.log_model.partitions import LoggedAbort, ModelProducer
+from fencepost.log_model.partitions import NO_COORDINATOR_EPOCH, LoggedAbort, ModelProducer
 from fencepost.protocol.checksum import crc32c
-from fencepost.protocol.terms import NO_OFFSET
+from fencepost.protocol.terms import NO_OFFSET, NO_SEQUENCE
 
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
 INTERVAL_BYTES: Final = 4096  # index.interval.bytes
@@ -69,6 +63,7 @@ SEEKS: Final = "readers that seek with it start at the wrong place"
 REBUILT: Final = "the next start rebuilds it from the log"
 MISFILTERED: Final = "readers get records of aborted transactions, or miss committed ones"
 MISLED: Final = "after a restart the broker checks this producer's batches against a wrong state"
+FORGOTTEN: Final = "the broker forgets a producer that is silent for producer.id.expiration.ms by its clock"
 DROPPED: Final = "it is dropped, and the next start reads more of the log"
 READERS: Final = "readers without a broker see too much or too little"
 LOST: Final = "readers were promised records that are not there"
@@ -256,7 +251,7 @@ class DerivedFiles:
     def _begin_with_snapshot(self) -> None:
         """Where older segments were deleted, their producers live on in the snapshot at the start."""
         log = self.log
-        data = self.storage.read_file(f"{log.directory}/{log.start_offset:020d}{SNAPSHOT_SUFFIX}")
+        data = self.storage.read_file(self._snapshot(log.start_offset).file)
         if log.start_offset and data is not None and not _why_torn(data):
             producers = _producers_in(data)
             opened = [(found.first_offset, number) for number, found in producers.items()]
@@ -266,8 +261,7 @@ class DerivedFiles:
             )
 
     def _check_snapshot(self, offset: int) -> None:
-        log = self.log
-        place = Place(f"{log.directory}/{offset:020d}{SNAPSHOT_SUFFIX}")
+        log, place = self.log, self._snapshot(offset)
         if offset > log.end_offset:
             what = f"taken at offset {offset}, but the log ends at {log.end_offset}"
             means = "the end of the log was lost after this was written"
@@ -287,21 +281,22 @@ class DerivedFiles:
             says, right = told.get(producer_id), expected.get(producer_id)
             # A snapshot remembers what compaction removed after it was taken.
             if not (says is not None and log.has_gap(-1, offset) and _is_newer(says, right)):
-                self._compare_producers(place, producer_id, says, right)
+                self._compare_producers(offset, producer_id, says, right)
+
+    def _snapshot(self, offset: int) -> Place:
+        return Place(f"{self.log.directory}/{offset:020d}{SNAPSHOT_SUFFIX}")
 
     def _compare_producers(
-        self, place: Place, producer_id: int, says: ModelProducer | None, right: ModelProducer | None
+        self, offset: int, producer_id: int, says: ModelProducer | None, right: ModelProducer | None
     ) -> None:
-        newest = self.log.model.newest_timestamp
+        """Compare what the snapshot at this offset says of a producer with what is right."""
+        place = self._snapshot(offset)
         if right is None:
             self.findings.problem(place, f"producer {producer_id} wrote nothing before", MISLED)
         elif says is None:
-            is_expired = newest - right.timestamp > PRODUCER_ID_EXPIRATION_MS
+            is_open = right.first_offset != NO_OFFSET
             self.findings.tell(
-                not is_expired or right.first_offset != NO_OFFSET,
-                place,
-                f"producer {producer_id} is missing",
-                "it was idle for longer than producer.id.expiration.ms" if is_expired else MISLED,
+                is_open, place, f"producer {producer_id} is missing", MISLED if is_open else FORGOTTEN
             )
         elif says != right:
             differing = ", ".join(
@@ -309,7 +304,19 @@ class DerivedFiles:
                 for name, mine, its in zip(ModelProducer._fields, says, right, strict=True)
                 if mine != its
             )
-            self.findings.problem(place, f"producer {producer_id}: {differing}", MISLED)
+            is_anew = says == self._begun_anew(offset, producer_id, right)
+            self.findings.tell(
+                not is_anew, place, f"producer {producer_id}: {differing}", FORGOTTEN if is_anew else MISLED
+            )
+
+    def _begun_anew(self, offset: int, producer_id: int, right: ModelProducer) -> ModelProducer:
+        """What a snapshot at an offset says of a producer that was forgotten before its last data, or before
+        its last marker if that came later.
+        """
+        markers = self.log.model.markers.get(producer_id, [])
+        if any(right.last_offset < marker.offset < offset for marker in markers):
+            return right._replace(last_sequence=NO_SEQUENCE, last_offset=NO_OFFSET, offset_delta=0)
+        return right._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)
 
     # --- manifest and checkpoint ----------------------------------------------------------------------------
 
