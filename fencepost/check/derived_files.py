@@ -5,10 +5,12 @@ because reading the log would take too long. How exact each must be:
 
     .index, .txnindex    what a full scan makes, entry for entry
     .timeindex           what a full scan makes, and true entries that orderly stops added
-    .snapshot            what a full scan up to its offset says; only a producer that was silent for longer
-                         than producer.id.expiration.ms may be missing
+    .snapshot            what a full scan up to its offset says; only a producer without an open transaction
+                         may be missing, or have been missing for a while: the broker forgets those that are
+                         silent for producer.id.expiration.ms by its clock, which the log does not tell
     manifest.json        a lower bound while a broker runs or after it died, exact after an orderly stop; its
-                         last stable offset is always what a scan up to its high watermark gives
+                         last stable offset is always what a scan up to its high watermark gives. After a
+                         kill, what it describes may have been deleted or cleaned since
     checkpoint.json      an entry counts only for a log file of exactly its size, and then it is true
     clean-shutdown.json  exact
 
@@ -20,23 +22,18 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple, cast
 
 import attrs
 
 from fencepost.check.findings import Findings, Place
-from fencepost.check.scan import (
-    LOG_SUFFIX,
-    PRODUCER_ID_EXPIRATION_MS,
-    ScannedLog,
-    ScannedSegment,
-    follow_producers,
-    offset_of,
-)
+from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, follow_producers, offset_of
+from fencepost.journal.manifest import SegmentSummary, lost_segments
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
-from fencepost.log_model.partitions import LoggedAbort, ModelProducer
+from fencepost.log_model.partitions import NO_COORDINATOR_EPOCH, LoggedAbort, ModelProducer
 from fencepost.protocol.checksum import crc32c
-from fencepost.protocol.terms import NO_OFFSET
+from fencepost.protocol.terms import NO_OFFSET, NO_SEQUENCE
 
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
 INTERVAL_BYTES: Final = 4096  # index.interval.bytes
@@ -66,6 +63,7 @@ SEEKS: Final = "readers that seek with it start at the wrong place"
 REBUILT: Final = "the next start rebuilds it from the log"
 MISFILTERED: Final = "readers get records of aborted transactions, or miss committed ones"
 MISLED: Final = "after a restart the broker checks this producer's batches against a wrong state"
+FORGOTTEN: Final = "the broker forgets a producer that is silent for producer.id.expiration.ms by its clock"
 DROPPED: Final = "it is dropped, and the next start reads more of the log"
 READERS: Final = "readers without a broker see too much or too little"
 LOST: Final = "readers were promised records that are not there"
@@ -130,11 +128,11 @@ class DerivedFiles:
             self._check_index(segment, ".txnindex", ABORTED_LAYOUT, self._compare_aborted)
         for offset in snapshots:
             self._check_snapshot(offset)
+        stored_log_start = self._check_log_start(manifest)
         if manifest is not None:
-            self._check_manifest(manifest)
+            self._check_manifest(manifest, stored_log_start)
         self._check_checkpoint()
         self._check_closed()
-        self._check_log_start(manifest)
 
     def _snapshot_offsets(self) -> list[int]:
         found = (offset_of(name, SNAPSHOT_SUFFIX) for name in self.storage.files(self.log.directory))
@@ -253,7 +251,7 @@ class DerivedFiles:
     def _begin_with_snapshot(self) -> None:
         """Where older segments were deleted, their producers live on in the snapshot at the start."""
         log = self.log
-        data = self.storage.read_file(f"{log.directory}/{log.start_offset:020d}{SNAPSHOT_SUFFIX}")
+        data = self.storage.read_file(self._snapshot(log.start_offset).file)
         if log.start_offset and data is not None and not _why_torn(data):
             producers = _producers_in(data)
             opened = [(found.first_offset, number) for number, found in producers.items()]
@@ -263,8 +261,7 @@ class DerivedFiles:
             )
 
     def _check_snapshot(self, offset: int) -> None:
-        log = self.log
-        place = Place(f"{log.directory}/{offset:020d}{SNAPSHOT_SUFFIX}")
+        log, place = self.log, self._snapshot(offset)
         if offset > log.end_offset:
             what = f"taken at offset {offset}, but the log ends at {log.end_offset}"
             means = "the end of the log was lost after this was written"
@@ -284,21 +281,22 @@ class DerivedFiles:
             says, right = told.get(producer_id), expected.get(producer_id)
             # A snapshot remembers what compaction removed after it was taken.
             if not (says is not None and log.has_gap(-1, offset) and _is_newer(says, right)):
-                self._compare_producers(place, producer_id, says, right)
+                self._compare_producers(offset, producer_id, says, right)
+
+    def _snapshot(self, offset: int) -> Place:
+        return Place(f"{self.log.directory}/{offset:020d}{SNAPSHOT_SUFFIX}")
 
     def _compare_producers(
-        self, place: Place, producer_id: int, says: ModelProducer | None, right: ModelProducer | None
+        self, offset: int, producer_id: int, says: ModelProducer | None, right: ModelProducer | None
     ) -> None:
-        newest = self.log.model.newest_timestamp
+        """Compare what the snapshot at this offset says of a producer with what is right."""
+        place = self._snapshot(offset)
         if right is None:
             self.findings.problem(place, f"producer {producer_id} wrote nothing before", MISLED)
         elif says is None:
-            is_expired = newest - right.timestamp > PRODUCER_ID_EXPIRATION_MS
+            is_open = right.first_offset != NO_OFFSET
             self.findings.tell(
-                not is_expired or right.first_offset != NO_OFFSET,
-                place,
-                f"producer {producer_id} is missing",
-                "it was idle for longer than producer.id.expiration.ms" if is_expired else MISLED,
+                is_open, place, f"producer {producer_id} is missing", MISLED if is_open else FORGOTTEN
             )
         elif says != right:
             differing = ", ".join(
@@ -306,7 +304,19 @@ class DerivedFiles:
                 for name, mine, its in zip(ModelProducer._fields, says, right, strict=True)
                 if mine != its
             )
-            self.findings.problem(place, f"producer {producer_id}: {differing}", MISLED)
+            is_anew = says == self._begun_anew(offset, producer_id, right)
+            self.findings.tell(
+                not is_anew, place, f"producer {producer_id}: {differing}", FORGOTTEN if is_anew else MISLED
+            )
+
+    def _begun_anew(self, offset: int, producer_id: int, right: ModelProducer) -> ModelProducer:
+        """What a snapshot at an offset says of a producer that was forgotten before its last data, or before
+        its last marker if that came later.
+        """
+        markers = self.log.model.markers.get(producer_id, [])
+        if any(right.last_offset < marker.offset < offset for marker in markers):
+            return right._replace(last_sequence=NO_SEQUENCE, last_offset=NO_OFFSET, offset_delta=0)
+        return right._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)
 
     # --- manifest and checkpoint ----------------------------------------------------------------------------
 
@@ -333,24 +343,20 @@ class DerivedFiles:
             self.findings.problem(place, f"its {name} is missing or malformed", READERS)
         return None if lacks else content
 
-    def _check_manifest(self, manifest: Object) -> None:
+    def _check_manifest(self, manifest: Object, stored_log_start: int) -> None:
         """What the manifest says of offsets, open transactions and segments."""
         log, place = self.log, Place(f"{self.log.directory}/{MANIFEST}")
-        start, says, high_watermark = (manifest[name] for name in OFFSETS)
+        start, _, high_watermark = (manifest[name] for name in OFFSETS)
         if high_watermark > log.end_offset:
             what = f"its high watermark is {high_watermark}, but the log ends at {log.end_offset}"
             self.findings.problem(place, what, LOST)
             return
-        stable = log.stable_at(high_watermark)
-        if stable is None:
-            what = f"its high watermark {high_watermark} is inside a batch"
-            self.findings.problem(place, what, READERS)
-        elif says != stable:
-            what = f"its last stable offset is {says}, but a full scan up to {high_watermark} gives {stable}"
-            self.findings.problem(place, what, READERS)
-        if not log.start_offset <= start <= high_watermark:
-            what = f"its log start offset is {start}, but the log begins at {log.start_offset}"
-            self.findings.problem(place, what, READERS)
+        # A broker that dies may have deleted segments since.
+        if log.was_closed or not start < log.start_offset <= stored_log_start:
+            self._check_stable(place, manifest)
+            if not log.start_offset <= start <= high_watermark:
+                what = f"its log start offset is {start}, but the log begins at {log.start_offset}"
+                self.findings.problem(place, what, READERS)
         if log.was_closed and high_watermark != log.end_offset:
             self.findings.note(
                 place,
@@ -365,18 +371,50 @@ class DerivedFiles:
             if opened != found:
                 what = f"its open transactions are {opened}, but a full scan finds {found}"
                 self.findings.problem(place, what, READERS)
-        self._check_segments(place, manifest["segments"])
+        self._check_segments(place, manifest["segments"], max(start, stored_log_start))
 
-    def _check_segments(self, place: Place, entries: list[Object]) -> None:
-        """Full segments are as the manifest says exactly; the last one may have grown since."""
+    def _check_stable(self, place: Place, manifest: Object) -> None:
+        """The last stable offset is what a scan up to the high watermark gives. But after a kill, compaction
+        may have removed batches since, also those with which a transaction began that was open then.
+        """
+        log = self.log
+        start, says, high_watermark = (manifest[name] for name in OFFSETS)
+        stable = log.stable_at(high_watermark, log_start_offset=start)
+        if stable is None:
+            if log.was_closed or not log.is_covered(high_watermark):
+                what = f"its high watermark {high_watermark} is inside a batch"
+                self.findings.problem(place, what, READERS)
+        elif says != stable and (log.was_closed or says > stable or not log.is_covered(says)):
+            what = f"its last stable offset is {says}, but a full scan up to {high_watermark} gives {stable}"
+            self.findings.problem(place, what, READERS)
+
+    def _check_segments(self, place: Place, entries: list[Object], log_start_offset: int) -> None:
+        """Full segments are as the manifest says exactly; the last one may have grown since. After a kill,
+        segments may also have been deleted since, or cleaned: that changes their sizes and timestamps.
+        """
+        is_exact = self.log.was_closed
         known = {segment.base_offset: segment for segment in self.log.segments}
-        for entry in entries:
+        listed = [SegmentSummary(**{name: entry[name] for name in LISTS["segments"]}) for entry in entries]
+        missing = [summary for summary in listed if summary.base_offset not in known]
+        lost = lost_segments(
+            missing,
+            list(known),
+            log_start_offset=log_start_offset,
+            end_of=lambda base_offset: known[base_offset].end_offset,
+        )
+        for summary in missing if is_exact else lost:
+            self.findings.problem(place, f"it lists a segment at {summary.base_offset}", LOST)
+        for entry, following in zip_longest(entries, entries[1:]):
             segment = known.get(entry["base_offset"])
             if segment is None:
-                self.findings.problem(place, f"it lists a segment at {entry['base_offset']}", LOST)
                 continue
-            may_grow = entry is entries[-1] and not self.log.was_closed
-            self._compare_facts(place, segment, entry, _facts(segment), READERS, may_grow=may_grow)
+            is_merged = following is not None and following["base_offset"] not in known
+            if not is_exact and (segment.is_cleaned or is_merged):
+                facts = {"end_offset": segment.end_offset}
+                self._compare_facts(place, segment, entry, facts, READERS, may_grow=True)
+            else:
+                may_grow = following is None and not is_exact
+                self._compare_facts(place, segment, entry, _facts(segment), READERS, may_grow=may_grow)
 
     def _check_checkpoint(self) -> None:
         """An entry counts only for a log file of exactly its size: then all that it says must be true."""
@@ -408,18 +446,20 @@ class DerivedFiles:
             facts = _facts_with_epoch(segment) if segment.batches else _facts(segment)
             self._compare_facts(place, segment, self.closed, facts, TRUSTED)
 
-    def _check_log_start(self, manifest: Object | None) -> None:
-        """The offset from which records are readable; the manifest is written after it."""
+    def _check_log_start(self, manifest: Object | None) -> int:
+        """The offset from which records are readable; the manifest is written after it. Returns it."""
         place = Place(f"{self.log.directory}/{LOG_START}")
         content = self._read_object(place, DELETED)
         start = 0 if content is None else content.get("log_start_offset")
         if not isinstance(start, int):
             self.findings.problem(place, "its log_start_offset is missing or malformed", DELETED)
-        elif start > self.log.end_offset:
+            return 0
+        if start > self.log.end_offset:
             self.findings.problem(place, f"it says {start}, but the log ends at {self.log.end_offset}", LOST)
         elif manifest is not None and manifest["log_start_offset"] > max(start, self.log.start_offset):
             what = f"it says {start}, but the manifest says {manifest['log_start_offset']}"
             self.findings.problem(place, what, DELETED)
+        return start
 
     def _compare_facts(
         self,

@@ -227,11 +227,11 @@ class KafkaFiles(DerivedFiles):
                 return
 
     def _compare_producers(
-        self, place: Place, producer_id: int, says: ModelProducer | None, right: ModelProducer | None
+        self, offset: int, producer_id: int, says: ModelProducer | None, right: ModelProducer | None
     ) -> None:
         # A broker forgets a producer that is silent for long by its clock, which the log does not tell.
         if says is not None or right is None or right.first_offset != NO_OFFSET:
-            super()._compare_producers(place, producer_id, says, right)
+            super()._compare_producers(offset, producer_id, says, right)
 
     def _check_epochs(self) -> None:
         """The file with the offset at which each leader epoch began; followers find by it where they differ

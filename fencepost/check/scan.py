@@ -9,8 +9,9 @@ log model holds the state after each batch, and every batch is compared with the
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import attrs
@@ -73,15 +74,22 @@ class ScannedSegment:
     size: int = 0
     max_timestamp: int = -1
     """Of the batches with records: that of one that compaction emptied is the time of none."""
+    is_cleaned: bool = False
+    """Whether compaction has changed it: it removed batches, or records of one, or set a delete horizon. A
+    repair covers what is lost in the same way.
+    """
     batches: list[ScannedBatch] = attrs.Factory(list[ScannedBatch])
 
     def add(self, batch: ScannedBatch) -> None:
         """Go on with the next batch."""
+        header = batch.header
+        is_thinned = header.record_count <= header.last_offset_delta or header.delete_horizon_ms is not None
+        self.is_cleaned = self.is_cleaned or is_thinned
         self.batches.append(batch)
-        self.size += batch.header.size
-        self.end_offset = batch.header.next_offset
-        if batch.header.record_count:
-            self.max_timestamp = max(self.max_timestamp, batch.header.max_timestamp)
+        self.size += header.size
+        self.end_offset = header.next_offset
+        if header.record_count:
+            self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
 
 
 @attrs.define(eq=False)
@@ -127,6 +135,11 @@ class ScannedLog:
         number = bisect_left(self.covered, (before, 0)) - 1
         return number >= 0 and self.covered[number][0] > after
 
+    def is_covered(self, offset: int) -> bool:
+        """Whether compaction or a repair left this offset empty."""
+        number = bisect_right(self.covered, offset, key=itemgetter(0)) - 1
+        return number >= 0 and offset < self.covered[number][1]
+
     def place(self, offset: int) -> Place:
         """The log file that holds an offset, and the offset."""
         return next(
@@ -140,13 +153,24 @@ class ScannedLog:
         for segment in self.segments:
             yield from segment.batches
 
-    def stable_at(self, high_watermark: int) -> int | None:
-        """The last stable offset at a high watermark; None when it is inside a batch."""
+    def stable_at(self, high_watermark: int, *, log_start_offset: int) -> int | None:
+        """The last stable offset at a high watermark; None when it is inside a batch. It is not before the
+        first batch of the log: the beginning of an open transaction may have been deleted.
+        """
         producers = self.producers_at.get(high_watermark)
         if producers is None:
             return None
         opened = [known.first_offset for known in producers.values() if known.first_offset != NO_OFFSET]
-        return min(opened, default=high_watermark)
+        first = min(opened, default=high_watermark)
+        return min(high_watermark, first if first >= log_start_offset else self.batch_start(log_start_offset))
+
+    def batch_start(self, offset: int) -> int:
+        """Where the batch with an offset begins; the offset itself if no batch has it."""
+        for segment in self.segments:
+            if segment.base_offset <= offset < segment.end_offset:
+                at = bisect_right(segment.batches, offset, key=lambda batch: batch.header.base_offset) - 1
+                return segment.batches[at].header.base_offset
+        return offset
 
 
 def offset_of(name: str, suffix: str) -> int | None:

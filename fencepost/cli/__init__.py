@@ -5,11 +5,16 @@ Rule: a command imports its dependencies when it runs, so that `fencepost serve`
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
 def main() -> None:
     """Runs the command in sys.argv and exits with its code."""
-    from fencepost.cli.application import run_as_process
+    try:
+        from fencepost.cli.application import run_as_process
 
-    sys.exit(run_as_process(sys.argv[1:]))
+        code = run_as_process(sys.argv[1:])
+    except KeyboardInterrupt:  # while modules are imported
+        code = 128 + signal.SIGINT
+    sys.exit(code)

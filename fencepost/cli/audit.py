@@ -18,6 +18,7 @@ from fencepost.cli.check import facts, in_words
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json
+from fencepost.cli.spark_calls import with_spark
 from fencepost.cli.spark_errors import reason_of
 from fencepost.cli.table import counted
 from fencepost.journal.disk import DiskStorage
@@ -76,7 +77,9 @@ def audit(
     in_use = [_is_in_use(storage) for storage in storages]  # locks each of the others
     try:
         paths = [absolute(path) for path in (directory, *more)]
-        audited = _run(storages, paths, acks, comparison, master=master, is_in_use=any(in_use))
+        audited = with_spark(
+            lambda: _run(storages, paths, acks, comparison, master=master, is_in_use=any(in_use))
+        )
     except PySparkException as problem:
         raise CommandFailed(reason_of(problem)) from problem
     finally:

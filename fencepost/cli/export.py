@@ -12,6 +12,7 @@ from typing import Literal
 from fencepost.cli.errors import OK, CommandFailed
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json
+from fencepost.cli.spark_calls import with_spark
 from fencepost.cli.spark_errors import reason_of
 from fencepost.cli.table import counted
 from fencepost.spark_bridge.export import Exported, RecordsDeleted
@@ -57,9 +58,10 @@ def export(
 
     layout = open_directories((directory, *more))
     paths = [absolute(path) for path in (directory, *more)]
-    try:
+
+    def exported_with_spark() -> Exported:
         with ExitStack() as stack:
-            exported = export_records(
+            return export_records(
                 lambda: stack.enter_context(session("fencepost export", master=master)),
                 layout,
                 paths,
@@ -67,6 +69,9 @@ def export(
                 topic,
                 accepts_loss=accept_loss,
             )
+
+    try:
+        exported = with_spark(exported_with_spark)
     except RecordsDeleted as problem:
         raise CommandFailed(str(problem), then="add --accept-loss to export what still exists") from problem
     except PySparkException as problem:

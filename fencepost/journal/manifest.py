@@ -23,7 +23,8 @@ log start only moves forward.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import attrs
@@ -91,6 +92,30 @@ class Manifest:
     @property
     def log_end_offset(self) -> int:
         return self.segments[-1].end_offset if self.segments else self.log_start_offset
+
+
+def lost_segments(
+    listed: Iterable[SegmentSummary],
+    bases: Sequence[int],
+    *,
+    log_start_offset: int,
+    end_of: Callable[[int], int],
+) -> Iterator[SegmentSummary]:
+    """The segments of a manifest that are lost: no deletion and no compaction explains that their file is not
+    there. The broker removes a file up to 200 ms before it writes the manifest without it.
+
+    `bases` are the base offsets of the log files that are there, ascending; `end_of` says where the batches
+    of one of them end. A cleaned segment has the name of the first one that it replaces
+    (journal/cleaning.py), and a log has no gaps. So the others were replaced exactly if the file before them
+    reaches to their end. Sizes say nothing: a cleaned segment may have the size of the first one.
+    """
+    for summary in listed:
+        at = bisect_right(bases, summary.base_offset) - 1
+        is_there = at >= 0 and bases[at] == summary.base_offset
+        if is_there or summary.end_offset <= max(log_start_offset, summary.base_offset):
+            continue
+        if at < 0 or end_of(bases[at]) < summary.end_offset:
+            yield summary
 
 
 def encode_manifest(manifest: Manifest, *, directory: str) -> bytes:

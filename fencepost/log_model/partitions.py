@@ -30,7 +30,7 @@ from fencepost.protocol.batches import BatchHeader, Marker
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, NO_SEQUENCE, TransactionResult, sequence_after
 
 _ABORT = TransactionResult.ABORT
-_NO_COORDINATOR_EPOCH = -1
+NO_COORDINATOR_EPOCH = -1
 
 
 class ModelProducer(NamedTuple):
@@ -128,7 +128,7 @@ class PartitionModel:
             header.last_offset,
             header.last_offset_delta,
             header.max_timestamp,
-            _NO_COORDINATOR_EPOCH if known is None else known.coordinator_epoch,
+            NO_COORDINATOR_EPOCH if known is None else known.coordinator_epoch,
             first_offset,
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache, partial
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
@@ -27,7 +28,7 @@ from fencepost.journal.indexes import (
 )
 from fencepost.journal.indexes import collect_aborted as collect_from
 from fencepost.journal.layouts import LogLayout
-from fencepost.journal.manifest import MANIFEST_FILE, Manifest, decode_manifest
+from fencepost.journal.manifest import MANIFEST_FILE, Manifest, decode_manifest, lost_segments
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.journal.segments import (
     INDEX,
@@ -320,8 +321,8 @@ def _read_manifest(storage: StorageReader, partition: TopicPartition) -> Manifes
 
 
 def _lose_missing_segments(log: PartitionFiles, report: Report | None) -> None:
-    """Reports the segments that the manifest lists and that are gone, if no deletion explains it, and those
-    that compaction was about to replace.
+    """Reports the segments that the manifest lists and that are lost, and those that Kafka's compaction was
+    about to replace.
     """
     for base_offset in log.replaced:
         file = log.location(SegmentFile(base_offset, size=0))
@@ -335,24 +336,37 @@ def _lose_missing_segments(log: PartitionFiles, report: Report | None) -> None:
             "compacted them, so copy them again",
             report=report,
         )
-    found = {segment.base_offset: segment.size for segment in log.segments}
-    is_replaced = False
-    for summary in log.manifest.segments if log.manifest else ():
-        # A cleaned segment takes the place of several, and has the name of the first (journal/cleaning.py).
-        # The others are gone a moment before the manifest says so. It is smaller than all of them together,
-        # and may be larger than the first.
-        if summary.base_offset in found:
-            is_replaced = found[summary.base_offset] != summary.bytes
-        elif summary.bytes and not is_replaced and summary.end_offset > log.log_start_offset:
-            file = log.location(SegmentFile(summary.base_offset, size=0))
-            _lose(
-                log,
-                start=summary.base_offset,
-                end=summary.end_offset,
-                file=file,
-                reason=f"{file} is gone, but the manifest there lists it",
-                report=report,
-            )
+    lost = lost_segments(
+        log.manifest.segments if log.manifest else (),
+        [segment.base_offset for segment in log.segments],
+        log_start_offset=log.log_start_offset,
+        end_of=cache(partial(_end_of, log)),
+    )
+    for summary in lost:
+        file = log.location(SegmentFile(summary.base_offset, size=0))
+        _lose(
+            log,
+            start=summary.base_offset,
+            end=summary.end_offset,
+            file=file,
+            reason=f"{file} is gone, but the manifest there lists it",
+            report=report,
+        )
+
+
+def _end_of(log: PartitionFiles, base_offset: int) -> int:
+    """Where the batches of the segment that begins at an offset end."""
+    end = base_offset
+    with opened(log.storage, log.path(SegmentFile(base_offset, size=0))) as file:
+        try:
+            # A cleaned segment may have taken its place since the files were listed, so its size counts now.
+            for _, header in walk_headers(file, 0, file.size):
+                if header.base_offset != end:
+                    break
+                end = header.next_offset
+        except ProtocolViolation:
+            pass
+    return end
 
 
 _RECOVER: Final = (
@@ -474,6 +488,8 @@ class _TailWalk:
         """Stops at the first segment that is damaged, and at the ceiling."""
         log = self.log
         for number, segment in enumerate(log.segments[log.segment_index(self.start) :]):
+            if number and segment.base_offset < self.end and not log.layout.is_sparse:
+                continue  # a cleaned segment has taken its place, and its file is about to be removed
             self.where = log.location(segment)
             position = log.position_before(segment, self.start)
             if number == 0:

@@ -1,14 +1,20 @@
-"""`fencepost audit`: what it prints, and how it fails."""
+"""`fencepost audit`: what it prints, how it fails, and how a signal ends it."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from fencepost import Admin, Broker
 from fencepost.cli.application import run
+from fencepost.cli.spark_calls import with_spark
 from fencepost.cli.spark_errors import reason_of
+from tests.audit.directories import put_on_disk
+from tests.check.directories import closed
+from tests.cli.processes import PATIENCE_S, started
 
 
 @pytest.mark.parametrize(
@@ -52,3 +58,40 @@ def test_of_a_failed_task_only_the_error_is_shown() -> None:
     assert reason_of(Exception("[PARSE_SYNTAX_ERROR] Syntax error at 'key +'\n== SQL ==")) == (
         "[PARSE_SYNTAX_ERROR] Syntax error at 'key +'"
     )
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_and_its_java(how: signal.Signals, code: int, tmp_path: Path) -> None:
+    with started("audit", str(put_on_disk(closed(), tmp_path)), "--master", "local[1]") as process:
+        assert process.stderr is not None
+        assert "incubator" in process.stderr.readline(), "Java has said its first word"
+        process.send_signal(how)
+        _, errors = process.communicate(timeout=PATIENCE_S)  # Java has the stream, too, as long as it lives
+        assert process.returncode == code
+        assert "Traceback" not in errors
+        assert "Exception" not in errors
+
+
+def test_a_signal_strikes_no_call_of_spark() -> None:
+    """It would leave an answer unread, and the calls that clean up would get it."""
+    is_struck, ended = threading.Event(), list[bool]()
+
+    def work() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        ended.append(is_struck.wait(PATIENCE_S))
+
+    with pytest.raises(KeyboardInterrupt):
+        with_spark(work)
+    is_struck.set()
+    (thread,) = (each for each in threading.enumerate() if each.name == "spark")
+    thread.join()
+    assert ended == [True]
+
+
+def test_what_spark_raises_is_raised() -> None:
+    def work() -> None:
+        raise LookupError("no such table")
+
+    with pytest.raises(LookupError, match="no such table"):
+        with_spark(work)
+    assert with_spark(lambda: 3) == 3

@@ -265,6 +265,16 @@ SNAPSHOTS = [
         lambda at: at.change_snapshot(at.last_snapshot("orders-1"), lambda producers: producers[1:]),
         ".snapshot",
         "producer 0 is missing",
+        Severity.NOTE,
+    ),
+    Fault(
+        "a producer with an open transaction is forgotten",
+        lambda at: at.change_snapshot(
+            at.last_snapshot("orders-1"),
+            lambda producers: [each for each in producers if each.producer_id != 2],
+        ),
+        ".snapshot",
+        "producer 2 is missing",
     ),
     Fault(
         "a producer is made up", remember(0, producer_id=9), ".snapshot", "producer 9 wrote nothing before"

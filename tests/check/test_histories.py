@@ -9,10 +9,24 @@ import attrs
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
+from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddPartitionsToTxn, DeleteTopics, EndTxn, Produce, Request
 from fencepost.protocol.terms import TransactionResult
-from tests.broker.requests import ABORT, COMMIT, ORDERS, Identity, add_request, marker_request
+from tests.broker.requests import (
+    ABORT,
+    COMMIT,
+    NOBODY,
+    ORDERS,
+    Identity,
+    add_request,
+    batch,
+    identity_of,
+    init_request,
+    marker_request,
+    produce_batches,
+    produced,
+)
 from tests.broker.story import SETTINGS, Story
 
 OLD: dict[type[Request], int] = {AddPartitionsToTxn: 3, Produce: 11, EndTxn: 4}
@@ -102,4 +116,35 @@ def test_a_topic_made_anew_owes_nothing_to_the_old_one() -> None:
     story.ask(DeleteTopics(topics=("orders",)))
     assert told(story) == []
     story.create("orders", 2)
+    assert told(story) == []
+
+
+def put(story: Story, who: Identity, *, sequence: int = 0, name: str | None = "pay") -> None:
+    """A batch of this moment."""
+    records = batch(who, "x", sequence=sequence, transactional=name is not None, timestamp=story.now)
+    assert produced(story.ask(produce_batches({ORDERS: records}, name=name)))[ORDERS].error is ErrorCode.NONE
+
+
+def test_a_producer_that_the_broker_forgot_is_no_problem() -> None:
+    """It forgets by its clock; the newest timestamp in a log may be that of the forgotten producer."""
+    settings = attrs.evolve(
+        SETTINGS, producer_id_expiration_ms=4_000, producer_id_expiration_check_interval_ms=1_000
+    )
+    story = Story(settings=settings, journal=JournalSettings(segment_bytes=1))  # a snapshot after each batch
+    me, plain = story.identity(), identity_of(story.ask(init_request(None)))
+    put(story, plain, name=None)
+    put(story, me)
+    me = story.ended(me, COMMIT)
+    story.wait(10_000)
+    assert story.partition().producers == {}
+    put(story, NOBODY, name=None)
+    put(story, plain, sequence=1, name=None)
+    put(story, me)
+    assert told(story) == []
+    notes = told(story, Severity.NOTE)
+    assert {"producer 0 is missing", "producer 1 is missing"} <= {*notes}
+    assert "producer 0: coordinator_epoch -1 (the log says 0)" in notes, "it begins anew with its batch"
+    story.ended(me, ABORT)
+    story.wait(10_000)
+    story.host.stop()
     assert told(story) == []

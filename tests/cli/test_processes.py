@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
 
 import pytest
 
+from fencepost.cli import main
 from tests.cli.processes import COMMAND, PATIENCE_S, broker, fencepost, read_ready, started
 
 
@@ -63,6 +66,17 @@ def test_lines_go_in_and_come_out(tmp_path: Path) -> None:
         assert fencepost("topic", "create", "fruit", *at).returncode == 0
         assert "3 records written to fruit" in fencepost("produce", "fruit", *at, stdin=lines).stdout
         assert fencepost("consume", "fruit", *at).stdout == lines
+
+
+def test_ctrl_c_while_the_command_is_imported_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> NoReturn:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "fencepost.cli.application", Interrupted("fencepost.cli.application"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

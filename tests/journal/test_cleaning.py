@@ -13,11 +13,12 @@ from fencepost.check.directory import check_logs
 from fencepost.check.findings import Severity
 from fencepost.journal.cleaning import Cleaning, CleaningCancelled, CleaningRules, plan_cleaning
 from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.manifest import ManifestState
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import DamagedLog, Storage, StorageError
-from fencepost.protocol.terms import INT64_MAX
+from fencepost.protocol.terms import INT64_MAX, NO_OFFSET
 from fencepost.protocol.thinning import keyed_records
 from fencepost.repair.salvage import Bounds, salvage
 from tests.journal import test_compaction as naive
@@ -56,7 +57,8 @@ def written(storage: Storage, *, transactions: int = 6) -> Journal:
     return journal
 
 
-def write(journal: Journal, log: Log) -> None:
+def write(journal: Journal, log: Log, *, manifest_at: int = NO_OFFSET) -> None:
+    """Appends a log, and writes its manifest when it ends at this offset."""
     model = naive.PartitionModel()
     for header, batch in log.batches:
         marker = naive.read_marker(batch) if header.is_control else None
@@ -66,7 +68,21 @@ def write(journal: Journal, log: Log) -> None:
         journal.append(batch, header, leader_epoch=header.leader_epoch, aborted=aborted)
         if journal.is_full:
             journal.roll([])
+        if model.end_offset == manifest_at:
+            journal.write_manifest(state_of(model))
     journal.sync()
+
+
+def state_of(model: naive.PartitionModel) -> ManifestState:
+    """What the leader says of a log when all of it is durable."""
+    return ManifestState(
+        last_stable_offset=model.last_stable_offset,
+        high_watermark=model.end_offset,
+        open_transactions=tuple(
+            OpenTransaction(first_offset, producer_id, 0)
+            for first_offset, producer_id in model.open_transactions()
+        ),
+    )
 
 
 def content(journal: Journal) -> Log:

@@ -1,0 +1,162 @@
+"""Logs whose manifest is older than their last cleaning: what tools say that read the files alone.
+
+A broker writes a manifest up to 200 ms after a cleaning, and may die before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fencepost.check.directory import check_logs
+from fencepost.check.findings import Severity
+from fencepost.journal.data_directory import META_FILE
+from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.manifest import encode_json
+from fencepost.journal.storage import Storage
+from fencepost.protocol.batches import read_header
+from tests.check.directories import Directory
+from tests.check.planting import adjust, adjust_segment
+from tests.journal.logs import DIRECTORY
+from tests.journal.test_cleaning import SEGMENT_BYTES, Died, Mortal, clean, damages_in, keeps, opened, write
+from tests.journal.test_compaction import ABORT, COMMIT, Log
+from tests.spark.tables import rows_of
+
+MANIFEST = f"{DIRECTORY}/manifest.json"
+
+
+def under_one_transaction() -> Log:
+    """Short transactions of two producers over several segments, and a long one that ends after them."""
+    log = Log()
+    log.write([(b"long", b"x")], producer=3, transactional=True)
+    for number in range(6):
+        producer = 1 + number % 2
+        log.write([(b"a", b"%d" % number), (b"b", b"%d" % number)], producer=producer, transactional=True)
+        log.write([(b"c", b"%d" % number)])
+        log.end_transaction(producer, ABORT if number % 3 == 2 else COMMIT)
+    for value in (b"y" * 300, b"z"):
+        log.write([(b"d", value)])
+    log.end_transaction(3, COMMIT)
+    return log
+
+
+LOG = under_one_transaction()
+
+
+def written(*, manifest_at: int) -> tuple[Mortal, Journal]:
+    """The log on a disk, with the manifest as it was when the log ended at this offset."""
+    disk = Mortal(keeps(2))
+    disk.breaks = lambda _operation, _path: disk.lives() is not None
+    disk.replace(META_FILE, encode_json({"format": 1, "cluster_id": "c"}, place=META_FILE), durable=True)
+    journal = opened(disk)
+    write(journal, LOG, manifest_at=manifest_at)
+    return disk, journal
+
+
+def clean_twice(journal: Journal) -> None:
+    """The first cleaning thins segments, the second one merges some and removes markers."""
+    clean(journal, before=journal.full_segments[1].end_offset)
+    journal.configure(JournalSettings(segment_bytes=2 * SEGMENT_BYTES))
+    clean(journal, delete_retention_ms=0)
+
+
+def cleaned(*, manifest_at: int = LOG.end) -> Directory:
+    """What a broker leaves that dies after the cleaning, and before the next manifest."""
+    disk, journal = written(manifest_at=manifest_at)
+    clean_twice(journal)
+    return Directory(disk)
+
+
+def losses(disk: Storage) -> list[str]:
+    """What is told to a reader that takes what exists."""
+    return [row["reason"] for row in rows_of("losses", disk)]
+
+
+def missed(disk: Storage) -> list[str]:
+    """What a reader of the files alone misses."""
+    found, end = losses(disk), 0
+    for row in rows_of("batches", disk):
+        if row["baseOffset"] != end:
+            found.append(f"a batch at {row['baseOffset']} after {end}")
+        end = row["lastOffset"] + 1
+    return found if end == LOG.end else [*found, f"it ends at {end}"]
+
+
+# The last of them is inside the transaction, and after the segments that are merged.
+@pytest.mark.parametrize("manifest_at", [1, 3, 8, 17, LOG.end - 1, LOG.end])
+def test_a_broker_that_dies_in_a_cleaning_leaves_no_damage(manifest_at: int) -> None:
+    is_over, steps, found = False, 0, list[str]()
+    while not is_over:
+        disk, journal = written(manifest_at=manifest_at)
+        disk.left, steps = steps, steps + 1
+        try:
+            clean_twice(journal)
+            is_over = True
+        except Died:
+            disk.kill()
+        disk.left = 1 << 40
+        found += damages_in(disk) + missed(disk)
+    assert steps > 60
+    assert found == []
+
+
+def test_a_cleaned_segment_may_have_the_size_of_the_first_one_that_it_replaced() -> None:
+    at = cleaned()
+    first, *_ = at.logs(DIRECTORY)
+    adjust_segment(MANIFEST, 0, bytes=len(at.get(first)))(at)
+    assert damages_in(at) + missed(at) == []
+
+
+def problems(at: Directory) -> list[str]:
+    return [each.what for each in check_logs(at).found if each.severity is Severity.PROBLEM]
+
+
+# --- what is damage all the same ----------------------------------------------------------------------------
+
+
+def test_a_segment_that_was_lost_after_a_cleaning_is_missed() -> None:
+    """The segment before it took the place of three, but not of this one."""
+    at = cleaned()
+    _, second, _ = at.logs(DIRECTORY)
+    at.remove(second)
+    assert f"{at.location}/{second} is gone, but the manifest there lists it" in losses(at)
+    assert "a segment begins at offset 26 where 24 was expected" in problems(at)
+
+
+def test_the_end_of_a_cleaned_segment_is_missed() -> None:
+    """It must reach to the end of each segment whose place it took."""
+    at = cleaned()
+    first, *_ = at.logs(DIRECTORY)
+    last = at.batches(first)[-1]
+    at.cut(first, len(last))
+    assert [row["startOffset"] for row in rows_of("losses", at) if "lists it" in row["reason"]] == [16]
+    assert f"a segment begins at offset 24 where {read_header(last).base_offset} was expected" in problems(at)
+
+
+def test_the_last_segments_of_a_cleaned_log_are_missed() -> None:
+    at = cleaned()
+    adjust(MANIFEST, high_watermark=24, last_stable_offset=24, open_transactions=[])(at)
+    for path in at.logs(DIRECTORY)[1:]:
+        at.remove(path)
+    assert {"it lists a segment at 24", "it lists a segment at 26"} <= {*problems(at)}
+    assert [row["startOffset"] for row in rows_of("losses", at)] == [24, 26]
+
+
+@pytest.mark.parametrize(
+    ("plant", "says"),
+    [
+        (adjust_segment(MANIFEST, 0, end_offset=25), "segment 0: end_offset is 25, but the log has 24"),
+        (adjust_segment(MANIFEST, 3, bytes=4), "segment 24: bytes is 4, but the log has 452"),
+        (adjust_segment(MANIFEST, 3, end_offset=25), "segment 24: end_offset is 25, but the log has 26"),
+        (adjust_segment(MANIFEST, 4, bytes=999), "segment 26: bytes is 999, but the log has 152"),
+        (adjust(MANIFEST, last_stable_offset=30), "its last stable offset is 30, but a full scan"),
+        (adjust(MANIFEST, last_stable_offset=26), "its last stable offset is 26, but a full scan"),
+        (adjust(MANIFEST, log_start_offset=29), "its log start offset is 29, but the log begins at 0"),
+    ],
+)
+def test_a_wrong_manifest_of_a_cleaned_log_is_noticed(plant: Callable[[Directory], None], says: str) -> None:
+    at = cleaned()
+    assert damages_in(at) == []
+    plant(at)
+    assert [what for what in problems(at) if what.startswith(says)]

@@ -1,0 +1,87 @@
+"""Directories in which the start of a log was deleted, also the beginning of an open transaction."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.check.directory import check_directory
+from fencepost.check.findings import Severity
+from fencepost.journal.journal import JournalSettings
+from fencepost.protocol.terms import HIGH_WATERMARK
+from tests.audit.in_process import audited
+from tests.broker.requests import ABORT, NOBODY, Identity
+from tests.broker.story import Memory, Story
+from tests.broker.test_deleting_records import low_watermark
+from tests.check.directories import Directory
+from tests.check.planting import adjust
+from tests.spark.tables import rows_of
+
+ONE_BATCH = JournalSettings(segment_bytes=1)
+
+
+def told(story: Story) -> list[str]:
+    """The problems that tools find which read the files alone."""
+    found = check_directory(story.storage).found
+    problems = [f"{each.file}: {each.what}" for each in found if each.severity is Severity.PROBLEM]
+    audit = [each.what for each in audited(story.storage) if each.severity is Severity.PROBLEM]
+    return [*problems, *audit, *(row["reason"] for row in rows_of("losses", story.storage))]
+
+
+def transactions(journal: JournalSettings | None) -> tuple[Story, Identity]:
+    """An aborted transaction, plain records, and two open transactions from offsets 4 and 7 on."""
+    story = Story(journal=journal)
+    mine, other, third = (story.identity(name) for name in "abc")
+    story.produce(mine, "a b c", name="a")
+    story.ended(mine, ABORT, "a")
+    story.produce(other, "d e f", name="b")
+    story.produce(third, "g h", name="c")
+    story.produce(NOBODY, "i j", name=None)
+    return story, other
+
+
+@pytest.mark.parametrize("journal", [None, ONE_BATCH], ids=["one segment", "a segment for each batch"])
+@pytest.mark.parametrize("offset", [2, 3, 4, 5, 7, 8, 9, HIGH_WATERMARK])
+def test_a_deleted_beginning_is_no_problem(offset: int, journal: JournalSettings | None) -> None:
+    """Whenever the broker dies or stops: also before it writes a manifest that knows of the deletion."""
+    story, other = transactions(journal)
+    story.host.write_manifests()
+    low_watermark(story, offset)
+    assert told(story) == []
+    story.host.write_manifests()
+    assert told(story) == []
+    story.restart()
+    assert told(story) == []
+    low_watermark(story, HIGH_WATERMARK)
+    story.host.write_manifests()
+    story.restart()
+    assert told(story) == []
+    story.host.write_manifests()
+    assert told(story) == []
+    story.ended(other, ABORT, "b")
+    assert told(story) == []
+    story.host.stop()
+    assert told(story) == []
+
+
+def test_a_wrong_last_stable_offset_is_found_after_a_deletion_too() -> None:
+    story, _ = transactions(None)
+    low_watermark(story, 5)
+    story.host.write_manifests()
+    assert isinstance(story.storage, Memory)
+    for lie in (3, 5, 7, 11):
+        at = Directory(story.storage)
+        adjust("orders-0/manifest.json", last_stable_offset=lie)(at)
+        says = f"its last stable offset is {lie}, but a full scan up to 11 gives 4"
+        assert [each.what for each in check_directory(at).found if says == each.what]
+
+
+def test_segments_that_no_deletion_explains_are_missed() -> None:
+    """Without the file that says where the log starts, nobody knows that their records were deleted."""
+    story, _ = transactions(ONE_BATCH)
+    story.host.write_manifests()
+    low_watermark(story, 7)
+    assert isinstance(story.storage, Memory)
+    at = Directory(story.storage)
+    at.remove("orders-0/log-start-offset.json")
+    what = "its log start offset is 0, but the log begins at 7"
+    assert what in [each.what for each in check_directory(at).found]
