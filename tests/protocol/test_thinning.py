@@ -162,7 +162,7 @@ def test_many_small_records_take_little_more_memory_than_their_bytes() -> None:
     empty_header = b"\x91\x92\xa0\xc0"
     payload = b"\x95\xc0" + column + b"\xc4\x01k" * count + column + b"\xc0" * count + b"\xc0"
     payload += column + empty_header * count
-    batch = stranger(compress(payload, ZSTD), record_count=count, attributes=ZSTD)  # type: ignore[arg-type]
+    batch = stranger(bytes(compress(payload, ZSTD)), record_count=count, attributes=ZSTD)
     header = read_header(batch)
     tracemalloc.start()
     try:

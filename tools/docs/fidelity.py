@@ -349,8 +349,8 @@ DIFFERENCES: Final = (
         here="Every record of an uncompressed batch from a Kafka client is checked. Of a larger batch of "
         "columns, the broker checks the number and the lengths of the columns, but not the types of their "
         "entries. It decompresses only records for compacted topics, to find those without a key, up to a "
-        "limit for each request. A compressed batch has at most 262,144 records. Offsets must be 0, 1, 2 ..., "
-        "and the latest timestamp in the header is not compared with the records.",
+        "limit for each request. A compressed batch has at most 262,144 records. Offsets must be "
+        "0, 1, 2 ..., and the latest timestamp in the header is not compared with the records.",
         because="A batch is stored as it arrives, and a small one may decompress to a large one.",
         noticed="A consumer refuses invalid records. A batch gets INVALID_TIMESTAMP even if only the "
         "timestamp in its header is too far ahead. Batches beyond a limit get MESSAGE_TOO_LARGE, and Kafka's "
