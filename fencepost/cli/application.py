@@ -294,7 +294,8 @@ COMMANDS = (
         virtual time. If an invariant fails,
         the exit code is 1, and the output says how to replay and how to shrink
         that seed. Known anomalies, which Apache Kafka shows too, are counted by name and are not violations.
-        A run stops at the first one that belongs to an older transaction version.
+        The run of a seed ends at the first known anomaly of an older transaction version; the next seed
+        follows.
         """,
     ),
     (
