@@ -180,9 +180,9 @@ class ConsumerMachine(RequestMachine):
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Sets the position to `offset`."""
         reading = self.reading(partition)
-        reading.iterated = None
         self._forget(reading)
         reading.begin_at(offset)
+        reading.iterated = None  # last: if Ctrl-C ends this early, the next iteration seeks again
 
     def seek_to(self, partition: TopicPartition, timestamp: int) -> None:
         """Sets the position to the offset of a timestamp, or of the start or end."""

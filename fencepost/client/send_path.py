@@ -140,9 +140,16 @@ class SendPath(Generic[OutcomeT]):
         route = self._hot.get(topic)
         where = share.partition
         if route is not None and (where is None or (type(where) is int and 0 <= where < len(route.open))):
-            batch = route.open[route.sticky if where is None else where]
-            with self._turn:
-                run = fill(batch, share, start)
+            batch, turn, run = route.open[route.sticky if where is None else where], self._turn, None
+            try:
+                del turn.is_free  # see send_turn.py
+            except AttributeError:
+                pass  # the slow path waits for its turn
+            else:
+                try:
+                    run = fill(batch, share, start)
+                finally:
+                    turn.is_free = True
             if run is not None:
                 if batch.is_closed:  # by the IO thread: records before its mark count
                     run = run._replace(length=max(0, min(run.length, self._count_of(batch) - run.first)))

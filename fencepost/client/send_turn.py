@@ -17,8 +17,9 @@ Rule: nothing is waited for during a turn.
 #         turn.is_free = True
 #
 # The interpreter calls signal handlers only after calls and at the ends of loops, neither of which is between
-# the deletion and the second `try`. So Ctrl-C never leaves a turn that nobody ends. A signal handler that
-# sends may wait for ever, because it interrupts the thread whose turn it is; `threading.Lock` is no better.
+# the deletion and the second `try`. So Ctrl-C never leaves a turn that nobody ends. `with turn` has no such
+# `try` and is for threads in which no signal handler runs. A handler that sends may wait for ever, because it
+# interrupts the thread whose turn it is; `threading.Lock` is no better.
 
 from __future__ import annotations
 

@@ -22,12 +22,9 @@ from fencepost import (
     TopicPartition,
     WrongState,
 )
-from fencepost.client.network import NetworkClient
-from fencepost.client.requests import RequestMachine
 from fencepost.client.send_path import SendPath
 from fencepost.client.send_turn import SendTurn
 from fencepost.client.shells.sync import SendFuture
-from fencepost.client.shells.sync_driver import Sockets
 from fencepost.protocol import messages as m
 from tests.client.proxy import Fault, Proxy
 
@@ -272,49 +269,17 @@ def test_ctrl_c_during_any_append_ends_its_turn(broker: Broker) -> None:
     assert [key for key, _ in records] == [value for _, value in records]
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the platform has no timers that send signals")
-@pytest.mark.parametrize("way", ["round", "round_if_free"])
-def test_ctrl_c_during_any_round_leaves_the_sockets_to_the_next(way: str) -> None:
-    """Interrupts thousands of rounds, each after a random time, as Ctrl-C does."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    network = NetworkClient(RequestMachine("127.0.0.1:9"), client_id="", request_timeout_ms=1_000)
-    sockets = Sockets(network, lock=threading.Lock(), clock=lambda: 0)
-    pumping = sockets._pumping  # pyright: ignore[reportPrivateUsage] - whether a round would wait for ever
-    draw, interrupted = random.Random(8), 0
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        for _ in range(5_000):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 2e-4))
-                for _ in range(1_000):
-                    if way == "round":
-                        sockets.round(0)
-                    else:
-                        sockets.round_if_free()
-            except KeyboardInterrupt:
-                interrupted += 1
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            assert not pumping.locked()
-    finally:
-        signal.signal(signal.SIGALRM, before)
-        sockets.close()
-    assert interrupted > 1_000
-
-
-def test_no_signal_handler_runs_between_the_beginning_of_a_turn_and_its_try() -> None:
+@pytest.mark.parametrize(("way", "first"), [("put", "keys"), ("_put_run", "fill")])
+def test_no_signal_handler_runs_between_the_beginning_of_a_turn_and_its_try(way: str, first: str) -> None:
     """Between the two, no instruction at which the interpreter looks for signals."""
-    steps = {step.offset: step for step in dis.get_instructions(SendPath[Any].put)}
+    steps = {step.offset: step for step in dis.get_instructions(getattr(SendPath, way))}
     after = dict(pairwise(steps))
     (at,) = (offset for offset, step in steps.items() if step.opname == "DELETE_ATTR")
     between: list[str] = []
-    while steps[at].argval != "keys":  # the first instruction in the `try`
+    while steps[at].argval != first:  # the first instruction in the `try`
         at = steps[at].argval if steps[at].opname == "JUMP_FORWARD" else after[at]
         between.append(steps[at].opname)
-    assert set(between) <= {"JUMP_FORWARD", "NOP", "LOAD_FAST", "LOAD_ATTR"}, between
+    assert set(between) <= {"JUMP_FORWARD", "NOP", "LOAD_FAST", "LOAD_ATTR", "LOAD_GLOBAL"}, between
 
 
 # --- transactions -------------------------------------------------------------------------------------------

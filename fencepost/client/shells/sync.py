@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from fencepost.client.accumulator import Place
 from fencepost.client.admin import AdminCalls
 from fencepost.client.arguments import Milliseconds, PartitionNumber, checks_arguments
 from fencepost.client.batch import Headers, OnDelivery, ProducerBatch, ProducerRecord
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls, TopicNotLoaded
 from fencepost.client.consumer_records import Record
-from fencepost.client.errors import BufferFull
+from fencepost.client.errors import BufferFull, ClientError
 from fencepost.client.send_future import (
     PendingColumn,
     PendingRecord,
@@ -35,6 +37,7 @@ from fencepost.client.shells.clients import (
     ProducerClient,
     described,
 )
+from fencepost.client.shells.deputies import undisturbed
 from fencepost.client.shells.sync_driver import Driver
 
 __all__ = ["Admin", "Consumer", "Producer", "SendFuture", "SendFutures"]
@@ -63,8 +66,7 @@ def at_once(
     run = checks_arguments(call)
 
     def method(self: Client[Driver, CallsT], *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        with self._driver.lock:
-            return run(self._calls, *args, **kwargs)
+        return self._driver.do(partial(run, self._calls, *args, **kwargs))
 
     return described(method, call)
 
@@ -107,6 +109,10 @@ class Producer(ProducerClient[SendFuture, Driver]):
 
     Threads may share it. Any thread may send and flush; only one at a time may control transactions, and a
     transaction holds the records of all threads. The end of a `with` block flushes and closes the producer.
+
+    Ctrl-C, or another exception of a signal handler, ends a call, and the producer can be used further. If it
+    strikes between two calls of a `transaction()` block's own, the transaction stays open: abort it, or close
+    the producer. A handler may call close(), but not send().
     """
 
     _make_driver = Driver
@@ -136,8 +142,7 @@ class Producer(ProducerClient[SendFuture, Driver]):
         """Like `send`, but never waits: BufferFull without room, UnknownTopic before the metadata arrives."""
         key, value = self._serialize(key, value)
         record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers, on_delivery)
-        with self._driver.lock:
-            place = self._calls.append_nowait(record)
+        place = self._driver.do(partial(self._calls.append_nowait, record))
         return SendFuture((self, *place))
 
     @checks_arguments
@@ -175,20 +180,24 @@ class Producer(ProducerClient[SendFuture, Driver]):
         self._driver.run(self._calls.wait_for(batches, timeout_ms))
 
     def _put_slowly(self, record: ProducerRecord) -> SendFuture:
-        driver = self._driver
-        try:
-            with driver.lock:
-                place = self._calls.append_nowait(record)
-        except (BufferFull, TopicNotLoaded):
-            place = None  # an error of the wait does not show this one as its context
+        place = undisturbed(partial(self._append_at_once, record))
         if place is None:
-            place = driver.run(self._calls.append(record))
-        driver.read_answers()  # once per batch: memory is free before it is full, and futures are done early
+            place = self._driver.run(self._calls.append(record))
         return SendFuture((self, *place))
 
+    def _append_at_once(self, record: ProducerRecord) -> Place | None:
+        """None if the record must wait: an error of the wait does not show that of this attempt."""
+        try:
+            with self._driver.lock:
+                place = self._calls.append_nowait(record)
+        except (BufferFull, TopicNotLoaded):
+            return None
+        # Once per batch: memory is free before it is full, and futures are done early.
+        self._driver.read_answers()
+        return place
+
     def _count_of(self, batch: ProducerBatch) -> int:
-        with self._driver.lock:
-            return super()._count_of(batch)
+        return self._driver.do(partial(super()._count_of, batch))
 
     @contextmanager
     def transaction(self) -> Generator[Producer]:
@@ -197,7 +206,13 @@ class Producer(ProducerClient[SendFuture, Driver]):
         An abort waits `max_block_ms`, or five seconds after Ctrl-C. Its own failure becomes a note of the
         exception. A commit whose outcome is unknown is never aborted.
         """
-        self.begin_transaction()
+        try:
+            self.begin_transaction()
+        except ClientError:
+            raise
+        except BaseException as interruption:  # Ctrl-C: the transaction may have begun
+            self._driver.run(self._calls.abort_after(interruption))
+            raise
         try:
             yield self
         except BaseException as problem:
@@ -229,6 +244,10 @@ class Producer(ProducerClient[SendFuture, Driver]):
 class Consumer(ConsumerClient[Driver]):
     """A consumer of the partitions given to assign(), or of its group's share of the topics given to
     subscribe().
+
+    Ctrl-C, or another exception of a signal handler, ends a call, and the consumer can be used further; but a
+    poll() that ends so may have taken batches: seek() to the first record that the program has not handled. A
+    handler may call close().
 
     poll() returns batches. There is no automatic commit: call commit(), or send `group_metadata()` and the
     offsets with a transaction.
@@ -262,7 +281,7 @@ class Consumer(ConsumerClient[Driver]):
     def __iter__(self) -> Iterator[Record]:
         """The records one by one, without end; `poll` returns whole batches, and is several times faster."""
         while True:
-            self._calls.end_iteration()
+            self._driver.do(self._calls.end_iteration)
             yield from self._calls.one_by_one(self.poll(WAIT_FOR_RECORDS_MS))
 
     def __enter__(self) -> Consumer:

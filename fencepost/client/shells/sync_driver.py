@@ -1,7 +1,7 @@
 """The blocking driver: selector rounds in the calling thread, and an IO thread between calls.
 
 Rule: the lock guards the machine and its network. Scripts run under the lock and nothing waits under it; one
-thread at a time waits for the sockets.
+thread at a time waits for the sockets. The main thread, where signal handlers run, does none of this itself.
 """
 
 # A blocking client has no event loop. The thread that needs an answer drives the sockets: `Sockets.round`
@@ -20,6 +20,10 @@ thread at a time waits for the sockets.
 # microseconds, and `_pumping`, held by the thread that is inside select(). They are never waited for in the
 # opposite order. A producer has a third, for appending a record (`send_path`), which is taken last and held
 # for less than a microsecond. Callbacks of the program run outside all of these, one at a time.
+#
+# The calling thread of the drawing is never the main thread: its calls are run by a deputy (`deputies`). An
+# exception of a signal handler, such as KeyboardInterrupt, is thrown into the script where that waits. So
+# Ctrl-C leaves no half step, and a handler may close the client that it interrupts.
 
 from __future__ import annotations
 
@@ -27,9 +31,13 @@ import os
 import selectors
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+import attrs
 
 from fencepost.client.calls import Callback, CallScript, Wait
 from fencepost.client.effects import Effect
@@ -37,6 +45,7 @@ from fencepost.client.errors import ClientClosed
 from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import StartHandshake
+from fencepost.client.shells.deputies import undisturbed
 from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
 
 ResultT = TypeVar("ResultT")
@@ -44,20 +53,14 @@ ResultT = TypeVar("ResultT")
 # The longest wait in one round. When two threads wait, the answer for one may arrive in the round of the
 # other, which cannot wake it.
 ROUND_MS: Final = 100
-_NOT_BLOCKING: Final = (False,)  # the arguments of one call of `acquire`
 
 
 def if_free(lock: threading.Lock | threading.RLock, work: Callable[[], object]) -> None:
-    """Does the work under a lock, unless another thread holds it. Ctrl-C never leaves the lock held."""
-    taken: list[bool] = []
-    try:
-        # Signal handlers run after calls, so Ctrl-C could come between a call of `acquire` and its result.
-        # Here, one call acquires and notes it.
-        taken.extend(map(lock.acquire, _NOT_BLOCKING))
-        if taken[0]:
+    """Does the work under a lock, unless another thread holds it."""
+    if lock.acquire(blocking=False):
+        try:
             work()
-    finally:
-        if taken and taken[0]:
+        finally:
             lock.release()
 
 
@@ -106,7 +109,7 @@ class Sockets:
             except OSError as problem:
                 network.unreachable(node, problem)
             finally:
-                # Also after Ctrl-C: without a socket, a connection would hold its requests until a timeout.
+                # After any error: without a socket, a connection would hold its requests until a timeout.
                 with self.lock:
                     if network.connections.get(node) is connection and not self.is_closed:
                         untried[:] = found
@@ -224,8 +227,7 @@ class Sockets:
 
     def close(self) -> None:
         """Closes every socket. A thread that is in a round does it at the end of the round instead, because
-        select() fails on a closed selector. Nobody waits for that round: this may be its thread, in a signal
-        handler.
+        select() fails on a closed selector.
         """
         self.is_closed = True
         if_free(self._pumping, self._close_all)
@@ -287,6 +289,18 @@ class IOThread:
                     tick_ms = self._tick_ms
 
 
+@attrs.define(eq=False)
+class _Running(Generic[ResultT]):
+    """A script on its way."""
+
+    script: CallScript[ResultT]
+    was_closed: bool = attrs.field(kw_only=True)
+    """Whether the client was closed before the call."""
+    interruptions: deque[BaseException] = attrs.field(factory=deque, init=False)
+    """To be thrown into the script."""
+    result: ResultT = attrs.field(init=False)
+
+
 class Driver(NetworkDriver):
     """Runs the scripts of one client, for any number of threads besides its own IO thread."""
 
@@ -325,32 +339,50 @@ class Driver(NetworkDriver):
         if self._io_thread is not None and self.network.machine.has_work:
             self._io_thread.want()
 
+    def do(self, work: Callable[[], ResultT]) -> ResultT:
+        """Does something that never waits, except for the lock."""
+        return undisturbed(partial(self._locked, work))
+
+    def _locked(self, work: Callable[[], ResultT]) -> ResultT:
+        with self.lock:
+            return work()
+
     def run(self, script: CallScript[ResultT]) -> ResultT:
-        """Runs a script to its end; returns or raises its result."""
-        was_closed = self._sockets.is_closed
-        interruption: BaseException | None = None
+        """Runs a script to its end; returns or raises its result. Its callbacks run in this thread."""
+        running = _Running(script, was_closed=self._sockets.is_closed)
+        while True:
+            try:
+                callback = undisturbed(partial(self._go_on, running), running.interruptions)
+                if callback is None:
+                    return running.result
+                callback.function(callback.partitions)
+            except BaseException as problem:
+                if getgeneratorstate(script) == GEN_CLOSED:
+                    raise
+                # Ctrl-C, or an error of the callback: the script decides the result.
+                running.interruptions.append(problem)
+
+    def _go_on(self, running: _Running[Any]) -> Callback | None:
+        """Runs a script to its next callback, or to its end."""
+        script, interruptions = running.script, running.interruptions
         while True:
             try:
                 with self.lock:
-                    step = next(script) if interruption is None else script.throw(interruption)
-                interruption = None
+                    step = script.throw(interruptions.popleft()) if interruptions else next(script)
                 self._call_back_unless_busy()
                 if isinstance(step, Callback):
-                    step.function(step.partitions)
-                else:
-                    if was_closed:
-                        self.check_running()
-                    self._wait(step)
+                    return step
+                if running.was_closed:
+                    self.check_running()
+                self._wait(step, interruptions)
+            except StopIteration as end:
+                running.result = end.value
+                self.call_back()
+                return None
             except BaseException as problem:
-                if getgeneratorstate(script) != GEN_CLOSED:
-                    interruption = (
-                        problem  # Ctrl-C, or an error of the callback: the script decides the result
-                    )
-                elif isinstance(problem, StopIteration):
-                    self.call_back()
-                    return problem.value
-                else:
+                if getgeneratorstate(script) == GEN_CLOSED:
                     raise
+                interruptions.appendleft(problem)
 
     def call_back(self) -> None:
         """Calls the callbacks that are due, and waits for those that another thread is calling. So what
@@ -363,8 +395,10 @@ class Driver(NetworkDriver):
         if self.network.callbacks:
             if_free(self._calling_back, super().call_back)
 
-    def _wait(self, wait: Wait) -> None:
+    def _wait(self, wait: Wait, interruptions: deque[BaseException]) -> None:
         while True:
+            if interruptions:
+                raise interruptions.popleft()
             with self.lock:
                 # What happened before the client was closed counts: a commit may be known to be unknown.
                 if wait.until():
@@ -381,7 +415,7 @@ class Driver(NetworkDriver):
                 return
 
     def read_answers(self) -> None:
-        """Reads answers that have arrived, without waiting."""
+        """Reads answers that have arrived, without waiting; not in the main thread."""
         with self.lock:
             is_waiting = self.network.is_waiting
         if is_waiting:
@@ -396,6 +430,9 @@ class Driver(NetworkDriver):
 
     def stop(self) -> None:
         """Ends the IO thread and closes every socket."""
+        undisturbed(self._stop)
+
+    def _stop(self) -> None:
         if self._io_thread is not None:
             self._io_thread.stop()
         self._sockets.close()
