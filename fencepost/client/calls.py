@@ -182,7 +182,7 @@ class ProducerCalls:
 
     def route(self, topic: str, timeout_ms: float | None = None) -> CallScript[Route]:
         """The route of a topic; waits until the topic is known."""
-        return self._until_ready(topic, lambda _: self._machine.route(topic), timeout_ms)
+        return self._until_ready(topic, lambda now: self._machine.route(topic, now), timeout_ms)
 
     def _until_ready(
         self, topic: str, attempt: Callable[[int], ResultT | None], timeout_ms: float | None = None
@@ -228,6 +228,7 @@ class ProducerCalls:
         def is_settled() -> bool:
             return (
                 topic in cluster.partition_counts
+                or topic not in cluster.wanted  # dropped after a long wait: the next attempt wants it again
                 or cluster.topic_errors.get(topic) is not error
                 or machine.is_over
                 or machine.failure is not None

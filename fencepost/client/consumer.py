@@ -328,6 +328,14 @@ class ConsumerMachine(RequestMachine):
 
     # --- what happens ---------------------------------------------------------------------------------------
 
+    def _metadata_arrived(self, now: int) -> None:
+        used = self.calls.topics.union(where.topic for where in self.readings)
+        if self.member is not None:
+            if self.member.awaits_metadata:
+                return
+            used |= self.member.used_topics
+        self.cluster.drop([topic for topic in self.cluster.wanted if topic not in used])
+
     def _once_answered(self, answer: OnceAnswered, now: int) -> None:
         body = answer.body
         parts = body.partitions if isinstance(body, m.FetchReply) else ()

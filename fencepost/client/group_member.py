@@ -250,6 +250,16 @@ class GroupMember:
         self._beat_at = self._refresh_at = self._polled_at
 
     @property
+    def awaits_metadata(self) -> bool:
+        """Whether it leads the group, and needs the metadata of its topics."""
+        return self._joined is not None
+
+    @property
+    def used_topics(self) -> set[str]:
+        """The topics of the subscription; of a leader, those of all members."""
+        return {*self.topics, *(self._counts or ())}
+
+    @property
     def _group(self) -> CoordinatorOf:
         assert self._settings.group_id is not None, "only a consumer with a group subscribes"
         return CoordinatorOf(CoordinatorType.GROUP, self._settings.group_id)

@@ -9,11 +9,16 @@ as doubtful; `PendingCalls` decides who asks, and when.
 # covers all topics in `wanted`. A client therefore never refreshes on a timer, except a group leader that
 # watches its topics for new partitions (metadata.max.age.ms).
 #
+# A topic that does not exist stays undecided, so it is requested again with backoff, for as long as it is
+# used: `drop` ends that. As in Kafka (retainTopic of ProducerMetadata and ConsumerMetadata), a consumer uses
+# the topics that it is assigned or subscribed to, a producer those to which it sent within five minutes.
+#
 # `turn` selects the node for the next request that any node can answer. It advances when a node did not
 # answer or sent old knowledge, so a node that was cut off from the cluster cannot keep a client for itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import attrs
@@ -107,6 +112,12 @@ class ClusterMetadata:
         if topic not in self.wanted:
             self.wanted[topic] = None
             self.is_stale = True
+
+    def drop(self, topics: Iterable[str]) -> None:
+        """These topics are not used any more. One that was deleted would be requested again and again."""
+        for topic in topics:
+            self.wanted.pop(topic, None)
+            self.topic_errors.pop(topic, None)
 
     def leader(self, partition: TopicPartition) -> int | None:
         """The leader of a partition; without a known one, None, and metadata becomes stale."""

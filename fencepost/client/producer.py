@@ -81,10 +81,10 @@ from fencepost.client.producer_states import (
 )
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import ANY_NODE, CallNumber, CoordinatorOf, FinishedCall, OnceAnswered
-from fencepost.client.settings import Dialect, ProducerSettings
+from fencepost.client.settings import METADATA_MAX_IDLE_MS, Dialect, ProducerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
-from fencepost.protocol.fork import Ordered, Shared
+from fencepost.protocol.fork import Ignored, Ordered, Shared
 from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -130,6 +130,8 @@ class ProducerMachine(RequestMachine):
         factory=dict
     )
     """Offsets that are not sent yet."""
+    _used_at: Ignored[dict[str, int]] = attrs.field(factory=dict)
+    """When a batch was last opened for a topic, or its metadata awaited."""
     _added: bool = False
     """Something of this transaction was sent, so it needs an EndTxn."""
 
@@ -196,9 +198,10 @@ class ProducerMachine(RequestMachine):
             raise unknown_topic(topic, error).exception()
         return cluster.partition_counts.get(topic)
 
-    def route(self, topic: str) -> Route | None:
+    def route(self, topic: str, now: int) -> Route | None:
         """The route of a topic, None until its metadata arrives; WrongState if sending is not allowed."""
         self._call(_I.SEND)
+        self._used_at[topic] = now
         count = self.partition_count(topic)
         if count is None:
             return None
@@ -210,7 +213,7 @@ class ProducerMachine(RequestMachine):
         """Appends one record; `wake` sends it. None while the topic is unknown; BufferFull without room."""
         check_record(record)
         topic, partition = record.topic, record.partition
-        route = self.route(topic)
+        route = self.route(topic, now)
         if route is None:
             return None
         if partition is not None and not 0 <= partition < len(route.open):
@@ -302,7 +305,8 @@ class ProducerMachine(RequestMachine):
             self._joining.answered(is_in=finished.failure is None)
             self._added_answered(finished, "a partition or group was not added to the transaction")
 
-    def _metadata_arrived(self) -> None:
+    def _metadata_arrived(self, now: int) -> None:
+        self._drop_idle_topics(now - METADATA_MAX_IDLE_MS)
         counts = self.cluster.partition_counts
         for batch in self.accumulator.fit(counts):
             if batch.is_done:
@@ -313,6 +317,13 @@ class ProducerMachine(RequestMachine):
                 f"and this one is gone ({error.name})"
             )
             self._lose_batch(batch, Failure(DeliveryFailed, because=because, error=error))
+
+    def _drop_idle_topics(self, used_before: int) -> None:
+        waiting = {where.topic for where in self.accumulator.active}
+        idle = [t for t, at in self._used_at.items() if at <= used_before and t not in waiting]
+        self.cluster.drop(idle)
+        for topic in idle:
+            del self._used_at[topic]
 
     def _once_answered(self, answer: OnceAnswered, now: int) -> None:
         for rejected in self.delivery.answered(answer, now):

@@ -59,7 +59,7 @@ class RequestMachine:
             for finished in answer:
                 self._finished(finished, now)
             if isinstance(body, MetadataReply):
-                self._metadata_arrived()
+                self._metadata_arrived(now)
         return self._step(now)
 
     def wake(self, now: int) -> list[Effect]:
@@ -69,8 +69,10 @@ class RequestMachine:
     def _finished(self, finished: FinishedCall, now: int) -> None:
         self._out.append(CallAnswered(finished.call.number, reply=finished.body, failure=finished.failure))
 
-    def _metadata_arrived(self) -> None:
-        """`cluster` may know something new."""
+    def _metadata_arrived(self, now: int) -> None:
+        """`cluster` may know something new; topics that are not used at `now` are dropped."""
+        used = self.calls.topics
+        self.cluster.drop([topic for topic in self.cluster.wanted if topic not in used])
 
     def _once_answered(self, answer: OnceAnswered, now: int) -> None:
         raise AssertionError(f"nothing is sent once at {now}, and yet there is {answer}")

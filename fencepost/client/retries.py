@@ -192,6 +192,13 @@ class PendingCalls:
         """Cancels a call that waits for its next attempt; False for one in flight."""
         return self._waiting.pop(number, None) is not None
 
+    @property
+    def topics(self) -> set[str]:
+        """The topics whose leaders have a call to answer."""
+        calls = (*self._waiting.values(), *self._tokens.values())
+        targets = [call.target for call in calls if isinstance(call, PendingCall)]
+        return {target.topic for target in targets if isinstance(target, TopicPartition)}
+
     def _number(self) -> int:
         self._next += 1
         return self._next

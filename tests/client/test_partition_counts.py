@@ -34,7 +34,7 @@ def of_four_partitions(talk: ProducerTalk) -> ProducerTalk:
     hear_of_partitions(talk, 4)
     if talk.machine.settings.transactional_id is not None:
         talk.machine.begin()
-    assert talk.machine.route("t") is not None
+    assert talk.machine.route("t", talk.now) is not None
     talk.hear(talk.machine.wake(talk.now))
     if talk.waiting(m.InitProducerId):
         talk.grant()
