@@ -48,7 +48,7 @@ from math import inf
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from fencepost.client.accumulator import Place, Route
-from fencepost.client.arguments import Milliseconds, Offset
+from fencepost.client.arguments import Milliseconds
 from fencepost.client.batch import ProducerBatch, ProducerRecord
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch, Record
@@ -576,11 +576,15 @@ class ConsumerCalls(RequestCalls):
         """
         consumer = self._consumer
         seen = {batch.partition: batch.base_offset for batch in reversed(batches)}
-        for partition, offset in seen.items():
-            consumer.readings[partition].iterated = offset
+        for batch in reversed(batches):
+            reading = consumer.readings[batch.partition]
+            reading.iterated, reading.iterated_epoch = batch.base_offset, batch.leader_epoch
         try:
             for batch in batches:
                 where = batch.partition
+                reading = consumer.readings.get(where)
+                if reading is not None and reading.iterated == seen[where]:
+                    reading.iterated_epoch = batch.leader_epoch
                 for record in [*batch, None]:
                     reading = consumer.readings.get(where)
                     if reading is None or reading.iterated != seen[where]:
@@ -602,7 +606,7 @@ class ConsumerCalls(RequestCalls):
         for where, reading in self._consumer.readings.items():
             offset = reading.iterated
             if offset is not None and (seen is None or seen.get(where) == offset):
-                self._consumer.seek(where, offset)
+                self._consumer.seek(where, reading.committable)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Stops reading assigned partitions: poll() returns nothing of them until resume().
@@ -640,8 +644,12 @@ class ConsumerCalls(RequestCalls):
         readings = self._consumer.readings
         return {where: each.error for where, each in readings.items() if each.error is not NO_ERROR}
 
-    def seek(self, partition: TopicPartition, offset: Offset) -> None:
-        """Sets the position of an assigned partition: the next record is the one at `offset`."""
+    def seek(self, partition: TopicPartition, offset: CommittableOffset) -> None:
+        """Sets the position of an assigned partition: the next record is the one at `offset`.
+
+        With an OffsetAndMetadata whose leader epoch is known, the consumer first checks that the log still
+        has the records before the offset, as for a committed one.
+        """
         self._consumer.seek(partition, offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -679,14 +687,14 @@ class ConsumerCalls(RequestCalls):
 
     def commit(self, offsets: Mapping[TopicPartition, CommittableOffset] | None = None) -> CallScript[None]:
         """Commits offsets outside any transaction; without `offsets`, the positions of all assigned
-        partitions.
+        partitions, with their leader epochs.
 
         `offsets`: by partition, the offset of the next record to read, or an OffsetAndMetadata. CommitFailed
         when other members may already read the partitions; RebalanceInProgress when the group is between two
         generations. WrongState when the consumer has no group.
         """
         group = self._group  # looked up first: without one, nothing to commit is an error, too
-        chosen = self._consumer.positions if offsets is None else offsets
+        chosen = self._consumer.committable if offsets is None else offsets
         if chosen:
             yield from self.ask(self._consumer.commit_request(chosen), group)
 

@@ -30,6 +30,19 @@ Rule: a position advances only over records that were returned to the applicatio
 # is undecided, the coordinator answers UNSTABLE_OFFSET_COMMIT, and the call is retried (KIP-447). Without
 # that a restarted reader would process the input of a transaction that is about to commit a second time.
 #
+# Lost records (KIP-320). After a loss of power, or when a topic was created again, the log may end before the
+# position. New records then get the old offsets, and a reader that only fetches at its position skips them.
+# So a position has the `leader_epoch` of the record before it. When metadata brings another leader epoch, an
+# OffsetForLeaderEpoch replaces the next Fetch: it asks where the leader epoch of the position ends in the log
+# of the leader (SubscriptionState.maybeCompleteValidation):
+#
+#     at the position or after it      fetch
+#     before the position              continue there; with auto_offset_reset=none, an error
+#     it is unknown                    auto_offset_reset: earliest, latest, a time, or an error
+#
+# A WarnProgram says what was lost. A commit has the leader epoch, too, so committed positions are checked. An
+# offset that the program gives without a leader epoch is not.
+#
 # Stale answers. A seek, a reset or a new assignment may overtake a fetch or a lookup that is in flight. The
 # reading remembers the token of its fetch and the number of its lookup; `forget` clears both, and a reply
 # that matches no reading is dropped. Nothing has to be cancelled on the wire.
@@ -44,12 +57,12 @@ Rule: a position advances only over records that were returned to the applicatio
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, cast
 
 import attrs
 
 from fencepost.client.consumer_records import RAW, ConsumedBatch, RecordDecoder, Selection, select
-from fencepost.client.effects import Effect
+from fencepost.client.effects import Effect, WarnProgram
 from fencepost.client.errors import (
     AUTHORIZATION_ERRORS,
     CorruptRecords,
@@ -64,8 +77,10 @@ from fencepost.client.group_member import GroupMember, RebalanceCall
 from fencepost.client.group_offsets import (
     CommittableOffset,
     ConsumerGroupMetadata,
+    OffsetAndMetadata,
     committed_offsets,
     offsets_to_commit,
+    with_metadata,
 )
 from fencepost.client.reply_errors import remedy_of
 from fencepost.client.requests import RequestMachine
@@ -80,7 +95,14 @@ from fencepost.client.settings import (
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.fork import Ignored, Ordered, Shared
-from fencepost.protocol.terms import LATEST_TIMESTAMP, CoordinatorType, IsolationLevel, TopicPartition
+from fencepost.protocol.terms import (
+    LATEST_TIMESTAMP,
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    CoordinatorType,
+    IsolationLevel,
+    TopicPartition,
+)
 
 FETCH_BYTES_MIN: Final = 1
 # A broker reads no request from a connection that has eight fetches in progress (broker/memory.py).
@@ -95,13 +117,21 @@ class Reading:
     partition: TopicPartition
     position: int | None = attrs.field(default=None, kw_only=True)
     """The offset of the next record for the application; None until it is known."""
+    leader_epoch: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
+    """That of the record before `position`; -1 if it is not known, and then nothing can be checked."""
+    valid_in: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
+    """The leader epoch of the leader whose log had the records before `position`."""
     iterated: int | None = attrs.field(default=None, kw_only=True)
     """While a program takes polled records one by one: the offset after the last one that it has."""
+    iterated_epoch: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
+    """The leader epoch of the batch with that record."""
     fetch_offset: int = attrs.field(default=0, kw_only=True)
     """Where the next fetch starts: at `position`, or after the records in `fetched`."""
     fetched: list[Selection] = attrs.field(factory=list, kw_only=True)
     in_flight: int | None = attrs.field(default=None, kw_only=True)
-    """The token of the fetch in flight."""
+    """The token of the fetch in flight, or of the check of the position in its place."""
+    checked_in: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
+    """The leader epoch of the leader that was asked to check the position."""
     is_at_end: bool = attrs.field(default=False, kw_only=True)
     """Whether the last fetch brought nothing."""
     lookup: int | None = attrs.field(default=None, kw_only=True)
@@ -120,18 +150,35 @@ class Reading:
         return self.position if self.iterated is None else self.iterated
 
     @property
+    def committable(self) -> OffsetAndMetadata:
+        """What was seen, with its leader epoch; only once there is a position."""
+        assert self.seen is not None, "a position that is not known cannot be committed"
+        epoch = self.leader_epoch if self.iterated is None else self.iterated_epoch
+        return OffsetAndMetadata(self.seen, leader_epoch=None if epoch == NO_LEADER_EPOCH else epoch)
+
+    @property
     def has_news(self) -> bool:
         """Whether poll() would return or raise something."""
         return not self.is_paused and bool(self.fetched or self.problem)
 
-    def begin_at(self, offset: int) -> None:
+    def begin_at(
+        self, offset: int, leader_epoch: int = NO_LEADER_EPOCH, valid_in: int = NO_LEADER_EPOCH
+    ) -> None:
         """Continues at `offset`; drops fetched records and pending answers."""
         self.forget()
         self.position = self.fetch_offset = offset
+        self.leader_epoch, self.valid_in = leader_epoch, valid_in
+
+    def move_after(self, selection: Selection) -> None:
+        """The position moves over fetched batches."""
+        self.position = selection.next_offset
+        if selection.leader_epoch != NO_LEADER_EPOCH:
+            self.leader_epoch = selection.leader_epoch
 
     def forget(self) -> None:
         """Makes the position unknown; pending answers no longer match."""
         self.position = self.in_flight = self.lookup = self.problem = None
+        self.leader_epoch = self.valid_in = NO_LEADER_EPOCH
         self.is_at_end = False
         self.fetched.clear()
 
@@ -177,11 +224,11 @@ class ConsumerMachine(RequestMachine):
             raise WrongState(f"partition {partition} is not assigned to this consumer: call assign() first")
         return found
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
+    def seek(self, partition: TopicPartition, offset: CommittableOffset) -> None:
         """Sets the position to `offset`."""
         reading = self.reading(partition)
         self._forget(reading)
-        reading.begin_at(offset)
+        self._begin_at(reading, with_metadata(offset))
         reading.iterated = None  # last: if Ctrl-C ends this early, the next iteration seeks again
 
     def seek_to(self, partition: TopicPartition, timestamp: int) -> None:
@@ -203,7 +250,7 @@ class ConsumerMachine(RequestMachine):
         for reading in news:
             for selection in reading.fetched:
                 batches += selection.batches
-                reading.position = selection.next_offset
+                reading.move_after(selection)
             reading.fetched.clear()
         if not batches:
             for reading in news:
@@ -257,8 +304,13 @@ class ConsumerMachine(RequestMachine):
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """What the application has seen of each partition: what to commit."""
+        """What the application has seen of each partition."""
         return {where: r.seen for where, r in self.readings.items() if r.seen is not None}
+
+    @property
+    def committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions with their leader epochs: what to commit."""
+        return {where: r.committable for where, r in self.readings.items() if r.seen is not None}
 
     # --- the group ------------------------------------------------------------------------------------------
 
@@ -338,7 +390,7 @@ class ConsumerMachine(RequestMachine):
 
     def _once_answered(self, answer: OnceAnswered, now: int) -> None:
         body = answer.body
-        parts = body.partitions if isinstance(body, m.FetchReply) else ()
+        parts = body.partitions if isinstance(body, m.FetchReply | m.OffsetForLeaderEpochReply) else ()
         results = {(part.topic, part.partition): part for part in parts}
         for where, reading in self.readings.items():
             if reading.in_flight != answer.token:
@@ -348,10 +400,12 @@ class ConsumerMachine(RequestMachine):
             error = answer.error
             if body is not None:
                 error = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error
-            if error is NO_ERROR and result is not None:
+            if error is not NO_ERROR or result is None:
+                self._fetch_failed(reading, error, now)
+            elif isinstance(result, m.FetchedPartition):
                 self._fetched(reading, result)
             else:
-                self._fetch_failed(reading, error, now)
+                self._checked(reading, result, now)
 
     def _fetched(self, reading: Reading, result: m.FetchedPartition) -> None:
         reading.attempts, reading.error = 0, NO_ERROR
@@ -370,7 +424,29 @@ class ConsumerMachine(RequestMachine):
         if selection.batches or reading.fetched:
             reading.fetched.append(selection)
         else:
-            reading.position = selection.next_offset  # everything in it is aborted, or a marker
+            reading.move_after(selection)  # everything in it is aborted, or a marker
+
+    def _checked(self, reading: Reading, end: m.EpochEndOffset, now: int) -> None:
+        """The leader has said where the leader epoch of the position ends in its log."""
+        reading.attempts, reading.error = 0, NO_ERROR
+        position, epoch, checked_in = reading.fetch_offset, reading.leader_epoch, reading.checked_in
+        is_known = end.end_offset != NO_OFFSET and end.leader_epoch != NO_LEADER_EPOCH
+        if is_known and end.end_offset >= position:
+            reading.valid_in = checked_in
+            return
+        found = f"ends at offset {end.end_offset}" if is_known else "is unknown"
+        because = (
+            f"partition {reading.partition} has lost records before offset {position}, the position of this "
+            f"consumer: leader epoch {epoch} {found}"
+        )
+        if is_known and self._reset_timestamp(now) is not None:
+            reading.begin_at(end.end_offset, end.leader_epoch, checked_in)
+            self._out.append(WarnProgram(f"{because}; it continues at that offset"))
+            return
+        self._reset(reading, because, now)
+        if reading.problem is None:
+            strategy = self.settings.auto_offset_reset
+            self._out.append(WarnProgram(f"{because}; it continues as auto_offset_reset says: {strategy}"))
 
     def _fetch_failed(self, reading: Reading, error: ErrorCode, now: int) -> None:
         reading.attempts += 1
@@ -387,10 +463,13 @@ class ConsumerMachine(RequestMachine):
             case _:
                 reading.problem = refused(RequestFailed, error, f"fetch from partition {reading.partition}")
 
-    def _reset(self, reading: Reading, because: str, now: int) -> None:
+    def _reset_timestamp(self, now: int) -> int | None:
         strategy = self.settings.auto_offset_reset
         ago_ms = duration_ms(strategy)
-        timestamp = RESETS.get(strategy) if ago_ms is None else now + self.wall_ahead_ms - ago_ms
+        return RESETS.get(strategy) if ago_ms is None else now + self.wall_ahead_ms - ago_ms
+
+    def _reset(self, reading: Reading, because: str, now: int) -> None:
+        timestamp = self._reset_timestamp(now)
         if timestamp is None:
             reading.problem = Failure(OffsetOutOfRange, because=because, error=ErrorCode.OFFSET_OUT_OF_RANGE)
             return
@@ -416,15 +495,18 @@ class ConsumerMachine(RequestMachine):
         for reading in asking:
             reading.lookup = None
             if isinstance(finished.body, m.ListOffsetsReply):
-                offset = finished.body.partitions[0].offset
-                if offset >= 0:
-                    reading.begin_at(offset)
-                else:  # no record is as young as that
-                    self._look_up(reading, LATEST_TIMESTAMP)
+                asked = cast("m.ListOffsets", finished.call.request).partitions[0]
+                self._found(reading, finished.body.partitions[0], asked.current_leader_epoch)
             elif isinstance(finished.body, m.OffsetFetchReply):
                 self._begin_at_committed(reading, finished.body, now)
             else:
                 reading.problem = finished.failure
+
+    def _found(self, reading: Reading, found: m.ListedOffset, valid_in: int) -> None:
+        if found.offset >= 0:
+            reading.begin_at(found.offset, found.leader_epoch, valid_in)
+        else:  # no record is as young as that
+            self._look_up(reading, LATEST_TIMESTAMP)
 
     def _explained(self, finished: FinishedCall, member: GroupMember) -> FinishedCall:
         request = finished.call.request
@@ -436,10 +518,15 @@ class ConsumerMachine(RequestMachine):
         where = reading.partition
         committed = committed_offsets(body, [where])[where]
         if committed is not None:
-            reading.begin_at(committed.offset)
+            self._begin_at(reading, committed)
         else:
             because = f"group {self.settings.group_id!r} has no committed offset for {where}"
             self._reset(reading, because, now)
+
+    def _begin_at(self, reading: Reading, begin: OffsetAndMetadata) -> None:
+        epoch = NO_LEADER_EPOCH if begin.leader_epoch is None else begin.leader_epoch
+        self.cluster.learn_leader_epoch(reading.partition, epoch)
+        reading.begin_at(begin.offset, epoch)
 
     # --- machinery ------------------------------------------------------------------------------------------
 
@@ -514,6 +601,7 @@ class ConsumerMachine(RequestMachine):
     def _fetch(self, now: int) -> None:
         """Fetches from each leader its partitions without a fetch in flight or fetched records."""
         by_node: dict[int, list[Reading]] = {}
+        doubtful: dict[int, list[Reading]] = {}
         for reading in self.readings.values():
             if reading.position is None or reading.in_flight is not None or reading.fetched:
                 continue
@@ -521,7 +609,10 @@ class ConsumerMachine(RequestMachine):
                 continue
             leader = self.cluster.leader(reading.partition)
             if leader is not None:
-                by_node.setdefault(leader, []).append(reading)
+                readings_of = doubtful if self._is_doubtful(reading) else by_node
+                readings_of.setdefault(leader, []).append(reading)
+        for node, readings in doubtful.items():
+            self._check(node, readings)
         for node, readings in by_node.items():
             # Partitions come to their ends at different times, each with a fetch that waits there. A further
             # fetch must not wait too, or no request would be read, not even one for records that are there.
@@ -532,6 +623,30 @@ class ConsumerMachine(RequestMachine):
                 token = self.calls.once(node, self._fetch_request(asked, wait_ms))
                 for reading in asked:
                     reading.in_flight = token
+
+    def _is_doubtful(self, reading: Reading) -> bool:
+        """Whether the log of the leader may lack records before the position."""
+        current = self.cluster.leader_epoch(reading.partition)
+        if reading.fetch_offset == 0 or reading.valid_in == current:
+            return False
+        return reading.leader_epoch not in (NO_LEADER_EPOCH, current)
+
+    def _check(self, node: int, readings: list[Reading]) -> None:
+        parts: list[m.LeaderEpochPartition] = []
+        for reading in readings:
+            topic, number = reading.partition
+            reading.checked_in = self.cluster.leader_epoch(reading.partition)
+            parts.append(
+                m.LeaderEpochPartition(
+                    topic=topic,
+                    partition=number,
+                    current_leader_epoch=reading.checked_in,
+                    leader_epoch=reading.leader_epoch,
+                )
+            )
+        token = self.calls.once(node, m.OffsetForLeaderEpoch(partitions=tuple(parts)))
+        for reading in readings:
+            reading.in_flight = token
 
     def _fetch_request(self, readings: list[Reading], max_wait_ms: int) -> m.Fetch:
         return m.Fetch(

@@ -29,7 +29,7 @@ from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.fork import Ignored, Shared
 from fencepost.protocol.messages import AbortedTransaction
 from fencepost.protocol.records import Columns, read_columns
-from fencepost.protocol.terms import TopicPartition, TransactionResult
+from fencepost.protocol.terms import NO_LEADER_EPOCH, TopicPartition, TransactionResult
 
 Header = tuple[str, bytes | None]
 
@@ -88,6 +88,13 @@ class ConsumedBatch:
     def producer_epoch(self) -> int:
         """The producer epoch of the batch; -1 for a producer without idempotence."""
         return self._header.producer_epoch
+
+    @property
+    def leader_epoch(self) -> int:
+        """The leader epoch of the batch. If an OffsetAndMetadata has it, the reader that begins there notices
+        that the log has lost records before the offset.
+        """
+        return self._header.leader_epoch
 
     @property
     def is_transactional(self) -> bool:
@@ -206,6 +213,8 @@ class Selection(NamedTuple):
     next_offset: int
     damage: str | None = None
     """What is wrong with the batch at the next position, if it is in the fetch and cannot be read."""
+    leader_epoch: int = NO_LEADER_EPOCH
+    """That of the last batch before the next position, if the position has moved."""
 
 
 def select(
@@ -221,14 +230,14 @@ def select(
     """
     aborted_filter = AbortedFilter(aborted)
     batches: list[ConsumedBatch] = []
-    next_offset = position
+    next_offset, leader_epoch = position, NO_LEADER_EPOCH
     try:
         for at, header in walk(data):
             check(data, at, header)
             dropped = aborted_filter.drops(header, data, at)
             if header.next_offset <= position:
                 continue
-            next_offset = header.next_offset
+            next_offset, leader_epoch = header.next_offset, header.leader_epoch
             if not dropped and not header.is_control and header.record_count:
                 batches.append(
                     ConsumedBatch(
@@ -241,5 +250,5 @@ def select(
                     )
                 )
     except ProtocolViolation as violation:
-        return Selection(batches, next_offset, str(violation))
-    return Selection(batches, next_offset)
+        return Selection(batches, next_offset, str(violation), leader_epoch)
+    return Selection(batches, next_offset, leader_epoch=leader_epoch)

@@ -84,4 +84,11 @@ class CallAnswered:
     failure: Failure | None = attrs.field(default=None, kw_only=True)
 
 
-Effect = SendRequest | WakeAt | Resolve | BatchDone | CallBack | CallAnswered
+@value
+class WarnProgram:
+    """Something that no call raises and the program should know, in words: for `logging`."""
+
+    because: str
+
+
+Effect = SendRequest | WakeAt | Resolve | BatchDone | CallBack | CallAnswered | WarnProgram

@@ -107,7 +107,9 @@ class UnknownTopic(ClientError):
 
 
 class OffsetOutOfRange(ClientError):
-    """The position is before the log start or after the log end, and `auto_offset_reset` is "none"."""
+    """The position is before the log start or after the log end, or the log has lost records before it, and
+    `auto_offset_reset` is "none".
+    """
 
     advice = 'seek() to an existing offset, or set auto_offset_reset="earliest" or "latest"'
 

@@ -58,11 +58,16 @@ CommittableOffset = Offset | OffsetAndMetadata
 """What a program may commit for a partition."""
 
 
+def with_metadata(offset: CommittableOffset) -> OffsetAndMetadata:
+    """The offset in its long form."""
+    return offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+
+
 def offsets_to_commit(offsets: Mapping[TopicPartition, CommittableOffset]) -> tuple[m.OffsetToCommit, ...]:
     """Offsets in the form of the messages."""
     wanted: list[m.OffsetToCommit] = []
     for where, given in sorted(offsets.items()):
-        offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+        offset = with_metadata(given)
         epoch = NO_LEADER_EPOCH if offset.leader_epoch is None else offset.leader_epoch
         wanted.append(
             m.OffsetToCommit(

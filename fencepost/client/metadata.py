@@ -131,6 +131,14 @@ class ClusterMetadata:
         """The newest known leader epoch of a partition, or -1."""
         return self.leader_epochs.get(partition, NO_LEADER_EPOCH)
 
+    def learn_leader_epoch(self, partition: TopicPartition, leader_epoch: int) -> None:
+        """Somebody read under this leader epoch: a leader of an older one is no longer believed
+        (Metadata.updateLastSeenEpochIfNewer).
+        """
+        if leader_epoch > self.leader_epoch(partition):
+            self.leader_epochs[partition] = leader_epoch
+            self.forget_leader(partition)
+
     def with_leader_epochs(self, request: ListOffsets) -> ListOffsets:
         """The request with the leader epochs known now: a retry after FENCED_LEADER_EPOCH needs them."""
         parts: list[ListOffsetsPartition] = []

@@ -35,6 +35,7 @@ from fencepost.client.effects import (
     SendRequest,
     TransactionCall,
     WakeAt,
+    WarnProgram,
 )
 from fencepost.client.errors import Failure
 from fencepost.client.metadata import Address, can_be_host
@@ -172,6 +173,8 @@ class NetworkClient:
     """Why connections can no longer be used: every waiting caller must get it."""
     notify: Callable[[Hashable], object] = attrs.field(default=id, kw_only=True)
     """Called with the `news` of the waits whose condition may be true now."""
+    warn: Callable[[str], object] = attrs.field(default=id, kw_only=True)
+    """Called with a line for the log of the program."""
     connections: dict[int, ClientConnection] = attrs.field(factory=dict)
     to_open: list[int] = attrs.field(factory=list)
     """Nodes that the driver must connect to; it removes each."""
@@ -221,6 +224,8 @@ class NetworkClient:
             elif isinstance(effect, Resolve):
                 self.resolved[effect.operation] = effect.failure
                 self.notify(effect.operation)
+            elif isinstance(effect, WarnProgram):
+                self.warn(effect.because)
             else:
                 self.answers[effect.number] = effect
                 self.notify(("answer", effect.number))

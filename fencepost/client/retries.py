@@ -174,8 +174,6 @@ class PendingCalls:
 
     def _send(self, node_id: int, request: Request, token: int, timeout_ms: int | None = None) -> None:
         version = self.versions.get(type(request), NEWEST_VERSION)
-        if isinstance(request, m.ListOffsets):
-            request = self.cluster.with_leader_epochs(request)
         self._out.append(
             SendRequest(node_id, request=request, token=token, version=version, timeout_ms=timeout_ms)
         )
@@ -362,6 +360,8 @@ class PendingCalls:
                 topics=tuple(self.cluster.wanted)
             )  # perhaps more topics than at the last attempt
             self.cluster.is_stale = False  # a doubt during the request makes it stale again
+        elif isinstance(call.request, m.ListOffsets):
+            call.request = self.cluster.with_leader_epochs(call.request)
         call.node = node
         token = self._number()
         self._tokens[token] = call

@@ -365,12 +365,24 @@ class Segment:
         positions = self.offset_index.positions
         # Leader epochs ascend, so a few headers are read, however large the segment is.
         at = bisect_right(positions, leader_epoch, key=self._epoch_at) - 1
-        newest = NO_LEADER_EPOCH
+        newest, later = NO_LEADER_EPOCH, None
+        # No checksum covers a leader epoch, and readers go back to where one ends: what follows must not be
+        # of an older one.
         for _, header in self.headers(positions[at] if at >= 0 else 0):
+            if later is not None:
+                return newest, self._begins(later, follows=header.leader_epoch)
             if header.leader_epoch > leader_epoch:
-                return newest, header.base_offset
-            newest = header.leader_epoch
-        raise self._damaged(f"it has no batch after leader epoch {leader_epoch}")
+                later = header
+            else:
+                newest = header.leader_epoch
+        if later is None:
+            raise self._damaged(f"it has no batch after leader epoch {leader_epoch}")
+        return newest, self._begins(later, follows=self.leader_epoch)
+
+    def _begins(self, later: BatchHeader, *, follows: int) -> int:
+        if later.leader_epoch > follows:
+            raise self._damaged(f"a batch of leader epoch {follows} after one of {later.leader_epoch}")
+        return later.base_offset
 
     def _epoch_at(self, position: int) -> int:
         _, header = next(self.headers(position))

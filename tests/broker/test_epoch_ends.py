@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from fencepost.journal.journal import JournalSettings
+from fencepost.journal.segments import LOG, file_name
+from fencepost.journal.simulated import SimulatedStorage
+from fencepost.journal.storage import directory_name
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import HIGH_WATERMARK, NO_LEADER_EPOCH, NO_OFFSET, TopicPartition
+from tests.broker.disks import keeps_nothing
 from tests.broker.requests import NOBODY, ORDERS, body_of
 from tests.broker.story import Story
 
@@ -82,3 +86,21 @@ def test_epochs_whose_records_were_deleted_end_where_the_rest_begins() -> None:
     story.settle()
     assert end_of(story, 0)[1] >= 10
     assert end_of(story, 1) == (1, 20)
+
+
+@pytest.mark.parametrize("damaged", [3, 9, 10])
+def test_a_damaged_leader_epoch_is_no_end(damaged: int) -> None:
+    """No checksum covers it. Believed, it would send readers back over records that they have had."""
+    storage = SimulatedStorage(keeps_nothing)
+    story = Story(storage=storage)
+    path = f"{directory_name(ORDERS)}/{file_name(0, LOG)}"
+    places: list[int] = []
+    for number in range(11):
+        if number == 10:
+            story.restart()
+        places.append(len(storage.read_file(path) or b""))
+        assert story.produce(NOBODY, f"x{number}", name=None).error is ErrorCode.NONE
+    assert end_of(story, 0) == (0, 10)
+    # A batch has its leader epoch after its base offset and its length: 7 is that of a leader to come.
+    storage.overwrite(path, places[damaged] + 12, (7).to_bytes(4, "big"))
+    assert asked(story, 0).error is ErrorCode.KAFKA_STORAGE_ERROR

@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 
 from fencepost.client.batch import ProducerRecord
 from fencepost.client.consumer import ConsumerMachine
-from fencepost.client.effects import BatchDone, Effect, Resolve, SendRequest, TransactionCall, WakeAt
+from fencepost.client.effects import (
+    BatchDone,
+    Effect,
+    Resolve,
+    SendRequest,
+    TransactionCall,
+    WakeAt,
+    WarnProgram,
+)
 from fencepost.client.errors import Failure
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ProducerSettings
@@ -36,6 +44,7 @@ class Talk:
         self.sent: list[SendRequest] = []
         self.done: list[BatchDone] = []
         self.resolved: dict[TransactionCall, Failure | None] = {}
+        self.warned: list[str] = []
         self.wake_at: int | None = None
 
     def hear(self, effects: list[Effect]) -> None:
@@ -50,6 +59,8 @@ class Talk:
                     self.done.append(effect)
                 case Resolve():
                     self.resolved[effect.operation] = effect.failure
+                case WarnProgram():
+                    self.warned.append(effect.because)
                 case _:
                     raise AssertionError(effect)
         self._answer_about_the_cluster()

@@ -61,9 +61,16 @@ class OurProducer:
 
 
 class OurConsumer:
-    """fencepost.Consumer, a member of a group."""
+    """fencepost.Consumer, a member of a group, or without one a reader."""
 
-    def __init__(self, access: Access, *, group: str, instance: str | None, strategy: str = "range") -> None:
+    def __init__(
+        self,
+        access: Access,
+        *,
+        group: str | None = None,
+        instance: str | None = None,
+        strategy: str = "range",
+    ) -> None:
         self._consumer = fencepost.Consumer(
             access.servers,
             group_id=group,
@@ -75,6 +82,9 @@ class OurConsumer:
 
     def subscribe(self, topic: str) -> None:
         self._consumer.subscribe([topic])
+
+    def assign(self, part: TopicPartition) -> None:
+        self._consumer.assign([part])
 
     def poll(self, count: int) -> list[Message]:
         with reporting():

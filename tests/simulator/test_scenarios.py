@@ -13,6 +13,7 @@ from fencepost.simulator.scenarios.files import scenario_of, text_of
 from fencepost.simulator.scenarios.model import RULE_NAMES, Case, cases
 from fencepost.simulator.scenarios.runner import record_case, run, run_case
 from fencepost.simulator.world.history import Arrived, History, Lost, Sent, Struck
+from fencepost.simulator.world.processes import WARNED
 from tests.simulator.planting import Edit, Mutation, planted
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "scenarios"
@@ -400,6 +401,32 @@ def test_who_expects_a_loss_of_power_to_break_rules_is_told_nothing() -> None:
     (broken,) = run(powerless("none").scenario())
     (report,) = run(powerless("none").expect(violates=broken.broken).scenario())
     assert report.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("sync", "broken", "warned"),
+    [("commit", ["lost-write", "inconsistent-offsets", "nonmonotonic-poll"], 1), ("all", [], 0)],
+)
+def test_a_reader_of_records_that_the_power_took_reads_what_gets_their_offsets(
+    sync: str, broken: list[str], warned: int
+) -> None:
+    """With `--sync commit` b is lost, and c takes its offset: a reader that goes on after b would miss c."""
+    story = (
+        scenario("s")
+        .cluster(sync=sync)
+        .producer("p", "send t-0 a", "flush", "pause 50 ms", "send t-0 b", "flush")
+        .producer("q", "init", "begin", "send t-0 x", "commit", transactional_id="q")
+        .producer("heir", "send t-0 c", "flush", starts="on request")
+        .consumer("r", "t-0", isolation="read_uncommitted")
+        .when("r reads b")
+        .do("cut power of node 1", until="after 100 ms")
+        .when("node 1 restarts")
+        .do("start heir")
+        .expect(violates=broken, reaches=["r reads c"])
+    )
+    report = only(story)
+    assert report.problems == ()
+    assert report.marks[WARNED] == warned
 
 
 # --- files and Python -----------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ MORE: Final = "..."  # a line of the page that stands for lines which it leaves 
 Output = pytest.CaptureFixture[str]
 
 
-FOUND: Final = "fencepost fuzz --seeds 200 --cores 1 --break fencing"
+FOUND: Final = "fencepost fuzz --first-seed 3 --seeds 200 --cores 1 --break fencing"
 
 
 def shown(page: str, command: str) -> list[str]:
@@ -61,7 +61,7 @@ def test_the_scenario_of_the_page_is_what_its_seed_became() -> None:
     assert report.passed, report.problems
     sizes = shown(PAGE, shown(PAGE, FOUND)[2].partition("shrink:")[2].strip())[1]
     choices = sum(1 for choice in scenario.choices if choice)
-    assert f"-> {report.events:,} events and {choices:,} choices" in sizes
+    assert f"-> {report.events:,} events and {choices:,} choice" in sizes
     assert report.broken == (shown(PAGE, FOUND)[0].partition("violates ")[2].partition(":")[0],)
 
 

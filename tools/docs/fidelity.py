@@ -426,14 +426,4 @@ DIFFERENCES: Final = (
         because="A local broker is usually ready again within milliseconds, and runs must be reproducible.",
         noticed="Retries come sooner.",
     ),
-    Difference(
-        what="positions after a log was truncated",
-        kafka="A consumer compares its position with the ends of leader epochs (OffsetForLeaderEpoch, "
-        "KIP-320), and resets it if the log is shorter.",
-        here="The broker answers such requests. Fencepost's own consumer does not send them: it resets its "
-        "position only if that is beyond the end of the log.",
-        because="Not done yet.",
-        noticed="After a topic was deleted and created again, or a loss of power took unsynced records, a "
-        "consumer that keeps running skips the new records below its old position.",
-    ),
 )

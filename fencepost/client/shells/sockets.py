@@ -46,6 +46,7 @@ class NetworkDriver:
             request_timeout_ms=request_timeout_ms,
             start_handshake=start_handshake,
             notify=notify,
+            warn=_log.warning,
         )
         self.resolved, self.answers = self.network.resolved, self.network.answers
         self._clock = clock

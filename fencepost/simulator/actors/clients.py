@@ -25,7 +25,7 @@ from fencepost.client.errors import (
     WrongState,
 )
 from fencepost.client.group_member import MemberState, RebalanceEvent, RebalanceListener
-from fencepost.client.group_offsets import ConsumerGroupMetadata
+from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetadata
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
@@ -156,7 +156,9 @@ class Sender:
             yield from self.calls.route(record.topic, inf)
         return (yield from self.calls.append(record, inf))
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], group: ConsumerGroupMetadata | str) -> None:
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, CommittableOffset], group: ConsumerGroupMetadata | str
+    ) -> None:
         """Commits a group's offsets with the transaction."""
         self.calls.send_offsets_to_transaction(offsets, group)
 

@@ -366,7 +366,7 @@ def _copy(
         read = []
         yield from _write_copies(runner, made, transaction, polls, output=output)
         if not made.machine.is_over and made.machine.failure is None:
-            made.send_offsets(machine.positions, group)
+            made.send_offsets(machine.committable, group)
         if not (yield from _end(runner, made, transaction)):
             return
         if transaction.outcome is OperationOutcome.OK:
@@ -436,9 +436,10 @@ def _copy_as_member(
         yield from _write_copies(runner, made, transaction, polls, output=output)
         if membership.stalls and runner.choices.happens(membership.stalls):
             yield membership.max_poll_interval_ms + membership.session_timeout_ms
-        offsets = {poll.partition: machine.positions[poll.partition] for poll in polls}
+        ends = {poll.partition: machine.committable[poll.partition] for poll in polls}
+        offsets = {where: end.offset for where, end in ends.items()}
         if made.is_usable:
-            made.send_offsets(offsets, machine.group_metadata())
+            made.send_offsets(ends, machine.group_metadata())
         goes_on = yield from _end(runner, made, transaction)
         runner.world.marks[REBALANCED] += not consumer.is_stable
         if not goes_on:

@@ -22,6 +22,7 @@ from fencepost.client.effects import (
     SendRequest,
     TransactionCall,
     WakeAt,
+    WarnProgram,
 )
 from fencepost.client.errors import Failure
 from fencepost.client.requests import RequestMachine
@@ -35,6 +36,7 @@ Waiting = Callable[[], bool] | int | Wait | Callback
 """What a script waits for: a condition, a number of milliseconds of its own clock, or what a client call
 waits for or calls back.
 """
+WARNED: Final = "client: warned"
 Script = Generator[Waiting, None, Result]
 
 
@@ -94,6 +96,8 @@ class Port:
                     pass  # those who wait look at the batch itself, and none of them has callbacks
                 case CallAnswered():
                     self.answers[effect.number] = effect
+                case WarnProgram():
+                    self.process.world.marks[WARNED] += 1
 
     def wake(self) -> None:
         self.perform(self.machine.wake(self.now))
