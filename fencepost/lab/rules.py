@@ -98,6 +98,11 @@ ERRORS: Final[dict[str, tuple[str, str, str]]] = {
         "Topic.validate, ControllerApis",
         "",
     ),
+    "KAFKA_STORAGE_ERROR": (
+        "the partition's log is damaged, or its disk has failed",
+        "ReplicaManager.getPartitionOrError",
+        "",
+    ),
     "GROUP_ID_NOT_FOUND": ("there is no such group", "GroupMetadataManager.group", "MEMBERSHIP"),
     "UNSTABLE_OFFSET_COMMIT": (
         "an offset of a transaction that is not decided yet is pending, and the reader asked for stable ones",
