@@ -561,8 +561,8 @@ OF_COMPACTION: Final = (
         workload="compaction",
         edits=(
             Edit(
-                "journal.compaction:Cleaner._kept_records",
-                {"latest.get(record.key, record.offset) <= record.offset": "record.key not in latest"},
+                "journal.compaction:Cleaner._thinned",
+                {"latest.get(_shortened(key), offset) <= offset": "_shortened(key) not in latest"},
             ),
         ),
     ),
@@ -573,7 +573,7 @@ OF_COMPACTION: Final = (
         edits=(
             Edit(
                 "journal.compaction:Survey.see",
-                {"if is_dirty and header not in self._aborted:": "if is_dirty:"},
+                {"if is_dirty and fits and header not in self._aborted:": "if is_dirty and fits:"},
             ),
         ),
     ),
@@ -598,7 +598,7 @@ OF_COMPACTION: Final = (
         workload="compaction",
         edits=(
             Edit(
-                "journal.compaction:Cleaner._kept_records",
+                "journal.compaction:Cleaner._thinned",
                 {"horizon is not None and horizon <= self._now": "True"},
             ),
         ),
@@ -610,7 +610,7 @@ OF_COMPACTION: Final = (
         edits=(
             Edit(
                 "journal.compaction:Survey._note_keys",
-                {"if record.key is not None:": "if record.key is not None and not record.is_tombstone:"},
+                {"if record.key is not None": "if record.key is not None and not record.is_tombstone"},
             ),
         ),
     ),
@@ -659,8 +659,8 @@ OF_COMPACTION: Final = (
         workload="compaction",
         edits=(
             Edit(
-                "protocol.thinning:_encoded",
-                {"at if deltas is None else deltas[at] for at in kept": "at for at, _ in enumerate(kept)"},
+                "protocol.thinning:_kept_columns",
+                {"list(kept if deltas is None else _selected(deltas, kept))": "list(range(len(kept)))"},
             ),
         ),
     ),
