@@ -18,17 +18,12 @@ from fencepost.cli.application import run
 from fencepost.cli.fuzz import Protection, WorldOptions
 from fencepost.cli.scenario_files import read
 from fencepost.cli.shrink import shrink
-from fencepost.simulator.fuzz.shrinking import ShrinkSearch, failing_seed
+from fencepost.simulator.fuzz.shrinking import ShrinkSearch
+from tests.cli.failing_seeds import failing_with
 from tests.cli.processes import COMMAND, PATIENCE_S
 
 Output = pytest.CaptureFixture[str]
 BUDGET = 40_000  # events of all attempts: a second or two
-
-
-def failing_with(broken: Protection) -> int:
-    """The first seed that breaks a rule when this protection is turned off."""
-    planner = WorldOptions(transaction_version=2, broken=(broken,)).planner
-    return next(seed for seed in range(1, 60) if failing_seed(seed, planner) is not None)
 
 
 def last_json(capsys: Output) -> tuple[list[str], dict[str, Any]]:
@@ -99,11 +94,11 @@ def test_what_is_small_can_be_made_smaller_from_its_file(
 
 
 @contextmanager
-def long_search(directory: Path) -> Generator[tuple[subprocess.Popen[str], int]]:
+def long_search(seed: int, directory: Path) -> Generator[tuple[subprocess.Popen[str], int]]:
     """A search with a terminal on stderr, which we read; it has just said what is broken."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [*COMMAND, "shrink", "--seed", "2", "--break", "fencing", "--budget", "1000000000"],
+        [*COMMAND, "shrink", "--seed", str(seed), "--break", "fencing", "--budget", "1000000000"],
         stdout=subprocess.PIPE,
         stderr=theirs,
         text=True,
@@ -113,7 +108,7 @@ def long_search(directory: Path) -> Generator[tuple[subprocess.Popen[str], int]]
         os.close(theirs)
         try:
             assert process.stdout is not None
-            assert process.stdout.readline().startswith("seed 2 violates ")
+            assert process.stdout.readline().startswith(f"seed {seed} violates ")
             yield process, ours
         finally:
             process.kill()
@@ -124,15 +119,16 @@ def long_search(directory: Path) -> Generator[tuple[subprocess.Popen[str], int]]
 def test_a_search_that_is_ended_keeps_what_it_had_found(
     capsys: Output, tmp_path: Path, how: signal.Signals, code: int
 ) -> None:
-    with long_search(tmp_path) as (process, terminal):
+    seed = failing_with("fencing")
+    with long_search(seed, tmp_path) as (process, terminal):
         assert b"attempts" in os.read(terminal, 1_000), "it tells from time to time how far it is"
         process.send_signal(how)
         words = process.communicate(timeout=PATIENCE_S)[0].splitlines()
     assert process.returncode == code
-    assert words[0].endswith(": seed-2.toml")
-    more = "fencepost shrink seed-2.toml (it was interrupted before it had tried everything)"
+    assert words[0].endswith(f": seed-{seed}.toml")
+    more = f"fencepost shrink seed-{seed}.toml (it was interrupted before it had tried everything)"
     assert words[1] == f"  continue: {more}"
-    assert run(["run", str(tmp_path / "seed-2.toml"), "--json"]) == 0
+    assert run(["run", str(tmp_path / f"seed-{seed}.toml"), "--json"]) == 0
     (played, _) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert len(played["broken"]) == 1
 
@@ -145,7 +141,8 @@ def test_a_search_that_is_ended_at_once_says_that_it_wrote_nothing(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ShrinkSearch, "run", ended)
-    assert run(["shrink", "--seed", "2", "--break", "fencing", "--json"]) == 130
+    seed = failing_with("fencing")
+    assert run(["shrink", "--seed", str(seed), "--break", "fencing", "--json"]) == 130
     words, small = last_json(capsys)
     assert words[1:] == ["Interrupted before a smaller run was found; no file was written."]
     assert small["file"] is None
@@ -156,20 +153,21 @@ def test_without_a_name_nothing_that_is_of_another_run_is_overwritten(
     capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    seed = ["shrink", "--seed", "2", "--break", "fencing", "--budget", "1"]
-    assert run(seed) == run(seed) == 0, "the same run again"
+    seed = failing_with("fencing")
+    command = ["shrink", "--seed", str(seed), "--break", "fencing", "--budget", "1"]
+    assert run(command) == run(command) == 0, "the same run again"
     mine = Path("mine.toml")
-    mine.write_text(Path("seed-2.toml").read_text())
+    mine.write_text(Path(f"seed-{seed}.toml").read_text())
     begun = mine.read_text()
     assert run(["shrink", "mine.toml", "--budget", "1"]) == 0
     assert (mine.read_text(), Path("mine-small.toml").is_file()) == (begun, True)
-    other = begun.replace("# seed 2 --break fencing, shrunk", "# seed 2 --break dedup, shrunk")
+    other = begun.replace(f"# seed {seed} --break fencing, shrunk", f"# seed {seed} --break dedup, shrunk")
     assert other != begun
-    Path("seed-2.toml").write_text(other)
+    Path(f"seed-{seed}.toml").write_text(other)
     capsys.readouterr()
-    assert run(seed) == 2
-    assert "is not a scenario shrunk from seed 2 --break fencing; refusing" in capsys.readouterr().err
-    assert Path("seed-2.toml").read_text() == other
+    assert run(command) == 2
+    assert f"is not a scenario shrunk from seed {seed} --break fencing; refusing" in capsys.readouterr().err
+    assert Path(f"seed-{seed}.toml").read_text() == other
 
 
 def test_the_same_seed_becomes_the_same_file(tmp_path: Path) -> None:
