@@ -1,5 +1,5 @@
-"""What searches found in the cores stays found: each world of scenarios/found holds its rule, and breaks it
-again when the mistake is made again.
+"""What searches found, in the cores or in a judge, stays found: each world of scenarios/found holds its rule,
+and breaks it again when the mistake is made again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,18 @@ MISTAKES: Final = {
                 },
             ),
         ),
-    )
+    ),
+    "replaced_member_learns_late": Mutation(
+        "a member that the group has replaced counts as one",
+        breaks="The judge accuses a member whose commits the group refuses.",
+        workload="groups",
+        edits=(
+            Edit(
+                "simulator.judges.group_rules:OwnerRule.added",
+                {"and self._knows(group_id, member.member_id)": ""},
+            ),
+        ),
+    ),
 }
 
 
@@ -42,7 +53,7 @@ def test_each_find_has_its_mistake_and_its_lesson() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_mended_cores_keep_the_rule_and_the_mistake_breaks_it(path: Path) -> None:
+def test_the_mended_code_keeps_the_rule_and_the_mistake_breaks_it(path: Path) -> None:
     story = scenario_of(path.read_text(), path.name)
     (mended,) = run(story)
     assert mended.problems == ()

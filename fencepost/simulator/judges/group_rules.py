@@ -1,8 +1,9 @@
 """What members of consumer groups may own: a partition is with one member of a generation at a time (I17).
 
-An expelled member owns its partitions until it learns that it was expelled. That is not a violation, because
-the group refuses its commits (KIP-447). It is one if a new owner begins while the old one is a member of the
-same generation and has not given the partition up: the group would accept the commits of both.
+An expelled member, or a static one that another process has replaced (KIP-345), owns its partitions until it
+learns of this; it may even begin to, if the answer to its SyncGroup arrives late. That is not a violation,
+because the group refuses its commits (KIP-447). It is one if a member begins while another one has not given
+the partition up and the group knows both in the same generation: it would accept the commits of both.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class OwnerRule:
                 both
                 and other.generation_id == member.generation_id
                 and self._knows(group_id, other.member_id)
+                and self._knows(group_id, member.member_id)
             ):
                 raise ONE_OWNER.broken(
                     f"{process.participant} has not given up {', '.join(map(str, both))}, which "
