@@ -459,6 +459,9 @@ class DerivedFiles:
         elif manifest is not None and manifest["log_start_offset"] > max(start, self.log.start_offset):
             what = f"it says {start}, but the manifest says {manifest['log_start_offset']}"
             self.findings.problem(place, what, DELETED)
+        if self.log.segments and self.log.start_offset > start:
+            what = f"no file holds the offsets from {start} to {self.log.start_offset - 1}"
+            self.findings.problem(Place(self.log.directory), what, LOST)
         return start
 
     def _compare_facts(

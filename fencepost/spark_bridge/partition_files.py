@@ -111,8 +111,14 @@ class PartitionFiles:
     @property
     def log_start_offset(self) -> int:
         """The first offset that can be read; 0 for a partition that never had a segment."""
-        known = self.manifest.log_start_offset if self.manifest else 0
-        return max(known, self.stored_log_start, self.segments[0].base_offset if self.segments else 0)
+        return max(self.deleted_to, self.segments[0].base_offset if self.segments else 0)
+
+    @property
+    def deleted_to(self) -> int:
+        """The offset below which records are known to have been deleted. Kafka writes that down later than it
+        removes segments.
+        """
+        return max(self.stored_log_start, self.manifest.log_start_offset if self.manifest else 0)
 
     def path(self, segment: SegmentFile, kind: str = LOG) -> str:
         """The path of one of a segment's files in the storage."""
@@ -321,9 +327,14 @@ def _read_manifest(storage: StorageReader, partition: TopicPartition) -> Manifes
 
 
 def _lose_missing_segments(log: PartitionFiles, report: Report | None) -> None:
-    """Reports the segments that the manifest lists and that are lost, and those that Kafka's compaction was
-    about to replace.
+    """Reports the segments that are lost: the first ones, others that the manifest lists, and those that
+    Kafka's compaction was about to replace.
     """
+    start, end = log.deleted_to, log.log_start_offset
+    if start < end and not log.layout.is_sparse:
+        where = f"{log.storage.location}/{directory_name(log.partition)}"
+        reason = f"no file in {where} holds the offsets from {start} to {end - 1}, and they were not deleted"
+        _lose(log, start=start, end=end, file=where, reason=reason, report=report)
     for base_offset in log.replaced:
         file = log.location(SegmentFile(base_offset, size=0))
         following = [segment.base_offset for segment in log.segments if segment.base_offset > base_offset]

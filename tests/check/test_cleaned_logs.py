@@ -124,6 +124,19 @@ def test_a_segment_that_was_lost_after_a_cleaning_is_missed() -> None:
     assert "a segment begins at offset 26 where 24 was expected" in problems(at)
 
 
+@pytest.mark.parametrize("with_manifest", [True, False])
+def test_a_first_segment_that_no_deletion_explains_is_missed(with_manifest: bool) -> None:
+    at = cleaned()
+    first, second, _ = at.logs(DIRECTORY)
+    at.remove(first)
+    if not with_manifest:
+        at.remove(MANIFEST)
+    lost = f"no file in {at.location}/{DIRECTORY} holds the offsets from 0 to 23, and they were not deleted"
+    assert losses(at) == [lost]
+    assert second.endswith("24.log")
+    assert "no file holds the offsets from 0 to 23" in problems(at)
+
+
 def test_the_end_of_a_cleaned_segment_is_missed() -> None:
     """It must reach to the end of each segment whose place it took."""
     at = cleaned()
