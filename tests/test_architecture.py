@@ -65,7 +65,7 @@ SHELLS = frozenset(
         "client/shells/aio.py",
         "client/shells/aio_driver.py",
         "client/shells/clients.py",
-        "client/shells/deputies.py",
+        "client/shells/signals.py",
         "client/shells/sockets.py",
         "client/shells/sync.py",
         "client/shells/sync_driver.py",

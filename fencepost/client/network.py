@@ -79,9 +79,11 @@ class ClientConnection:
     """The bytes to write, in order; the driver removes what it has written."""
     _next: int = 0
     _reader: FrameReader = attrs.field(factory=FrameReader)
+    deadline: int | None = attrs.field(default=None, init=False)
+    """When the first request in flight times out."""
     _in_flight: dict[int, _Expected] = attrs.field(factory=dict)
     _in_order: bool = True
-    """Whether the deadlines are in the order of the requests."""
+    """Whether the deadlines are in the order of the requests: the usual case, with one timeout for all."""
     _handshake: Handshake | None = None
 
     def begin(self, host: str) -> None:
@@ -92,16 +94,6 @@ class ClientConnection:
             self.outbox.clear()
             self._pass_on(self._handshake.outgoing())
 
-    @property
-    def deadline(self) -> int | None:
-        """When the first request in flight times out."""
-        if not self._in_order:
-            return min((expected.deadline for expected in self._in_flight.values()), default=None)
-        # With one timeout for all requests, the usual case, the oldest request times out first.
-        for expected in self._in_flight.values():
-            return expected.deadline
-        return None
-
     def send(self, effect: SendRequest, now: int) -> None:
         """Encodes a request into the outbox and expects its answer."""
         correlation_id = self._next
@@ -109,8 +101,12 @@ class ClientConnection:
         timeout_ms = self.request_timeout_ms
         if effect.timeout_ms is not None:
             timeout_ms, self._in_order = effect.timeout_ms, False
-        expected = _Expected(effect.token, API_BY_REQUEST[type(effect.request)], now + timeout_ms)
-        self._in_flight[correlation_id] = expected
+        deadline = now + timeout_ms
+        self._in_flight[correlation_id] = _Expected(
+            effect.token, API_BY_REQUEST[type(effect.request)], deadline
+        )
+        if self.deadline is None or deadline < self.deadline:
+            self.deadline = deadline
         pieces = encode_request(
             effect.request, correlation_id=correlation_id, client_id=self.client_id, version=effect.version
         )
@@ -138,6 +134,9 @@ class ClientConnection:
         if reply.error is not NO_ERROR and reply.error in REFUSALS:
             raise refusal(reply.error, None if self._handshake is None else self._handshake.security)
         expected = self._in_flight.pop(reply.correlation_id)
+        if expected.deadline == self.deadline:
+            left = (other.deadline for other in self._in_flight.values())
+            self.deadline = next(left, None) if self._in_order else min(left, default=None)
         return RequestResult(expected.token, reply.error, reply.body)
 
     def _api_of(self, correlation_id: int) -> Api:
@@ -157,6 +156,7 @@ class ClientConnection:
             for expected in self._in_flight.values()
         ]
         self._in_flight.clear()
+        self.deadline = None
         self.outbox.clear()
         return answers
 

@@ -1,14 +1,16 @@
-"""A program whose signal handler raises or closes the client: at hundreds of random moments of a call, or
-after every single instruction at which the interpreter looks for signals.
+"""A program that gets Ctrl-C, or whose signal handler closes the client: at hundreds of random moments of a
+call, or after every single instruction at which the interpreter looks for signals.
 
-It runs as a process of its own: `python -m tests.client.interrupted CALL HANDLER ROUNDS ADDRESS`. A call that
-never returns ends the process, with the stacks of all threads.
+It runs as a process of its own: `python -m tests.client.interrupted CALL STORY ROUNDS ADDRESS CTRL_C`. A call
+that never returns ends the process, with the stacks of all threads. CTRL_C: whose handler gets SIGINT,
+"python" (its own) or "program" (one that raises, too).
 """
 
 from __future__ import annotations
 
 import dis
 import faulthandler
+import os
 import random
 import signal
 import sys
@@ -17,6 +19,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import count, pairwise
+from threading import Timer
 from types import CodeType, FrameType
 from typing import Any
 
@@ -106,19 +109,20 @@ CALLS: dict[str, tuple[Callable[[str], Any], Callable[[Any], object]]] = {
 }
 
 
+def interrupt(*_: object) -> None:
+    """The handler of a program."""
+    raise KeyboardInterrupt
+
+
 def interrupt_calls(call: str, rounds: int, address: str) -> None:
     """Ctrl-C in each round: the next call must work, except after a commit with an unknown outcome."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
     draw, interrupted = random.Random(9), 0
     create, operate = CALLS[call]
-    signal.signal(signal.SIGALRM, interrupt)
     client = create(address)
     for _ in range(rounds):
+        timer = Timer(draw.uniform(1e-5, 4e-3), os.kill, (os.getpid(), signal.SIGINT))
         try:
-            signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 4e-3))
+            timer.start()
             while True:
                 operate(client)
         except KeyboardInterrupt as interruption:
@@ -128,8 +132,7 @@ def interrupt_calls(call: str, rounds: int, address: str) -> None:
             if isinstance(interruption.__cause__, CommitOutcomeUnknown):
                 client.close()
                 client = create(address)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        timer.join()
         operate(client)
     client.close()
     assert interrupted == rounds
@@ -179,7 +182,7 @@ def after_checks(code: CodeType) -> frozenset[int]:
 
 
 class CtrlC:
-    """Raises KeyboardInterrupt at the n-th of these instructions that this thread executes in a client."""
+    """Sends Ctrl-C at the n-th of these instructions that this thread executes in a client."""
 
     def __init__(self, number: int) -> None:
         self._left = number
@@ -195,7 +198,7 @@ class CtrlC:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was raised."""
+        """Whether it was sent."""
         return self._left <= 0
 
     def _enter(self, frame: FrameType, _event: str, _argument: object) -> Any:
@@ -208,13 +211,15 @@ class CtrlC:
         if event == "opcode" and frame.f_lasti in after_checks(frame.f_code):
             self._left -= 1
             if not self._left:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
         return self._step
 
 
-def every_instruction(work: Callable[[CtrlC], None]) -> None:
-    """Does the work again and again, until it has been interrupted at each instruction."""
-    for number in count(1):
+def every_instruction(work: Callable[[CtrlC], None], rounds: int) -> None:
+    """Does the work again and again, until it has been interrupted at each instruction; or at every
+    `rounds`-th, as most are within steps, where it makes no difference.
+    """
+    for number in count(1, rounds):
         interrupt = CtrlC(number)
         work(interrupt)
         if not interrupt.is_over:
@@ -222,7 +227,7 @@ def every_instruction(work: Callable[[CtrlC], None]) -> None:
             return
 
 
-def transactions(_call: str, _rounds: int, address: str) -> None:
+def transactions(_call: str, rounds: int, address: str) -> None:
     """Each transaction is stored as a whole or not at all, as its error says; the next one works."""
     producer = transactional(address)
     committed: dict[bytes, bool | None] = {}
@@ -252,7 +257,7 @@ def transactions(_call: str, _rounds: int, address: str) -> None:
         producer.send("t", b"after " + name, partition=0).result()
         producer.commit_transaction()
 
-    every_instruction(transact)
+    every_instruction(transact, rounds)
     producer.close()
     stored = Counter(record.value for record in records(address))
     for name, is_stored in committed.items():
@@ -260,7 +265,7 @@ def transactions(_call: str, _rounds: int, address: str) -> None:
         assert stored[name] in ((0, 2) if is_stored is None else (2,) if is_stored else (0,)), name
 
 
-def sends(_call: str, _rounds: int, address: str) -> None:
+def sends(_call: str, rounds: int, address: str) -> None:
     """Each record is stored at most once, and exactly once if send() or flush() returned."""
     producer = producer_of(address)
     names: list[bytes] = []
@@ -275,7 +280,7 @@ def sends(_call: str, _rounds: int, address: str) -> None:
         except KeyboardInterrupt:
             assert producer.send("t", names[-1] + b"d", partition=0).result().offset > 0
 
-    every_instruction(send)
+    every_instruction(send, rounds)
     producer.close()
     stored = Counter(record.value for record in records(address))
     assert max(stored.values()) == 1
@@ -283,7 +288,7 @@ def sends(_call: str, _rounds: int, address: str) -> None:
     assert all(stored[names[-1] + each] for each in (b"a", b"b", b"c"))
 
 
-def reads(call: str, _rounds: int, address: str) -> None:
+def reads(call: str, rounds: int, address: str) -> None:
     """A program that seeks to where it was reads every record once, in order."""
     with producer_of(address) as producer:
         producer.send_many("t", [b"x"] * 20_000, partition=0)
@@ -308,7 +313,7 @@ def reads(call: str, _rounds: int, address: str) -> None:
             except KeyboardInterrupt:
                 consumer.seek(HERE, seen)
 
-        every_instruction(read)
+        every_instruction(read, rounds)
     assert seen
 
 
@@ -322,8 +327,8 @@ def records(address: str) -> Iterator[Record]:
                 yield from batch
 
 
-HANDLERS: dict[str, Callable[[str, int, str], None]] = {
-    "raise": interrupt_calls,
+STORIES: dict[str, Callable[[str, int, str], None]] = {
+    "interrupt": interrupt_calls,
     "close": close_in_calls,
     "transactions": transactions,
     "sends": sends,
@@ -332,5 +337,7 @@ HANDLERS: dict[str, Callable[[str, int, str], None]] = {
 
 if __name__ == "__main__":
     faulthandler.dump_traceback_later(LIMIT_S, exit=True)
-    _, what, handler, rounds, server = sys.argv
-    HANDLERS[handler](what, int(rounds), server)
+    _, what, story, how_often, server, ctrl_c = sys.argv
+    if ctrl_c == "program":
+        signal.signal(signal.SIGINT, interrupt)
+    STORIES[story](what, int(how_often), server)

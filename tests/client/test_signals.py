@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from fencepost import Admin, Broker
-from fencepost.client.shells.deputies import undisturbed
+from fencepost.client.shells.signals import undisturbed
 from tests.client.interrupted import CALLS
 
 ROUNDS = {"poll(1000)": 10, "poll of a member": 5}  # these take seconds
@@ -31,16 +31,17 @@ def address() -> Iterator[str]:
         yield broker.address
 
 
-def run(call: str, handler: str, rounds: int, address: str) -> None:
+def run(call: str, story: str, rounds: int, address: str, *, ctrl_c: str = "python") -> None:
     """Runs the program, which ends itself when it hangs."""
-    command = [sys.executable, "-m", "tests.client.interrupted", call, handler, str(rounds), address]
+    command = [sys.executable, "-m", "tests.client.interrupted", call, story, str(rounds), address, ctrl_c]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.parametrize("ctrl_c", ["python", "program"])
 @pytest.mark.parametrize("call", CALLS)
-def test_ctrl_c_at_any_moment_leaves_a_client_that_works(address: str, call: str) -> None:
-    run(call, "raise", ROUNDS.get(call, 300), address)
+def test_ctrl_c_at_any_moment_leaves_a_client_that_works(address: str, call: str, ctrl_c: str) -> None:
+    run(call, "interrupt", ROUNDS.get(call, 200), address, ctrl_c=ctrl_c)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -48,14 +49,81 @@ def test_a_signal_handler_may_close_the_client_that_it_interrupts(address: str, 
     run(call, "close", ROUNDS.get(call, 80), address)
 
 
+@pytest.mark.parametrize(("ctrl_c", "rounds"), [("python", 3), ("program", 1)])
 @pytest.mark.parametrize(
     ("story", "call"), [("transactions", ""), ("sends", ""), ("reads", "poll"), ("reads", "for")]
 )
-def test_ctrl_c_at_every_instruction_keeps_every_promise(story: str, call: str) -> None:
+def test_ctrl_c_at_every_instruction_keeps_every_promise(
+    story: str, call: str, ctrl_c: str, rounds: int
+) -> None:
     with Broker() as broker:
         with Admin(broker.address) as admin:
             admin.create_topic("t")
-        run(call, story, 1, broker.address)
+        run(call, story, rounds, broker.address, ctrl_c=ctrl_c)
+
+
+@pytest.fixture
+def program_handler() -> Iterator[None]:
+    """A signal with a handler of the program, which could raise or close a client."""
+    before = signal.signal(signal.SIGUSR1, print)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+# --- the main thread itself ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL])
+def test_without_handlers_of_the_program_the_main_thread_works_itself(handler: Any) -> None:
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        assert undisturbed(threading.get_ident) == threading.get_ident()
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+    done.append(True)
+
+
+done: list[bool] = []
+
+
+def test_ctrl_c_is_raised_when_the_work_is_done() -> None:
+    done.clear()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        undisturbed(ctrl_c)
+    assert done
+    assert caught.value.__notes__ == ["Before this interruption, the call had ended"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_work_may_take_ctrl_c() -> None:
+    interruptions: list[BaseException] = []
+
+    def work() -> BaseException:
+        ctrl_c()
+        return interruptions.pop()
+
+    assert type(undisturbed(work, interruptions)) is KeyboardInterrupt
+
+
+def test_in_the_work_another_call_leaves_ctrl_c_to_the_one_around_it() -> None:
+    done.clear()
+    with pytest.raises(KeyboardInterrupt):
+        undisturbed(lambda: undisturbed(ctrl_c))
+    assert done
+
+
+def test_a_handler_that_the_work_sets_stays() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        undisturbed(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # --- deputies -----------------------------------------------------------------------------------------------
@@ -67,6 +135,9 @@ def test_other_threads_do_their_work_themselves() -> None:
     thread.start()
     thread.join()
     assert found == [thread.ident]
+
+
+def test_with_a_handler_of_the_program_a_deputy_works(program_handler: None) -> None:
     assert undisturbed(threading.get_ident) != threading.get_ident()
 
 
@@ -93,19 +164,24 @@ def test_an_interruption_is_raised_when_the_work_is_done() -> None:
     assert caught.value.__notes__ == ["Before this interruption, the call had ended"]
 
 
-def test_an_interruption_has_the_error_of_the_work_as_its_cause() -> None:
+@pytest.mark.parametrize("handler", [signal.SIG_DFL, print])
+def test_an_interruption_has_the_error_of_the_work_as_its_cause(handler: Any) -> None:
     interruption, error = KeyboardInterrupt(), ValueError("the work's")
 
     def work() -> None:
         raise error
 
-    with pytest.raises(KeyboardInterrupt) as caught:
-        undisturbed(work, deque([interruption]))
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            undisturbed(work, [interruption])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     assert caught.value is interruption
     assert caught.value.__cause__ is error
 
 
-def test_work_is_done_in_a_forked_process_which_has_no_deputies_yet() -> None:
+def test_work_is_done_in_a_forked_process_which_has_no_deputies_yet(program_handler: None) -> None:
     undisturbed(int)
     child = os.fork()
     if not child:
@@ -113,10 +189,12 @@ def test_work_is_done_in_a_forked_process_which_has_no_deputies_yet() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_without_threads_the_main_thread_works_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_threads_the_main_thread_works_itself(
+    monkeypatch: pytest.MonkeyPatch, program_handler: None
+) -> None:
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("fencepost.client.shells.deputies._free", [])
+    monkeypatch.setattr("fencepost.client.shells.signals._free", [])
     monkeypatch.setattr(threading.Thread, "start", start)
     assert undisturbed(threading.get_ident) == threading.get_ident()

@@ -37,7 +37,7 @@ from fencepost.client.shells.clients import (
     ProducerClient,
     described,
 )
-from fencepost.client.shells.deputies import undisturbed
+from fencepost.client.shells.signals import undisturbed
 from fencepost.client.shells.sync_driver import Driver
 
 __all__ = ["Admin", "Consumer", "Producer", "SendFuture", "SendFutures"]

@@ -1,7 +1,7 @@
 """The blocking driver: selector rounds in the calling thread, and an IO thread between calls.
 
 Rule: the lock guards the machine and its network. Scripts run under the lock and nothing waits under it; one
-thread at a time waits for the sockets. The main thread, where signal handlers run, does none of this itself.
+thread at a time waits for the sockets. No signal handler interrupts any of this (signals.py).
 """
 
 # A blocking client has no event loop. The thread that needs an answer drives the sockets: `Sockets.round`
@@ -21,9 +21,9 @@ thread at a time waits for the sockets. The main thread, where signal handlers r
 # opposite order. A producer has a third, for appending a record (`send_path`), which is taken last and held
 # for less than a microsecond. Callbacks of the program run outside all of these, one at a time.
 #
-# The calling thread of the drawing is never the main thread: its calls are run by a deputy (`deputies`). An
-# exception of a signal handler, such as KeyboardInterrupt, is thrown into the script where that waits. So
-# Ctrl-C leaves no half step, and a handler may close the client that it interrupts.
+# An exception of a signal handler, such as KeyboardInterrupt, is thrown into the script where that waits. So
+# Ctrl-C leaves no half step, and a handler may close the client that it interrupts. If the program has such
+# handlers, a deputy does what the drawing shows for the calling thread (signals.py).
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ import os
 import selectors
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -45,7 +44,7 @@ from fencepost.client.errors import ClientClosed
 from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import StartHandshake
-from fencepost.client.shells.deputies import undisturbed
+from fencepost.client.shells.signals import undisturbed
 from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
 
 ResultT = TypeVar("ResultT")
@@ -179,13 +178,14 @@ class Sockets:
         with self.lock:
             if self.is_closed:
                 return
+            now = self.clock()
             for key, events in ready:
-                self._serve(key.data, events)
-            for node in self.network.wake(self.clock()):
+                self._serve(key.data, events, now)
+            for node in self.network.wake(now):
                 self._close(node)
             self.push()
 
-    def _serve(self, node: int, events: int) -> None:
+    def _serve(self, node: int, events: int, now: int) -> None:
         link = self._sockets.get(node)
         connection = self.network.connections.get(node)
         if link is None or connection is None:
@@ -200,9 +200,9 @@ class Sockets:
         if events & selectors.EVENT_WRITE:
             self._write(node, connection)
         if events & selectors.EVENT_READ and self._sockets.get(node) is link:
-            self._read(node, link)
+            self._read(node, link, now)
 
-    def _read(self, node: int, link: socket.socket) -> None:
+    def _read(self, node: int, link: socket.socket, now: int) -> None:
         try:
             count = link.recv_into(self._buffer)
         except BlockingIOError:
@@ -211,7 +211,7 @@ class Sockets:
             count = 0
         if not count:
             self._lost(node)
-        elif self.network.received(node, memoryview(self._buffer)[:count], self.clock()) is not None:
+        elif self.network.received(node, memoryview(self._buffer)[:count], now) is not None:
             self._close(node)
 
     def _lost(self, node: int) -> None:
@@ -296,7 +296,7 @@ class _Running(Generic[ResultT]):
     script: CallScript[ResultT]
     was_closed: bool = attrs.field(kw_only=True)
     """Whether the client was closed before the call."""
-    interruptions: deque[BaseException] = attrs.field(factory=deque, init=False)
+    interruptions: list[BaseException] = attrs.Factory(list[BaseException])
     """To be thrown into the script."""
     result: ResultT = attrs.field(init=False)
 
@@ -368,7 +368,7 @@ class Driver(NetworkDriver):
         while True:
             try:
                 with self.lock:
-                    step = script.throw(interruptions.popleft()) if interruptions else next(script)
+                    step = script.throw(interruptions.pop(0)) if interruptions else next(script)
                 self._call_back_unless_busy()
                 if isinstance(step, Callback):
                     return step
@@ -382,7 +382,7 @@ class Driver(NetworkDriver):
             except BaseException as problem:
                 if getgeneratorstate(script) == GEN_CLOSED:
                     raise
-                interruptions.appendleft(problem)
+                interruptions.insert(0, problem)
 
     def call_back(self) -> None:
         """Calls the callbacks that are due, and waits for those that another thread is calling. So what
@@ -395,10 +395,10 @@ class Driver(NetworkDriver):
         if self.network.callbacks:
             if_free(self._calling_back, super().call_back)
 
-    def _wait(self, wait: Wait, interruptions: deque[BaseException]) -> None:
+    def _wait(self, wait: Wait, interruptions: list[BaseException]) -> None:
         while True:
             if interruptions:
-                raise interruptions.popleft()
+                raise interruptions.pop(0)
             with self.lock:
                 # What happened before the client was closed counts: a commit may be known to be unknown.
                 if wait.until():
@@ -415,7 +415,7 @@ class Driver(NetworkDriver):
                 return
 
     def read_answers(self) -> None:
-        """Reads answers that have arrived, without waiting; not in the main thread."""
+        """Reads answers that have arrived, without waiting; within `undisturbed`."""
         with self.lock:
             is_waiting = self.network.is_waiting
         if is_waiting:

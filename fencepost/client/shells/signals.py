@@ -1,0 +1,192 @@
+"""Signals and the blocking clients: in the main thread, where signal handlers run, a step of a client is done
+whole before a handler may raise.
+
+Rule: while the main thread holds a lock of a client, no handler runs that could raise or call the client.
+"""
+
+# Python runs a signal handler in the main thread, between two instructions of whatever runs there. The
+# handler may raise, as the one of Ctrl-C does, or close the client that it interrupts. In the middle of a
+# step of a machine, the first would leave half a step behind: records that are sent twice or never, a commit
+# whose answer is forgotten. The second would wait for a lock that its own thread holds. There are two ways to
+# keep them out. Nearly every program has no handler but Python's own, for Ctrl-C:
+#
+#     undisturbed(work)
+#         the handler of Ctrl-C only notes it now     a script gets it where it waits (sync_driver.py)
+#         work()
+#         Python's handler is back; what was noted and not taken is raised
+#
+# That takes a few microseconds. The handlers of a program cannot be replaced so: others may look at them, and
+# one that closes a client should do it at once. Then the main thread leaves its steps to a deputy:
+#
+#     main thread                                      deputy
+#     -----------                                      ------
+#     undisturbed(work)              -- order -->      work()
+#     waits, and only waits
+#         a handler raises: it is noted
+#         a handler calls a client: another deputy does that work
+#     returns or raises the result   <-- ended --      waits for the next order
+#
+# The waits of the main thread end at once for a handler, and continue after it. To wake two threads takes
+# tens of microseconds, so an order is handed over once per call or batch; the hot path of `send` protects
+# itself (send_turn.py). In other threads no handler runs, and they do their work themselves.
+#
+# A deputy is a thread that ends with the process; there are as many as handlers are nested. An exception of a
+# handler may also hit `undisturbed` itself, between any two lines. An order can therefore be handed over
+# again: it is done once, by the deputy that takes it first.
+
+from __future__ import annotations
+
+import _signal  # pyright: ignore[reportMissingModuleSource] - `signal` makes enums, which takes longer than a step
+import os
+import signal
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Lock, Thread, get_ident, main_thread
+from typing import Any, Final, Generic, TypeVar
+
+ResultT = TypeVar("ResultT")
+
+# How long the main thread waits before it looks whether a deputy has taken its order. None has if the process
+# was forked, because threads are not.
+_LOOK_AGAIN_S: Final = 0.1
+_OTHER_SIGNALS: Final = tuple(
+    int(number) for number in sorted(signal.valid_signals()) if number != signal.SIGINT
+)
+
+
+class _Order(Generic[ResultT]):
+    """Work that is done once."""
+
+    __slots__ = ("end", "is_over", "problem", "result", "turns", "work")
+
+    result: ResultT
+
+    def __init__(self, work: Callable[[], ResultT]) -> None:
+        self.work = work
+        self.turns = [True]
+        """Empty as soon as it is done, or being done."""
+        self.problem: BaseException | None = None
+        self.is_over = False
+        self.end = Lock()
+        """Held until then."""
+        self.end.acquire()
+
+    def do(self) -> None:
+        """Does the work, unless it was taken."""
+        try:
+            self.turns.pop()
+        except IndexError:
+            return
+        try:
+            self.result = self.work()
+        except BaseException as problem:  # noqa: BLE001 - raised in the main thread
+            self.problem = problem
+        self.is_over = True
+        self.end.release()
+
+
+_main_thread = main_thread().ident
+
+
+def _note_main_thread() -> None:
+    global _main_thread
+    _main_thread = get_ident()
+
+
+os.register_at_fork(after_in_child=_note_main_thread)  # the thread that forks
+
+
+def undisturbed(work: Callable[[], ResultT], interruptions: list[BaseException] | None = None) -> ResultT:
+    """Does the work whole, whatever signal handlers do; returns its result, or raises its error.
+
+    What they raise meanwhile is appended to `interruptions`, where the work may take it. What it has not
+    taken is raised after its end.
+    """
+    if get_ident() != _main_thread:
+        return work()
+    order = _Order(work)
+    raised: list[BaseException] = [] if interruptions is None else interruptions
+    ctrl_c = _signal.getsignal(signal.SIGINT)
+    if any(map(callable, map(_signal.getsignal, _OTHER_SIGNALS))):
+        _leave_to_deputy(order, raised)
+    elif ctrl_c is signal.default_int_handler:
+        _do_with_ctrl_c_noted(order, raised)
+    elif callable(ctrl_c) and type(ctrl_c) is not _NoteCtrlC:
+        _leave_to_deputy(order, raised)
+    else:  # no handler can run, or that of a call around this one, as of a callback
+        order.do()
+    problem = order.problem
+    try:
+        if raised:
+            interruption = raised.pop(0)
+            if problem is None:
+                interruption.add_note("Before this interruption, the call had ended")
+            raise interruption from problem
+        if problem is not None:
+            raise problem
+        return order.result
+    finally:
+        del order, problem  # or the traceback of the problem refers to itself
+
+
+# --- Ctrl-C alone -------------------------------------------------------------------------------------------
+
+
+class _NoteCtrlC:
+    """A handler that raises nothing."""
+
+    def __init__(self, noted: list[BaseException]) -> None:
+        self._noted = noted
+
+    def __call__(self, _number: int, _frame: object) -> None:
+        self._noted.append(KeyboardInterrupt())
+
+
+def _do_with_ctrl_c_noted(order: _Order[Any], noted: list[BaseException]) -> None:
+    note = _NoteCtrlC(noted)
+    _signal.signal(signal.SIGINT, note)
+    try:
+        order.do()
+    finally:
+        if _signal.getsignal(signal.SIGINT) is note:  # else a callback of the program has set one
+            _signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# --- deputies -----------------------------------------------------------------------------------------------
+
+_orders: Final[SimpleQueue[_Order[Any]]] = SimpleQueue()
+_free: Final[list[bool]] = []
+"""An entry for each deputy that no order was promised to."""
+
+
+def _leave_to_deputy(order: _Order[Any], raised: list[BaseException]) -> None:
+    while True:
+        try:
+            while not order.is_over:  # within the `try`, for a handler may also run at the end of a loop
+                if order.turns:
+                    _hand_over(order)
+                order.end.acquire(True, _LOOK_AGAIN_S)
+            return
+        except BaseException as interruption:  # noqa: BLE001 - raised by `undisturbed`
+            raised.append(interruption)
+
+
+def _hand_over(order: _Order[Any]) -> None:
+    try:
+        _free.pop()
+    except IndexError:
+        try:
+            Thread(target=_serve, name="fencepost-call", daemon=True).start()
+        except RuntimeError:  # there are too many threads, or the interpreter is about to end
+            order.do()
+            return
+    _orders.put(order)
+
+
+def _serve() -> None:
+    """What a deputy does."""
+    while True:
+        order = _orders.get()
+        order.do()
+        del order  # it refers to the client and to the result
+        _free.append(True)
