@@ -49,9 +49,82 @@ ResultT = TypeVar("ResultT")
 # How long the main thread waits before it looks whether a deputy has taken its order. None has if the process
 # was forked, because threads are not.
 _LOOK_AGAIN_S: Final = 0.1
-_OTHER_SIGNALS: Final = tuple(
-    int(number) for number in sorted(signal.valid_signals()) if number != signal.SIGINT
-)
+_SIGINT: Final = int(signal.SIGINT)  # numbers, because enums take longer
+_OTHER_SIGNALS: Final = tuple(int(number) for number in signal.valid_signals() if number != signal.SIGINT)
+_NO_HANDLERS: Final = frozenset({int(signal.SIG_DFL), int(signal.SIG_IGN), None})  # None: not of Python
+
+
+_main_thread = main_thread().ident
+
+
+def _note_main_thread() -> None:
+    global _main_thread
+    _main_thread = get_ident()
+
+
+os.register_at_fork(after_in_child=_note_main_thread)  # the thread that forks
+
+
+def undisturbed(work: Callable[[], ResultT], interruptions: list[BaseException] | None = None) -> ResultT:
+    """Does the work whole, whatever signal handlers do; returns its result, or raises its error.
+
+    What they raise meanwhile is appended to `interruptions`, where the work may take it. What it has not
+    taken is raised after its end.
+    """
+    if get_ident() != _main_thread:
+        return work()
+    raised: list[BaseException] = [] if interruptions is None else interruptions
+    ctrl_c = _signal.getsignal(_SIGINT)
+    is_ours = ctrl_c is signal.default_int_handler or type(ctrl_c) is _NoteCtrlC or not callable(ctrl_c)
+    if not is_ours or not _NO_HANDLERS.issuperset(map(_signal.getsignal, _OTHER_SIGNALS)):
+        return _leave_to_deputy(work, raised)
+    if ctrl_c is signal.default_int_handler:
+        return _do_with_ctrl_c_noted(work, raised)
+    return work()  # no handler can run, or that of a call around this one, as of a callback
+
+
+# --- Ctrl-C alone -------------------------------------------------------------------------------------------
+
+
+class _NoteCtrlC:
+    """A handler that raises nothing."""
+
+    __slots__ = ("_noted",)
+
+    def __init__(self, noted: list[BaseException]) -> None:
+        self._noted = noted
+
+    def __call__(self, _number: int, _frame: object) -> None:
+        self._noted.append(KeyboardInterrupt())
+
+    def end(self) -> None:
+        """Ctrl-C raises again; unless a callback of the program has set another handler."""
+        if _signal.getsignal(_SIGINT) is self:
+            _signal.signal(_SIGINT, signal.default_int_handler)
+
+
+def _do_with_ctrl_c_noted(work: Callable[[], ResultT], noted: list[BaseException]) -> ResultT:
+    note = _NoteCtrlC(noted)
+    _signal.signal(_SIGINT, note)
+    try:
+        result = work()
+    except BaseException as problem:
+        note.end()
+        if noted:
+            raise noted.pop(0) from problem
+        raise
+    note.end()
+    if noted:
+        raise _too_late(noted.pop(0))
+    return result
+
+
+def _too_late(interruption: BaseException) -> BaseException:
+    interruption.add_note("Before this interruption, the call had ended")
+    return interruption
+
+
+# --- deputies -----------------------------------------------------------------------------------------------
 
 
 class _Order(Generic[ResultT]):
@@ -85,90 +158,33 @@ class _Order(Generic[ResultT]):
         self.end.release()
 
 
-_main_thread = main_thread().ident
-
-
-def _note_main_thread() -> None:
-    global _main_thread
-    _main_thread = get_ident()
-
-
-os.register_at_fork(after_in_child=_note_main_thread)  # the thread that forks
-
-
-def undisturbed(work: Callable[[], ResultT], interruptions: list[BaseException] | None = None) -> ResultT:
-    """Does the work whole, whatever signal handlers do; returns its result, or raises its error.
-
-    What they raise meanwhile is appended to `interruptions`, where the work may take it. What it has not
-    taken is raised after its end.
-    """
-    if get_ident() != _main_thread:
-        return work()
-    order = _Order(work)
-    raised: list[BaseException] = [] if interruptions is None else interruptions
-    ctrl_c = _signal.getsignal(signal.SIGINT)
-    if any(map(callable, map(_signal.getsignal, _OTHER_SIGNALS))):
-        _leave_to_deputy(order, raised)
-    elif ctrl_c is signal.default_int_handler:
-        _do_with_ctrl_c_noted(order, raised)
-    elif callable(ctrl_c) and type(ctrl_c) is not _NoteCtrlC:
-        _leave_to_deputy(order, raised)
-    else:  # no handler can run, or that of a call around this one, as of a callback
-        order.do()
-    problem = order.problem
-    try:
-        if raised:
-            interruption = raised.pop(0)
-            if problem is None:
-                interruption.add_note("Before this interruption, the call had ended")
-            raise interruption from problem
-        if problem is not None:
-            raise problem
-        return order.result
-    finally:
-        del order, problem  # or the traceback of the problem refers to itself
-
-
-# --- Ctrl-C alone -------------------------------------------------------------------------------------------
-
-
-class _NoteCtrlC:
-    """A handler that raises nothing."""
-
-    def __init__(self, noted: list[BaseException]) -> None:
-        self._noted = noted
-
-    def __call__(self, _number: int, _frame: object) -> None:
-        self._noted.append(KeyboardInterrupt())
-
-
-def _do_with_ctrl_c_noted(order: _Order[Any], noted: list[BaseException]) -> None:
-    note = _NoteCtrlC(noted)
-    _signal.signal(signal.SIGINT, note)
-    try:
-        order.do()
-    finally:
-        if _signal.getsignal(signal.SIGINT) is note:  # else a callback of the program has set one
-            _signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-# --- deputies -----------------------------------------------------------------------------------------------
-
 _orders: Final[SimpleQueue[_Order[Any]]] = SimpleQueue()
 _free: Final[list[bool]] = []
 """An entry for each deputy that no order was promised to."""
 
 
-def _leave_to_deputy(order: _Order[Any], raised: list[BaseException]) -> None:
+def _leave_to_deputy(work: Callable[[], ResultT], raised: list[BaseException]) -> ResultT:
+    order = _Order(work)
     while True:
         try:
             while not order.is_over:  # within the `try`, for a handler may also run at the end of a loop
                 if order.turns:
                     _hand_over(order)
                 order.end.acquire(True, _LOOK_AGAIN_S)
-            return
-        except BaseException as interruption:  # noqa: BLE001 - raised by `undisturbed`
+            break
+        except BaseException as interruption:  # noqa: BLE001 - raised below
             raised.append(interruption)
+    problem = order.problem
+    try:
+        if raised and problem is None:
+            raise _too_late(raised.pop(0))
+        if raised:
+            raise raised.pop(0) from problem
+        if problem is not None:
+            raise problem
+        return order.result
+    finally:
+        del order, problem  # or the traceback of the problem refers to itself
 
 
 def _hand_over(order: _Order[Any]) -> None:
