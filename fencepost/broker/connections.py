@@ -90,6 +90,7 @@ class Connection:
     protocol: WireProtocol
     session: Session | None = None  # None: everyone may do everything
     reserved: int = 0  # room that was taken for the next frame
+    took_ns: int = 0  # when its last frame was taken up
     was_slow: bool = False  # its last request took a whole round
     in_progress: dict[int, InProgress] = attrs.Factory(dict[int, InProgress])  # by correlation id
     fetches: int = 0  # of them
@@ -163,16 +164,13 @@ class Connection:
             return None
         if not (self.reserved or self._reserves(announced)):
             await self._wait_for_room()
-        while self._must_wait and not self.is_closed:
+        # Before some requests an answer must leave.
+        while (
+            self.unsent or self.fetches >= FETCHES_MAX or (self.protocol.is_serial and self.in_progress)
+        ) and not self.is_closed:
             await self.room.park()
         self.frame_ms = self.active_ms
-        return None if self.is_closed else self.frames.take()
-
-    @property
-    def _must_wait(self) -> bool:
-        """Whether an answer must leave before the next request is read."""
-        is_unanswered = self.protocol.is_serial and bool(self.in_progress)
-        return bool(self.unsent) or self.fetches >= FETCHES_MAX or is_unanswered
+        return None if self.is_closed else self.frames.take_whole(announced.size)
 
     def _reserves(self, announced: Announced) -> bool:
         """Take room for the next frame, and for what is decoded from it. False if it must wait for room."""
@@ -243,24 +241,23 @@ class Connection:
         self._send(pieces)
 
     def _send(self, pieces: list[Buffer]) -> None:
-        if self.is_closed:
+        if self.is_closed or not pieces:
             return
-        # An empty piece would stay in the queue for ever: `sendmsg` never reports it as sent.
-        views = [memoryview(piece) for piece in pieces if len(piece)]
-        if self.unsent or not views:
-            self._queue(views)
+        if self.unsent:
+            self._queue(pieces)
             return
         self.active_ms = self.progress_ms = monotonic_ms()
         self.progress_bytes = 0
-        sent = self._push(views[:PIECES_PER_SEND_MAX])
-        if sent < sum(map(len, views)) and not self.is_closed:
-            self._queue(views)
+        sent = self._push(pieces[:PIECES_PER_SEND_MAX])
+        if sent < sum(map(len, pieces)) and not self.is_closed:
+            self._queue(pieces)
             self._drop_sent(sent)
             self.nursery.start_soon(self._send_rest)
 
-    def _queue(self, views: list[memoryview]) -> None:
-        self.unsent.extend(views)
-        self.answers.take(sum(map(len, views)))
+    def _queue(self, pieces: list[Buffer]) -> None:
+        # An empty piece would stay in the queue for ever: `sendmsg` never reports it as sent.
+        self.unsent.extend(memoryview(piece) for piece in pieces if len(piece))
+        self.answers.take(sum(map(len, pieces)))
 
     def _drop_sent(self, sent: int) -> None:
         sent += self.unsent_from
@@ -271,9 +268,9 @@ class Connection:
             sent -= size
         self.unsent_from = sent
 
-    def _push(self, views: list[memoryview]) -> int:
+    def _push(self, pieces: list[Buffer]) -> int:
         try:
-            return self.socket.sendmsg(views)
+            return self.socket.sendmsg(pieces)
         except BlockingIOError:
             return 0
         except OSError:

@@ -14,7 +14,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import attrs
 
-from fencepost.broker.contract import Outcome, Reply
+from fencepost.broker.contract import Append, Reply
 from fencepost.broker.limits import CLUSTER_PARTITIONS
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import FetchReply, ProduceReply, ReplyBody, Request
@@ -117,10 +117,11 @@ class Counters:
         if len(self.last_disk_problems) > DISK_PROBLEMS_KEPT:
             del self.last_disk_problems[next(iter(self.last_disk_problems))]
 
-    def appended(self, outcome: Outcome) -> None:
+    def appended(self, appends: list[Append]) -> None:
         """The node appended batches."""
-        for append in outcome.appends:
-            topic, header = self._of(append.partition.topic), append.header
+        for append in appends:
+            name, header = append.partition.topic, append.header
+            topic = self.topics.get(name) or self._of(name)
             topic.bytes_in += header.size
             if not header.is_control:
                 topic.records_in += header.record_count

@@ -10,10 +10,10 @@ import time
 
 from fencepost.broker.clocks import monotonic_ms, now_ms
 from fencepost.broker.connections import Connection, InProgress
-from fencepost.broker.contract import Input, Outcome, Reply
+from fencepost.broker.contract import BecomeLeader, Input, Outcome, Received, Reply
 from fencepost.broker.counters import Counters
 from fencepost.broker.host import Host, Trouble, TroubleKind
-from fencepost.broker.notices import FENCED, Notices
+from fencepost.broker.notices import FENCED, REPORTED, Notices
 from fencepost.broker.status import with_counts
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.messages import BrokerStatusReply
@@ -32,8 +32,12 @@ class Monitor:
     def stepped(self, arrived: Input, outcome: Outcome) -> None:
         """The node took an input and decided."""
         if outcome.appends:
-            self.counters.appended(outcome)
-        self.notices.step(arrived, outcome, self._host.node)
+            self.counters.appended(outcome.appends)
+            kind = type(arrived.request) if type(arrived) is Received else type(arrived)
+            if kind in REPORTED:
+                self.notices.step(kind, arrived, outcome, self._host.node)
+        elif type(arrived) is BecomeLeader:
+            self.notices.step(BecomeLeader, arrived, outcome, self._host.node)
 
     def take_troubles(self, now: int) -> None:
         """Report the troubles that the host has collected."""

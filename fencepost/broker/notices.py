@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from fencepost.broker.contract import BecomeLeader, Input, Outcome, Received, Tick
+from fencepost.broker.contract import BecomeLeader, Input, Outcome, Tick
 from fencepost.broker.host import Trouble, TroubleKind
 from fencepost.broker.node import Node
 from fencepost.broker.transactions.state import PREPARED
@@ -83,12 +83,12 @@ class Notices:
         level = logging.WARNING if trouble.kind is TroubleKind.NOTE else logging.ERROR
         self.log(trouble.cause, trouble.text, level=level, logger=BROKER)
 
-    def step(self, arrived: Input, outcome: Outcome, node: Node) -> None:
-        """Log what a step of the node means for transactions."""
-        kind = type(arrived.request) if type(arrived) is Received else type(arrived)
-        lines_of = _LINES_OF.get(kind)
-        if lines_of is not None and TRANSACTIONS.isEnabledFor(logging.INFO):
-            for line in lines_of(arrived, outcome, node):
+    def step(self, kind: type[Any], arrived: Input, outcome: Outcome, node: Node) -> None:
+        """Log what a step of the node means for transactions. `kind` is that of the input, or
+        of its request, and one of REPORTED.
+        """
+        if TRANSACTIONS.isEnabledFor(logging.INFO):
+            for line in REPORTED[kind](arrived, outcome, node):
                 self.log(line.cause, line.text, level=line.level, logger=TRANSACTIONS, **line.fields)
 
     def refusal(self, kind: type[m.Request], transactional_id: str, error: ErrorCode, peer: str) -> None:
@@ -175,7 +175,7 @@ def _resumed(arrived: Any, outcome: Outcome, node: Node) -> Iterator[Line]:
         yield Line(text, text, logging.INFO, {"partition": str(arrived.partition)})
 
 
-_LINES_OF: Final[dict[type[Any], Callable[[Any, Outcome, Node], Iterator[Line]]]] = {
+REPORTED: Final[dict[type[Any], Callable[[Any, Outcome, Node], Iterator[Line]]]] = {
     Tick: _timed_out,
     BecomeLeader: _resumed,
     m.InitProducerId: _replaced,

@@ -173,27 +173,29 @@ class Server:
 
     def turn(self) -> None:
         """Let the host do everything that it can do now, and send its answers."""
-        if not self.fault_site.is_held and self.killed is None:
-            try:
-                self._turn()
-            except MetadataLost as problem:
-                self.fail(problem)
-
-    def _turn(self) -> None:
-        host, now = self.host, self.fault_site.now()
+        host, site = self.host, self.fault_site
+        if site.is_held or self.killed is not None:
+            return
+        now = site.now()
         host.tick(now)
-        if self.fault_site.goes_by_steps:
-            self.fault_site.work_by_steps(now)
-            if self.fault_site.is_held:
-                self.follow_site.hurry()
-        else:
-            while not host.is_idle:
-                # Answers leave together, but before work that no client waits for, such as markers: a commit
-                # is acknowledged after PREPARE_COMMIT, and its markers should not delay that.
-                host.work_until_idle(now, pauses=True)
-                self.send_answers()
-        self.monitor.take_troubles(now)
-        self._disk_tasks.wake()
+        try:
+            if site.goes_by_steps:
+                site.work_by_steps(now)
+                if site.is_held:
+                    self.follow_site.hurry()
+            else:
+                while host.to_do or host.inbox:
+                    # Answers leave together, but before work that no client waits for, such as markers: a
+                    # commit is acknowledged after PREPARE_COMMIT, and its markers should not delay that.
+                    host.work_until_idle(now, pauses=True)
+                    self.send_answers()
+        except MetadataLost as problem:
+            self.fail(problem)
+            return
+        if host.troubles:
+            self.monitor.take_troubles(now)
+        if host.unsynced or host.upkeep.is_needed:
+            self._disk_tasks.wake()
         if host.changed and self._manifest_due_ms is None:
             self._manifest_due_ms = now + MANIFEST_INTERVAL_MS
         if self._next_alarm_ms(now) < self._alarm_at_ms:
@@ -222,7 +224,8 @@ class Server:
                 self._go_on(connection, self._answered(connection, answer))
         if self.host.read_bytes:
             self.host.sent_read()
-        if self.connections.answers.free < 0:
+        pool = self.connections.answers
+        if pool.taken > pool.limit:
             self.connections.shrink()
 
     def reply_past_node(self, answer: Reply) -> None:
@@ -337,7 +340,7 @@ class Server:
 
     async def _take_up(self, connection: Connection) -> None:
         """Take up the requests that have arrived, one after the other, and yield when the turn is over."""
-        ends_ns = self._turn_ends_ns()
+        ends_ns = None
         while (frame := await connection.next_request()) is not None:
             if connection.is_costly:
                 async with self._costly:
@@ -347,25 +350,22 @@ class Server:
                 self._carry_out(connection, frame)
             if not connection.frames.arrived:
                 return
+            if ends_ns is None:
+                ends_ns = connection.took_ns + ROUND_NS // (1 + self._in_line)
             if time.monotonic_ns() >= ends_ns:
                 self._in_line += 1
                 await trio.lowlevel.checkpoint()
                 self._in_line -= 1
-                ends_ns = self._turn_ends_ns()
+                ends_ns = None
 
     def _carry_out(self, connection: Connection, frame: memoryview) -> None:
         if not connection.is_closed:
-            began_ns = time.monotonic_ns()
-            self._offer(connection, frame)
+            connection.took_ns = time.monotonic_ns()
+            self._go_on(connection, connection.protocol.ask(frame))
             self.turn()
-            connection.drop_reserved()
-            connection.was_slow = time.monotonic_ns() - began_ns >= ROUND_NS
-
-    def _turn_ends_ns(self) -> int:
-        return time.monotonic_ns() + ROUND_NS // (1 + self._in_line)
-
-    def _offer(self, connection: Connection, frame: memoryview) -> None:
-        self._go_on(connection, connection.protocol.ask(frame))
+            if connection.reserved:
+                connection.drop_reserved()
+            connection.was_slow = time.monotonic_ns() - connection.took_ns >= ROUND_NS
 
     def _go_on(self, connection: Connection, asked: Asked) -> None:
         if asked.pieces is not None:
@@ -447,8 +447,10 @@ class Server:
     def _next_alarm_ms(self, now: int) -> int:
         if self.host.put_off and not self.fault_site.is_held:
             return now  # when the other tasks have had their turn
-        due = [at for at in (self._manifest_due_ms, self.host.wakes_at_ms) if at is not None]
-        return min(due, default=now + IDLE_WAKE_MS)
+        manifest_ms, wake_ms = self._manifest_due_ms, self.host.wakes_at_ms
+        if manifest_ms is None:
+            return now + IDLE_WAKE_MS if wake_ms is None else wake_ms
+        return manifest_ms if wake_ms is None else min(manifest_ms, wake_ms)
 
     def wake_clock(self) -> None:
         """Look at the deadlines of the node again: its clock has jumped."""

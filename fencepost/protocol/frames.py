@@ -193,7 +193,8 @@ def _open(
     header_end = _LENGTH_SIZE + int.from_bytes(view[:_LENGTH_SIZE], "big")
     if header_end > len(view):
         raise ProtocolViolation(f"a header of {header_end} bytes in a frame of {len(view)}")
-    _check_header_size(header_end - _LENGTH_SIZE, header_max)
+    if header_end > _LENGTH_SIZE + header_max:
+        raise _header_too_large(header_end - _LENGTH_SIZE, header_max)
     header = view[_LENGTH_SIZE:header_end]
     try:
         # Messages hold no maps, and an array cannot have more entries than there are bytes.
@@ -212,9 +213,8 @@ def _open(
     return cast("list[Any]", fields), Payload(view[header_end:])
 
 
-def _check_header_size(size: int, size_max: int) -> None:
-    if size > size_max:
-        raise ProtocolViolation(f"a header of {size} bytes; the limit is {size_max}, records not counted")
+def _header_too_large(size: int, size_max: int) -> ProtocolViolation:
+    return ProtocolViolation(f"a header of {size} bytes; the limit is {size_max}, records not counted")
 
 
 class Announced(NamedTuple):
@@ -227,18 +227,20 @@ class Announced(NamedTuple):
 class FrameReader:
     """Takes bytes and returns whole frames; one per connection. The caller may reuse a chunk at once."""
 
-    __slots__ = ("_at", "_buffer", "frame_size_max")
+    __slots__ = ("_at", "_buffer", "arrived", "frame_size_max")
 
     def __init__(self, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self._buffer = bytearray()
         self._at = 0  # where the next frame begins
+        self.arrived = 0
+        """Bytes that have arrived of the next frame, and of those after it."""
         self.frame_size_max = frame_size_max
 
     def feed(self, chunk: Buffer) -> list[memoryview]:
         """The frames that `chunk` completes (bytes after the length); ProtocolViolation for one too large."""
         self.add(chunk)
         frames: list[memoryview] = []
-        while (frame := self.take()) is not None:
+        while self.arrived and (frame := self.take()) is not None:
             frames.append(frame)
         return frames
 
@@ -248,25 +250,24 @@ class FrameReader:
             # Frames are views of the buffer, so records are not copied; the reader continues with a new one.
             self._buffer, self._at = self._buffer[self._at :], 0
         self._buffer += chunk
+        self.arrived = len(self._buffer)
 
     def take(self) -> memoryview | None:
         """The next whole frame (the bytes after the length), or None. ProtocolViolation for one too large."""
         data, at = self._buffer, self._at
-        if len(data) - at < _LENGTH_SIZE:
+        if self.arrived < _LENGTH_SIZE:
             return None
-        begin = at + _LENGTH_SIZE
-        length = int.from_bytes(data[at:begin], "big")
+        length = int.from_bytes(data[at : at + _LENGTH_SIZE], "big")
         self.check_length(length)
-        end = begin + length
-        if end > len(data):
-            return None
-        self._at = end
-        return memoryview(data)[begin:end]
+        size = _LENGTH_SIZE + length
+        return self.take_whole(size) if self.arrived >= size else None
 
-    @property
-    def arrived(self) -> int:
-        """Bytes that have arrived of the next frame, and of those after it."""
-        return len(self._buffer) - self._at
+    def take_whole(self, size: int) -> memoryview:
+        """The next frame, of which all `size` bytes with its length have arrived."""
+        at = self._at
+        self._at = end = at + size
+        self.arrived -= size
+        return memoryview(self._buffer)[at + _LENGTH_SIZE : end]
 
     def announced(self) -> Announced | None:
         """The sizes of the next frame, or None before its first 8 bytes are there.
@@ -274,13 +275,15 @@ class FrameReader:
         ProtocolViolation if one of them is larger than a request may be.
         """
         data, at = self._buffer, self._at
-        if len(data) - at < _PREFIX.size:
-            if len(data) - at >= _LENGTH_SIZE:
+        if self.arrived < _PREFIX.size:
+            if self.arrived >= _LENGTH_SIZE:
                 self.check_length(int.from_bytes(data[at : at + _LENGTH_SIZE], "big"))
             return None
         length, header_size = _PREFIX.unpack_from(data, at)
-        self.check_length(length)
-        _check_header_size(header_size, REQUEST_HEADER_MAX)
+        if not _LENGTH_SIZE <= length <= self.frame_size_max:
+            self.check_length(length)
+        if header_size > REQUEST_HEADER_MAX:
+            raise _header_too_large(header_size, REQUEST_HEADER_MAX)
         return Announced(_LENGTH_SIZE + length, header_size)
 
     def peek(self, size: int) -> bytes:

@@ -59,7 +59,7 @@ _SPARE_SIZE_MAX: Final = 1 << 20  # bytes of a buffer that stays
 # Packers with the buffers of earlier batches: new memory would cost as much as packing. Each thread takes one
 # out and puts it back, so there are as many as threads that packed at the same time.
 _spare_packers: Final[list[msgpack.Packer]] = []
-_DECODED_SIZE_MAX: Final = 512  # bytes of a batch: below, decoding columns costs less than skipping them
+_DECODED_SIZE_MAX: Final = 2_048  # bytes of a batch: below, decoding columns costs less than skipping them
 _COMPRESSIONS: Final = frozenset(Compression)
 _BYTES_OR_NULL: Final = frozenset({bytes, type(None)})
 _PACKED_AS_BYTES: Final = frozenset({bytes, bytearray, memoryview, type(None)})

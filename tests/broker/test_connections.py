@@ -452,14 +452,14 @@ class Rounds(trio.abc.Instrument):
 async def test_a_round_has_at_most_one_costly_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise an ordinary client waited for as many of them as there are clients that send them."""
     rounds, costly = Rounds(), list[int]()
-    offer = Server._offer  # pyright: ignore[reportPrivateUsage] # where a request is decoded
+    carry_out = Server._carry_out  # pyright: ignore[reportPrivateUsage] # where a request is decoded
 
     def noted(server: Server, connection: connections.Connection, frame: memoryview) -> None:
         if connection.is_costly:
             costly.append(rounds.number)
-        offer(server, connection, frame)
+        carry_out(server, connection, frame)
 
-    monkeypatch.setattr(Server, "_offer", noted)
+    monkeypatch.setattr(Server, "_carry_out", noted)
     monkeypatch.setattr(connections, "COSTLY_BYTES", 100_000)
     trio.lowlevel.add_instrument(rounds)
     async with limited() as (server, wires), trio.open_nursery() as nursery:

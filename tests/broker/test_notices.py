@@ -144,7 +144,8 @@ def test_decided_transactions_that_a_start_finds_are_logged(heard: Heard) -> Non
     key = fencepost.TopicPartition("__transaction_state", 7)
     node = Node(NodeSettings())
     node.markers_due = {(key, "till"): 0, (key._replace(partition=8), "other"): 0}
-    Notices(lambda: 0).step(BecomeLeader(partition=key, leader_epoch=1), Outcome([], [], []), node)
+    led = BecomeLeader(partition=key, leader_epoch=1)
+    Notices(lambda: 0).step(BecomeLeader, led, Outcome([], [], []), node)
     assert heard.matching("__transaction_state-7: the coordinator finishes 1 transaction that was decided")
 
 

@@ -251,8 +251,7 @@ def _of_form(check: FormCheck, problem: object = None) -> Refused:
     return Refused(check.error, text, source=check.source, table="FORM_CHECKS")
 
 
-@attrs.frozen(kw_only=True)
-class FormRules:
+class FormRules(NamedTuple):
     """What a partition accepts: max.message.bytes, and the timestamps (ms) between which a batch must lie."""
 
     size_max: int
