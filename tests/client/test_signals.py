@@ -117,6 +117,45 @@ def test_in_the_work_another_call_leaves_ctrl_c_to_the_one_around_it() -> None:
     assert done
 
 
+def test_a_handler_that_a_callback_sets_does_not_part_its_calls_from_the_call_around_it() -> None:
+    """A deputy would wait for locks that this thread holds."""
+
+    def callback() -> int:
+        signal.signal(signal.SIGUSR1, print)
+        return undisturbed(threading.get_ident)
+
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        assert undisturbed(callback) == threading.get_ident()
+        assert undisturbed(threading.get_ident) != threading.get_ident()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_where_python_sets_no_handlers_the_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter within another one takes any thread for its main thread."""
+    found: list[int] = []
+
+    def run_as_main() -> None:
+        monkeypatch.setattr("fencepost.client.shells.signals._main_thread", threading.get_ident())
+        found.append(undisturbed(threading.get_ident))
+
+    thread = threading.Thread(target=run_as_main)
+    thread.start()
+    thread.join()
+    assert found == [thread.ident]
+
+
+def test_an_ignored_ctrl_c_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        done.clear()
+        undisturbed(ctrl_c)
+        assert done
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_handler_that_the_work_sets_stays() -> None:
     before = signal.getsignal(signal.SIGINT)
     try:
@@ -138,6 +177,15 @@ def test_other_threads_do_their_work_themselves() -> None:
 
 
 def test_with_a_handler_of_the_program_a_deputy_works(program_handler: None) -> None:
+    assert undisturbed(threading.get_ident) != threading.get_ident()
+
+
+def test_a_handler_need_not_be_hashable(program_handler: None) -> None:
+    class Handler(list[int]):
+        def __call__(self, *_: object) -> None:
+            raise AssertionError("no signal is sent")
+
+    signal.signal(signal.SIGUSR1, Handler())
     assert undisturbed(threading.get_ident) != threading.get_ident()
 
 

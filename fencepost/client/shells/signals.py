@@ -52,8 +52,6 @@ _LOOK_AGAIN_S: Final = 0.1
 _SIGINT: Final = int(signal.SIGINT)  # numbers, because enums take longer
 _OTHER_SIGNALS: Final = tuple(int(number) for number in signal.valid_signals() if number != signal.SIGINT)
 _NO_HANDLERS: Final = frozenset({int(signal.SIG_DFL), int(signal.SIG_IGN), None})  # None: not of Python
-
-
 _main_thread = main_thread().ident
 
 
@@ -71,52 +69,64 @@ def undisturbed(work: Callable[[], ResultT], interruptions: list[BaseException] 
     What they raise meanwhile is appended to `interruptions`, where the work may take it. What it has not
     taken is raised after its end.
     """
-    if get_ident() != _main_thread:
+    if get_ident() != _main_thread or _is_at_work:
         return work()
     raised: list[BaseException] = [] if interruptions is None else interruptions
     ctrl_c = _signal.getsignal(_SIGINT)
-    is_ours = ctrl_c is signal.default_int_handler or type(ctrl_c) is _NoteCtrlC or not callable(ctrl_c)
-    if not is_ours or not _NO_HANDLERS.issuperset(map(_signal.getsignal, _OTHER_SIGNALS)):
+    is_pythons = ctrl_c is signal.default_int_handler
+    if (callable(ctrl_c) and not is_pythons) or _has_other_handlers():
         return _leave_to_deputy(work, raised)
-    if ctrl_c is signal.default_int_handler:
-        return _do_with_ctrl_c_noted(work, raised)
-    return work()  # no handler can run, or that of a call around this one, as of a callback
+    return _do_with_ctrl_c_noted(work, raised) if is_pythons else _at_work(work)
+
+
+def _has_other_handlers() -> bool:
+    try:
+        return not _NO_HANDLERS.issuperset(map(_signal.getsignal, _OTHER_SIGNALS))
+    except TypeError:  # one that cannot be hashed
+        return True
 
 
 # --- Ctrl-C alone -------------------------------------------------------------------------------------------
 
 
-class _NoteCtrlC:
-    """A handler that raises nothing."""
-
-    __slots__ = ("_noted",)
-
-    def __init__(self, noted: list[BaseException]) -> None:
-        self._noted = noted
-
-    def __call__(self, _number: int, _frame: object) -> None:
-        self._noted.append(KeyboardInterrupt())
-
-    def end(self) -> None:
-        """Ctrl-C raises again; unless a callback of the program has set another handler."""
-        if _signal.getsignal(_SIGINT) is self:
-            _signal.signal(_SIGINT, signal.default_int_handler)
+_is_at_work = False
+"""Whether the main thread does work below: a callback of the program that calls a client is a part of it."""
 
 
 def _do_with_ctrl_c_noted(work: Callable[[], ResultT], noted: list[BaseException]) -> ResultT:
-    note = _NoteCtrlC(noted)
-    _signal.signal(_SIGINT, note)
+    def note(_number: int, _frame: object) -> None:
+        noted.append(KeyboardInterrupt())
+
     try:
-        result = work()
+        _signal.signal(_SIGINT, note)
+    except ValueError:  # an interpreter within another one: handlers run only in the outer one
+        return work()
+    try:
+        result = _at_work(work)
     except BaseException as problem:
-        note.end()
+        _end(note)
         if noted:
             raise noted.pop(0) from problem
         raise
-    note.end()
+    _end(note)
     if noted:
         raise _too_late(noted.pop(0))
     return result
+
+
+def _at_work(work: Callable[[], ResultT]) -> ResultT:
+    global _is_at_work
+    _is_at_work = True
+    try:
+        return work()
+    finally:
+        _is_at_work = False
+
+
+def _end(note: Callable[[int, object], None]) -> None:
+    """Ctrl-C raises again, unless a callback of the program has set another handler."""
+    if _signal.getsignal(_SIGINT) is note:
+        _signal.signal(_SIGINT, signal.default_int_handler)
 
 
 def _too_late(interruption: BaseException) -> BaseException:
