@@ -156,6 +156,43 @@ def test_an_ignored_ctrl_c_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def test_a_process_that_another_thread_forks_during_a_call_heeds_ctrl_c() -> None:
+    found: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if not child:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                os._exit(undisturbed(lambda: 7))
+            os._exit(1)
+        found.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    def work() -> None:
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+
+    undisturbed(work)
+    assert found == [7]
+
+
+def test_a_debugger_in_a_callback_may_bring_the_handler_of_the_call_back() -> None:
+    kept: list[Any] = []
+
+    def callback() -> None:
+        kept.append(signal.signal(signal.SIGINT, signal.default_int_handler))
+
+    undisturbed(callback)
+    signal.signal(signal.SIGINT, kept[0])
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_a_handler_that_the_work_sets_stays() -> None:
     before = signal.getsignal(signal.SIGINT)
     try:

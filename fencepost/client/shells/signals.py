@@ -1,7 +1,8 @@
 """Signals and the blocking clients: in the main thread, where signal handlers run, a step of a client is done
 whole before a handler may raise.
 
-Rule: while the main thread holds a lock of a client, no handler runs that could raise or call the client.
+Rule: while the main thread holds a lock of a client, no handler runs that could raise or call the client. A
+handler that a callback of the program sets counts from the next call on.
 """
 
 # Python runs a signal handler in the main thread, between two instructions of whatever runs there. The
@@ -15,8 +16,11 @@ Rule: while the main thread holds a lock of a client, no handler runs that could
 #         work()
 #         Python's handler is back; what was noted and not taken is raised
 #
-# That takes a few microseconds. The handlers of a program cannot be replaced so: others may look at them, and
-# one that closes a client should do it at once. Then the main thread leaves its steps to a deputy:
+# That takes a few microseconds. trio.run and asyncio.run treat Ctrl-C in the same way, with the same limit: a
+# handler that a C library has installed behind Python's back is lost.
+#
+# The handlers of a program cannot be replaced so: others may look at them, and one that closes a client
+# should do it at once. Then the main thread leaves its steps to a deputy:
 #
 #     main thread                                      deputy
 #     -----------                                      ------
@@ -42,6 +46,7 @@ import signal
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Lock, Thread, get_ident, main_thread
+from types import FrameType
 from typing import Any, Final, Generic, TypeVar
 
 ResultT = TypeVar("ResultT")
@@ -53,14 +58,6 @@ _SIGINT: Final = int(signal.SIGINT)  # numbers, because enums take longer
 _OTHER_SIGNALS: Final = tuple(int(number) for number in signal.valid_signals() if number != signal.SIGINT)
 _NO_HANDLERS: Final = frozenset({int(signal.SIG_DFL), int(signal.SIG_IGN), None})  # None: not of Python
 _main_thread = main_thread().ident
-
-
-def _note_main_thread() -> None:
-    global _main_thread
-    _main_thread = get_ident()
-
-
-os.register_at_fork(after_in_child=_note_main_thread)  # the thread that forks
 
 
 def undisturbed(work: Callable[[], ResultT], interruptions: list[BaseException] | None = None) -> ResultT:
@@ -89,14 +86,36 @@ def _has_other_handlers() -> bool:
 # --- Ctrl-C alone -------------------------------------------------------------------------------------------
 
 
+class _NoteCtrlC:
+    """A handler of Ctrl-C that raises nothing before its call has ended."""
+
+    __slots__ = ("_is_over", "_noted")
+
+    def __init__(self, noted: list[BaseException]) -> None:
+        self._noted = noted
+        self._is_over = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._is_over:  # a callback of the program, such as a debugger, has kept it and set it again
+            signal.default_int_handler(number, frame)
+        self._noted.append(KeyboardInterrupt())
+
+    def end(self) -> None:
+        """Python's handler is back, unless a callback of the program has set another one."""
+        self._is_over = True
+        try:
+            if _signal.getsignal(_SIGINT) is self:
+                _signal.signal(_SIGINT, signal.default_int_handler)
+        except KeyboardInterrupt as interruption:
+            self._noted.append(interruption)
+
+
 _is_at_work = False
 """Whether the main thread does work below: a callback of the program that calls a client is a part of it."""
 
 
 def _do_with_ctrl_c_noted(work: Callable[[], ResultT], noted: list[BaseException]) -> ResultT:
-    def note(_number: int, _frame: object) -> None:
-        noted.append(KeyboardInterrupt())
-
+    note = _NoteCtrlC(noted)
     try:
         _signal.signal(_SIGINT, note)
     except ValueError:  # an interpreter within another one: handlers run only in the outer one
@@ -104,11 +123,11 @@ def _do_with_ctrl_c_noted(work: Callable[[], ResultT], noted: list[BaseException
     try:
         result = _at_work(work)
     except BaseException as problem:
-        _end(note)
+        note.end()
         if noted:
             raise noted.pop(0) from problem
         raise
-    _end(note)
+    note.end()
     if noted:
         raise _too_late(noted.pop(0))
     return result
@@ -123,10 +142,16 @@ def _at_work(work: Callable[[], ResultT]) -> ResultT:
         _is_at_work = False
 
 
-def _end(note: Callable[[int, object], None]) -> None:
-    """Ctrl-C raises again, unless a callback of the program has set another handler."""
-    if _signal.getsignal(_SIGINT) is note:
-        _signal.signal(_SIGINT, signal.default_int_handler)
+def _forget_parent() -> None:
+    """In a forked process the thread that forked is the main one, and calls of the other threads are gone."""
+    global _main_thread, _is_at_work
+    _main_thread, _is_at_work = get_ident(), False
+    note = _signal.getsignal(_SIGINT)
+    if isinstance(note, _NoteCtrlC):
+        note.end()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 def _too_late(interruption: BaseException) -> BaseException:

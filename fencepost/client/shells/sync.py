@@ -112,7 +112,8 @@ class Producer(ProducerClient[SendFuture, Driver]):
 
     Ctrl-C, or another exception of a signal handler, ends a call, and the producer can be used further. If it
     strikes between two calls of a `transaction()` block's own, the transaction stays open: abort it, or close
-    the producer. A handler may call close(), but not send().
+    the producer. A handler may call close(), but not send(); one that an `on_delivery` sets counts from the
+    next call on.
     """
 
     _make_driver = Driver

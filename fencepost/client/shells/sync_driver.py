@@ -1,7 +1,7 @@
 """The blocking driver: selector rounds in the calling thread, and an IO thread between calls.
 
 Rule: the lock guards the machine and its network. Scripts run under the lock and nothing waits under it; one
-thread at a time waits for the sockets. No signal handler interrupts any of this (signals.py).
+thread at a time waits for the sockets. No signal handler interrupts a step (signals.py).
 """
 
 # A blocking client has no event loop. The thread that needs an answer drives the sockets: `Sockets.round`
