@@ -459,7 +459,8 @@ class DerivedFiles:
         elif manifest is not None and manifest["log_start_offset"] > max(start, self.log.start_offset):
             what = f"it says {start}, but the manifest says {manifest['log_start_offset']}"
             self.findings.problem(place, what, DELETED)
-        if self.log.segments and self.log.start_offset > start:
+        is_known = content is not None or self.storage.read_file(place.file) is None
+        if is_known and self.log.segments and self.log.start_offset > start:
             what = f"no file holds the offsets from {start} to {self.log.start_offset - 1}"
             self.findings.problem(Place(self.log.directory), what, LOST)
         return start

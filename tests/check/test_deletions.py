@@ -85,3 +85,15 @@ def test_segments_that_no_deletion_explains_are_missed() -> None:
     at.remove("orders-0/log-start-offset.json")
     what = "its log start offset is 0, but the log begins at 7"
     assert what in [each.what for each in check_directory(at).found]
+
+
+def test_an_unreadable_log_start_says_nothing_of_segments() -> None:
+    story, _ = transactions(ONE_BATCH)
+    low_watermark(story, 7)
+    assert isinstance(story.storage, Memory)
+    at = Directory(story.storage)
+    missed = "no file holds the offsets from 0 to 6"
+    at.put("orders-0/log-start-offset.json", b"{")
+    assert missed not in [each.what for each in check_directory(at).found]
+    at.remove("orders-0/log-start-offset.json")
+    assert missed in [each.what for each in check_directory(at).found]
