@@ -1,6 +1,7 @@
 """A node: the partitions that it leads, the coordinators on top of them, and the effects that wait.
 
-Rule: an append enters the log and the state at once; its effects wait until the log is durable up to it.
+Rule: an append enters the log and the state at once; its effects wait until the log is durable up to that
+append.
 """
 
 # Theory of operation

@@ -54,7 +54,7 @@ def fencepost_broker(request: pytest.FixtureRequest) -> Generator[Broker]:
 
 @pytest.fixture
 def fencepost_broker_process(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[BrokerProcess]:
-    """A fresh broker in a process of its own, on a directory of the test."""
+    """A fresh broker in a process of its own, in a directory made for the test."""
     from fencepost.testing import fixtures
 
     with fixtures.process(request.node, tmp_path / "broker") as broker:
