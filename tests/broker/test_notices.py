@@ -3,6 +3,7 @@
 import logging
 import socket
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -48,11 +49,13 @@ def heard() -> Heard:
 
 
 @pytest.fixture(autouse=True)
-def listening(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+def listening(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     log = logging.getLogger("fencepost")
     monkeypatch.setattr(log, "handlers", [*log.handlers, heard])
-    monkeypatch.setattr(log, "level", logging.NOTSET)
+    before = log.level
     log.setLevel(logging.DEBUG)
+    yield
+    log.setLevel(before)  # which also forgets what loggers have found to be enabled
 
 
 def seen(entry: logging.LogRecord) -> tuple[str, str]:

@@ -12,13 +12,14 @@ from pyspark.sql import SparkSession
 @contextmanager
 def one_spark() -> Generator[None]:
     """The first session that is started in its body goes on until its end."""
+    stopped: list[SparkSession] = []
+
+    def stop(session: SparkSession) -> None:
+        stopped.append(session)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SparkSession, "stop", _go_on)
+        patch.setattr(SparkSession, "stop", stop)
         yield
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        running.stop()
-
-
-def _go_on(_session: SparkSession) -> None:
-    """What takes the place of a program's own `stop`."""
+    # Not the active session: that is one of this thread, and programs start theirs in others.
+    for session in stopped[-1:]:
+        session.stop()
