@@ -60,6 +60,14 @@ def _no_room() -> bool:
     return False
 
 
+def _size_of(entry: os.DirEntry[str]) -> int | None:
+    """None if the file has gone since it was listed: a running broker replaces and removes files."""
+    try:
+        return entry.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
 class DiskFile:
     """An open descriptor. Every read names its position, so that readers and the writer share no file
     position.
@@ -248,11 +256,10 @@ class DiskStorage:
         with _reported(f"list {self._path(directory)}"):
             try:
                 with os.scandir(self._path(directory)) as entries:
-                    return dict(
-                        sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file())
-                    )
+                    sizes = {entry.name: _size_of(entry) for entry in entries if entry.is_file()}
             except FileNotFoundError:
                 return {}
+        return {name: size for name, size in sorted(sizes.items()) if size is not None}
 
     def read_file(self, path: str) -> bytes | None:
         with _reported(f"read {self._path(path)}"):

@@ -1,10 +1,12 @@
 """The three storages keep the same promises; the real one also for two threads, the simulated one also for a
 loss of power."""
 
+import os
 import random
 import resource
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -320,3 +322,23 @@ def test_a_simulated_disk_breaks_when_it_is_told_to() -> None:
     with pytest.raises(StorageError, match="cannot write"):
         file.append(b"abcd")
     assert storage.read_file("log") == b"ab", "a part was written"
+
+
+def test_a_file_that_goes_while_its_directory_is_listed_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running broker replaces its manifests five times a second."""
+    scandir = os.scandir
+
+    @contextmanager
+    def listed(path: str) -> Generator[list[os.DirEntry[str]]]:
+        with scandir(path) as entries:
+            found = list(entries)
+        (tmp_path / "t-0" / "a").unlink()
+        yield found
+
+    (tmp_path / "t-0").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "t-0" / name).write_bytes(b"x")
+    monkeypatch.setattr(os, "scandir", listed)
+    assert DiskStorage(tmp_path, read_only=True).files("t-0") == {"b": 1}
