@@ -84,8 +84,8 @@ class Notices:
         self.log(trouble.cause, trouble.text, level=level, logger=BROKER)
 
     def step(self, kind: type[Any], arrived: Input, outcome: Outcome, node: Node) -> None:
-        """Log what a step of the node means for transactions. `kind` is that of the input, or
-        of its request, and one of REPORTED.
+        """Log what a step of the node means for transactions. `kind`, one of REPORTED, is the type of the
+        input or of its request.
         """
         if TRANSACTIONS.isEnabledFor(logging.INFO):
             for line in REPORTED[kind](arrived, outcome, node):

@@ -350,7 +350,7 @@ class Server:
                 self._carry_out(connection, frame)
             if not connection.frames.arrived:
                 return
-            if ends_ns is None:
+            if ends_ns is None:  # a turn begins with its first request
                 ends_ns = connection.took_ns + ROUND_NS // (1 + self._in_line)
             if time.monotonic_ns() >= ends_ns:
                 self._in_line += 1

@@ -280,8 +280,7 @@ class FrameReader:
                 self.check_length(int.from_bytes(data[at : at + _LENGTH_SIZE], "big"))
             return None
         length, header_size = _PREFIX.unpack_from(data, at)
-        if not _LENGTH_SIZE <= length <= self.frame_size_max:
-            self.check_length(length)
+        self.check_length(length)
         if header_size > REQUEST_HEADER_MAX:
             raise _header_too_large(header_size, REQUEST_HEADER_MAX)
         return Announced(_LENGTH_SIZE + length, header_size)

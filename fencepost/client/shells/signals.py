@@ -19,8 +19,8 @@ handler that a callback of the program sets counts from the next call on.
 # That takes a few microseconds. trio.run and asyncio.run treat Ctrl-C in the same way, with the same limit: a
 # handler that a C library has installed behind Python's back is lost.
 #
-# The handlers of a program cannot be replaced so: others may look at them, and one that closes a client
-# should do it at once. Then the main thread leaves its steps to a deputy:
+# The handlers of a program cannot be replaced like this: the program may look at them, and one that closes a
+# client should do it at once. If there are any, the main thread leaves its steps to a deputy:
 #
 #     main thread                                      deputy
 #     -----------                                      ------
@@ -142,6 +142,11 @@ def _at_work(work: Callable[[], ResultT]) -> ResultT:
         _is_at_work = False
 
 
+def _too_late(interruption: BaseException) -> BaseException:
+    interruption.add_note("Before this interruption, the call had ended")
+    return interruption
+
+
 def _forget_parent() -> None:
     """In a forked process the thread that forked is the main one, and calls of the other threads are gone."""
     global _main_thread, _is_at_work
@@ -152,11 +157,6 @@ def _forget_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_parent)
-
-
-def _too_late(interruption: BaseException) -> BaseException:
-    interruption.add_note("Before this interruption, the call had ended")
-    return interruption
 
 
 # --- deputies -----------------------------------------------------------------------------------------------
