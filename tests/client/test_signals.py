@@ -62,6 +62,14 @@ def test_ctrl_c_at_every_instruction_keeps_every_promise(
         run(call, story, rounds, broker.address, ctrl_c=ctrl_c)
 
 
+@pytest.fixture(autouse=True)
+def pythons_ctrl_c() -> Iterator[None]:
+    """Spark sets a handler of its own, which stays when the context has stopped."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def program_handler() -> Iterator[None]:
     """A signal with a handler of the program, which could raise or close a client."""
@@ -75,12 +83,9 @@ def program_handler() -> Iterator[None]:
 
 @pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL])
 def test_without_handlers_of_the_program_the_main_thread_works_itself(handler: Any) -> None:
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        assert undisturbed(threading.get_ident) == threading.get_ident()
-        assert signal.getsignal(signal.SIGINT) is handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, handler)
+    assert undisturbed(threading.get_ident) == threading.get_ident()
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def ctrl_c() -> None:
@@ -147,13 +152,10 @@ def test_where_python_sets_no_handlers_the_work_is_done(monkeypatch: pytest.Monk
 
 
 def test_an_ignored_ctrl_c_stays_ignored() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        done.clear()
-        undisturbed(ctrl_c)
-        assert done
-    finally:
-        signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    done.clear()
+    undisturbed(ctrl_c)
+    assert done
 
 
 def test_a_process_that_another_thread_forks_during_a_call_heeds_ctrl_c() -> None:
@@ -186,20 +188,13 @@ def test_a_debugger_in_a_callback_may_bring_the_handler_of_the_call_back() -> No
 
     undisturbed(callback)
     signal.signal(signal.SIGINT, kept[0])
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_a_handler_that_the_work_sets_stays() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        undisturbed(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+    undisturbed(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 # --- deputies -----------------------------------------------------------------------------------------------
