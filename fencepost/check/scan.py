@@ -37,7 +37,7 @@ OFFSET_DIGITS: Final = 20
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
 CUT: Final = (
-    "the broker refuses this log, unless this is only a torn, unsynced tail; "
+    "the broker refuses this log, unless these bytes are only a torn, unsynced tail; "
     "`fencepost repair` lists what can be saved"
 )
 KAFKA_CUT: Final = "readers stop here, and a broker that recovers this log drops what follows"

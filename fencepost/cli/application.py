@@ -271,7 +271,7 @@ COMMANDS = (
         """Copy committed records to Parquet files, each exactly once, with Spark. The broker may be running.
 
         Each export adds a directory with the records committed since the last one; manifest.json, next to the
-        directories, records the offsets. If an export is killed, the next one repeats it. It needs PySpark
+        directories, lists the offsets. If an export is killed, the next one repeats it. It needs PySpark
         and Java: pip install 'fencepost[spark,java]'.
         """,
     ),
@@ -294,7 +294,7 @@ COMMANDS = (
         virtual time. If an invariant fails,
         the exit code is 1, and the output says how to replay and how to shrink
         that seed. Known anomalies, which Apache Kafka shows too, are counted by name and are not violations.
-        The run of a seed ends at the first known anomaly of an older transaction version; the next seed
+        In transaction versions 0 and 1, a run also ends at the first anomaly of that version; the next seed
         follows.
         """,
     ),

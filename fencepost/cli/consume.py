@@ -282,7 +282,7 @@ class _Plan:
             is_whole = reader.show(reader.of_group(self.group, ends), write, self.records_max)
         if is_whole and (behind := waiting(has, parts)) and self.until.kind is Kind.LATEST:
             complain(
-                f"an open transaction hides offsets from read_committed: {behind}",
+                f"an open transaction hides {behind} from read_committed",
                 then="--isolation read_uncommitted shows them; `fencepost transactions describe-producers` "
                 "shows the transaction",
             )

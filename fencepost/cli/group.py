@@ -143,12 +143,14 @@ def describe_group(
     if lines:
         print()
         print_rows(OFFSETS, lines, as_json=False)
-        print(f"\nTotal lag: {total_lag(lines):,}. It counts markers and aborted records, too.")
+        if (total := total_lag(lines)) is not None:
+            print(f"\nTotal lag: {total:,}. It counts markers and aborted records, too.")
 
 
-def total_lag(lines: Iterable[OffsetLine]) -> int:
-    """The group's lag in all partitions together."""
-    return sum(line.lag or 0 for line in lines)
+def total_lag(lines: Iterable[OffsetLine]) -> int | None:
+    """The lag in all partitions for which the group has an offset; None if there are none."""
+    known = [line.lag for line in lines if line.lag is not None]
+    return sum(known) if known else None
 
 
 def delete_group(

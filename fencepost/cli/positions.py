@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed, complain
 from fencepost.cli.options import is_offset
+from fencepost.cli.table import counted
 from fencepost.client.consumer_records import Record
 from fencepost.client.shells.sync import Admin
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
@@ -172,5 +173,5 @@ def starts_of_last(count: int, has: OffsetRange, ends: Offsets, read: Read) -> O
 def waiting(has: OffsetRange, parts: Iterable[TopicPartition]) -> str:
     """The offsets that open transactions hide, in words; empty if there are none."""
     behind = {part: has.ends[part] - has.stable_ends[part] for part in parts}
-    told = [f"{count} of {part}" for part, count in behind.items() if count]
+    told = [f"{counted(count, 'offset')} of {part}" for part, count in behind.items() if count]
     return ", ".join(told)

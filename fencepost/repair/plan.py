@@ -216,7 +216,8 @@ class _Planner:
             self.plan.files[META_FILE] = content
             stake = "the cluster id; no records"
             saved = f"it is written again, with the cluster id {DEFAULT_CLUSTER_ID!r}"
-            self._report(META_FILE, "damaged derived file", str(problem), stake, saved)
+            because = "it is missing" if self.storage.read_file(META_FILE) is None else str(problem)
+            self._report(META_FILE, "damaged derived file", because, stake, saved)
         self._check_catalogue()
         try:
             mark = self.storage.read_file(CLEAN_FILE)
@@ -410,7 +411,7 @@ class _Planner:
         if not stake:
             where = f"offset {last}" if lost.start == last else f"offsets {lost.start} to {last}"
             stake = f"the records at {where} of {partition}"
-            saved = "all other records keep their offsets; the offsets at stake stay empty"
+            saved = "all other records keep their offsets; no records are left at the offsets at stake"
         if partition.topic == CONSUMER_OFFSETS_TOPIC and self.groups.get(partition):
             stake += f": {', '.join(sorted(self.groups[partition]))}"
         names = sorted(name for name, key in self.stale.items() if key == partition)

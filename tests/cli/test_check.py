@@ -63,7 +63,7 @@ def test_a_damaged_directory(data: Path, capsys: Output) -> None:
     first, second, *_, last = capsys.readouterr().out.splitlines()
     place = f"payments-0/{LOG} at offset 0"
     assert first == f"problem  {place}: the checksum of the batch at byte 0 does not match its bytes"
-    assert second.strip().startswith("the broker refuses this log, unless this is only a torn")
+    assert second.strip().startswith("the broker refuses this log, unless these bytes are only a torn")
     assert "1 problem, 0 notes." in last
     assert run(["check", str(data), "--json"]) == 1
     finding, counts = map(json.loads, capsys.readouterr().out.splitlines())

@@ -84,6 +84,8 @@ def test_members_are_shown_with_what_they_read(tool: GroupTool) -> None:
     words = tool("group", "describe", "readers").splitlines()
     assert words[1].split() == ["STATE:", "Stable"]
     assert words[6].split() == [member_id, "i", "/127.0.0.1", "-", "orders-0"]
+    assert described["total_lag"] is None
+    assert not any("Total lag" in line for line in words)
     assert "group describe" in tool("group", "delete", "readers", code=1)
 
 

@@ -324,7 +324,7 @@ def test_what_waits_behind_an_open_transaction_is_said(tool: DataTool, topic: st
         producer.send(topic, b"open", partition=0).result()
         out, err = tool.both("consume", topic)
         assert out == "0\n"
-        assert f"an open transaction hides offsets from read_committed: 2 of {topic}-0" in err
+        assert f"an open transaction hides 2 offsets of {topic}-0 from read_committed" in err
         assert tool.both("consume", topic, "-n", "1") == ("0\n", ""), "it stopped for another reason"
         assert tool.both("consume", topic, "--isolation", "read_uncommitted") == ("0\nopen\nopen\n", "")
         producer.abort_transaction()

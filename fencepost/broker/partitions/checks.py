@@ -232,10 +232,10 @@ FORM_CHECKS: Final = (
         source="LogValidator.validateRecord",
     ),
     FormCheck(
-        "holds more compressed records, with the batches before it in its request, than are looked at in a "
-        "compacted topic",
+        "brings the request's compressed records for compacted topics above the number that the broker "
+        "decompresses",
         ErrorCode.MESSAGE_TOO_LARGE,
-        source="REQUEST_WORK_MAX; Kafka looks at all of them",
+        source="REQUEST_WORK_MAX; Kafka decompresses all of them",
     ),
     FormCheck(
         "holds a record without a key, in a compacted topic",

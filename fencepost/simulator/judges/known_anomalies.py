@@ -84,8 +84,8 @@ LATE_MARKER: Final = OldBehaviour(
     cured_by="KIP-890 part 2, KIP-1228",
     why="The coordinator did not get the answer to its markers and retried them; the first ones arrive "
     "after the next transaction has begun. Both transactions have the same epoch, so the late marker ends "
-    "what the next one has written there so far. If that is nothing, the partition has a marker for "
-    "a decision that no coordinator made.",
+    "what the next transaction has written to that partition so far. If that is nothing, the partition has "
+    "a marker for a decision that no coordinator made.",
     needs="The marker was sent before the coordinator wrote the beginning of the newest transaction; the "
     "partition knows no newer epoch of the producer or of the coordinator.",
 )
@@ -332,11 +332,10 @@ KNOWN: Final = (
     KnownBehaviour(
         name="a new leader knows one batch per producer",
         rule=DUPLICATE,
-        why="A snapshot keeps the last batch of each producer, so a new leader may not recognise a retry "
-        "of an older batch. It answers OUT_OF_ORDER_SEQUENCE_NUMBER; an idempotent producer then sends "
-        "the batch under a new identity, as Kafka's producer does (TransactionManager.canRetry). A "
-        "transactional "
-        "producer must abort.",
+        why="A leader that has restarted, or has begun with a snapshot, knows only the last batch of each "
+        "producer before that, so it may not recognise a retry of an older batch. It answers "
+        "OUT_OF_ORDER_SEQUENCE_NUMBER; an idempotent producer then sends the batch under a new identity, as "
+        "Kafka's producer does (TransactionManager.canRetry). A transactional producer must abort.",
         needs="Between the two batches a new leader took over, and the log had a newer batch of the old "
         "identity.",
         explains=_was_forgotten,

@@ -207,8 +207,8 @@ class TransactionBook:
         ):
             held = "none" if transaction is None else f"epoch {transaction.producer_epoch}"
             raise rules.HANGING.broken(
-                f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, but its "
-                f"coordinator knows no transaction of it there (knows {held})"
+                f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, but the "
+                f"producer's coordinator has no such transaction in this partition (it has {held})"
             )
         record = self.latest[transaction.name]
         if transaction.is_prepared and record.state in COMPLETED:
