@@ -26,9 +26,10 @@ Rule: a position advances only over records that were returned to the applicatio
 #
 #     seek()  ->  the group's committed offset  ->  auto_offset_reset: earliest, latest, a time, or an error
 #
-# OffsetFetch asks with `require_stable` for read_committed readers: while a transaction that moves the offset
-# is undecided, the coordinator answers UNSTABLE_OFFSET_COMMIT, and the call is retried (KIP-447). Without
-# that a restarted reader would process the input of a transaction that is about to commit a second time.
+# OffsetFetch asks with `require_stable`, whatever the isolation level: while a transaction that moves the
+# offset is undecided, the coordinator answers UNSTABLE_OFFSET_COMMIT, and the call is retried (KIP-447).
+# Without that a restarted reader would process the input of a transaction that is about to commit a second
+# time.
 #
 # Lost records (KIP-320). After a loss of power, or when a topic was created again, the log may end before the
 # position. New records then get the old offsets, and a reader that only fetches at its position skips them.
@@ -585,12 +586,8 @@ class ConsumerMachine(RequestMachine):
             reading.lookup = number
 
     def committed_request(self, partitions: Collection[TopicPartition]) -> m.OffsetFetch:
-        """Requests committed offsets; read_committed waits for transactions that commit them (KIP-447)."""
-        return m.OffsetFetch(
-            group_id=self.group_id,
-            require_stable=self.settings.isolation_level is IsolationLevel.READ_COMMITTED,
-            partitions=tuple(partitions),
-        )
+        """Requests committed offsets; the answer waits for transactions that commit them (KIP-447)."""
+        return m.OffsetFetch(group_id=self.group_id, require_stable=True, partitions=tuple(partitions))
 
     def _look_up(self, reading: Reading, timestamp: int) -> None:
         topic, number = reading.partition

@@ -329,6 +329,10 @@ class GroupMember:
     def _go_on_if_returned(self, now: int) -> None:
         if self._pending or self.state not in _CALLING:
             return
+        if self.state is _S.REVOKING and self.generation_id == NO_GENERATION and self.assigned:
+            # Expelled during the callback: others may read what it has kept.
+            self._pending = (RebalanceCall(RebalanceEvent.LOST, self.assigned),)
+            return
         self._move(_I.RETURNED)
         if self.state is _S.JOINING:
             self._join()

@@ -389,8 +389,10 @@ def test_out_of_range_is_an_error_when_the_policy_says_so() -> None:
         reader.machine.take()
 
 
-def test_a_group_begins_at_its_committed_offsets_once_they_are_stable() -> None:
-    reader = Reader(ConsumerSettings(group_id="g"))
+@pytest.mark.parametrize("isolation_level", IsolationLevel)
+def test_a_group_begins_at_its_committed_offsets_once_they_are_stable(isolation_level: IsolationLevel) -> None:
+    """For every reader: one that reads open transactions would otherwise copy their input a second time."""
+    reader = Reader(ConsumerSettings(group_id="g", isolation_level=isolation_level))
     (asked,) = reader.waiting(m.OffsetFetch)
     assert asked.require_stable
     reader.answer(m.OffsetFetch, committed(-1, ErrorCode.UNSTABLE_OFFSET_COMMIT))

@@ -100,6 +100,28 @@ def test_a_heartbeat_refused_during_a_callback_does_not_cancel_the_rebalance() -
     world.check_stable(a, b)
 
 
+def test_a_member_that_is_expelled_while_it_revokes_has_lost_the_rest() -> None:
+    """Others may have read what it kept: it may not go on where it was."""
+    world = GroupWorld()
+    a = world.app("a", "t", "u", strategy="cooperative-sticky")
+    world.wait(SOON_MS)
+    world.produce("t0", "x")
+    world.settle()
+    a.heard()
+
+    def take_too_long(told: str) -> None:
+        if told.startswith("revoked"):
+            world.story.now += MAX_POLL_MS
+            a.perform(a.machine.wake(world.now))
+
+    a.in_callback = take_too_long
+    a.subscribe("t")
+    world.wait(SOON_MS)
+    assert a.heard() == ["revoked u0 u1", "lost t0 t1 t2 t3", "assigned t0 t1 t2 t3"]
+    assert a.read == ["x", "x"], "nothing was committed"
+    world.check_stable(a)
+
+
 def test_a_member_that_leaves_makes_room() -> None:
     world, (a, b) = shared()
     a.leave()
