@@ -171,7 +171,7 @@ class Accumulator:
     def _open(self, route: Route, partition: int, size: int, *, now: int, wall_ms: int) -> ProducerBatch:
         limit = self.settings.batch_size
         reserved = max(limit, size)
-        if not self._fits(reserved):
+        if self.used and self.used + reserved > self.settings.buffer_memory:
             raise BufferFull(
                 f"buffer_memory is full: {self.used} of {self.settings.buffer_memory} bytes are in use"
             )
@@ -184,14 +184,6 @@ class Accumulator:
         self.lingering.append(batch)
         route.open[partition] = batch
         return batch
-
-    def _fits(self, reserved: int) -> bool:
-        return not self.used or self.used + reserved <= self.settings.buffer_memory
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a batch of the usual size can be opened."""
-        return self._fits(self.settings.batch_size)
 
     def close(self, batch: ProducerBatch) -> None:
         """Closes a batch to further records and queues it for sending."""

@@ -193,7 +193,7 @@ class ProducerCalls:
         patience = inf
         while True:
             full: BufferFull | None = None
-            now = driver.now
+            now, used = driver.now, machine.accumulator.used
             try:
                 found = attempt(now)
             except BufferFull as problem:
@@ -216,12 +216,15 @@ class ProducerCalls:
                 )
                 raise full or RequestTimeout(because)
             limit = deadline if error is None else min(patience, deadline)
-            yield self._ready(topic, limit, is_full=full is not None)
+            yield self._ready(topic, limit) if full is None else self._room(used, limit)
 
-    def _ready(self, topic: str, deadline: float, *, is_full: bool) -> Wait:
+    def _room(self, used: int, deadline: float) -> Wait:
+        """Less memory is used than `used`; whether it suffices is for the next attempt to find out."""
         machine = self._machine
-        if is_full:
-            return Wait(lambda: machine.is_over or machine.accumulator.has_room, ROOM, deadline)
+        return Wait(lambda: machine.is_over or machine.accumulator.used < used, ROOM, deadline)
+
+    def _ready(self, topic: str, deadline: float) -> Wait:
+        machine = self._machine
         cluster = machine.cluster
         error = cluster.topic_errors.get(topic)
 
@@ -468,13 +471,14 @@ class RequestCalls:
 class ConsumerCalls(RequestCalls):
     """The calls of a consumer."""
 
-    __slots__ = ("_consumer", "_is_calling_back", "_listener")
+    __slots__ = ("_consumer", "_is_calling_back", "_is_iterating", "_listener")
 
     def __init__(self, machine: ConsumerMachine, driver: CallDriver) -> None:
         super().__init__(machine, driver, api_timeout_ms=machine.settings.default_api_timeout_ms)
         self._consumer = machine
         self._listener = RebalanceListener()
         self._is_calling_back = False
+        self._is_iterating = False  # or has left a loop over records
 
     # --- which partitions -----------------------------------------------------------------------------------
 
@@ -557,6 +561,8 @@ class ConsumerCalls(RequestCalls):
         deadline = driver.now + timeout_ms
         # A program that waits here counts as polling, however long its timeout is.
         patience_ms = inf if consumer.member is None else consumer.settings.max_poll_interval_ms // 2
+        if self._is_iterating:
+            self._end_iteration()
         while True:
             driver.perform(consumer.poll(driver.now))
             if (yield from self._call_back()):
@@ -571,42 +577,39 @@ class ConsumerCalls(RequestCalls):
 
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
         """The records of polled batches. What the program has seen follows each record that is returned, so
-        commit() covers no other. After a seek, the remaining records are left out; if the program leaves its
-        loop, they are read again.
+        commit() covers no other. The next poll() returns the remaining records again; after it, or after a
+        seek, a loop that goes on leaves them out.
         """
-        consumer = self._consumer
+        self._is_iterating, consumer = True, self._consumer
         seen = {batch.partition: batch.base_offset for batch in reversed(batches)}
         for batch in reversed(batches):
             reading = consumer.readings[batch.partition]
             reading.iterated, reading.iterated_epoch = batch.base_offset, batch.leader_epoch
-        try:
-            for batch in batches:
-                where = batch.partition
+        for batch in batches:
+            where = batch.partition
+            reading = consumer.readings.get(where)
+            if reading is not None and reading.iterated == seen[where]:
+                reading.iterated_epoch = batch.leader_epoch
+            for record in [*batch, None]:
                 reading = consumer.readings.get(where)
-                if reading is not None and reading.iterated == seen[where]:
-                    reading.iterated_epoch = batch.leader_epoch
-                for record in [*batch, None]:
-                    reading = consumer.readings.get(where)
-                    if reading is None or reading.iterated != seen[where]:
-                        break  # the program has called seek(), or no longer reads the partition
-                    reading.iterated = seen[where] = (
-                        batch.next_offset if record is None else record.offset + 1
-                    )
-                    if record is not None:
-                        yield record
-            for where, offset in seen.items():
-                reading = consumer.readings.get(where)
-                if reading is not None and reading.iterated == offset:
-                    reading.iterated = None
-        finally:
-            self.end_iteration(seen)
+                if reading is None or reading.iterated != seen[where]:
+                    break  # the program has called seek() or poll(), or no longer reads the partition
+                reading.iterated = seen[where] = batch.next_offset if record is None else record.offset + 1
+                if record is not None:
+                    yield record
+        for where, offset in seen.items():
+            reading = consumer.readings.get(where)
+            if reading is not None and reading.iterated == offset:
+                reading.iterated = None
 
-    def end_iteration(self, seen: Mapping[TopicPartition, int] | None = None) -> None:
-        """Ends iterations, or only those which have seen just this much: what is left is read again."""
+    def _end_iteration(self) -> None:
+        """Reads again what is left of an iteration. Not at its end: that may come in any thread, and even in
+        the middle of another step, when an iterator is garbage.
+        """
         for where, reading in self._consumer.readings.items():
-            offset = reading.iterated
-            if offset is not None and (seen is None or seen.get(where) == offset):
+            if reading.iterated is not None:
                 self._consumer.seek(where, reading.committable)
+        self._is_iterating = False
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Stops reading assigned partitions: poll() returns nothing of them until resume().

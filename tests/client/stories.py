@@ -499,7 +499,7 @@ async def a_new_loop_continues_where_another_one_is(clients: Clients) -> None:
 
 
 @story
-async def a_poll_inside_a_loop_is_not_committed_by_it(clients: Clients) -> None:
+async def a_poll_inside_a_loop_takes_the_rest_of_it(clients: Clients) -> None:
     async with clients.producer() as producer, clients.consumer(group_id="g") as consumer:
         await (await producer.send_many("t", [b"0", b"1"], partition=0))
         consumer.assign([HERE])
@@ -508,11 +508,28 @@ async def a_poll_inside_a_loop_is_not_committed_by_it(clients: Clients) -> None:
             seen.append(record.value)
             if seen == [b"0"]:
                 await (await producer.send("t", b"2", partition=0))
-                assert await poll_until(consumer, 1) == [b"2"]
-                assert await consumer.position(HERE) == 1
-            if record.value == b"1":
+                seen += await poll_until(consumer, 2)
+                await consumer.commit()
+                await (await producer.send("t", b"3", partition=0))
+            if record.value == b"3":
                 break
-        assert seen == [b"0", b"1"]
+        assert seen == [b"0", b"1", b"2", b"3"]
+        assert await consumer.committed([HERE]) == {HERE: 3}
+
+
+@story
+async def an_iterator_that_ends_changes_nothing_before_the_next_poll(clients: Clients) -> None:
+    """It may end in the middle of another step of the consumer, when it is garbage."""
+    async with clients.producer() as producer, clients.consumer() as consumer:
+        await (await producer.send_many("t", [b"0", b"1"], partition=0))
+        consumer.assign([HERE])
+        records = aiter(consumer)
+        assert (await anext(records)).value == b"0"
+        reading = consumer._calls._consumer.readings[HERE]  # pyright: ignore[reportPrivateUsage] - no call tells
+        before = attrs.asdict(reading, recurse=False)
+        del records
+        assert attrs.asdict(reading, recurse=False) == before
+        assert await poll_until(consumer, 1) == [b"1"]
 
 
 @story

@@ -266,6 +266,17 @@ def test_a_full_buffer_is_an_error_or_a_wait(tell: Callable[[Story], None]) -> N
     tell(story)
 
 
+def test_a_record_larger_than_a_batch_waits_for_as_much_room(tell: Callable[[Story], None]) -> None:
+    """There is room for a batch of the usual size, but the other tasks must run before there is more."""
+
+    async def story(address: str) -> None:
+        async with AsyncProducer(address, batch_size=1_000, buffer_memory=20_000, max_block_ms=20_000) as producer:
+            outcomes = [await producer.send("t", bytes(15_000), partition=0) for _ in range(3)]
+            assert [(await outcome).offset for outcome in outcomes] == [0, 1, 2]
+
+    tell(story)
+
+
 def test_columns_and_serializers(tell: Callable[[Story], None]) -> None:
     async def story(address: str) -> None:
         async with AsyncProducer(

@@ -235,7 +235,6 @@ class AsyncRecords(AsyncIterator[Record]):
 
     async def __anext__(self) -> Record:
         while (record := next(self._polled, None)) is None:
-            self._calls.end_iteration()
             self._polled = self._calls.one_by_one(await self._consumer.poll(WAIT_FOR_RECORDS_MS))
         return record
 

@@ -282,7 +282,6 @@ class Consumer(ConsumerClient[Driver]):
     def __iter__(self) -> Iterator[Record]:
         """The records one by one, without end; `poll` returns whole batches, and is several times faster."""
         while True:
-            self._driver.do(self._calls.end_iteration)
             yield from self._calls.one_by_one(self.poll(WAIT_FOR_RECORDS_MS))
 
     def __enter__(self) -> Consumer:
