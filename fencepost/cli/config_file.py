@@ -72,6 +72,15 @@ class ConfigFile:
                     f"{path}: unknown key {key}: outside the tables of commands, only "
                     f"{' and '.join(SHARED)} are allowed"
                 )
+        for words in sorted(self.commands):
+            group, space, command = words.partition(" ")
+            for key, value in cast("dict[str, Any]", values.get(group, {}) if space else {}).items():
+                if not isinstance(value, dict):
+                    table = f"{within}{group}"
+                    raise _wrong(
+                        f"{path}: unknown key {table}.{key}: [{table}] is a group of commands, each of which "
+                        f"has a table of its own, such as [{table}.{command}]"
+                    )
 
 
 def take_profile(arguments: Sequence[str]) -> tuple[list[str], str | None]:

@@ -47,6 +47,7 @@ from fencepost.cli.record_formats import (
     TextDialect,
     as_csv,
     as_line,
+    check_csv_separator,
     compiled,
     csv_row,
     facts,
@@ -109,6 +110,8 @@ class OutputOptions:
             if getattr(self, name) not in (None, False) and name not in takes:
                 what = f"--{name} does not apply to --format {self.format}"
                 raise CommandFailed(what, then="leave out one of them", code=WRONG_USAGE)
+        if self.format == "csv" and self.separator is not None:
+            check_csv_separator(self.separator)
 
     def writer(self) -> Write:
         """Prints one record; CommandFailed if the format string is wrong or the format cannot hold it."""
@@ -322,7 +325,9 @@ class _PollingReader:
             yield self._poll(retries, ends)
             parts = self.consumer.assignment()
             if ends is not None and parts and all(self.consumer.position(p) >= ends[p] for p in parts):
-                self.consumer.commit({part: ends[part] for part in parts})  # after the markers at the end
+                # Over the markers at the end, too; but the group may have been further already.
+                had = self.consumer.committed(parts)
+                self.consumer.commit({p: max(had[p] or 0, ends[p]) for p in parts})
                 return
             polls = 0 if parts else polls + 1
             if polls == self.polls_max:

@@ -39,6 +39,7 @@ from fencepost.cli.record_formats import (
     InputFormat,
     Outgoing,
     TextDialect,
+    check_csv_separator,
     read_csv,
     read_jsonl,
     read_lines,
@@ -112,12 +113,8 @@ class InputOptions:
                 what = f"--{option} does not apply to --format {self.format}"
                 raise CommandFailed(what, then=f"this format takes {takes}", code=WRONG_USAGE)
         separator = "," if self.format == "csv" else "\t"
-        if self.format == "csv" and len(given.get("separator", separator)) != 1:
-            raise CommandFailed(
-                "with --format csv, --separator must be one character",
-                then="for example --separator ';'",
-                code=WRONG_USAGE,
-            )
+        if self.format == "csv":
+            check_csv_separator(given.get("separator", separator))
         chosen: dict[str, Any] = {"separator": separator, **given}
         return TextDialect(**chosen)
 

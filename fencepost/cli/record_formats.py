@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import attrs
 
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 from fencepost.cli.output import Json, as_json_line, text_of
 from fencepost.cli.table import moment
 from fencepost.client.consumer_records import Record
@@ -115,6 +116,16 @@ def as_line(record: Record, dialect: TextDialect) -> bytes:
     return dialect.encoded(record.key) + separator + value
 
 
+def check_csv_separator(separator: str) -> None:
+    """CommandFailed if no CSV can be read and written with it."""
+    if len(separator) != 1 or separator in '"\r\n':
+        raise CommandFailed(
+            "with --format csv, --separator must be one character, and neither a quote nor a line break",
+            then="for example --separator ';'",
+            code=WRONG_USAGE,
+        )
+
+
 def as_csv(row: Iterable[object], dialect: TextDialect) -> str:
     """One row of CSV without its line break."""
     line = io.StringIO()
@@ -192,7 +203,7 @@ def read_jsonl(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoin
             found = json.loads(line, object_pairs_hook=_object)
         except BadRecord:
             raise
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise BadRecord(f"not JSON: {problem}") from problem
         if not isinstance(found, dict):
             raise BadRecord("not a JSON object")
@@ -266,11 +277,11 @@ def _csv_record(cells: dict[str, str], dialect: TextDialect) -> Outgoing:
         cell = cells.get(name, dialect.null)
         if cell in ("", dialect.null):
             return None
-        return int(cell) if re.fullmatch(r"-?\d+", cell) else cell  # refused below, with its name
+        return int(cell) if re.fullmatch(r"-?\d{1,19}", cell) else cell  # refused below, with its name
 
     try:
         headers = json.loads(cells.get("headers") or "[]")
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise BadRecord(f"headers are not JSON: {problem}") from problem
     return Outgoing(
         dialect.decoded(cells.get("key", dialect.null).encode()),

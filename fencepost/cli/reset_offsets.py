@@ -204,7 +204,7 @@ def _new_offsets(
             since_ms = goal.value
             if goal.option == "--by-duration":
                 since_ms = time.time_ns() // 1_000_000 - goal.value
-            found = admin.offsets_for_times(parts, since_ms)
+            found = admin.offsets_for_times(parts, max(0, since_ms))
             wanted = {where: ends[where] if at == NO_OFFSET else at for where, at in found.items()}
     return {where: _within(wanted[where], starts[where], ends[where], where) for where in parts}
 

@@ -220,6 +220,10 @@ def test_the_file_of_the_user_is_read(
         ("[topics]\npartitions = 3", "[topics] is not a command"),
         ("[topic.make]\npartitions = 3", "[topic.make] is not a command"),
         ("[topic.list]\npartitions = 3", "partitions"),
+        (
+            "[topic]\nbootstrap-server = 'a:1'",
+            "unknown key topic.bootstrap-server: [topic] is a group of commands, each of which has",
+        ),
         ("bootstrap-server = 7", "7 is not host:port"),
         ("bootstrap-server", "is not TOML"),
         (None, "cannot read the configuration file"),
@@ -287,6 +291,11 @@ def test_only_a_profile_of_the_command_line_wins_over_the_environment(
             "unknown key profile.a.bootstrap: outside the tables of commands, only",
         ),
         ("[profile.a.topic.make]\npartitions = 3", [], "[profile.a.topic.make] is not a command"),
+        (
+            "[profile.a.topic]\npartitions = 3",
+            [],
+            "unknown key profile.a.topic.partitions: [profile.a.topic]",
+        ),
     ],
 )
 def test_a_mistake_with_profiles_is_named(

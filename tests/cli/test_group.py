@@ -171,6 +171,8 @@ def committed(tool: GroupTool) -> dict[TopicPartition, int]:
         (("--shift-by=-1",), 0),
         (("--shift-by=-9",), 0),
         (("--to-datetime", "2000-01-01T00:00:00"), 0),
+        (("--to-datetime", "1900-01-01"), 0),
+        (("--by-duration", "999999d"), 0),
         (("--to-datetime", "2100-01-01T00:00:00.000+02:00"), 3),
         (("--by-duration", "1h30m"), 0),
         (("--by-duration", "PT1H30M"), 0),

@@ -282,6 +282,8 @@ def test_records_of_a_time(tool: DataTool, topic: str, address: str) -> None:
         ("-2m", Kind.TIME, 1_000_000 - 120_000),
         ("1970-01-01", Kind.TIME, 0),
         ("1970-01-01 00:00:01Z", Kind.TIME, 1_000),
+        ("1900-01-01", Kind.TIME, 0),
+        ("-999999999d", Kind.TIME, 0),
     ],
 )
 def test_positions(text: str, kind: Kind, number: int) -> None:
@@ -307,6 +309,8 @@ def test_what_is_no_position(text: str) -> None:
         (("--format", "csv", "--json"), "ask for different formats"),
         (("--format", "csv", "--places"), "--places does not apply"),
         (("--json", "--null", "x"), "--null does not apply"),
+        (("--format", "csv", "--separator", "ab"), "must be one character"),
+        (("--format", "csv", "--separator", "\n"), "neither a quote nor a line break"),
     ],
 )
 def test_options_that_contradict_each_other(
@@ -341,6 +345,13 @@ def test_a_group_goes_on_where_it_stopped(tool: DataTool, topic: str) -> None:
     assert tool.values(topic, *group) == ["4"]
     assert {row["lag"] for row in tool.json("group", "describe", topic)["offsets"]} == {0}
     assert tool.values(topic, "--group", f"{topic}-new", "--from", "latest") == []
+
+
+def test_a_group_never_goes_back(tool: DataTool, topic: str, address: str) -> None:
+    send(address, topic, 4)
+    assert tool.values(topic, "--group", topic) == ["0", "1", "2", "3"]
+    assert tool.values(topic, "--group", topic, "--until", "2") == []
+    assert tool.values(topic, "--group", topic) == []
 
 
 def test_formats_of_a_record(tool: DataTool, topic: str) -> None:
