@@ -113,6 +113,16 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ('"after 20 ms"', '"at 20 ms"', ('until: is a time of the run; write "after 20 ms"',)),
     ('do = "start q"', 'do = "start q"\nuntil = "q ends"', ('"start q" ends at once; leave out `until`',)),
     ('["q ends"]', '["at 3 ms"]', ('reaches: "at 3 ms" is a time, which every run reaches; name an event',)),
+    (
+        '"p ends"',
+        str([f"at {number} ms" for number in range(1_001)]),
+        ("[[fault]] 2 when: 1,001 combinations of points are as many runs", "the maximum is 1,000"),
+    ),
+    (
+        '[[consumer]]\nname = "r"',
+        '[[processor]]\nname = "r"\nwrites = "t"',
+        ('[[processor]] 1 writes: "t": it would read its own output',),
+    ),
     ("[expect]", '[expect]\nholds = ["exactly-twice"]', ('did you mean "exactly-once"?', "G1a")),
     ("[expect]", '[expect]\nholds = "exactly-once"\nviolates = "lost-write"', ('"lost-write" is also',)),
     ("[expect]", '[expect]\nvisible = { "t-9" = [] }', ('[expect] visible: there is no "t-9"',)),

@@ -35,6 +35,7 @@ NODES_MAX: Final = 9  # a drawing with more is unreadable
 PARTITIONS_MAX: Final = 100  # of one topic, and of __transaction_state
 TRANSACTION_TIMEOUT_MAX_MS: Final = NodeSettings().transaction_max_timeout_ms
 WORK_MAX: Final = 10_000  # transactions, records and strikes
+RUNS_MAX: Final = 1_000  # variants, each with every combination of the points of its faults
 
 IsCalled = Annotated[bool, Key("starts"), Spelled({False: "at once", True: "on request"})]
 Partitions = Annotated[int, Between(1, PARTITIONS_MAX)]

@@ -7,6 +7,7 @@ for the builder alike. The blank in which a name stands says what it names (`fau
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from typing import Final
 
 import attrs
@@ -30,6 +31,7 @@ from fencepost.simulator.fuzz import worlds
 from fencepost.simulator.scenarios.model import (
     PARTS,
     RULE_NAMES,
+    RUNS_MAX,
     ConsumerPart,
     Part,
     ProcessorPart,
@@ -64,6 +66,7 @@ def check(scenario: Scenario) -> None:
             _check_reads(scenario, cast, place, part)
     for number, fault in enumerate(scenario.faults):
         _check_fault(cast, f"[[fault]] {number + 1}", fault)
+    _check_runs(scenario)
     _check_starts(scenario, cast)
     _check_expectations(scenario, cast)
 
@@ -194,8 +197,17 @@ def _check_reads(scenario: Scenario, cast: _Cast, place: str, part: ConsumerPart
         raise Inconsistent(place, "reads", "is empty: there is nothing to read")
     for where in inputs:
         _Names(cast, place, "reads").check_partition(str(where))
+        if isinstance(part, ProcessorPart) and where.topic == part.writes:
+            raise Inconsistent(place, "writes", f'"{part.writes}": it would read its own output for ever')
         if isinstance(part, ProcessorPart):
             _Names(cast, place, "writes").check_partition(f"{part.writes}-{where.partition}")
+
+
+def _check_runs(scenario: Scenario) -> None:
+    runs = (1 + len(scenario.also_with)) * prod(len(fault.when) for fault in scenario.faults)
+    if runs > RUNS_MAX:
+        because = f"{runs:,} combinations of points are as many runs, and the maximum is {RUNS_MAX:,}"
+        raise Inconsistent(f"[[fault]] {len(scenario.faults)}", "when", because)
 
 
 def _check_starts(scenario: Scenario, cast: _Cast) -> None:
