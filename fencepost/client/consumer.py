@@ -101,7 +101,6 @@ from fencepost.protocol.terms import (
     NO_LEADER_EPOCH,
     NO_OFFSET,
     CoordinatorType,
-    IsolationLevel,
     TopicPartition,
 )
 
@@ -366,6 +365,9 @@ class ConsumerMachine(RequestMachine):
             self.member.leave(now)
         return self._step(now)
 
+    def abandon(self, now: int) -> None:
+        self.member = None
+
     @property
     def has_left(self) -> bool:
         """Whether this consumer is in no group and awaits no answer from one."""
@@ -467,7 +469,7 @@ class ConsumerMachine(RequestMachine):
     def _reset_timestamp(self, now: int) -> int | None:
         strategy = self.settings.auto_offset_reset
         ago_ms = duration_ms(strategy)
-        return RESETS.get(strategy) if ago_ms is None else now + self.wall_ahead_ms - ago_ms
+        return RESETS.get(strategy) if ago_ms is None else max(0, now + self.wall_ahead_ms - ago_ms)
 
     def _reset(self, reading: Reading, because: str, now: int) -> None:
         timestamp = self._reset_timestamp(now)

@@ -288,6 +288,9 @@ class ProducerMachine(RequestMachine):
         )
         return self._step(now)
 
+    def abandon(self, now: int) -> None:
+        self.close(now)  # its effects are dropped
+
     # --- what happens ---------------------------------------------------------------------------------------
 
     def _finished(self, finished: FinishedCall, now: int) -> None:

@@ -66,6 +66,9 @@ class RequestMachine:
         """Time went by."""
         return self._step(now)
 
+    def abandon(self, now: int) -> None:
+        """Forgets what is unfinished, without a word to the brokers: another process continues it."""
+
     def _finished(self, finished: FinishedCall, now: int) -> None:
         self._out.append(CallAnswered(finished.call.number, reply=finished.body, failure=finished.failure))
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import selectors
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -261,3 +263,12 @@ def test_a_commit_that_was_sent_is_unknown_when_another_task_closes_the_producer
                     assert await anyio.to_thread.run_sync(proxy.withheld.wait, PATIENCE_S)
 
     anyio.run(story, backend=backend)
+
+
+def test_a_forked_process_takes_nothing_from_the_clients_of_its_parent() -> None:
+    with Broker() as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic("t")
+        command = [sys.executable, "-m", "tests.client.forked", broker.address]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -364,7 +364,9 @@ def test_a_question_where_to_begin_is_dropped_by_a_seek() -> None:
     assert not reader.answered, "nobody waits for that answer any more"
 
 
-@pytest.mark.parametrize(("reset", "timestamp"), [("earliest", -2), ("latest", -1)])
+@pytest.mark.parametrize(
+    ("reset", "timestamp"), [("earliest", -2), ("latest", -1), ("by_duration:P99999999D", 0)]
+)
 def test_out_of_range_goes_where_the_policy_says(reset: str, timestamp: int) -> None:
     reader = Reader(ConsumerSettings(auto_offset_reset=reset))
     reader.machine.seek(HERE, 999)
@@ -390,7 +392,9 @@ def test_out_of_range_is_an_error_when_the_policy_says_so() -> None:
 
 
 @pytest.mark.parametrize("isolation_level", IsolationLevel)
-def test_a_group_begins_at_its_committed_offsets_once_they_are_stable(isolation_level: IsolationLevel) -> None:
+def test_a_group_begins_at_its_committed_offsets_once_they_are_stable(
+    isolation_level: IsolationLevel,
+) -> None:
     """For every reader: one that reads open transactions would otherwise copy their input a second time."""
     reader = Reader(ConsumerSettings(group_id="g", isolation_level=isolation_level))
     (asked,) = reader.waiting(m.OffsetFetch)

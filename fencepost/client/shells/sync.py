@@ -113,7 +113,7 @@ class Producer(ProducerClient[SendFuture, Driver]):
     Ctrl-C, or another exception of a signal handler, ends a call, and the producer can be used further. If it
     strikes between two calls of a `transaction()` block's own, the transaction stays open: abort it, or close
     the producer. A handler may call close(), but not send(); one that an `on_delivery` sets counts from the
-    next call on.
+    next call on. A forked process needs clients of its own.
     """
 
     _make_driver = Driver
@@ -248,7 +248,7 @@ class Consumer(ConsumerClient[Driver]):
 
     Ctrl-C, or another exception of a signal handler, ends a call, and the consumer can be used further; but a
     poll() that ends so may have taken batches: seek() to the first record that the program has not handled. A
-    handler may call close().
+    handler may call close(), except while a callback of the listener runs.
 
     poll() returns batches. There is no automatic commit: call commit(), or send `group_metadata()` and the
     offsets with a transaction.

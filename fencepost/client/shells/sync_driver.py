@@ -35,6 +35,7 @@ from collections.abc import Callable
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Final, Generic, TypeVar
+from weakref import WeakSet
 
 import attrs
 
@@ -225,6 +226,16 @@ class Sockets:
             self._selector.unregister(link)
             link.close()
 
+    def leave_to_parent(self, lock: threading.Lock) -> None:
+        """In a forked process: closes its copies of the sockets. To unregister them would reach the parent,
+        whose selector is the same one in the kernel.
+        """
+        self.lock, self._pumping, self.is_closed = lock, threading.Lock(), True
+        for link in self._sockets.values():
+            link.close()
+        self._sockets.clear()
+        self._selector.close()
+
     def close(self) -> None:
         """Closes every socket. A thread that is in a round does it at the end of the round instead, because
         select() fails on a closed selector.
@@ -321,12 +332,16 @@ class Driver(NetworkDriver):
         self._sockets = Sockets(
             self.network, lock=self.lock, clock=clock, afterwards=self._call_back_unless_busy
         )
+        self._is_parents = False
+        _drivers.add(self)
         self._io_thread: IOThread | None = None
         if machine.io_tick_ms is not None:
             self._io_thread = IOThread(self._sockets, lambda: machine.has_work, tick_ms=machine.io_tick_ms)
 
     def check_running(self) -> None:
         """ClientClosed after `stop`. A blocking client needs no `with` block."""
+        if self._is_parents:
+            raise ClientClosed("the client belongs to the process that was forked")
         if self._sockets.is_closed:
             raise ClientClosed("the call was made on a closed client")
 
@@ -436,3 +451,24 @@ class Driver(NetworkDriver):
         if self._io_thread is not None:
             self._io_thread.stop()
         self._sockets.close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked process: the sockets, and what the brokers know of this client, are the parent's."""
+        self._is_parents, self._io_thread = (
+            True,
+            None,
+        )  # threads are not copied, and locks may be held for ever
+        self.lock, self._calling_back = threading.Lock(), threading.RLock()
+        self._sockets.leave_to_parent(self.lock)
+        self.network.machine.abandon(self._clock())
+
+
+_drivers: Final[WeakSet[Driver]] = WeakSet()
+
+
+def _leave_clients_to_parent() -> None:
+    for driver in list(_drivers):
+        driver.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_clients_to_parent)
