@@ -540,10 +540,10 @@ class ConsumerCalls(RequestCalls):
         return True
 
     def check_not_calling_back(self, call: str) -> None:
-        """Raises WrongState inside a callback of a rebalance."""
+        """Raises WrongState while a callback of a rebalance runs."""
         if self._is_calling_back:
             raise WrongState(
-                f"{call}() is not allowed inside a rebalance callback: return from the callback first"
+                f"{call}() is not allowed while a rebalance callback runs: call it after the callback"
             )
 
     # --- records --------------------------------------------------------------------------------------------

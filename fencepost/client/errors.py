@@ -173,7 +173,8 @@ _ADVICE_BY_ERROR: Final[dict[tuple[type[ClientError], ErrorCode], str]] = {
     # A partition cannot know whether the producer was replaced; only its coordinator does (KIP-588).
     (DeliveryFailed, _E.INVALID_PRODUCER_EPOCH): _SPOILED,
     (TransactionAborted, _E.INVALID_PRODUCER_EPOCH): _SPOILED,
-    (DeliveryFailed, _E.MESSAGE_TOO_LARGE): "Send smaller records, or raise max.message.bytes of the topic",
+    (DeliveryFailed, _E.MESSAGE_TOO_LARGE): "Send smaller records, set a batch_size below max.message.bytes "
+    "of the topic, or raise that",
     (DeliveryFailed, _E.UNKNOWN_TOPIC_OR_PARTITION): "Send the record again, to a partition that exists",
     (DeliveryFailed, _E.INVALID_RECORD): "A record of a compacted topic needs a key: send it with one",
     (UnknownTopic, _E.INVALID_TOPIC_EXCEPTION): _NAME,

@@ -149,6 +149,11 @@ class ProducerSettings:
             raise ValueError(
                 f"buffer_memory ({self.buffer_memory}) must be at least batch_size ({self.batch_size})"
             )
+        if self.delivery_timeout_ms <= self.linger_ms:
+            raise ValueError(
+                f"delivery_timeout_ms ({self.delivery_timeout_ms}) must be above linger_ms "
+                f"({self.linger_ms}); otherwise a record fails before it is sent"
+            )
 
     @property
     def dialect(self) -> Dialect:
@@ -204,6 +209,11 @@ class ConsumerSettings:
             raise ValueError(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
                 f"({self.session_timeout_ms}); otherwise the session expires between two heartbeats"
+            )
+        if self.fetch_max_wait_ms >= self.request_timeout_ms:
+            raise ValueError(
+                f"fetch_max_wait_ms ({self.fetch_max_wait_ms}) must be below request_timeout_ms "
+                f"({self.request_timeout_ms}); otherwise a fetch at the end of a log times out"
             )
         unknown = [name for name in self.partition_assignment_strategy if name not in ASSIGNORS]
         if unknown or not self.partition_assignment_strategy:

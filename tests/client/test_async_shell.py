@@ -270,7 +270,9 @@ def test_a_record_larger_than_a_batch_waits_for_as_much_room(tell: Callable[[Sto
     """There is room for a batch of the usual size, but the other tasks must run before there is more."""
 
     async def story(address: str) -> None:
-        async with AsyncProducer(address, batch_size=1_000, buffer_memory=20_000, max_block_ms=20_000) as producer:
+        async with AsyncProducer(
+            address, batch_size=1_000, buffer_memory=20_000, max_block_ms=20_000
+        ) as producer:
             outcomes = [await producer.send("t", bytes(15_000), partition=0) for _ in range(3)]
             assert [(await outcome).offset for outcome in outcomes] == [0, 1, 2]
 

@@ -19,7 +19,9 @@ WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
     (ProducerSettings, {"linger_ms": -1}, "from 0 to"),
     (ProducerSettings, {"transaction_version": 1}, "0 or 2"),
     (ProducerSettings, {"buffer_memory": 10}, "at least batch_size"),
+    (ProducerSettings, {"linger_ms": 500, "delivery_timeout_ms": 500}, r"\(500\) must be above linger_ms"),
     (ConsumerSettings, {"group_id": ""}, "must not be empty"),
+    (ConsumerSettings, {"request_timeout_ms": 500}, r"fetch_max_wait_ms \(500\) must be below"),
     (ConsumerSettings, {"auto_offset_reset": "newest"}, "earliest, latest, none, or by_duration"),
     (ConsumerSettings, {"fetch_max_bytes": 0}, "from 1 to"),
 ]
