@@ -420,6 +420,13 @@ DIFFERENCES: Final = (
         noticed="UNSUPPORTED_VERSION if a new producer talks to an old cluster.",
     ),
     Difference(
+        what="a batch above max.message.bytes",
+        kafka="Java's producer splits it and sends the halves; batch.size is 16 KiB.",
+        here="Its records fail with DeliveryFailed, MESSAGE_TOO_LARGE; batch_size is 128 KiB.",
+        because="A batch_size below the limit of the topic prevents it.",
+        noticed="Small records fail under load if max.message.bytes is below batch_size; the error says so.",
+    ),
+    Difference(
         what="retry backoff of a client",
         kafka="retry.backoff.ms 100, doubling up to a second, with random jitter.",
         here="10 ms (1 ms after CONCURRENT_TRANSACTIONS), doubling up to a second, without jitter.",
