@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from fencepost.client.consumer_records import ConsumedBatch
@@ -59,13 +59,17 @@ def assert_exactly_once(
     function of a record; or two of them, for inputs and for outputs. Two inputs with the same identity need
     two outputs. `broker`: where topics are read: a broker or `host:port`.
     `timeout`: seconds to wait for the end of open transactions. AssertionError says which are lost,
-    duplicated or unexpected, and where.
+    duplicated or unexpected, and where, or that there was nothing to test: no input in a topic or an
+    iterator, and no output. ValueError if a record has no key, or `by` returns None for it.
     """
     __tracebackhide__ = True
     of_input, of_output = (by, by) if callable(by) or isinstance(by, str) else by
     deadline = time.monotonic() + timeout
     asked = _by_identity(_found(inputs, broker, deadline), of_input)
     got = _by_identity(_found(outputs, broker, deadline), of_output)
+    _refuse_nothing(inputs, asked, got)
+    _refuse_anonymous(asked, of_input)
+    _refuse_anonymous(got, of_output)
     lines = _difference(asked, got, lambda: _uncommitted(outputs, broker, deadline, of_output, got))
     if lines:
         inside, outside = (
@@ -214,7 +218,33 @@ def _open_in_partitions(admin: Admin, partitions: Sequence[TopicPartition]) -> l
 # --- comparing ----------------------------------------------------------------------------------------------
 
 
+def _refuse_nothing(
+    inputs: Records, asked: Mapping[Hashable, object], got: Mapping[Hashable, object]
+) -> None:
+    """AssertionError where nothing was compared, and the caller may not know it."""
+    __tracebackhide__ = True
+    if asked or got:
+        return
+    if isinstance(inputs, str | TopicPartition):
+        raise AssertionError(f"{inputs} has no committed record, so nothing was tested")
+    if isinstance(inputs, Iterator):
+        raise AssertionError("inputs has no record, so nothing was tested: was the iterator used up before?")
+
+
+def _refuse_anonymous(groups: Mapping[Hashable, list[_Found]], by: Identity) -> None:
+    """ValueError for records that have no identity: all of them would count as equal."""
+    __tracebackhide__ = True
+    if by != "value" and None in groups:
+        who = "by" if callable(by) else f"by={by!r}"
+        raise ValueError(
+            f"{who} gives None for {_place(groups[None][0])}, which cannot tell it from other records: name "
+            "what an input and its output have in common"
+        )
+
+
 def _by_identity(found: Iterable[_Found], by: Identity) -> dict[Hashable, list[_Found]]:
+    if not callable(by) and by not in ("key", "value"):
+        raise ValueError(f'by is {by!r}; give "key", "value" or a function of a record')
     groups: dict[Hashable, list[_Found]] = defaultdict(list)
     for each in found:
         identity = _identity(each.item, by)
@@ -231,8 +261,6 @@ def _by_identity(found: Iterable[_Found], by: Identity) -> dict[Hashable, list[_
 def _identity(item: Any, by: Identity) -> Any:
     if callable(by):
         return by(item)
-    if by not in ("key", "value"):
-        raise ValueError(f'by is {by!r}; give "key", "value" or a function of a record')
     part = getattr(item, by, item)
     return part() if callable(part) else part  # confluent_kafka.Message has methods
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FIXTURES = frozenset({"fencepost_broker", "fencepost_broker_process"})
 SWEEP_MARK = "fencepost_sweep"
+USED_FIXTURE = pytest.StashKey[str]()
+"""Of a test: the fixture that gave it a broker; another fixture, or the body of the test, may have asked."""
 
 MARKS = (
     "fencepost(partitions=1, sync='none', ...): partitions of fencepost_topic, options of fencepost.Broker",
@@ -48,6 +50,7 @@ def fencepost_broker(request: pytest.FixtureRequest) -> Generator[Broker]:
     """A fresh broker in memory, with the options of @pytest.mark.fencepost(...)."""
     from fencepost.testing import fixtures
 
+    request.node.stash[USED_FIXTURE] = "fencepost_broker"
     with fixtures.embedded(request.node) as broker:
         yield broker
 
@@ -57,6 +60,7 @@ def fencepost_broker_process(request: pytest.FixtureRequest, tmp_path: Path) -> 
     """A fresh broker in a process of its own, in a directory made for the test."""
     from fencepost.testing import fixtures
 
+    request.node.stash[USED_FIXTURE] = "fencepost_broker_process"
     with fixtures.process(request.node, tmp_path / "broker") as broker:
         yield broker
 
@@ -67,7 +71,7 @@ def fencepost_topic_factory(request: pytest.FixtureRequest) -> Callable[..., str
     from fencepost.testing.topic import create_topic
 
     named = next((name for name in request.fixturenames if name in FIXTURES), "fencepost_broker")
-    broker = request.getfixturevalue(named)
+    broker = request.getfixturevalue(request.node.stash.get(USED_FIXTURE, named))
 
     def create(name: str, partitions: int = 1) -> str:
         return create_topic(broker, name, partitions)
@@ -88,18 +92,24 @@ def fencepost_topic(request: pytest.FixtureRequest, fencepost_topic_factory: Cal
 
 
 def _uses_broker(item: pytest.Item) -> bool:
-    return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    is_asked_for = not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    return is_asked_for or USED_FIXTURE in item.stash or item.get_closest_marker(SWEEP_MARK) is not None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """A test whose fault never struck has failed; a run of a sweep ends in time."""
-    if not _uses_broker(item):
-        return (yield)
-    from fencepost.testing import pytest_runs
+    if _uses_broker(item):
+        from fencepost.testing import pytest_runs
 
-    with pytest_runs.called(item):
-        return (yield)
+        with pytest_runs.called(item):
+            return (yield)
+    result = yield
+    if _uses_broker(item):  # asked for in the body of the test
+        from fencepost.testing import pytest_runs
+
+        pytest_runs.require_all_struck(item)
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

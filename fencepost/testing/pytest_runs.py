@@ -40,6 +40,7 @@ SECTION: Final = "fencepost: what happened"
 OUTPUT: Final = "fencepost: output of the broker process"
 LINES_SHOWN: Final = 30
 TABLE: Final = "fencepost: sweep"
+WITHOUT_A_WORD: Final = "it failed without a word, as pytest.fail() without a reason does"
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def called(item: pytest.Item) -> Generator[None]:
     swept = item.stash.get(SWEPT, None)
     if swept is None or swept.text is None:
         yield
-        item.stash[USED].require_all_struck()
+        require_all_struck(item)
         return
     limit = TimeLimit(swept.time_limit)
     try:
@@ -56,6 +57,13 @@ def called(item: pytest.Item) -> Generator[None]:
             yield
     finally:
         swept.is_hung = limit.is_over
+
+
+def require_all_struck(item: pytest.Item) -> None:
+    """Raises FaultNeverStruck if a fault of the test has not struck."""
+    used = item.stash.get(USED, None)
+    if used is not None and not used.is_over:
+        used.require_all_struck()
 
 
 def _give_up(item: pytest.Item, fault: str) -> None:
@@ -188,7 +196,8 @@ def _run(item: pytest.Item, swept: Swept) -> tuple[list[pytest.TestReport], Swee
         reports = runtestprotocol(item, log=False, nextitem=cast(Any, item.parent))
     finally:
         del item.stash[SWEPT]
-    failure = next((report.longreprtext for report in reports if not report.passed), "")
+    failed = next((report for report in reports if not report.passed), None)
+    failure = "" if failed is None else failed.longreprtext or WITHOUT_A_WORD
     used = item.stash.get(USED, None)
     recording = None if used is None else used.recording
     run = SweepRun(failure=failure, struck=swept.struck, is_hung=swept.is_hung, recording=recording)

@@ -145,9 +145,32 @@ def test_an_identity_that_is_not_hashable_is_a_type_error() -> None:
         fencepost.assert_exactly_once([[b"a list"]], [])
 
 
-def test_an_unknown_identity_is_a_value_error() -> None:
+@pytest.mark.parametrize("inputs", [[b"a"], []])
+def test_an_unknown_identity_is_a_value_error(inputs: list[bytes]) -> None:
     with pytest.raises(ValueError, match="by is 'name'"):
-        fencepost.assert_exactly_once([b"a"], [], by="name")  # type: ignore[arg-type] - the point of the test
+        fencepost.assert_exactly_once(inputs, [], by="name")  # type: ignore[arg-type] - the point of the test
+
+
+def test_records_without_an_identity_are_not_counted_as_equal(broker: Broker) -> None:
+    with shop(broker) as producer:
+        commit(producer, "orders", b"A", b"B")
+        producer.begin_transaction()
+        producer.send_many("invoices", [b"x", b"y"])
+        producer.commit_transaction()
+    with pytest.raises(ValueError, match=r"by='key' gives None for invoices-0 offset 0 .*cannot tell"):
+        fencepost.assert_exactly_once("orders", "invoices", by="key", broker=broker)
+    with pytest.raises(ValueError, match="by gives None for orders-0 offset 0"):
+        fencepost.assert_exactly_once("orders", "invoices", by=lambda record: None, broker=broker)
+
+
+def test_nothing_at_all_is_no_proof(broker: Broker) -> None:
+    used_up = iter([b"A"])
+    assert list(used_up) == [b"A"]
+    with pytest.raises(AssertionError, match="inputs has no record, so nothing was tested"):
+        fencepost.assert_exactly_once(used_up, "invoices", broker=broker)
+    with pytest.raises(AssertionError, match="orders has no committed record, so nothing was tested"):
+        fencepost.assert_exactly_once("orders", "invoices", broker=broker)
+    fencepost.assert_exactly_once([], "invoices", broker=broker)
 
 
 # --- the others ---------------------------------------------------------------------------------------------

@@ -167,6 +167,39 @@ def test_a_fault_that_never_struck_fails_the_test(pytester: pytest.Pytester) -> 
     result.stdout.fnmatch_lines(['*the fault "when nobody sends EndTxn do drop" never struck*'])
 
 
+@pytest.mark.parametrize("fixture", ["fencepost_broker", "fencepost_broker_process"])
+def test_a_broker_that_another_fixture_or_the_test_asks_for_is_used_in_the_same_way(
+    pytester: pytest.Pytester, fixture: str
+) -> None:
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.fixture
+        def broker(request):
+            return request.getfixturevalue("{fixture}")
+
+        def test_by_a_fixture(broker, fencepost_topic):
+            assert fencepost_topic == "test_by_a_fixture"
+            broker.faults.add("when nobody sends EndTxn do drop")
+
+        def test_in_its_body(request):
+            broker = request.getfixturevalue("{fixture}")
+            broker.faults.add("when nobody sends EndTxn do drop")
+
+        def test_that_passes(broker, fencepost_topic_factory):
+            topic = fencepost_topic_factory("invoices")
+            import fencepost
+            with fencepost.Admin(broker.address) as admin:
+                assert admin.describe_topic(topic)
+        """
+    )
+    result = pytester.runpytest("--fencepost-output", "artefacts")
+    result.assert_outcomes(failed=2, passed=1)
+    result.stdout.fnmatch_lines(2 * ['*the fault "when nobody sends EndTxn do drop" never struck*'])
+    assert len(list((pytester.path / "artefacts").iterdir())) == 2
+
+
 def test_a_broker_process_is_used_in_the_same_way(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -427,6 +427,49 @@ def test_a_run_that_hangs_is_told_from_one_that_fails(pytester: pytest.Pytester)
     result.stdout.fnmatch_lines(["*1 faults of 6, *: 1 HUNG", "*the run was not over after 0.5 s*"])
 
 
+def test_a_failure_without_a_word_is_a_failure(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import fencepost
+        import pytest
+
+        @fencepost.sweep(only=["Produce"])
+        def test_it(fencepost_broker, fencepost_topic):
+            with fencepost.Producer(fencepost_broker.address) as producer:
+                producer.send(fencepost_topic, b"apple").result()
+            if any(fault.struck for fault in fencepost_broker.faults.list()):
+                pytest.fail(pytrace=False)
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*3 faults: 3 FAILED*", "*pytest.fail() without a reason*"])
+
+
+def test_a_swept_test_may_get_its_broker_from_another_fixture(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from threading import Event
+        import fencepost
+        import pytest
+
+        @pytest.fixture
+        def broker(request):
+            return request.getfixturevalue("fencepost_broker")
+
+        @fencepost.sweep(only=["Produce"], time_limit=0.5)
+        def test_it(broker, fencepost_topic):
+            with fencepost.Producer(broker.address) as producer:
+                producer.send(fencepost_topic, b"apple").result()
+            if any(fault.struck for fault in broker.faults.list()):
+                Event().wait()
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*3 faults: 3 HUNG*"])
+
+
 def test_a_test_that_fails_without_a_fault_fails_as_any_other(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
