@@ -23,6 +23,7 @@ TOLD_MAX: Final = 1_000  # findings; the rest is counted
 _MARKERS: Final = {"commit": "a commit marker", "abort": "an abort marker"}
 MISSING: Final = "the producer got an acknowledgement of this record"
 REPLACED: Final = "the acknowledged record was lost, and its offset was given to another"
+TWICE: Final = "all but one of them were lost, or the file has a line twice"
 
 
 def missing_acks(spark: SparkSession, paths: Sequence[str], acks: Path) -> Findings:
@@ -37,6 +38,9 @@ def missing_acks(spark: SparkSession, paths: Sequence[str], acks: Path) -> Findi
     topics = sorted(row["topic"] for row in told.select("topic").distinct().collect())
     if not topics:
         return findings
+    places = told.groupBy("topic", "partition", "offset").count().where("count > 1")
+    repeated = places.orderBy("topic", "partition", "offset").limit(TOLD_MAX).collect()
+    told = told.distinct()
     subscribe = ",".join(topics)
     records = load(spark, paths, "records", subscribe=subscribe).selectExpr(
         "topic", "partition", "offset", "CAST(key AS string) AS foundKey", "true AS found"
@@ -50,6 +54,9 @@ def missing_acks(spark: SparkSession, paths: Sequence[str], acks: Path) -> Findi
     if count > TOLD_MAX:
         what = f"{count - TOLD_MAX} more acknowledged records are missing"
         findings.problem(Place(str(acks)), what, MISSING)
+    for row in repeated:
+        place = Place(f"{row['topic']}-{row['partition']}", row["offset"])
+        findings.problem(place, f"{row['count']} records were acknowledged at this offset", TWICE)
     return findings
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 TOLD_MAX: Final = 1_000  # findings; the rest is counted
 
 ONCE: Final = "the output does not have each input exactly once"
+ANONYMOUS: Final = "they cannot be told from each other, and were not compared"
+TOMBSTONES_BY: Final = "value"
+"""The one expression for which null identifies a record as well as any other value does."""
 
 
 def compare(
@@ -28,28 +31,38 @@ def compare(
     """Compares the committed records of two topics. `by` is a Spark SQL expression over `key` and `value` (as
     strings) and `headers`; records with equal values correspond to each other.
     """
-    counted = _counted(spark, paths, source, by, "in").join(
-        _counted(spark, paths, target, by, "out"), "by", "full_outer"
-    )
-    wrong = counted.where("NOT in <=> out").cache()
-    count = wrong.count()
+    came, went = _counted(spark, paths, source, by, "in"), _counted(spark, paths, target, by, "out")
+    joined = came.join(went, came["inBy"].eqNullSafe(went["outBy"]), "full_outer")
+    counted = joined.selectExpr("coalesce(inBy, outBy) AS by", "*").cache()
     findings = Findings()
+    if counted.isEmpty():
+        what = f"{source} and {target} have no committed records"
+        findings.note(Place(layout.location), what, "nothing was compared")
+    wrong = counted.where("NOT in <=> out")
+    if by.strip() != TOMBSTONES_BY:
+        for row in counted.where("by IS NULL").collect():
+            for topic, side in ((source, "in"), (target, "out")):
+                if row[side]:
+                    what = f"{by} is null for {_records(row[side])} of {topic}"
+                    findings.problem(_place(layout, topic, row[f"{side}First"]), what, ANONYMOUS)
+        wrong = wrong.where("by IS NOT NULL")
+    count = wrong.count()
     for row in wrong.orderBy("by").limit(TOLD_MAX).collect():
         _tell(row.asDict(recursive=True), source, target, layout, findings)
     if count > TOLD_MAX:
         what = f"{count - TOLD_MAX} more values differ"
         findings.problem(Place(layout.location), what, ONCE)
-    wrong.unpersist()
+    counted.unpersist()
     return findings
 
 
 def _counted(spark: SparkSession, paths: Sequence[str], topic: str, by: str, side: str) -> DataFrame:
-    """How many records have each value of the expression, and where the first of them is; null is a value."""
+    """How many records have each value of the expression, and where the first of them is."""
     records = load(spark, paths, "records", subscribe=topic, includeHeaders="true").selectExpr(
         "CAST(key AS string) AS key", "CAST(value AS string) AS value", "headers", "partition", "offset"
     )
-    expressed = records.selectExpr(f"coalesce(CAST(({by}) AS string), 'null') AS by", "partition", "offset")
-    return expressed.groupBy("by").agg(*_aggregates(side))
+    expressed = records.selectExpr(f"CAST(({by}) AS string) AS {side}By", "partition", "offset")
+    return expressed.groupBy(f"{side}By").agg(*_aggregates(side))
 
 
 def _aggregates(side: str) -> list[Column]:
@@ -61,16 +74,20 @@ def _aggregates(side: str) -> list[Column]:
 
 
 def _tell(row: Row, source: str, target: str, layout: LogLayout, findings: Findings) -> None:
-    came, went = row["in"] or 0, row["out"] or 0
+    came, went, by = row["in"] or 0, row["out"] or 0, "null" if row["by"] is None else repr(row["by"])
     if not came:
-        what = f"{row['by']!r} occurs {_times(went)} in {target} and not in {source}"
+        what = f"{by} occurs {_times(went)} in {target} and not in {source}"
         findings.problem(_place(layout, target, row["outFirst"]), what, ONCE)
     elif went < came:
-        what = f"{row['by']!r} occurs {_times(came)} in {source} and {_times(went)} in {target}: lost"
+        what = f"{by} occurs {_times(came)} in {source} and {_times(went)} in {target}: lost"
         findings.problem(_place(layout, source, row["inLast"]), what, ONCE)
     else:
-        what = f"{row['by']!r} occurs {_times(came)} in {source} and {_times(went)} in {target}: duplicated"
+        what = f"{by} occurs {_times(came)} in {source} and {_times(went)} in {target}: duplicated"
         findings.problem(_place(layout, target, row["outLast"]), what, ONCE)
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"
 
 
 def _times(count: int) -> str:

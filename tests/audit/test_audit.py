@@ -98,8 +98,15 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target.append(_record(number))
     target.data(7)
     target.abort(7)
+    Writer(data.journal(TopicPartition("deleted", 0))).append(_with_value(None))
+    Writer(data.journal(TopicPartition("null", 0))).append(_with_value(b"null"))
+    data.journal(TopicPartition("empty", 0))
     data.abandon()
     return directory
+
+
+def _with_value(value: bytes | None) -> bytearray:
+    return build_data_batch([value], keys=[b"key"], base_timestamp=1_000)
 
 
 def _record(number: int) -> bytearray:
@@ -120,6 +127,28 @@ def test_an_output_is_compared_with_its_input(spark: SparkSession, pipeline: Pat
     ]
     same = compare(spark, layout, [str(pipeline)], source="orders", target="orders", by="key").found
     assert same == []
+    (nothing,) = compare(spark, layout, [str(pipeline)], source="empty", target="empty", by="key").found
+    assert (nothing.severity, nothing.what) == (Severity.NOTE, "empty and empty have no committed records")
+
+
+def test_records_that_the_expression_does_not_tell_apart(spark: SparkSession, pipeline: Path) -> None:
+    layout = open_layout([DiskStorage(pipeline, read_only=True)])
+    by = "get_json_object(value, '$.nr')"
+    found = compare(spark, layout, [str(pipeline)], source="orders", target="totals", by=by).found
+    name = "0/00000000000000000000.log"
+    assert problems(found) == [
+        (f"orders-{name}", 0, "get_json_object(value, '$.nr') is null for 6 records of orders"),
+        (f"totals-{name}", 0, "get_json_object(value, '$.nr') is null for 6 records of totals"),
+    ]
+
+
+def test_a_tombstone_is_not_the_text_null(spark: SparkSession, pipeline: Path) -> None:
+    layout = open_layout([DiskStorage(pipeline, read_only=True)])
+    found = compare(spark, layout, [str(pipeline)], source="deleted", target="null", by="value").found
+    assert [what for _, _, what in problems(found)] == [
+        "null occurs once in deleted and not in null: lost",
+        "'null' occurs once in null and not in deleted",
+    ]
 
 
 def test_acknowledged_records_that_are_missing(spark: SparkSession, pipeline: Path, tmp_path: Path) -> None:
@@ -132,6 +161,8 @@ def test_acknowledged_records_that_are_missing(spark: SparkSession, pipeline: Pa
         {"topic": "totals", "partition": 0, "offset": 6},
         {"topic": "totals", "partition": 0, "offset": 7},
         {"topic": "gone", "partition": 0, "offset": 0},
+        {"topic": "orders", "partition": 0, "offset": 4},
+        {"topic": "orders", "partition": 0, "offset": 4},
     ]
     acks.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + "nonsense\n")
     found = problems(missing_acks(spark, [str(pipeline)], acks).found)
@@ -147,4 +178,5 @@ def test_acknowledged_records_that_are_missing(spark: SparkSession, pipeline: Pa
         ("orders-0", 6, "the acknowledged record is missing: the log ends at offset 6"),
         (f"totals-{name}", 6, "the acknowledged record was aborted"),
         (f"totals-{name}", 7, "the acknowledged record is missing: an abort marker is at its offset"),
+        ("orders-0", 4, "2 records were acknowledged at this offset"),
     ]
