@@ -23,6 +23,7 @@ from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition, 
 LINES_MAX: Final = 20  # of a message: what has more has one cause, and must fit a screen
 LINE_MAX: Final = 160  # characters
 LOOK_AGAIN_S: Final = 0.02
+QUIET_S: Final = 10.0  # how long a reader waits for the next record of a log that has more
 _OPEN: Final = (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 Identity = Literal["key", "value"] | Callable[[Any], Hashable]
@@ -151,13 +152,17 @@ def _read(
     with Consumer(address, isolation_level=isolation_level, client_id=ASSERTING_CLIENT) as consumer:
         consumer.assign(partitions)
         consumer.seek_to_beginning()
-        while any(consumer.position(each) < end for each, end in ends.items()):
+        read_at, seen = time.monotonic(), 0
+        while (left := sum(max(0, end - consumer.position(each)) for each, end in ends.items())) > 0:
+            if left != seen:
+                read_at, seen = time.monotonic(), left
+            elif time.monotonic() > read_at + QUIET_S:
+                raise AssertionError(
+                    f"{records} cannot be read to its end: nothing has come for {QUIET_S:g} s, after "
+                    f"{len(found)} records"
+                )
             for batch in consumer.poll(100):
                 found += [_Found(record, len(found), batch) for record in batch]
-            if time.monotonic() > deadline:
-                raise AssertionError(
-                    f"{records} was not read to its end in time: {len(found)} records so far"
-                )
     return found
 
 

@@ -251,7 +251,8 @@ class SweepReport:
 
 NEVER_STRUCK: Final = (
     f"The test passed, but the fault did not strike in {TRIES} runs, so it tested nothing. The test does not "
-    "send the same requests each time; let it flush after each record, or leave such faults out by points="
+    "send the same requests each time, or it restarts its broker process, which then counts from 1 again: "
+    "let it flush after each record, use fencepost_broker, or leave such faults out by points="
 )
 
 

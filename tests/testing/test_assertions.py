@@ -187,6 +187,12 @@ def test_committed_records_are_the_expected_ones(broker: Broker) -> None:
         fencepost.assert_committed("orders", [b"A", b"C"], broker=broker)
 
 
+def test_a_decided_topic_is_read_without_any_patience(broker: Broker) -> None:
+    with shop(broker) as producer:
+        commit(producer, "orders", b"A", b"B")
+    fencepost.assert_committed("orders", [b"B", b"A"], broker=broker, timeout=0)
+
+
 def test_an_open_transaction_fails_both_kinds(broker: Broker) -> None:
     fencepost.assert_no_open_transactions(broker)
     with shop(broker) as producer:
