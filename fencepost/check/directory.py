@@ -67,6 +67,7 @@ def check_logs(storage: StorageReader) -> Findings:
             findings.note(Place(name), "files that were set aside", SET_ASIDE)
     _check_catalogue(storage, internals.cluster, findings)
     _check_against_metadata(whole, internals, findings)
+    _check_offsets(whole, internals, findings)
     _check_transactions(storage, whole, internals, findings)
     findings.transactional_ids = len(internals.histories)
     return findings
@@ -171,6 +172,22 @@ def _check_against_metadata(logs: list[ScannedLog], internals: Internals, findin
                 f"written by producer {newest.header.producer_id}, but only ids below {given} were "
                 "handed out",
                 "the end of the metadata log was lost: the id may be allocated twice",
+            )
+
+
+def _check_offsets(logs: list[ScannedLog], internals: Internals, findings: Findings) -> None:
+    """A group has read what its log no longer has. Only a note, for a client may commit any offset."""
+    furthest: dict[TopicPartition, tuple[int, str]] = {}
+    for key, offset in internals.offsets.items():
+        where = TopicPartition(key.topic, key.partition)
+        furthest[where] = max(furthest.get(where, (offset, key.group_id)), (offset, key.group_id))
+    for log in logs:
+        offset, group_id = furthest.get(log.partition, (0, ""))
+        if offset > log.end_offset:
+            findings.note(
+                Place(log.directory),
+                f"group {group_id!r} has committed offset {offset}, but the log ends at {log.end_offset}",
+                "the end of the log was lost, or the group committed what it had not read",
             )
 
 

@@ -23,7 +23,7 @@ from fencepost.protocol.metadata_log import (
     TopicRemoved,
     read_cluster_records,
 )
-from fencepost.protocol.offsets_log import read_offsets
+from fencepost.protocol.offsets_log import OffsetKey, read_offsets
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
@@ -82,6 +82,8 @@ class Internals:
     """Whether an Apache Kafka controller wrote the metadata."""
     cluster: KnownCluster = attrs.Factory(KnownCluster)
     histories: dict[str, list[LoggedState]] = attrs.Factory(dict[str, list[LoggedState]])
+    offsets: dict[OffsetKey, int] = attrs.Factory(dict[OffsetKey, int])
+    """The last ones that groups committed, in transactions or not, whatever became of these."""
 
     def contents(self, partition: TopicPartition) -> RecordReader:
         """How to look into the batches of this partition; the log of the metadata is read before others."""
@@ -161,7 +163,11 @@ class Internals:
             self._check_home(home, batch, f"transactional id {name!r}", name)
 
     def _offsets(self, home: _Home, batch: ScannedBatch, data: bytes) -> None:
-        for key, _record in read_offsets(data, batch.header):
+        for key, record in read_offsets(data, batch.header):
+            if record is None:
+                self.offsets.pop(key, None)
+            else:
+                self.offsets[key] = record.offset
             self._check_home(home, batch, f"group {key.group_id!r}", key.group_id)
 
     def _check_home(self, home: _Home, batch: ScannedBatch, what: str, name: str) -> None:

@@ -11,6 +11,7 @@ import attrs
 from fencepost.check.findings import Severity
 from fencepost.protocol.batches import build_marker, read_header
 from fencepost.protocol.metadata_log import TopicCreated, cluster_batch, read_cluster_records
+from fencepost.protocol.offsets_log import offsets_batch, read_offsets
 from fencepost.protocol.terms import TransactionResult
 from fencepost.protocol.transaction_log import read_transactions, transaction_batch
 from tests.check.directories import METADATA_LOG, Directory, altered, closed
@@ -61,6 +62,26 @@ def restate(at: Directory, path: str, number: int, **changes: Any) -> None:
     assert record is not None
     changed = transaction_batch(name, record._replace(**changes), timestamp=header.max_timestamp)
     batches[number] = bytes(changed)
+    at.put_batches(path, batches)
+
+
+def commit_anew(at: Directory, path: str, number: int, offset: int) -> None:
+    """Changes the offset that a group committed."""
+    batches = at.batches(path)
+    header = read_header(batches[number])
+    entries = [
+        (key, record and attrs.evolve(record, offset=offset))
+        for key, record in read_offsets(batches[number], header)
+    ]
+    batches[number] = bytes(
+        offsets_batch(
+            entries,
+            timestamp=header.max_timestamp,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            transactional=header.is_transactional,
+        )
+    )
     at.put_batches(path, batches)
 
 

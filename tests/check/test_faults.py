@@ -38,6 +38,7 @@ from tests.check.planting import (
     adjust,
     adjust_segment,
     all_under,
+    commit_anew,
     drop,
     forget,
     mark,
@@ -497,6 +498,13 @@ TRANSACTIONS = [
 ]
 
 CLUSTER = [
+    Fault(
+        "a group has read what is gone",
+        lambda at: commit_anew(at, OFFSETS_LOG, 0, 99),
+        "orders-0",
+        "group 'group' has committed offset 99, but the log ends at ",
+        Severity.NOTE,
+    ),
     Fault(
         "an offset's record makes no sense",
         lambda at: at.change_payload(OFFSETS_LOG, 0, lambda data: b"\x7f" * len(data)),
