@@ -22,7 +22,12 @@ Rule: nothing becomes committed without proof. A transaction without one is abor
 # several transactions share an epoch, so a lost range that may hold a marker aborts them.
 #
 # A lost range has an offset for each marker that it held. If more transactions are in doubt than it has
-# offsets, it grows over the batches after it, which are lost, too.
+# offsets, some of them did not end in it, and no intact batch makes room for them:
+#
+# * In the last lost range, those ended that have no later marker and no coordinator to end them. If they take
+#   all its offsets, all others go on.
+# * Otherwise the next marker of a transaction without an offset decides it. If that is a COMMIT, and nothing
+#   proves that the transaction was committed, it becomes an ABORT. Without a later marker, one is appended.
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ import attrs
 
 from fencepost.log_model.partitions import PartitionModel
 from fencepost.log_model.transactions import COMPLETED, DECISIONS, Histories, Identity, LoggedState
-from fencepost.protocol.batches import build_marker, read_header, read_marker
+from fencepost.protocol.batches import Marker, build_marker, place, read_header, read_marker
 from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.repair.salvage import IntactBatch, LostRange, SalvagedLog, SalvagedSegment
@@ -130,13 +135,16 @@ class Evidence:
 
 def settle_lost(log: SalvagedLog, evidence: Evidence) -> list[Settled]:
     """Decide for each lost range of a log which markers take its first offsets."""
-    while (settled := _settled_in(log, evidence)) is None:
+    turned: list[Settled] = []
+    while (settled := _settled_in(log, evidence, turned)) is None:
         pass
-    return settled
+    return settled + turned
 
 
-def _settled_in(log: SalvagedLog, evidence: Evidence) -> list[Settled] | None:
-    """None if a lost range had to grow, which changes what follows it."""
+def _settled_in(log: SalvagedLog, evidence: Evidence, turned: list[Settled]) -> list[Settled] | None:
+    """None if a lost range had to grow, which changes what follows it. `turned`: the transactions whose next
+    marker became an ABORT.
+    """
     model, settled = PartitionModel(), list[Settled]()
     for segment in log.segments:
         for number, piece in enumerate(segment.pieces):
@@ -145,8 +153,9 @@ def _settled_in(log: SalvagedLog, evidence: Evidence) -> list[Settled] | None:
                 continue
             ended = list(_ended_in(log, piece, model, evidence))
             if len(ended) > piece.end - piece.start:
-                _grow(log, segment, number, piece)
-                return None
+                if _grows(log, segment, number, piece):
+                    return None
+                ended = _fitted(log, piece, ended, evidence, turned)
             piece.markers = _markers(model, piece, ended)
             settled += ended
     return settled
@@ -179,21 +188,89 @@ def _next_of(log: SalvagedLog, producer_id: int, offset: int) -> tuple[int, Tran
     return None
 
 
-def _grow(log: SalvagedLog, segment: SalvagedSegment, number: int, lost: LostRange) -> None:
-    """Let a lost range grow over the batch or the segment after it; at the end of the log, by an offset."""
+def _grows(log: SalvagedLog, segment: SalvagedSegment, number: int, lost: LostRange) -> bool:
+    """Let a lost range grow over another one, or at the end of the log by an offset; never over a batch."""
     if number + 1 < len(segment.pieces):
-        following = segment.pieces.pop(number + 1)
-        lost.end = following.end if isinstance(following, LostRange) else following.header.next_offset
-        lost.may_hold_markers = True
-        return
-    later = [other for other in log.segments if other.base_offset >= segment.end_offset and other.pieces]
-    if not later:
-        lost.end += 1
-        segment.end_offset += 1
-        return
-    lost.end = segment.end_offset = later[0].end_offset
-    log.segments.remove(later[0])
-    log.strays.append(later[0].file)
+        following = segment.pieces[number + 1]
+        if isinstance(following, LostRange):
+            lost.end, lost.may_hold_markers = following.end, True
+            del segment.pieces[number + 1]
+        return isinstance(following, LostRange)
+    if any(other.base_offset >= segment.end_offset and other.pieces for other in log.segments):
+        return False
+    lost.end += 1
+    segment.end_offset += 1
+    return True
+
+
+def _fitted(
+    log: SalvagedLog, lost: LostRange, ended: list[Settled], evidence: Evidence, turned: list[Settled]
+) -> list[Settled]:
+    """The transactions whose markers take the offsets of a range that has too few for all; see above."""
+    room, is_last = lost.end - lost.start, log.lost()[-1] is lost
+    later = {each.producer_id: _next_marker(log, each.producer_id, lost.end) for each in ended}
+    sure = [each for each in ended if _has_no_other_end(log, each.producer_id, lost.end, evidence)]
+    if is_last and len(sure) == room:
+        return sure
+
+    def is_decided_rightly(each: Settled) -> bool:
+        found = later[each.producer_id]
+        return found is not None and found.result is each.result
+
+    ended.sort(key=is_decided_rightly)
+    for each in ended[room:]:
+        found = later[each.producer_id]
+        if found is None:
+            log.left_open.add(each.producer_id)
+        elif not is_decided_rightly(each):
+            turned.append(each._replace(result=ABORT, is_proven=each.is_proven and each.result is ABORT))
+            if found.result is COMMIT:
+                found.turn()
+    return ended[:room]
+
+
+def _has_no_other_end(log: SalvagedLog, producer_id: int, offset: int, evidence: Evidence) -> bool:
+    """Whether no batch of a producer follows, and no coordinator has a transaction of it to end."""
+    return _next_of(log, producer_id, offset) is None and producer_id not in evidence.unended
+
+
+class _LaterMarker(NamedTuple):
+    """A marker in a log, and its place there."""
+
+    segment: SalvagedSegment
+    number: int
+    piece: IntactBatch
+    marker: Marker
+
+    @property
+    def result(self) -> TransactionResult:
+        return self.marker.result
+
+    def turn(self) -> None:
+        """Make it an ABORT."""
+        header = self.piece.header
+        batch = build_marker(
+            ABORT,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            coordinator_epoch=self.marker.coordinator_epoch,
+            timestamp=header.max_timestamp,
+        )
+        placed = place(batch, base_offset=header.base_offset, leader_epoch=header.leader_epoch)
+        scanned = self.piece.batch._replace(header=placed, marker=read_marker(batch))
+        self.segment.pieces[self.number] = IntactBatch(scanned, bytes(batch))
+        self.segment.is_altered = True
+
+
+def _next_marker(log: SalvagedLog, producer_id: int, offset: int) -> _LaterMarker | None:
+    """The next marker of a producer from an offset on."""
+    for segment in log.segments:
+        for number, piece in enumerate(segment.pieces):
+            if isinstance(piece, IntactBatch) and piece.header.base_offset >= offset:
+                marker = piece.batch.marker
+                if marker is not None and piece.header.producer_id == producer_id:
+                    return _LaterMarker(segment, number, piece, marker)
+    return None
 
 
 def _markers(model: PartitionModel, lost: LostRange, ended: list[Settled]) -> list[bytearray]:
@@ -241,7 +318,8 @@ def settle_open(log: SalvagedLog, model: PartitionModel, evidence: Evidence) -> 
     ended: list[Settled] = []
     for producer_id, first_offset in model.open.items():
         record = evidence.unended.get(producer_id)
-        if record is not None and log.partition in record.partitions:
+        is_ended = record is not None and log.partition in record.partitions
+        if is_ended and producer_id not in log.left_open:
             continue
         epoch = model.producers[producer_id].producer_epoch
         ended.append(evidence.settled(log.partition, producer_id, epoch, first_offset))

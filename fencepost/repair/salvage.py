@@ -132,6 +132,8 @@ class SalvagedLog:
     mended: list[str] = attrs.Factory(list[str])
     """What was corrected without any loss."""
     torn: TornTail | None = None
+    left_open: set[int] = attrs.Factory(set[int])
+    """Producers whose last transaction is ended at the end of the log: it may have ended in a lost range."""
 
     @property
     def end_offset(self) -> int:

@@ -155,6 +155,54 @@ def test_a_shared_epoch_proves_nothing(version: int) -> None:
     assert after.visible() == "b"
 
 
+def three_at_once(story: Story) -> None:
+    """In orders-0: a b c, of three producers; COMMIT of the first; plain; COMMIT of the others."""
+    names = ("one", "two", "three")
+    producers = [story.identity(name) for name in names]
+    for who, name in zip(producers, names, strict=True):
+        story.ask(add_request(who, ORDERS, name=name))
+        story.produce(who, name, name=name)
+    story.end(producers[0], COMMIT, names[0])
+    story.produce(identity_of(story.ask(init_request(None))), "plain", name=None)
+    for who, name in zip(producers[1:], names[1:], strict=True):
+        story.end(who, COMMIT, name)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_lost_marker_costs_no_intact_batch(version: int) -> None:
+    """One transaction must have ended there, so no other did."""
+    story, storage = stopped(three_at_once, version=version)
+    assert story.visible() == "one two three plain"
+    damage(storage, ORDERS, 3)
+    plan, after = repaired(story)
+    assert results(plan) == [("orders-0", "ABORT", False)]
+    assert after.visible() == "two three plain"
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_transactions_that_find_no_offset_are_aborted_by_their_next_marker(version: int) -> None:
+    """Any of three may have ended where one batch of the size of a marker was; the other batches stay."""
+
+    def tell(story: Story) -> None:
+        names = ("one", "two", "three")
+        producers = [story.identity(name) for name in names]
+        for who, name in zip(producers, names, strict=True):
+            story.ask(add_request(who, ORDERS, name=name))
+            story.produce(who, name, name=name)
+        plain = identity_of(story.ask(init_request(None)))
+        story.produce(plain, "x" * 16, name=None)
+        story.produce(plain, "plain", sequence=1, name=None)
+        for who, name in zip(producers, names, strict=True):
+            story.end(who, COMMIT, name)
+
+    story, storage = stopped(tell, version=version)
+    damage(storage, ORDERS, 3)
+    plan, after = repaired(story)
+    assert results(plan) == 3 * [("orders-0", "ABORT", False)]
+    assert after.visible() == "plain"
+    assert after.visible(isolation_level=UNCOMMITTED) == "one two three plain"
+
+
 def test_an_open_transaction_goes_on() -> None:
     """The damaged batch is surely no marker, so the transaction is ended by its producer."""
 
