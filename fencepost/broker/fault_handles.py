@@ -90,7 +90,7 @@ class FaultHandle:
         raise NoSuchFault(f"the fault {self.text!r} was removed")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class FaultPoint:
     """The point of a fault that is not complete yet: `do` says what happens there."""
 
@@ -99,10 +99,14 @@ class FaultPoint:
     _times: int
     _faults: Faults
 
+    def __str__(self) -> str:
+        return str(self._when)
+
     def do(self, action: str, until: str | None = None) -> FaultHandle:
         """Add the fault. `action`: what it does, a phrase such as "hold". `until`: when it ends, a phrase
         such as "after 300 ms"; by default the action's own end. ValueError if a broker cannot play it.
         """
+        self._faults.incomplete.pop(id(self), None)
         end = None if until is None else POINTS.read(until)
         line = FaultLine(
             when=self._when, do=ACTIONS.read(action), until=end, every=self._every, times=self._times
@@ -115,6 +119,8 @@ class Faults:
     """The faults of a broker, in the phrases of scenarios (scenarios/README.md)."""
 
     _desk: FaultDesk
+    incomplete: dict[int, FaultPoint] = attrs.field(factory=dict, init=False, eq=False)
+    """The points of `when` that nothing was done at yet, in their order, by their ids."""
 
     def when(self, point: str, *, nth: int | None = None, every: int = 0, times: int = 0) -> FaultPoint:
         """The point at which a fault strikes; `do` then says what it does. ValueError if the phrase or a
@@ -140,7 +146,9 @@ class Faults:
             raise ValueError(
                 f"times={times} for {point!r}: it limits the strikes of `every`, so it needs `every`"
             )
-        return FaultPoint(when, every, times, self)
+        found = FaultPoint(when, every, times, self)
+        self.incomplete[id(found)] = found
+        return found
 
     def add(self, text: str) -> FaultHandle:
         """Add a fault in one line, `text`, as `fencepost serve --fault` takes it: "when POINT do ACTION".
@@ -154,12 +162,16 @@ class Faults:
 
     def clear(self) -> None:
         """Remove all faults."""
+        self.incomplete.clear()
         for fault in self.list():
             fault.remove()
 
     def require_all_struck(self) -> None:
-        """Raise FaultNeverStruck if a fault has not struck."""
+        """Raise FaultNeverStruck if a fault has not struck, or if a `when` has no `do`."""
         missing = [state.missing for state in self._desk.describe() if state.missing]
+        missing += [
+            f'when("{point}") has no do(...), so nothing happens there' for point in self.incomplete.values()
+        ]
         if missing:
             raise FaultNeverStruck("\n".join(missing))
 

@@ -486,7 +486,9 @@ def sweep_points(
             try:
                 with limit.kept(partial(end_process, text)):
                     test(broker)
-            except (Exception, RunHung) as problem:  # noqa: BLE001 - whatever it is, it is the verdict
+            except KeyboardInterrupt:
+                raise
+            except BaseException as problem:  # noqa: BLE001 - whatever it is, sys.exit() too, it is the verdict
                 failure = "".join(traceback.format_exception(problem))
             struck = fault.struck
             broker.faults.clear()

@@ -167,6 +167,18 @@ def test_a_fault_that_never_struck_fails_the_test(pytester: pytest.Pytester) -> 
     result.stdout.fnmatch_lines(['*the fault "when nobody sends EndTxn do drop" never struck*'])
 
 
+def test_a_point_at_which_nothing_is_done_fails_the_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_it(fencepost_broker):
+            fencepost_broker.faults.when("nobody sends EndTxn")
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(['*when("nobody sends EndTxn") has no do(...), so nothing happens there*'])
+
+
 @pytest.mark.parametrize("fixture", ["fencepost_broker", "fencepost_broker_process"])
 def test_a_broker_that_another_fixture_or_the_test_asks_for_is_used_in_the_same_way(
     pytester: pytest.Pytester, fixture: str

@@ -238,6 +238,16 @@ def test_a_run_that_hangs_is_stopped_however_it_catches_errors() -> None:
     assert limit.is_over
 
 
+def test_an_application_that_exits_under_a_fault_has_failed() -> None:
+    def sell_or_exit(broker: Broker) -> None:
+        sell(broker)
+        if any(fault.struck for fault in broker.faults.list()):
+            sys.exit(0)
+
+    report = sweep_points(sell_or_exit, only=["EndTxn"])
+    assert {run.verdict for _, run in report.rows} == {RunVerdict.FAILED}
+
+
 def test_a_call_that_never_returns_ends_the_process(tmp_path: Path) -> None:
     program = """
         import signal
