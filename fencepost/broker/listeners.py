@@ -71,7 +71,7 @@ def _bound(host: str, port: int, *, listens: bool) -> socket.socket:
     except (OSError, UnicodeError) as problem:  # UnicodeError: no host can have this name
         listener.close()
         is_wrong_host = isinstance(problem, socket.gaierror | UnicodeError)
-        other = "choose another port (`--port`), or 0 for a free one"
+        other = "stop what listens there, or choose another port (`--port`), or 0 for a free one"
         advice = "choose another host" if is_wrong_host else other
         reason = getattr(problem, "strerror", None) or problem
         raise CannotListen(f"cannot listen on {host}:{port}: {reason}; {advice}") from problem

@@ -38,8 +38,8 @@ EXIT_CODES: Final = {
     WRONG_USAGE: "The command line, a configuration file or a scenario is wrong: an unknown option, an "
     "invalid value, a file that does not exist. Nothing was done.",
     NO_BROKER: "No broker listens at the address, or the broker refuses the login.",
-    INTERRUPTED: "Ctrl-C. `serve` exits with 0 instead, because Ctrl-C is the normal way to stop it.",
-    128 + signal.SIGTERM: "SIGTERM. `serve` exits with 0 instead.",
+    INTERRUPTED: "Ctrl-C. `serve` and `lab` exit with 0 instead: Ctrl-C is the normal way to stop them.",
+    128 + signal.SIGTERM: "SIGTERM. `serve` and `lab` exit with 0 instead.",
 }
 
 # What a person at a terminal can do about an error code. One code serves several commands (creating an

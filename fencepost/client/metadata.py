@@ -61,7 +61,7 @@ def can_be_host(name: str) -> bool:
         encoded = name.encode("idna")
     except UnicodeError:  # a label that is empty, too long, or not of letters
         return False
-    return 0 < len(encoded) <= HOST_NAME_SIZE_MAX and b"\0" not in encoded
+    return 0 < len(encoded) <= HOST_NAME_SIZE_MAX and not {*b"\0/"} & {*encoded}
 
 
 @attrs.define(eq=False)

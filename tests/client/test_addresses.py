@@ -162,7 +162,7 @@ def test_the_error_says_why_no_address_could_be_connected_to(shell: str, refusin
 NO_NAMES = ["two..dots", "x" * 64, ".".join(["x" * 60] * 5), "nul\0"]
 
 
-@pytest.mark.parametrize("name", [*NO_NAMES, "", "[]"])
+@pytest.mark.parametrize("name", [*NO_NAMES, "", "[]", "http://localhost"])
 def test_a_name_that_no_host_can_have_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="each address in bootstrap_servers must be host:port"):
         Admin(f"127.0.0.1:9092,{name}:9092")
