@@ -241,7 +241,7 @@ async def a_listener_cannot_poll(world: World) -> None:
 
     async def misuse(told: str) -> None:
         for call in (lambda: a.poll(0), a.unsubscribe, a.close):
-            with pytest.raises(WrongState, match="return from the callback first") as problem:
+            with pytest.raises(WrongState, match="call it after the callback") as problem:
                 await call()
             refused.append(problem.value.because.partition("(")[0])
 
