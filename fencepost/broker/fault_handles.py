@@ -106,7 +106,7 @@ class FaultPoint:
         """Add the fault. `action`: what it does, a phrase such as "hold". `until`: when it ends, a phrase
         such as "after 300 ms"; by default the action's own end. ValueError if a broker cannot play it.
         """
-        self._faults.incomplete.pop(id(self), None)
+        self._faults.incomplete.pop(self, None)
         end = None if until is None else POINTS.read(until)
         line = FaultLine(
             when=self._when, do=ACTIONS.read(action), until=end, every=self._every, times=self._times
@@ -119,8 +119,8 @@ class Faults:
     """The faults of a broker, in the phrases of scenarios (scenarios/README.md)."""
 
     _desk: FaultDesk
-    incomplete: dict[int, FaultPoint] = attrs.field(factory=dict, init=False, eq=False)
-    """The points of `when` that nothing was done at yet, in their order, by their ids."""
+    incomplete: dict[FaultPoint, None] = attrs.field(factory=dict, init=False, eq=False)
+    """The points of `when` without a `do` yet, in their order."""
 
     def when(self, point: str, *, nth: int | None = None, every: int = 0, times: int = 0) -> FaultPoint:
         """The point at which a fault strikes; `do` then says what it does. ValueError if the phrase or a
@@ -147,7 +147,7 @@ class Faults:
                 f"times={times} for {point!r}: it limits the strikes of `every`, so it needs `every`"
             )
         found = FaultPoint(when, every, times, self)
-        self.incomplete[id(found)] = found
+        self.incomplete[found] = None
         return found
 
     def add(self, text: str) -> FaultHandle:
@@ -169,9 +169,7 @@ class Faults:
     def require_all_struck(self) -> None:
         """Raise FaultNeverStruck if a fault has not struck, or if a `when` has no `do`."""
         missing = [state.missing for state in self._desk.describe() if state.missing]
-        missing += [
-            f'when("{point}") has no do(...), so nothing happens there' for point in self.incomplete.values()
-        ]
+        missing += [f'when("{each}") has no do(...), so nothing happens there' for each in self.incomplete]
         if missing:
             raise FaultNeverStruck("\n".join(missing))
 

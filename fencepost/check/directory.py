@@ -176,7 +176,7 @@ def _check_against_metadata(logs: list[ScannedLog], internals: Internals, findin
 
 
 def _check_offsets(logs: list[ScannedLog], internals: Internals, findings: Findings) -> None:
-    """A group has read what its log no longer has. Only a note, for a client may commit any offset."""
+    """Groups that have committed beyond the end of a log: a note, because a client may commit any offset."""
     furthest: dict[TopicPartition, tuple[int, str]] = {}
     for key, offset in internals.offsets.items():
         where = TopicPartition(key.topic, key.partition)

@@ -62,7 +62,7 @@ def parse_position(option: str, text: str, *, now_ms: Callable[[], int] | None =
         return Position(text, Kind.LAST, int(text[1:]))
     if ago := re.fullmatch(r"-(\d{1,9})([smhd])", text):
         now = time.time_ns() // 1_000_000 if now_ms is None else now_ms()
-        return Position(text, Kind.TIME, max(0, now - int(ago[1]) * UNITS_MS[ago[2]]))
+        return _time(text, now - int(ago[1]) * UNITS_MS[ago[2]])
     if text.startswith("@") and is_offset(text[1:]):
         return Position(text, Kind.TIME, int(text[1:]))
     try:
@@ -75,9 +75,12 @@ def parse_position(option: str, text: str, *, now_ms: Callable[[], int] | None =
             code=WRONG_USAGE,
         ) from None
     zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return Position(
-        text, Kind.TIME, max(0, int(zoned.timestamp() * 1_000))
-    )  # all records are later than 1970
+    return _time(text, int(zoned.timestamp() * 1_000))
+
+
+def _time(text: str, since_1970_ms: int) -> Position:
+    """A time; all records are later than 1970."""
+    return Position(text, Kind.TIME, max(0, since_1970_ms))
 
 
 def range_of(admin: Admin, partitions: list[TopicPartition], isolation: str) -> OffsetRange:

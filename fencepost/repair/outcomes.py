@@ -318,8 +318,8 @@ def settle_open(log: SalvagedLog, model: PartitionModel, evidence: Evidence) -> 
     ended: list[Settled] = []
     for producer_id, first_offset in model.open.items():
         record = evidence.unended.get(producer_id)
-        is_ended = record is not None and log.partition in record.partitions
-        if is_ended and producer_id not in log.left_open:
+        has_coordinator = record is not None and log.partition in record.partitions
+        if has_coordinator and producer_id not in log.left_open:
             continue
         epoch = model.producers[producer_id].producer_epoch
         ended.append(evidence.settled(log.partition, producer_id, epoch, first_offset))

@@ -92,8 +92,7 @@ def fencepost_topic(request: pytest.FixtureRequest, fencepost_topic_factory: Cal
 
 
 def _uses_broker(item: pytest.Item) -> bool:
-    is_asked_for = not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-    return is_asked_for or USED_FIXTURE in item.stash or item.get_closest_marker(SWEEP_MARK) is not None
+    return USED_FIXTURE in item.stash or item.get_closest_marker(SWEEP_MARK) is not None
 
 
 @pytest.hookimpl(wrapper=True)

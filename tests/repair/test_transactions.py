@@ -155,16 +155,21 @@ def test_a_shared_epoch_proves_nothing(version: int) -> None:
     assert after.visible() == "b"
 
 
-def three_at_once(story: Story) -> None:
-    """In orders-0: a b c, of three producers; COMMIT of the first; plain; COMMIT of the others."""
-    names = ("one", "two", "three")
-    producers = [story.identity(name) for name in names]
-    for who, name in zip(producers, names, strict=True):
+def three_open(story: Story) -> dict[str, Identity]:
+    """In orders-0: one two three, each of a transaction that is open."""
+    producers = {name: story.identity(name) for name in ("one", "two", "three")}
+    for name, who in producers.items():
         story.ask(add_request(who, ORDERS, name=name))
         story.produce(who, name, name=name)
-    story.end(producers[0], COMMIT, names[0])
+    return producers
+
+
+def three_at_once(story: Story) -> None:
+    """In orders-0: one two three; COMMIT of the first; plain; COMMIT of the others."""
+    producers = three_open(story)
+    story.end(producers.pop("one"), COMMIT, "one")
     story.produce(identity_of(story.ask(init_request(None))), "plain", name=None)
-    for who, name in zip(producers[1:], names[1:], strict=True):
+    for name, who in producers.items():
         story.end(who, COMMIT, name)
 
 
@@ -184,15 +189,11 @@ def test_transactions_that_find_no_offset_are_aborted_by_their_next_marker(versi
     """Any of three may have ended where one batch of the size of a marker was; the other batches stay."""
 
     def tell(story: Story) -> None:
-        names = ("one", "two", "three")
-        producers = [story.identity(name) for name in names]
-        for who, name in zip(producers, names, strict=True):
-            story.ask(add_request(who, ORDERS, name=name))
-            story.produce(who, name, name=name)
+        producers = three_open(story)
         plain = identity_of(story.ask(init_request(None)))
         story.produce(plain, "x" * 16, name=None)
         story.produce(plain, "plain", sequence=1, name=None)
-        for who, name in zip(producers, names, strict=True):
+        for name, who in producers.items():
             story.end(who, COMMIT, name)
 
     story, storage = stopped(tell, version=version)

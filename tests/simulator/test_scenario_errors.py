@@ -116,7 +116,7 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     (
         '"p ends"',
         str([f"at {number} ms" for number in range(1_001)]),
-        ("[[fault]] 2 when: 1,001 combinations of points are as many runs", "the maximum is 1,000"),
+        ("[[fault]] 2 when: makes 1,001 runs, one per combination of points", "the maximum is 1,000"),
     ),
     (
         '[[consumer]]\nname = "r"',

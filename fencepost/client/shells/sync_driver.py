@@ -454,10 +454,9 @@ class Driver(NetworkDriver):
 
     def leave_to_parent(self) -> None:
         """In a forked process: the sockets, and what the brokers know of this client, are the parent's."""
-        self._is_parents, self._io_thread = (
-            True,
-            None,
-        )  # threads are not copied, and locks may be held for ever
+        self._is_parents = True
+        # A fork copies no threads, and the threads of the parent may hold these locks.
+        self._io_thread = None
         self.lock, self._calling_back = threading.Lock(), threading.RLock()
         self._sockets.leave_to_parent(self.lock)
         self.network.machine.abandon(self._clock())

@@ -206,7 +206,7 @@ def _check_reads(scenario: Scenario, cast: _Cast, place: str, part: ConsumerPart
 def _check_runs(scenario: Scenario) -> None:
     runs = (1 + len(scenario.also_with)) * prod(len(fault.when) for fault in scenario.faults)
     if runs > RUNS_MAX:
-        because = f"{runs:,} combinations of points are as many runs, and the maximum is {RUNS_MAX:,}"
+        because = f"makes {runs:,} runs, one per combination of points, and the maximum is {RUNS_MAX:,}"
         raise Inconsistent(f"[[fault]] {len(scenario.faults)}", "when", because)
 
 
