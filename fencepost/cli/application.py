@@ -14,7 +14,16 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 import attrs
-from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnknownOptionError
+from cyclopts import (
+    App,
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    Parameter,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from fencepost import __version__
 from fencepost.cli.config_file import ConfigFile, take_profile
@@ -455,6 +464,11 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
             missing = [problem.argument.name.lstrip("-").upper()]  # a positional one
         if missing:
             return f"{' '.join(chain)} needs {' and '.join(missing)}"
+    if isinstance(problem, UnusedCliTokensError):
+        extra = " ".join(problem.unused_tokens or ())
+        return f"{' '.join(chain)} has too many arguments: {extra} (quote an argument that contains spaces)"
+    if isinstance(problem, UnknownCommandError) and (unknown := arguments[len(chain)]).startswith("-"):
+        return f"{unknown} is given before the command; options go after it"
     return f"{problem}{_others_of(problem)}"
 
 

@@ -145,6 +145,22 @@ def test_what_the_broker_does_not_have_is_a_failure(
 
 
 @pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ("-b there:1 topic list", "-b is given before the command; options go after it"),
+        ("topic --json list", "--json is given before the command; options go after it"),
+        ("topic delete a b c", "topic delete has too many arguments: b c (quote an argument"),
+        ("nope", "Unknown command \"nope\""),
+    ],
+)
+def test_words_in_the_wrong_place_are_named(
+    command: str, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command.split()) == 2
+    assert what in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "command",
     ["produce orders {}", "dump {}", "check {}", "repair {}", "run {}", "shrink {}", "user remove {} alice"],
 )

@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -157,6 +158,33 @@ def test_the_error_says_why_no_address_could_be_connected_to(shell: str, refusin
     with pytest.raises(socket.gaierror) as unknown:
         socket.getaddrinfo("no-host.invalid", 9092)
     assert found.groups() == (os.strerror(errno.ECONNREFUSED), unknown.value.strerror)
+
+
+@pytest.fixture
+def other_server() -> Iterator[int]:
+    """The port of a server that answers everything in a language of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):  # the test is over
+                while True:
+                    connection, _ = listening.accept()
+                    with connection:
+                        connection.recv(1)
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_error_says_that_another_server_is_there(shell: str, other_server: int) -> None:
+    with pytest.raises(RequestTimeout, match=r"\(what answers there is not a Fencepost broker\)"):
+        topics(shell, f"127.0.0.1:{other_server}", default_api_timeout_ms=500)
 
 
 NO_NAMES = ["two..dots", "x" * 64, ".".join(["x" * 60] * 5), "nul\0"]
