@@ -635,6 +635,8 @@ class ConsumerCalls(RequestCalls):
         reading = self._consumer.reading(partition)
         deadline = self._driver.now + self._api_timeout_ms
         self._wake()
+        if reading.problem is not None:  # an answer that has arrived may end it
+            yield Wait(lambda: False, ANYTHING, self._driver.now)
         yield Wait(lambda: reading.seen is not None or reading.problem is not None, ANYTHING, deadline)
         if reading.seen is not None:  # a problem is raised by poll(), after the records before it
             return reading.seen

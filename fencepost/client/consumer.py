@@ -70,8 +70,10 @@ from fencepost.client.errors import (
     Failure,
     OffsetOutOfRange,
     RequestFailed,
+    UnknownTopic,
     WrongState,
     refused,
+    unknown_partition,
     unknown_topic,
 )
 from fencepost.client.group_member import GroupMember, RebalanceCall
@@ -192,7 +194,7 @@ class ConsumerMachine(RequestMachine):
     settings: Shared[ConsumerSettings]
     _decoding: Shared[RecordDecoder] = RAW
     readings: Ordered[dict[TopicPartition, Reading]] = attrs.field(factory=dict)
-    _unknown_since: dict[str, int] = attrs.field(factory=dict)
+    _missing_since: dict[TopicPartition, int] = attrs.field(factory=dict)
     member: GroupMember | None = None
     _group_metadata: ConsumerGroupMetadata | None = None
     """Of the last membership, after it has ended."""
@@ -541,7 +543,7 @@ class ConsumerMachine(RequestMachine):
             if self.member.has_left:
                 self._group_metadata, self.member = self.member.metadata, None
         self._find_positions(now)
-        self._notice_unknown_topics(now)
+        self._notice_missing(now)
         self._fetch(now)
         return super()._step(now)
 
@@ -553,21 +555,27 @@ class ConsumerMachine(RequestMachine):
             times.append(at)
         return min(times, default=None)
 
-    def _notice_unknown_topics(self, now: int) -> None:
-        """A topic may be about to be created: UnknownTopic is raised only if it stays unknown."""
-        errors = self.cluster.topic_errors
-        self._unknown_since = {
-            topic: self._unknown_since.get(topic, now) for topic in errors if topic in self.cluster.wanted
-        }
-        if not self._unknown_since:
-            return
+    def _notice_missing(self, now: int) -> None:
+        """What is missing may be about to be created: UnknownTopic is raised only if it stays missing."""
+        errors, counts = self.cluster.topic_errors, self.cluster.partition_counts
+        before, self._missing_since = self._missing_since, {}
         for reading in self.readings.values():
-            topic = reading.partition.topic
-            since = self._unknown_since.get(topic)
-            if since is None or reading.problem is not None:
+            where = reading.partition
+            topic, number = where
+            error, count = errors.get(topic), counts.get(topic)
+            if error is None and (count is None or number < count):
+                if reading.problem is not None and reading.problem.kind is UnknownTopic:
+                    reading.problem = None  # it was created meanwhile
                 continue
-            if now - since >= UNKNOWN_TOPIC_PATIENCE_MS or errors[topic] in AUTHORIZATION_ERRORS:
-                reading.problem = unknown_topic(topic, errors[topic])
+            self.cluster.is_stale = True
+            since = self._missing_since[where] = before.get(where, now)
+            if reading.problem is not None:
+                continue
+            if now - since >= UNKNOWN_TOPIC_PATIENCE_MS or error in AUTHORIZATION_ERRORS:
+                if error is not None:
+                    reading.problem = unknown_topic(topic, error)
+                elif count is not None:
+                    reading.problem = unknown_partition(where, count)
 
     def _find_positions(self, now: int) -> None:
         """Looks up missing positions: the group's committed offset, else `auto_offset_reset`."""

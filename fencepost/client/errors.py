@@ -17,6 +17,7 @@ from typing import ClassVar, Final
 import attrs
 
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, FencepostError
+from fencepost.protocol.terms import TopicPartition
 
 
 class ClientError(FencepostError):
@@ -178,6 +179,7 @@ _ADVICE_BY_ERROR: Final[dict[tuple[type[ClientError], ErrorCode], str]] = {
     (DeliveryFailed, _E.UNKNOWN_TOPIC_OR_PARTITION): "Send the record again, to a partition that exists",
     (DeliveryFailed, _E.INVALID_RECORD): "A record of a compacted topic needs a key: send it with one",
     (UnknownTopic, _E.INVALID_TOPIC_EXCEPTION): _NAME,
+    (UnknownTopic, _E.NONE): "Use an existing partition, or add partitions with Admin.create_partitions()",
     (RequestFailed, _E.INVALID_TOPIC_EXCEPTION): f"{_NAME}; internal topics belong to the broker",
     (RequestFailed, _E.UNKNOWN_TOPIC_OR_PARTITION): _TOPICS,
     (RequestFailed, _E.TOPIC_ALREADY_EXISTS): "Use the existing topic, or delete it first",
@@ -216,6 +218,18 @@ def unknown_topic(topic: str, error: ErrorCode) -> Failure:
     is_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     why = f"topic {topic!r} does not exist" if is_missing else f"topic {topic!r}: {error.meaning}"
     return Failure(UnknownTopic, because=f"{why} ({error.name})", error=error)
+
+
+def unknown_partition(partition: TopicPartition, count: int) -> Failure:
+    """The failure of a producer or consumer whose topic has `count` partitions, and not this one."""
+    topic, number = partition
+    existing = partitions_in_words(count)
+    return Failure(UnknownTopic, because=f"topic {topic!r} has {existing}; there is no partition {number}")
+
+
+def partitions_in_words(count: int) -> str:
+    """Such as `3 partitions (0 to 2)`."""
+    return "1 partition (0)" if count == 1 else f"{count} partitions (0 to {count - 1})"
 
 
 def refused(kind: type[ClientError], error: ErrorCode, what: str, because: str = "") -> Failure:

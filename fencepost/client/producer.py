@@ -63,9 +63,10 @@ from fencepost.client.errors import (
     ProducerFailed,
     ProducerFenced,
     TransactionAborted,
-    UnknownTopic,
     WrongState,
+    partitions_in_words,
     refused,
+    unknown_partition,
     unknown_topic,
 )
 from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetadata, offsets_to_commit
@@ -217,8 +218,7 @@ class ProducerMachine(RequestMachine):
         if route is None:
             return None
         if partition is not None and not 0 <= partition < len(route.open):
-            existing = _partitions(len(route.open))
-            raise UnknownTopic(f"topic {topic!r} has {existing}; there is no partition {partition}")
+            raise unknown_partition(TopicPartition(topic, partition), len(route.open)).exception()
         where = route.partition_for(record.key) if partition is None else partition
         return self.accumulator.add(route, where, record, now=now, wall_ms=wall_ms)
 
@@ -316,7 +316,7 @@ class ProducerMachine(RequestMachine):
                 continue  # failed with its transaction, by an earlier batch
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             because = (
-                f"{batch.where}: topic {batch.topic!r} now has {_partitions(counts[batch.topic])}, "
+                f"{batch.where}: topic {batch.topic!r} now has {partitions_in_words(counts[batch.topic])}, "
                 f"and this one is gone ({error.name})"
             )
             self._lose_batch(batch, Failure(DeliveryFailed, because=because, error=error))
@@ -598,10 +598,6 @@ class ProducerMachine(RequestMachine):
             if number is not None:
                 self.calls.cancel(number)
         self._init_call = self._end_call = None
-
-
-def _partitions(count: int) -> str:
-    return "1 partition (0)" if count == 1 else f"{count} partitions (0 to {count - 1})"
 
 
 def _fatal_failure(finished: FinishedCall) -> Failure:

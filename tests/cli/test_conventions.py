@@ -150,7 +150,7 @@ def test_what_the_broker_does_not_have_is_a_failure(
         ("-b there:1 topic list", "-b is given before the command; options go after it"),
         ("topic --json list", "--json is given before the command; options go after it"),
         ("topic delete a b c", "topic delete has too many arguments: b c (quote an argument"),
-        ("nope", "Unknown command \"nope\""),
+        ("nope", 'Unknown command "nope"'),
     ],
 )
 def test_words_in_the_wrong_place_are_named(

@@ -7,6 +7,7 @@ calls are done when they are awaited; so no story can depend on which clients it
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
+from contextlib import suppress
 from inspect import iscoroutinefunction, unwrap
 from typing import Any, Final, cast
 
@@ -342,6 +343,24 @@ async def an_unknown_topic_is_named(clients: Clients) -> None:
         await (await producer.send("t", b"x"))
         with pytest.raises(UnknownTopic, match="topic 't' has 2 partitions"):
             await producer.send("t", b"x", partition=2)
+
+
+@story
+async def a_missing_partition_is_named(clients: Clients) -> None:
+    missing = TopicPartition("few", 2)
+    async with clients.admin() as admin, clients.consumer() as consumer:
+        await admin.create_topic("few", 2)
+        consumer.assign([TopicPartition("few", 0), missing])
+        with pytest.raises(UnknownTopic, match=r"has 2 partitions \(0 to 1\); there is no partition 2"):
+            await consumer.position(missing)
+        with pytest.raises(UnknownTopic, match=r"add partitions with Admin.create_partitions\(\)"):
+            await consumer.poll()
+        await admin.create_partitions("few", 3)
+        position: int | None = None
+        while position is None:
+            with suppress(UnknownTopic):  # until the consumer hears of the new partition
+                position = await consumer.position(missing)
+        assert position == 0
 
 
 @story

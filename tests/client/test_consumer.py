@@ -467,6 +467,19 @@ def test_a_topic_that_stays_unknown_is_told() -> None:
         reader.machine.take()
 
 
+def test_a_partition_that_stays_missing_is_told_and_the_others_are_read() -> None:
+    reader = Reader(ConsumerSettings())
+    missing = TopicPartition("t", 9)
+    reader.machine.assign([HERE, missing])
+    reader.start_at(0)
+    reader.fetched(Log().add(1, 2).data)
+    for _ in range(30):
+        reader.after(100)
+    assert offsets(reader.machine.take()) == [0, 1]
+    with pytest.raises(UnknownTopic, match="there is no partition 9"):
+        reader.machine.take()
+
+
 def test_only_assigned_partitions_can_be_sought() -> None:
     reader = Reader(ConsumerSettings())
     with pytest.raises(WrongState, match="assign"):
