@@ -64,6 +64,7 @@ def integer(lowest: int, highest: int) -> Callable[[str], int]:
     """What reads a setting that is a whole number within these bounds."""
 
     def parse(text: str) -> int:
+        text = text.strip()  # as ConfigDef.parseType
         # Long strings of digits are not parsed: that takes quadratic time.
         is_number = len(text) <= len(str(-INT64_MAX)) and text.isascii() and text.removeprefix("-").isdigit()
         if not is_number or not lowest <= int(text) <= highest:
@@ -97,6 +98,14 @@ def _timestamp_type(text: str) -> str:
     if text != CREATE_TIME:
         raise ValueError(f"it must be {CREATE_TIME}: records keep the timestamps of their producers")
     return text
+
+
+def conflict(configs: Mapping[str, str]) -> str | None:
+    """Why a topic cannot have these settings together; each of them is valid (LogConfig.validateValues)."""
+    low, high = configs.get("min.compaction.lag.ms"), configs.get("max.compaction.lag.ms")
+    if low is None or high is None or int(low) <= int(high):
+        return None
+    return f"min.compaction.lag.ms={low} is more than max.compaction.lag.ms={high}"
 
 
 def listed(text: str) -> list[str]:

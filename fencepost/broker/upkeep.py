@@ -120,6 +120,7 @@ class Upkeep:
             try:
                 if journal is not None and journal.remove_deleted():
                     self.host.changed[key] = None
+                    self._cancel(key)  # it may be about to read a segment that is gone
             except StorageError as problem:
                 self.host.lose(key, problem)
 
@@ -157,6 +158,9 @@ class Upkeep:
     def forget(self, key: TopicPartition) -> None:
         """The log is no longer this host's, or is read again."""
         self.uncleanable.discard(key)
+        self._cancel(key)
+
+    def _cancel(self, key: TopicPartition) -> None:
         cleaning = self.cleanings.pop(key, None)
         if cleaning is not None:
             cleaning.is_cancelled = True

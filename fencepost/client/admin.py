@@ -246,7 +246,8 @@ class AdminCalls(RequestCalls):
         """Deletes the records before an offset of each partition; returns the new log start offsets.
 
         `before`: offsets by partition; HIGH_WATERMARK (-1) deletes all records. RequestFailed with
-        OFFSET_OUT_OF_RANGE if an offset is above the high watermark.
+        OFFSET_OUT_OF_RANGE if an offset is above the high watermark, and with POLICY_VIOLATION if the topic
+        is compacted and not deleted (cleanup.policy).
         """
         starts: dict[TopicPartition, int] = {}
         for where, offset in before.items():

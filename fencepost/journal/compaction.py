@@ -58,7 +58,7 @@ from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.protocol.batches import BatchHeader, Buffer, covering_batch, marker_of, read_header
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.terms import INT32_MAX
+from fencepost.protocol.terms import INT32_MAX, INT64_MAX
 from fencepost.protocol.thinning import emptied, keyed_records, thinned
 
 Batch = tuple[BatchHeader, Buffer]
@@ -182,7 +182,7 @@ class Cleaner:
         self._kept_batches, self._kept_markers = survey.kept_batches(), survey.kept_markers()
         self._aborted = _Aborted(aborted)
         self._now = now
-        self._horizon_ms = now + delete_retention_ms
+        self._horizon_ms = min(now + delete_retention_ms, INT64_MAX)
         # Producers of which a batch is left since their last marker. Retention may have deleted the beginning
         # of a transaction, but the snapshot remembers it.
         self._with_batches = {transaction.producer_id for transaction in open_at_start}

@@ -373,12 +373,16 @@ class Journal:
         """
         size, start = self.size, self.log_start_offset
         for segment in self._segments:
-            is_old = retention_ms >= 0 and 0 <= segment.max_timestamp < now - retention_ms
+            if segment.end_offset > before or not segment.size:
+                break
+            is_old = retention_ms >= 0 and segment.max_timestamp < now - retention_ms
             is_too_much = 0 <= retention_bytes <= size - segment.size
-            if segment.end_offset > before or not segment.size or not (is_old or is_too_much):
+            if not (is_old or is_too_much):
                 break
             size -= segment.size
-            start = max(start, segment.end_offset)
+            # Without a timestamp, as after a compaction that left no record, it goes with the next segment.
+            if is_too_much or segment.max_timestamp >= 0:
+                start = max(start, segment.end_offset)
         return start
 
     def batch_start(self, offset: int) -> int:

@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from fencepost import Admin, Broker, Producer
+from fencepost.broker.contract import MoveLogStart
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.partitions.checks import header_of
 from fencepost.broker.settings import NodeSettings
@@ -317,6 +318,23 @@ def test_a_cleaning_of_a_log_that_was_read_again_does_not_cancel_the_next_one() 
     assert not waiting.is_cancelled
     story.settle()
     assert seen(story).keys() == {"key"}
+    story.check_recovery()
+
+
+def test_a_cleaning_of_segments_that_retention_deleted_is_given_up_without_an_alarm() -> None:
+    story = compacted()
+    cleaning = planned(story)
+    host = story.host
+    journal = host.held[KEYED].journal
+    host.move_log_start(MoveLogStart(partition=KEYED, offset=journal.log_end_offset), story.now)
+    host.upkeep.finish()
+    assert journal.oldest_offset > 0, "segments are deleted"
+    with pytest.raises(StorageError) as problem:
+        cleaning.work()
+    host.upkeep.failed(cleaning, problem.value)
+    assert host.troubles == []
+    assert host.upkeep.next_cleaning() is None
+    story.settle()
     story.check_recovery()
 
 

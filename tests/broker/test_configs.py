@@ -189,6 +189,11 @@ def test_a_list_grows_and_shrinks() -> None:
         ("orders", [("nope", DELETE, None)], ErrorCode.NONE),
         ("orders", [("retention.ms", SET, "1"), ("retention.ms", SET, "2")], ErrorCode.INVALID_REQUEST),
         ("orders", [("retention.ms", SET, "1"), ("nope", SET, "2")], ErrorCode.INVALID_CONFIG),
+        (
+            "orders",
+            [("min.compaction.lag.ms", SET, "2"), ("max.compaction.lag.ms", SET, "1")],
+            ErrorCode.INVALID_CONFIG,
+        ),
         ("orders", [], ErrorCode.NONE),
         ("absent", [("retention.ms", SET, "1")], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("a/b", [("retention.ms", SET, "1")], ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -201,6 +206,27 @@ def test_a_change_that_cannot_be_made_changes_nothing(
     story = Story()
     assert alter(story, topic, *changes).error is error
     assert story.host.node.cluster.topics["orders"].configs == {}
+
+
+def test_a_setting_may_not_contradict_one_that_is_there() -> None:
+    story = Story()
+    for name, value, error in (
+        ("max.compaction.lag.ms", " 10 ", ErrorCode.NONE),
+        ("min.compaction.lag.ms", "11", ErrorCode.INVALID_CONFIG),
+        ("min.compaction.lag.ms", "10", ErrorCode.NONE),
+        ("max.compaction.lag.ms", "9", ErrorCode.INVALID_CONFIG),
+    ):
+        assert alter(story, "orders", (name, SET, value)).error is error
+    create = m.CreateTopic(
+        topic="new",
+        partition_count=1,
+        configs=tuple(
+            m.TopicConfig(name=f"{which}.compaction.lag.ms", value=value)
+            for which, value in (("min", "2"), ("max", "1"))
+        ),
+    )
+    (answer,) = body_of(story.ask(m.CreateTopics(topics=(create,))), m.CreateTopicsReply).topics
+    assert answer.error is ErrorCode.INVALID_CONFIG
 
 
 def test_a_change_can_be_tried() -> None:

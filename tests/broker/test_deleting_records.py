@@ -13,13 +13,16 @@ from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
+    ConfigChange,
     DeletedRecords,
     DeleteRecords,
     DeleteRecordsPartition,
     DeleteRecordsReply,
     FetchReply,
+    IncrementalAlterConfigs,
+    TopicConfigChanges,
 )
-from fencepost.protocol.terms import HIGH_WATERMARK, NO_OFFSET, TopicPartition
+from fencepost.protocol.terms import HIGH_WATERMARK, NO_OFFSET, ConfigOperation, TopicPartition
 from tests.broker.requests import (
     ABORT,
     COMMIT,
@@ -133,6 +136,26 @@ def test_what_cannot_be_deleted(key: TopicPartition, offset: int, error: ErrorCo
     part = deleted(story, offset, key)
     assert (part.error, part.low_watermark) == (error, NO_OFFSET)
     assert bounds(story) == (0, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "error"),
+    [
+        ("compact", ErrorCode.POLICY_VIOLATION),
+        ("compact,delete", ErrorCode.NONE),
+        ("delete", ErrorCode.NONE),
+        ("", ErrorCode.NONE),
+    ],
+)
+def test_a_topic_that_keeps_the_last_value_of_each_key_loses_none(policy: str, error: ErrorCode) -> None:
+    story = Story()
+    story.produce(NOBODY, "a b c", name=None)
+    change = ConfigChange(name="cleanup.policy", operation=ConfigOperation.SET, value=policy)
+    wanted = TopicConfigChanges(topic=ORDERS.topic, changes=(change,))
+    story.ask(IncrementalAlterConfigs(topics=(wanted,), validate_only=False))
+    for offset in (2, 9):  # too high an offset is not looked at
+        expected = error if offset == 2 or error is not ErrorCode.NONE else ErrorCode.OFFSET_OUT_OF_RANGE
+        assert deleted(story, offset).error is expected
 
 
 def test_what_is_not_durable_cannot_be_deleted_yet() -> None:

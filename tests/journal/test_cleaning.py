@@ -18,6 +18,8 @@ from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import DamagedLog, Storage, StorageError
+from fencepost.protocol.batches import covering_batch, place, read_header
+from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import INT64_MAX, NO_OFFSET
 from fencepost.protocol.thinning import keyed_records
 from fencepost.repair.salvage import Bounds, salvage
@@ -366,6 +368,20 @@ def test_retention_frees_the_disk_of_a_log_that_is_cleaned() -> None:
             journal.remove_deleted()
     assert journal.log_start_offset > 300
     assert journal.oldest_offset == journal.log_start_offset
+
+
+@pytest.mark.parametrize(("now", "start"), [(5_999, 0), (6_001, 200)])
+def test_a_segment_without_a_timestamp_is_as_old_as_the_next_one(now: int, start: int) -> None:
+    """Compaction leaves such a segment when it removes all of its records."""
+    journal = opened(MemoryStorage())
+    empty = covering_batch(base_offset=0, next_offset=100, leader_epoch=0)
+    journal.append(empty, read_header(empty), leader_epoch=0)
+    journal.roll([])
+    full = build_data_batch([b"x"] * 100, base_timestamp=5_000)
+    journal.append(full, place(full, base_offset=100, leader_epoch=0), leader_epoch=0)
+    journal.roll([])
+    found = journal.deletable_before(now=now, retention_ms=1_000, retention_bytes=-1, before=200)
+    assert found == start
 
 
 def open_in(journal: Journal) -> list[OpenTransaction]:

@@ -29,7 +29,13 @@ from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.records import build_data_batch, read_columns
-from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TransactionResult
+from fencepost.protocol.terms import (
+    INT64_MAX,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TransactionResult,
+)
 
 DAY_MS = 86_400_000
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
@@ -308,6 +314,14 @@ def test_aborted_records_go_at_once_and_never_replace_committed_ones() -> None:
     log.end_transaction(7, ABORT)
     assert words(log.cleaned()) == "a=1 | (7) | abort 7"
     assert words(log.cleaned(live=frozenset())) == "a=1 | . | abort 7"
+
+
+def test_a_tombstone_can_be_kept_for_ever() -> None:
+    log = Log()
+    log.write([(b"a", None)])
+    once = log.cleaned(retention_ms=INT64_MAX)
+    assert words(once) == "-a"
+    assert words(once.cleaned(later_ms=INT64_MAX - log.now - 1)) == "-a"
 
 
 def test_a_marker_stays_while_its_records_do_and_then_until_its_horizon() -> None:

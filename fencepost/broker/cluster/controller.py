@@ -7,7 +7,7 @@ Rule: every grant is a record first, and nodes learn of it only from the log (cl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import attrs
@@ -23,7 +23,7 @@ from fencepost.broker.contract import (
     ReplyTo,
 )
 from fencepost.broker.limits import CLUSTER_PARTITIONS, REQUEST_PARTITIONS, Limit
-from fencepost.broker.log_config import DELETE, TOPIC_CONFIGS, listed, parse_config
+from fencepost.broker.log_config import DELETE, TOPIC_CONFIGS, conflict, listed, parse_config
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.fork import Ignored, Shared
@@ -298,7 +298,7 @@ def _topic_problem(
     for config in wanted.configs:
         if (problem := _config_problem(config.name, config.value)) is not None:
             return problem
-    return None
+    return _conflict({config.name: config.value for config in wanted.configs})
 
 
 def _told(topic: str, refused: Refused, topic_id: bytes = NO_TOPIC_ID) -> m.TopicError:
@@ -360,7 +360,8 @@ def _changed_configs(
             return value
         if value != topic.configs.get(change.name):
             records.append(TopicConfigured(topic.name, name=change.name, value=value))
-    return records
+    own = {**topic.configs, **{record.name: record.value for record in records}}
+    return _conflict({name: value for name, value in own.items() if value is not None}) or records
 
 
 def _changed_value(own: str | None, change: m.ConfigChange) -> str | Refused | None:
@@ -392,6 +393,11 @@ def _config_problem(name: str, value: str) -> Refused | None:
         because = f"{name:.100}={value:.100} cannot be set: {problem}"
         return Refused(ErrorCode.INVALID_CONFIG, because)
     return None
+
+
+def _conflict(configs: Mapping[str, str]) -> Refused | None:
+    because = conflict(configs)
+    return None if because is None else Refused(ErrorCode.INVALID_CONFIG, because)
 
 
 def allocate_producer_ids(state: Controller, *, node_id: int, to: ReplyTo) -> ClusterDecision:
