@@ -6,11 +6,14 @@ users of the machine could see it.
 
 from __future__ import annotations
 
+import fcntl
 import getpass
 import os
 import secrets
 import sys
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -33,11 +36,12 @@ def add_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
         The name of the user; the principal in ACLs is User:NAME.
     """
     check_name(name)
-    users = _users_in(file)
-    is_new = name not in users.credentials
-    salt = secrets.token_bytes(SALT_SIZE)
-    credential = make_credential(_password(name), salt, users.iterations)
-    _replace(file, format_users(attrs.evolve(users, credentials={**users.credentials, name: credential})))
+    password, salt = _password(name), secrets.token_bytes(SALT_SIZE)
+    with _locked(file):
+        users = _users_in(file)
+        is_new = name not in users.credentials
+        credential = make_credential(password, salt, users.iterations)
+        _replace(file, format_users(attrs.evolve(users, credentials={**users.credentials, name: credential})))
     did = f"Added {name} to" if is_new else f"Changed the password of {name} in"
     facts = {"user": name, "file": str(file), "is_new": is_new}
     print_done(f"{did} {file}. Restart the broker to apply this.", facts, as_json=as_json)
@@ -56,15 +60,29 @@ def remove_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
     if not file.exists():
         then = "`fencepost user add FILE NAME` writes a user file"
         raise CommandFailed(f"no such file: {file}", then=then, code=WRONG_USAGE)
-    users = _users_in(file)
-    if name not in users.credentials:
-        names = ", ".join(sorted(users.credentials))
-        then = f"its users are {names}" if names else "it has no users"
-        raise CommandFailed(f"{file} has no user {name}", then=then)
-    rest = {user: credential for user, credential in users.credentials.items() if user != name}
-    _replace(file, format_users(attrs.evolve(users, credentials=rest)))
+    with _locked(file):
+        users = _users_in(file)
+        if name not in users.credentials:
+            names = ", ".join(sorted(users.credentials))
+            then = f"its users are {names}" if names else "it has no users"
+            raise CommandFailed(f"{file} has no user {name}", then=then)
+        rest = {user: credential for user, credential in users.credentials.items() if user != name}
+        _replace(file, format_users(attrs.evolve(users, credentials=rest)))
     done = f"Removed {name} from {file}. Restart the broker to lock the user out."
     print_done(done, {"user": name, "file": str(file)}, as_json=as_json)
+
+
+@contextmanager
+def _locked(file: Path) -> Generator[None]:
+    """Keep other commands from changing the file meanwhile. The lock is on its directory, because the file
+    itself is replaced.
+    """
+    directory = os.open(file.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 def _users_in(file: Path) -> Users:

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-import attrs
-
 from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Translated, Values, of_each, one
 from fencepost.kafka_bridge.topic_ids import name_of, uuid_of
 from fencepost.protocol import messages as m
@@ -257,21 +255,33 @@ def delete_topics(request: Any, version: int) -> Translated:
 def _delete_any_topics(topics: Sequence[Any], known: TopicIds) -> Exchange:
     unknown: list[Values] = []
     names: list[str] = []
+    ids: dict[str, UUID] = {}
     for topic in topics:
         name = topic.name or name_of(known, topic.topic_id)
         if name is None:
             error = ErrorCode.UNKNOWN_TOPIC_ID
             refused = m.TopicError(topic="", error=error, because=error.meaning)
             unknown.append({**_topic_values(refused), "name": None, "topic_id": topic.topic_id})
-        else:
-            names.append(name)
-    exchange = _delete_topics(tuple(names))
+            continue
+        names.append(name)
+        if not topic.name:
+            ids[name] = topic.topic_id
+    deleting = _delete_topics(tuple(names))
+    describing = (m.Metadata(topics=tuple(ids)),) if ids else ()
 
     def respond(answers: Sequence[Answer]) -> Values:
-        values = exchange.respond(answers)
-        return {**values, "responses": [*values["responses"], *unknown]}
+        # The name of a topic that the client may not describe is a secret, its id is not.
+        described = _or_refused(answers[1], tuple(ids)).topics if ids else ()
+        hidden = {topic.topic for topic in described if topic.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        told = [
+            {**values, "name": None if name in hidden else name, "topic_id": ids[name]}
+            if (name := values["name"]) in ids
+            else values
+            for values in deleting.respond(answers)["responses"]
+        ]
+        return {"throttle_time": 0, "responses": [*told, *unknown]}
 
-    return attrs.evolve(exchange, respond=respond)
+    return Exchange((*deleting.requests, *describing), respond)
 
 
 def _delete_topics(names: tuple[str, ...]) -> Exchange:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import FencepostError
@@ -35,6 +35,10 @@ _SHORT: Final = {
     "domainComponent": "DC",
     "userId": "UID",
 }
+
+
+Subject = Iterable[Iterable[tuple[str, str]]]
+"""The parts of a name, each with one or more attributes."""
 
 
 class BadCertificate(FencepostError):
@@ -200,14 +204,24 @@ class TlsChannel:
         certificate = self._tls.getpeercert() if self.is_ready else None
         if not certificate:
             return None
-        # From the most specific part to the least, as X500Principal.getName prints it.
-        parts = [part for group in reversed(certificate.get("subject", ())) for part in group]
-        return ",".join(f"{_SHORT.get(key, key)}={_escaped(text)}" for key, text in parts)
+        return distinguished_name(cast("Subject", certificate.get("subject", ())))
+
+
+def distinguished_name(subject: Subject) -> str:
+    """The subject of a certificate as `SSLSocket.getpeercert` returns it, in the format of RFC 2253: from the
+    most specific part to the least, as X500Principal.getName prints it. A part with several attributes
+    differs from several parts.
+    """
+    parts = (
+        "+".join(f"{_SHORT.get(key, key)}={_escaped(text)}" for key, text in part)
+        for part in reversed([*subject])
+    )
+    return ",".join(parts)
 
 
 def _escaped(text: str) -> str:
     """RFC 2253: otherwise a CN "alice,OU=admins" would read like two parts."""
-    escaped = "".join(f"\\{sign}" if sign in ',+"\\<>;=' else sign for sign in text)
-    if escaped[:1] in (" ", "#"):
+    escaped = "".join(f"\\{sign}" if sign in ',+"\\<>;=#' else sign for sign in text)
+    if escaped.startswith(" "):
         escaped = f"\\{escaped}"
     return f"{escaped[:-1]}\\ " if len(escaped) > 1 and escaped.endswith(" ") else escaped

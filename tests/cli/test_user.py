@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,8 @@ from fencepost.broker.access.files import parse_users
 from fencepost.cli.application import run
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 from fencepost.cli.options import security_of
-from fencepost.protocol.scram import SaslFailed, check_plain, plain_message
+from fencepost.protocol.scram import Credential, SaslFailed, check_plain, make_credential, plain_message
+from tests.cli.processes import PATIENCE_S, started
 
 Output = pytest.CaptureFixture[str]
 
@@ -46,6 +50,26 @@ def test_users_are_added_changed_and_removed(
     assert run(["user", "remove", str(file.with_name("nowhere.toml")), "alice"]) == 2
     assert "no such file" in capsys.readouterr().err
     assert [path.name for path in file.parent.iterdir()] == ["users.toml"], "nothing is left beside it"
+
+
+def test_no_user_is_lost_when_two_are_added_at_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with started("user", "add", str(file), "bob") as other:
+        given = other.stdin
+        assert given is not None
+
+        def slow_credential(*arguments: Any) -> Credential:
+            """Between reading and replacing the file: the other command gets its password."""
+            given.write("other\n")
+            given.flush()
+            with suppress(subprocess.TimeoutExpired):  # it waits for its turn
+                other.wait(3)
+            return make_credential(*arguments)
+
+        monkeypatch.setattr("fencepost.cli.user.make_credential", slow_credential)
+        give(monkeypatch, "first\n")
+        assert run(["user", "add", str(file), "alice"]) == 0
+        assert other.wait(PATIENCE_S) == 0
+    assert parse_users(file.read_text(), "users.toml").credentials.keys() == {"alice", "bob"}
 
 
 @pytest.mark.parametrize(

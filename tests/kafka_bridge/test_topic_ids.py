@@ -82,11 +82,31 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
     named = [("orders", None), (None, ORDERS), (None, GHOST), ("other", None)]
     topics = [SimpleNamespace(name=name, topic_id=topic_id) for name, topic_id in named]
     exchange = in_context(cluster.delete_topics(SimpleNamespace(topics=topics), 6))
-    assert exchange.requests == (m.DeleteTopics(topics=("orders", "orders", "other")),)
+    describe = m.Metadata(topics=("orders",))
+    assert exchange.requests == (m.DeleteTopics(topics=("orders", "orders", "other")), describe)
     deleted = m.TopicError(topic="orders", error=NO_ERROR, because="", topic_id=ORDERS.bytes)
-    values = exchange.respond([Answer(NO_ERROR, m.DeleteTopicsReply(topics=(deleted,)))])
+    values = exchange.respond(
+        [Answer(NO_ERROR, m.DeleteTopicsReply(topics=(deleted,))), described(NO_ERROR, ORDERS)]
+    )
     told: list[Any] = [(each["name"], each["topic_id"], each["error_code"]) for each in values["responses"]]
     assert told == [("orders", ORDERS, NO_ERROR), (None, GHOST, UNKNOWN)]
+
+
+@pytest.mark.parametrize(
+    ("may_describe", "name"), [(NO_ERROR, "orders"), (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)]
+)
+def test_a_topic_that_may_not_be_deleted_keeps_its_id_and_a_secret_name(
+    may_describe: ErrorCode, name: str | None
+) -> None:
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    topics = [SimpleNamespace(name=None, topic_id=ORDERS), SimpleNamespace(name="other", topic_id=None)]
+    exchange = in_context(cluster.delete_topics(SimpleNamespace(topics=topics), 6))
+    refused = m.DeleteTopicsReply(
+        topics=tuple(m.TopicError(topic=topic, error=denied, because="") for topic in ("orders", "other"))
+    )
+    values = exchange.respond([Answer(NO_ERROR, refused), described(may_describe, ORDERS)])
+    told: list[Any] = [(each["name"], each["topic_id"], each["error_code"]) for each in values["responses"]]
+    assert told == [(name, ORDERS, denied), ("other", None, denied)]
 
 
 @pytest.mark.parametrize(
