@@ -116,11 +116,15 @@ class JUnitCase:
 
 
 def junit_target(path: Path | None) -> Target | None:
-    """The file of `--junit`, proved to be writable."""
+    """The file of `--junit`, proved to be writable. An older report is removed: if this command fails, nobody
+    shall take it for the result.
+    """
     if path is None:
         return None
     target = Target(path=path, option="--junit", kind="a JUnit report", is_kind=_is_report)
     target.prove()
+    if path.is_file():
+        path.unlink()
     return target
 
 

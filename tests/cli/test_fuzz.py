@@ -238,6 +238,17 @@ def test_a_worker_that_dies_is_told_with_its_seed() -> None:
     assert told.value.then.endswith(f"the same options and `--first-seed {DEADLY_SEED} --seeds 1 --cores 1`")
 
 
+def test_a_search_that_fails_leaves_no_older_report(
+    capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "report.xml"
+    fuzz(capsys, "--seeds", "2", "--cores", "1", "--junit", str(report))
+    monkeypatch.setattr(WorldOptions, "planner", dying)
+    assert run(["fuzz", "--seeds", "9", "--cores", "2", "--junit", str(report)]) == 1
+    assert "died with exit code" in capsys.readouterr().err
+    assert not report.exists()
+
+
 @contextmanager
 def endless_search() -> Generator[subprocess.Popen[str]]:
     """Two workers with a terminal on stderr, after their first results."""
