@@ -136,6 +136,8 @@ def overridden(override: Mapping[str, object]) -> tuple[dict[str, Any], dict[str
     of_node: dict[str, Any] = {}
     of_connections: dict[str, Any] = {}
     for name, value in override.items():
+        if name == "node.id":
+            raise ValueError("node.id cannot be set: the broker is always node 1")
         config = NODE_CONFIGS.get(name) or CONNECTION_CONFIGS.get(name)
         if config is None:
             possible = (*NODE_CONFIGS, *CONNECTION_CONFIGS)

@@ -20,7 +20,7 @@ import attrs
 import outcome
 import trio
 
-from fencepost.broker.access.files import parse_acls
+from fencepost.broker.access.files import AccessFileError, check_name, parse_acls
 from fencepost.broker.access.session import AccessSettings
 from fencepost.broker.broker_configs import check_together, kafka_generation, overridden
 from fencepost.broker.broker_settings import BrokerSettings
@@ -44,7 +44,18 @@ START_SECONDS_MAX: Final = 30.0  # a large log is read before the broker is read
 
 
 def users_of(passwords: Mapping[str, str]) -> Users:
-    """Users with new salts, as a user file would hold them."""
+    """Users with new salts, as a user file would hold them. TypeError or ValueError if a name or a password
+    cannot be used.
+    """
+    for name, password in checked_mapping("users", passwords).items():
+        try:
+            check_name(name, "users: ")
+        except AccessFileError as problem:
+            raise ValueError(str(problem)) from None
+        if not isinstance(password, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the caller may err
+            raise TypeError(f"users: the password of {name} must be a text, not {type(password).__name__}")
+        if not password:
+            raise ValueError(f"users: the password of {name} is empty")
     credentials = {
         name: make_credential(password, secrets.token_bytes(SALT_SIZE))
         for name, password in passwords.items()
@@ -92,19 +103,35 @@ class _Run:
         self.ready: Ready | None = None
         self.problem: BaseException | None = None
         self._settings, self._machine, self._faults = settings, machine, faults
-        self._is_settled = threading.Event()
+        self._is_settled, self._has_ended = threading.Event(), threading.Event()
         self.token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
+        self._is_given_up = False
         self._thread = threading.Thread(target=self._run, name="fencepost broker", daemon=True)
 
     def start(self) -> None:
         """Return when the broker accepts connections; raise what prevented it."""
-        self._thread.start()
-        if not self._is_settled.wait(START_SECONDS_MAX):
-            raise BrokerFailed(f"the broker was not ready after {START_SECONDS_MAX:.0f} s")
+        try:
+            self._thread.start()
+            if not self._is_settled.wait(START_SECONDS_MAX):
+                raise BrokerFailed(f"the broker was not ready after {START_SECONDS_MAX:.0f} s")
+        except RuntimeError:  # there are too many threads
+            raise
+        except BaseException:  # Ctrl-C, too: nobody could stop a broker that becomes ready later
+            self._give_up()
+            raise
         if self.ready is None:
             self._thread.join()
             raise self.problem or BrokerFailed("the broker ended before it was ready")
+
+    def _give_up(self) -> None:
+        # In this order: the thread leaves its token before it looks at the mark.
+        self._is_given_up = True
+        if self.token is not None:
+            with suppress(trio.RunFinishedError):
+                self.token.run_sync_soon(self._scope.cancel)
+        self._has_ended.wait()  # a thread whose start was interrupted cannot be joined before it runs
+        self._thread.join()
 
     @property
     def is_running(self) -> bool:
@@ -133,9 +160,12 @@ class _Run:
         if isinstance(ended, outcome.Error):
             self.problem = ended.error
         self._is_settled.set()
+        self._has_ended.set()
 
     async def _serve(self) -> None:
         self.token = trio.lowlevel.current_trio_token()
+        if self._is_given_up:
+            return
         with self._scope:
             await serve(
                 self._settings, machine=self._machine, faults=self._faults, on_ready=self._became_ready
@@ -199,7 +229,7 @@ class Broker:
             acls=None if acls is None else parse_acls(acls, "acls"),
         )
         self._users = UserCalls()
-        of_node, of_connections = overridden(override or {})
+        of_node, of_connections = overridden(checked_mapping("override", override or {}))
         generation = kafka_generation(
             transaction_version, partition_verification, without_fixes=without_fixes, broken=broken
         )
@@ -217,7 +247,7 @@ class Broker:
             observer=None if observer is None else self._users.observing(observer),
             feed=feed,
             faults=tuple(faults),
-            metrics_port=metrics_port,
+            metrics_port=None if metrics_port is None else checked_port(metrics_port, "metrics_port"),
         )
         """The settings that the arguments make."""
         self._injector = injector_of(self.settings)
@@ -290,8 +320,7 @@ class Broker:
             try:
                 self._run.start()
             except BaseException:
-                self._run = None
-                self._ports.release()
+                self._forget_ended()
                 raise
         return self
 
@@ -302,7 +331,7 @@ class Broker:
         try:
             self._end()
         finally:
-            self._ports.release()
+            self._forget_ended()
         if (failed := self._users.take_failure()) is not None:
             raise failed
 
@@ -337,7 +366,14 @@ class Broker:
                 if self._run is not None:
                     self._run.end(is_killed=is_killed)
             finally:
-                self._run = None
+                if not self.is_running:  # Ctrl-C ends the wait, and not the broker
+                    self._run = None
+
+    def _forget_ended(self) -> None:
+        """Leave the ports to others, unless the broker is still running."""
+        if not self.is_running:
+            self._run = None
+            self._ports.release()
 
     def __enter__(self) -> Broker:
         return self.start()
@@ -359,6 +395,7 @@ class Broker:
 # --- arguments ----------------------------------------------------------------------------------------
 
 Choice = TypeVar("Choice", bound=Enum)
+Value = TypeVar("Value")
 
 
 def known_port(port: int) -> int:
@@ -368,13 +405,20 @@ def known_port(port: int) -> int:
     return port
 
 
-def checked_port(port: object) -> int:
+def checked_port(port: object, name: str = "port") -> int:
     """The port, if it is one."""
     if not isinstance(port, int) or isinstance(port, bool):
-        raise TypeError(f"port is a number from 0 to {PORT_MAX}, not {port!r}")
+        raise TypeError(f"{name} is a number from 0 to {PORT_MAX}, not {port!r}")
     if not 0 <= port <= PORT_MAX:
-        raise ValueError(f"port {port} is not between 0 (any free port) and {PORT_MAX}")
+        raise ValueError(f"{name} {port} is not between 0 (any free port) and {PORT_MAX}")
     return port
+
+
+def checked_mapping(name: str, given: Mapping[str, Value]) -> Mapping[str, Value]:
+    """The mapping, if it is one."""
+    if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - the caller may err
+        raise TypeError(f"{name} is a mapping by name, not {type(given).__name__}")
+    return given
 
 
 def checked_choice(name: str, given: str, choices: type[Choice]) -> Choice:
@@ -387,8 +431,12 @@ def checked_choice(name: str, given: str, choices: type[Choice]) -> Choice:
 
 
 def checked_directory(directory: str | os.PathLike[str]) -> str:
-    """The path of a directory that exists, or may be made."""
-    path = os.fspath(directory)
+    """The absolute path of a directory that exists, or may be made. Files are opened later, when the program
+    may have another working directory.
+    """
+    if not os.fspath(directory):
+        raise ValueError("directory is empty; give the directory of a broker's data, or None")
+    path = os.path.abspath(directory)
     if os.path.exists(path) and not os.path.isdir(path):
         raise ValueError(f"{path} is a file; give the directory of a broker's data, or a new name")
     return path

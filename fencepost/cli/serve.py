@@ -45,7 +45,6 @@ SET_OTHERWISE = {
     "advertised.listeners": "give --advertised-listener",
     "listeners": "give --host and --port",
     "log.dirs": "give the data directory",
-    "node.id": "leave it out: the broker is always node 1",
     "transaction.partition.verification.enable": "give --no-partition-verification",
 }
 """Settings of Kafka that have another place here."""
@@ -275,19 +274,19 @@ def _access(
     from fencepost.broker.access.files import parse_acls, parse_users
     from fencepost.broker.access.session import AccessSettings
 
-    if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
-        raise CommandFailed(
-            "TLS needs both --tls-cert and --tls-key; --tls-client-ca needs them, too",
-            then="give the certificate and its private key, each as a PEM file",
-            code=WRONG_USAGE,
+    parsed_users = None if users is None else _parsed("--users", users, parse_users)
+    parsed_acls = None if acls is None else _parsed("--acls", acls, parse_acls)
+    try:
+        access = AccessSettings(
+            tls_cert=_path(tls_cert),
+            tls_key=_path(tls_key),
+            tls_client_ca=_path(tls_client_ca),
+            users=parsed_users,
+            acls=parsed_acls,
         )
-    access = AccessSettings(
-        tls_cert=_path(tls_cert),
-        tls_key=_path(tls_key),
-        tls_client_ca=_path(tls_client_ca),
-        users=None if users is None else _parsed("--users", users, parse_users),
-        acls=None if acls is None else _parsed("--acls", acls, parse_acls),
-    )
+    except ValueError as problem:
+        then = "give --tls-cert and --tls-key, each a PEM file, and --tls-client-ca only beside them"
+        raise CommandFailed(str(problem), then=then, code=WRONG_USAGE) from problem
     _check_host(reachable, access, insecure=insecure)
     return access
 

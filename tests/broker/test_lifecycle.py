@@ -9,6 +9,7 @@ import gc
 import re
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ import pytest
 
 import fencepost
 from fencepost import Admin, Broker, BrokerProcess, Consumer, Producer, TopicPartition
+from fencepost.broker import embedded
 from fencepost.broker.embedded import BrokerFailed
 from fencepost.broker.listeners import BoundSockets, CannotListen
 from fencepost.journal.power import Machine, ProcessFile
@@ -298,6 +300,18 @@ def test_an_acknowledgement_before_the_sync_is_noticed(monkeypatch: pytest.Monke
         ({"protocol": "amqp"}, ValueError, "protocol='amqp' is not one of"),
         ({"directory": 5}, TypeError, "not int"),
         ({"directory": __file__}, ValueError, r"test_lifecycle\.py is a file"),
+        ({"directory": ""}, ValueError, "directory is empty"),
+        ({"metrics_port": 99_999}, ValueError, "metrics_port 99999 is not between 0"),
+        ({"metrics_port": "x"}, TypeError, "metrics_port is a number from 0 to 65535, not 'x'"),
+        ({"users": {"a b": "x"}}, ValueError, "users: 'a b' is not a valid user name"),
+        ({"users": {"": "x"}}, ValueError, "users: '' is not a valid user name"),
+        ({"users": {"alice": ""}}, ValueError, "the password of alice is empty"),
+        ({"users": {"alice": b"x"}}, TypeError, "the password of alice must be a text, not bytes"),
+        ({"users": ["alice"]}, TypeError, "users is a mapping by name, not list"),
+        ({"override": 5}, TypeError, "override is a mapping by name, not int"),
+        ({"tls_cert": "both.pem"}, ValueError, "TLS needs both a certificate and its private key"),
+        ({"tls_key": "key.pem"}, ValueError, "TLS needs both a certificate and its private key"),
+        ({"tls_client_ca": "ca.pem"}, ValueError, "a client CA needs them, too"),
         ({"advertised_listener": "nowhere"}, ValueError, "'nowhere' is not HOST:PORT"),
         ({"transaction_version": 3}, ValueError, r"transaction_version must be one of \[0, 1, 2\], not 3"),
         ({"partition_verification": "no"}, TypeError, "partition_verification is True or False, not 'no'"),
@@ -324,6 +338,70 @@ def test_a_start_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
         assert topics(broker) == []
 
 
+def test_a_directory_stays_the_same_when_the_program_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere" / "data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with Broker("data") as broker:
+        monkeypatch.chdir("elsewhere")
+        make_topic(broker)
+        write(broker, b"a")
+    assert [*Path("data").iterdir()] == []
+    with Broker(tmp_path / "data") as again:
+        assert committed(again) == [b"a"]
+
+
+def test_a_start_that_takes_too_long_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(tmp_path / "data")
+    with monkeypatch.context() as patch:
+        patch.setattr(embedded, "START_SECONDS_MAX", 0.0)
+        with pytest.raises(BrokerFailed, match="was not ready after 0 s"):
+            broker.start()
+    assert not broker.is_running
+    assert "fencepost broker" not in [thread.name for thread in threading.enumerate()]
+    with broker:  # neither port nor directory is taken
+        assert topics(broker) == []
+
+
+def interrupted_once(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which Ctrl-C interrupts the first time."""
+    interruptions = [KeyboardInterrupt()]
+
+    def interrupted(*given: Any) -> Any:
+        if interruptions:
+            raise interruptions.pop()
+        return work(*given)
+
+    return interrupted
+
+
+def test_an_interrupted_start_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Event, "wait", interrupted_once(threading.Event.wait))
+        with pytest.raises(KeyboardInterrupt):
+            broker.start()
+    assert not broker.is_running
+    assert "fencepost broker" not in [thread.name for thread in threading.enumerate()]
+    with broker:
+        assert topics(broker) == []
+
+
+def test_an_interrupted_stop_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker().start()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "join", interrupted_once(threading.Thread.join))
+        with pytest.raises(KeyboardInterrupt):
+            broker.stop()
+    broker.stop()
+    assert not broker.is_running
+    with broker:
+        assert topics(broker) == []
+
+
 def test_settings_under_their_names_in_kafka() -> None:
     override = {"num.partitions": 3, "auto.create.topics.enable": False, "max.connections": "7"}
     broker = fencepost.Broker(override=override)
@@ -346,6 +424,7 @@ def test_the_generation_of_kafka_that_a_broker_behaves_like() -> None:
     [
         ({"num.partition": 3}, 'a broker has no setting num.partition; did you mean "num.partitions"'),
         ({"num.partitions": "many"}, "num.partitions=many: it must be an integer"),
+        ({"node.id": 2}, "node.id cannot be set: the broker is always node 1"),
         ({"group.min.session.timeout.ms": 1_800_001}, "is too long for group.max.session.timeout.ms"),
     ],
 )

@@ -69,6 +69,11 @@ class AccessSettings:
     authentication_timeout_ms: int = 10_000
     """For the TLS handshake and SASL together; after this time, an unauthenticated connection is closed."""
 
+    def __attrs_post_init__(self) -> None:
+        # Half of them would leave the broker without TLS, and nobody would notice.
+        if (self.tls_cert is None) != (self.tls_key is None) or (self.tls_client_ca and not self.tls_cert):
+            raise ValueError("TLS needs both a certificate and its private key; a client CA needs them, too")
+
     @property
     def is_off(self) -> bool:
         """Whether anyone may connect and do anything."""
