@@ -567,7 +567,8 @@ class ConsumerMachine(RequestMachine):
                 if reading.problem is not None and reading.problem.kind is UnknownTopic:
                     reading.problem = None  # it was created meanwhile
                 continue
-            self.cluster.is_stale = True
+            if error is None:  # a topic's error is asked for again anyway
+                self.cluster.is_stale = True
             since = self._missing_since[where] = before.get(where, now)
             if reading.problem is not None:
                 continue

@@ -666,6 +666,86 @@ OF_COMPACTION: Final = (
     ),
 )
 
+_SENT_TO: Final = "state.pending_markers.setdefault(name, set(record.partitions))"
+_SENT_TO_TOPICS: Final = (
+    "state.pending_markers.setdefault(name, {TopicPartition(where.topic, number) for where in "
+    "record.partitions for number in {0, where.partition}})"
+)
+
+OF_ANSWERS_AND_TIMEOUTS: Final = (
+    Mutation(
+        "transactional offsets are acknowledged before they are durable",
+        breaks="After a loss of power, a transaction commits without the offsets that were acknowledged.",
+        workload="power",
+        edits=(
+            Edit(
+                "broker.groups.offsets:_append",
+                {
+                    "node.after(log, (Reply(to, body=m.TxnOffsetCommitReply(partitions=answers)),))": (
+                        "node.outcome.effects.append("
+                        "Reply(to, body=m.TxnOffsetCommitReply(partitions=answers)))"
+                    )
+                },
+            ),
+        ),
+    ),
+    Mutation(
+        "offsets are acknowledged before they are durable",
+        breaks="After a loss of power, a group starts again before the offset that was acknowledged.",
+        workload="requests",
+        edits=(
+            Edit(
+                "broker.groups.offsets:commit",
+                {
+                    "node.after(log, (Reply(to, body=m.OffsetCommitReply(partitions=answers)),))": (
+                        "node.outcome.effects.append(Reply(to, body=m.OffsetCommitReply(partitions=answers)))"
+                    )
+                },
+            ),
+        ),
+    ),
+    Mutation(
+        "each added partition restarts the timeout",
+        breaks="A transaction stays open as long as its producer adds partitions, and readers wait.",
+        edits=(
+            Edit(
+                "broker.transactions.add_partitions:decide_partitions",
+                {"start_ms = found.start_ms if found.state is ONGOING else now": "start_ms = now"},
+            ),
+        ),
+    ),
+    Mutation(
+        "the timeout of InitProducerId is ignored",
+        breaks="A transaction stays open for longer than its producer asked for.",
+        edits=(
+            Edit(
+                "broker.transactions.init_producer_id:_first_identity",
+                {"timeout_ms=request.transaction_timeout_ms": "timeout_ms=900_000"},
+            ),
+        ),
+    ),
+    Mutation(
+        "transactions time out an hour early",
+        breaks="Transactions that may still commit are aborted.",
+        edits=(Edit("broker.transactions.state:timed_out", {"due_ms < now": "due_ms < now + 3_600_000"}),),
+    ),
+    Mutation(
+        "a completed transaction keeps its partitions",
+        breaks="The next transaction sends markers to partitions to which it did not write.",
+        edits=(
+            Edit(
+                "broker.transactions.end_txn:complete",
+                {"state=cell, partitions=(), update_ms": "state=cell, update_ms"},
+            ),
+        ),
+    ),
+    Mutation(
+        "markers go to further partitions of the topic",
+        breaks="A marker is written to a partition that is not in the transaction.",
+        edits=(Edit("broker.transactions.markers:_send_markers", {_SENT_TO: _SENT_TO_TOPICS}),),
+    ),
+)
+
 MUTATIONS: Final = (
     *OF_PARTITIONS,
     *OF_COORDINATORS,
@@ -675,4 +755,5 @@ MUTATIONS: Final = (
     *OF_GROUPS,
     *OF_DAMAGE,
     *OF_COMPACTION,
+    *OF_ANSWERS_AND_TIMEOUTS,
 )

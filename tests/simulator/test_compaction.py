@@ -28,7 +28,7 @@ from fencepost.simulator.world.nodes import KILLED_IN_CLEANING
 from fencepost.simulator.world.participants import NS_PER_MS
 from tests.simulator.client_stories import FAIL, INFO, OK, A, plain, poll, transaction, write
 
-SEEDS = range(40, 53)
+SEEDS = range(40, 58)
 
 # --- histories by hand --------------------------------------------------------------------------------------
 

@@ -322,9 +322,20 @@ def test_a_transaction_is_complete_when_every_marker_is_durable(coordinator: Coo
         mark(partitions[where], 2, COMMIT)
     partitions[KEY].durable(2)
     with pytest.raises(Violation, match=r"without a durable marker of epoch 2 in payments-1"):
-        coordinator.says(STATE.COMPLETE_COMMIT)
+        coordinator.says(STATE.COMPLETE_COMMIT, partitions=())
     partitions[OTHER].durable(2)
-    coordinator.says(STATE.COMPLETE_COMMIT)
+    coordinator.says(STATE.COMPLETE_COMMIT, partitions=())
+
+
+def test_a_complete_transaction_keeps_no_partitions(coordinator: Coordinator) -> None:
+    coordinator.says(STATE.PREPARE_ABORT, producer_epoch=2)
+    with pytest.raises(Violation, match="payer is CompleteAbort and keeps payments-0, payments-1"):
+        coordinator.says(STATE.COMPLETE_ABORT)
+
+
+def test_an_open_transaction_keeps_its_timeout(coordinator: Coordinator) -> None:
+    with pytest.raises(Violation, match="I14 timeout: payer is open since"):
+        coordinator.says(STATE.ONGOING, start_ms=coordinator.record.start_ms + 1)
 
 
 def test_a_batch_enters_where_its_coordinator_has_it(coordinator: Coordinator) -> None:
@@ -377,7 +388,7 @@ def test_nodes_that_number_what_they_ask_themselves_alike_are_told_apart() -> No
     world = World(WorldSettings(nodes=2, node_settings=NodeSettings()), Choices())
     world.start()
     partitions = {KEY: record_of(), OTHER: record_of(OTHER)}
-    rules = AnswerRules(Exercised(int), partitions, TransactionBook(Exercised(int), partitions))
+    rules = AnswerRules(Exercised(int), partitions, TransactionBook(Exercised(int), partitions), {})
     ticket = ReplyTo(NODE, 1)
     for node, key, producer_id in zip(world.nodes, partitions, (PRODUCER, 8), strict=True):
         marker = TransactionMarker(

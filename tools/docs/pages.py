@@ -330,7 +330,7 @@ def _broker_settings() -> str:
         (f"`{config.name}`", _default(getattr(settings, config.field)), config.values)
         for configs, settings in ((NODE_CONFIGS, NodeSettings()), (CONNECTION_CONFIGS, ConnectionSettings()))
         for config in configs.values()
-        if config.name not in SET_OTHERWISE
+        if config.name not in SET_OTHERWISE and config.name != "node.id"
     ]
     return tables.markdown_table(["setting", "default", "values"], sorted(rows))
 

@@ -7,7 +7,7 @@ not judged: it reports what was true when it led.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -22,13 +22,25 @@ from fencepost.protocol.messages import (
     EndTxnReply,
     InitProducerId,
     InitProducerIdReply,
+    OffsetCommit,
+    OffsetCommitReply,
+    PartitionError,
     ProduceReply,
+    TxnOffsetCommit,
+    TxnOffsetCommitReply,
     WriteTxnMarkers,
     WriteTxnMarkersReply,
 )
-from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition, TransactionState
+from fencepost.protocol.offsets_log import OffsetKey
+from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
+    NO_PRODUCER_ID,
+    TopicPartition,
+    TransactionState,
+    coordinator_partition,
+)
 from fencepost.simulator.judges import rules
-from fencepost.simulator.judges.partition_rules import PartitionRecord
+from fencepost.simulator.judges.partition_rules import OffsetsRecord, PartitionRecord
 from fencepost.simulator.judges.rules import Exercised
 from fencepost.simulator.judges.transaction_rules import TransactionBook
 from fencepost.simulator.world.nodes import SimulatedNode
@@ -44,7 +56,10 @@ REFUSALS: Final = frozenset(
 )
 
 
-WATCHED: Final = frozenset({EndTxn, InitProducerId, WriteTxnMarkers})
+Committing = OffsetCommit | TxnOffsetCommit
+Watched = EndTxn | InitProducerId | WriteTxnMarkers | Committing
+
+WATCHED: Final = frozenset({EndTxn, InitProducerId, WriteTxnMarkers, OffsetCommit, TxnOffsetCommit})
 """The requests without which their replies cannot be judged."""
 
 JUDGED: Final = frozenset(
@@ -67,7 +82,7 @@ class Renewal(NamedTuple):
 class Unanswered(NamedTuple):
     """A request without a reply yet. `is_retry`: it was carried out before, so it must not be refused."""
 
-    request: EndTxn | InitProducerId | WriteTxnMarkers
+    request: Watched
     is_retry: bool = False
     renewal: Renewal | None = None
 
@@ -82,15 +97,16 @@ class AnswerRules:
     exercised: Exercised
     partitions: Mapping[TopicPartition, PartitionRecord]
     transactions: TransactionBook
+    offsets: Mapping[TopicPartition, OffsetsRecord]
     asked: dict[tuple[int, ReplyTo], Unanswered] = attrs.Factory(dict[tuple[int, ReplyTo], Unanswered])
     granted: dict[Identity, Any] = attrs.Factory(dict[Identity, Any])
     renewed: dict[str, tuple[Renewal, Identity]] = attrs.Factory(dict[str, tuple[Renewal, Identity]])
     producer_ids_end: int = 0
 
-    def received(self, host: Host, to: ReplyTo, request: EndTxn | InitProducerId | WriteTxnMarkers) -> None:
+    def received(self, host: Host, to: ReplyTo, request: Watched) -> None:
         """A request reached a node, which has not handled it yet."""
         asked = Unanswered(request)
-        if not isinstance(request, WriteTxnMarkers) and request.transactional_id is not None:
+        if isinstance(request, EndTxn | InitProducerId) and request.transactional_id is not None:
             name = request.transactional_id
             if self._is_newest(host, name) and self.transactions.homes[name] in host.node.logs:
                 asked = self._compared(name, request)
@@ -114,9 +130,13 @@ class AnswerRules:
                     self._ended(request)
             case InitProducerIdReply(producer_id=producer_id, producer_epoch=epoch):
                 self._grant(node, reply, (producer_id, epoch))
-                self._initialized(node, (producer_id, epoch))
+                if isinstance(request, InitProducerId):
+                    self._initialized(node, (producer_id, epoch), request)
             case AllocateProducerIdsReply():
                 self._allocated(reply.body)
+            case OffsetCommitReply(partitions=parts) | TxnOffsetCommitReply(partitions=parts):
+                if isinstance(request, Committing):
+                    self._committed(node, parts, request)
             case _:
                 pass
         if asked is not None:
@@ -162,6 +182,28 @@ class AnswerRules:
                         "but is not durable"
                     )
 
+    def _committed(self, node: SimulatedNode, parts: Iterable[PartitionError], request: Committing) -> None:
+        """A record of each confirmed offset is durable. A later one of the same key need not be."""
+        assert node.host is not None, "only a live node replies"
+        coordinators = node.host.node.coordinators(CONSUMER_OFFSETS_TOPIC)
+        home = TopicPartition(CONSUMER_OFFSETS_TOPIC, coordinator_partition(request.group_id, coordinators))
+        log, offsets = self.partitions.get(home), self.offsets.get(home)
+        if log is not None and log.host is not node.host:
+            return
+        durable_end = 0 if log is None else log.high_watermark
+        wanted = {(part.topic, part.partition): part.offset for part in request.offsets}
+        for part in parts:
+            if part.error:
+                continue
+            self.exercised[rules.DURABLE_REPLIES.name] += 1
+            offset = wanted[part.topic, part.partition]
+            key = OffsetKey(request.group_id, part.topic, part.partition)
+            if offsets is None or not offsets.has(key, offset, before=durable_end):
+                raise rules.DURABLE_REPLIES.broken(
+                    f"{home}: offset {offset} of group {request.group_id} in {part.topic}-{part.partition} "
+                    "was acknowledged but is not durable"
+                )
+
     # --- ends -----------------------------------------------------------------------------------------------
 
     def _ended(self, request: EndTxn) -> None:
@@ -182,7 +224,7 @@ class AnswerRules:
 
     # --- identities -----------------------------------------------------------------------------------------
 
-    def _initialized(self, node: SimulatedNode, identity: Identity) -> None:
+    def _initialized(self, node: SimulatedNode, identity: Identity, request: InitProducerId) -> None:
         name = self.transactions.owners.get(identity[0])
         if name is None or not self._is_newest(node.host, name):
             return  # without a transactional id `_grant` says all
@@ -190,6 +232,11 @@ class AnswerRules:
         if record is None or (record.producer_id, record.producer_epoch) != identity:
             raise rules.DURABLE_REPLIES.broken(
                 f"{name} got producer {identity[0]} epoch {identity[1]}, but no durable record says so"
+            )
+        if record.timeout_ms != request.transaction_timeout_ms:
+            raise rules.TIMEOUT.broken(
+                f"{name} asked for a timeout of {request.transaction_timeout_ms} ms and got "
+                f"{record.timeout_ms} ms"
             )
 
     def _grant(self, node: SimulatedNode, reply: Reply, identity: Identity) -> None:
@@ -234,7 +281,7 @@ class AnswerRules:
     def _judge_retry(self, asked: Unanswered, reply: Reply) -> None:
         request, is_retry, renewal = asked
         if is_retry:
-            assert not isinstance(request, WriteTxnMarkers), "coordinators retry markers for ever"
+            assert isinstance(request, EndTxn | InitProducerId), "only their retries are judged"
             self.exercised[rules.RETRIES_SUCCEED.name] += 1
             if reply.error in REFUSALS:
                 raise rules.RETRIES_SUCCEED.broken(

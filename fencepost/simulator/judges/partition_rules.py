@@ -262,6 +262,15 @@ class OffsetsRecord:
             for batch in kept:
                 self.model.apply(*batch)
 
+    def has(self, key: OffsetKey, offset: int, *, before: int) -> bool:
+        """Whether a batch before log offset `before` commits this offset."""
+        return any(
+            written == key and record is not None and record.offset == offset
+            for batch in reversed(self.batches)
+            if batch.header.next_offset <= before
+            for written, record in batch.offsets
+        )
+
     def judge_all(self, groups: Groups) -> None:
         """A coordinator that has just read its log knows every offset."""
         self._judge(self.model.committed, groups)

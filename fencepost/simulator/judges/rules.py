@@ -268,7 +268,8 @@ FENCED = Rule(
 )
 TIMEOUT = Rule(
     "I14 timeout",
-    meaning="No transaction stays open after the first scan that follows its timeout.",
+    meaning="No transaction stays open after the first scan that follows the timeout that its producer asked "
+    "for, and no scan aborts one before.",
     exercised_by="scans that found open transactions",
 )
 DURABLE_REPLIES = Rule(

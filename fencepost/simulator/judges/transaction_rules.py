@@ -163,8 +163,19 @@ class TransactionBook:
             raise rules.DURABLE_DECISION.broken(
                 f"{name} went from {before.state.title} to {record.state.title}"
             )
+        if before.state is _ONGOING is record.state and (
+            (before.start_ms, before.timeout_ms) != (record.start_ms, record.timeout_ms)
+        ):
+            raise rules.TIMEOUT.broken(
+                f"{name} is open since {before.start_ms} ms for {before.timeout_ms} ms, and then since "
+                f"{record.start_ms} ms for {record.timeout_ms} ms"
+            )
         if record.state not in COMPLETED:
             return
+        if record.partitions:
+            raise rules.DURABLE_DECISION.broken(
+                f"{name} is {record.state.title} and keeps {', '.join(map(str, record.partitions))}"
+            )
         for where in before.partitions:
             log = self.partitions.get(where)
             if log is not None and not _is_marked(log, before):
@@ -244,6 +255,8 @@ class TransactionBook:
         transaction = self.marked_as.get(identity)
         if transaction is None or not transaction.is_prepared:
             raise _wrong(rules.DURABLE_DECISION, where, identity, result, "no durable decision")
+        if where not in transaction.partitions:
+            raise _wrong(rules.DURABLE_DECISION, where, identity, result, "its transaction is not in there")
         if transaction.decision is not result:
             assert transaction.decision is not None, "a durable decision is one"
             decision = f"the decision is {transaction.decision.name}"

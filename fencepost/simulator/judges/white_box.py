@@ -89,7 +89,7 @@ class Invariants:
         self.partitions: dict[TopicPartition, PartitionRecord] = {}
         self.transactions = TransactionBook(self.exercised, self.partitions)
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}
-        self.answers = AnswerRules(self.exercised, self.partitions, self.transactions)
+        self.answers = AnswerRules(self.exercised, self.partitions, self.transactions, self.offsets)
         self.owners = OwnerRule(world, self.exercised)
         self.recovery = RecoveryRule(self.exercised, settings.policy, world.journals)
         self.moved: list[tuple[PartitionRecord, Partition]] = []  # in this step, by their newest leader
@@ -117,7 +117,7 @@ class Invariants:
         if look is not None:
             look(self, host, arrived, outcome)
         for append in outcome.appends:
-            self._append(host, arrived, append)
+            self._append(node, host, arrived, append)
         for effect in outcome.effects:
             if type(effect) is Reply:
                 self.answers.replied(node, effect)
@@ -229,7 +229,7 @@ class Invariants:
 
     # --- appends --------------------------------------------------------------------------------------------
 
-    def _append(self, host: Host, arrived: Input, append: Append) -> None:
+    def _append(self, node: SimulatedNode, host: Host, arrived: Input, append: Append) -> None:
         key, header = append.partition, append.header
         record = self.partitions.get(key)
         # The journal refuses the batches of a leader that was replaced: they are never written.
@@ -250,6 +250,8 @@ class Invariants:
             (name, decided), *_ = read_transactions(append.batch, header)
             if decided is not None:
                 _compare(host, key, name, decided)
+                if isinstance(arrived, Tick):
+                    self._judge_abort(node, name, decided)
                 self.cells.decided(name, decided, is_tick=isinstance(arrived, Tick))
                 self.transactions.enter(key, (record.end_offset, name, decided))
         elif key.topic == CONSUMER_OFFSETS_TOPIC:
@@ -273,6 +275,17 @@ class Invariants:
         groups = host.node.logs[append.partition].coordinator
         assert isinstance(groups, Groups), "groups live on __consumer_offsets"
         offsets.enter(OffsetsBatch(header, result, entries), groups)
+
+    def _judge_abort(self, node: SimulatedNode, name: str, decided: TransactionRecord) -> None:
+        """A scan aborts only what is overdue."""
+        record, now = self.transactions.latest.get(name), node.clock.ms(self.world.now)
+        if record is None or record.state is not TransactionState.ONGOING or decided.state not in DECISIONS:
+            return
+        if record.start_ms + record.timeout_ms >= now:
+            raise TIMEOUT.broken(
+                f"{name} is open since {record.start_ms} ms for {record.timeout_ms} ms, and was aborted at "
+                f"{now} ms"
+            )
 
     # --- after the step -------------------------------------------------------------------------------------
 
