@@ -128,6 +128,10 @@ _ORDERED: Final = (
 )
 
 
+FIXED_CONFIGS: Final = {"node.id": "the broker is always node 1"}
+"""Settings that are shown and cannot be overridden, with the reason."""
+
+
 def overridden(override: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of NodeSettings and of ConnectionSettings for settings under their names in Kafka. A value
     is text, or an object that prints as that text. ValueError names a setting that is unknown or has a wrong
@@ -136,8 +140,8 @@ def overridden(override: Mapping[str, object]) -> tuple[dict[str, Any], dict[str
     of_node: dict[str, Any] = {}
     of_connections: dict[str, Any] = {}
     for name, value in override.items():
-        if name == "node.id":
-            raise ValueError("node.id cannot be set: the broker is always node 1")
+        if name in FIXED_CONFIGS:
+            raise ValueError(f"{name} cannot be set: {FIXED_CONFIGS[name]}")
         config = NODE_CONFIGS.get(name) or CONNECTION_CONFIGS.get(name)
         if config is None:
             possible = (*NODE_CONFIGS, *CONNECTION_CONFIGS)

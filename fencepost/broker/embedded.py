@@ -125,11 +125,9 @@ class _Run:
             raise self.problem or BrokerFailed("the broker ended before it was ready")
 
     def _give_up(self) -> None:
-        # In this order: the thread leaves its token before it looks at the mark.
+        # In this order: the thread publishes its token before it checks whether it was given up.
         self._is_given_up = True
-        if self.token is not None:
-            with suppress(trio.RunFinishedError):
-                self.token.run_sync_soon(self._scope.cancel)
+        self._call_soon(self._scope.cancel)
         self._has_ended.wait()  # a thread whose start was interrupted cannot be joined before it runs
         self._thread.join()
 
@@ -140,13 +138,16 @@ class _Run:
 
     def end(self, *, is_killed: bool = False) -> None:
         """Stop the broker cleanly, or kill it; return when its thread has ended."""
-        if self.token is not None:
-            # Trio objects may only be touched from trio's own thread; the token is the one exception.
-            with suppress(trio.RunFinishedError):
-                self.token.run_sync_soon(self._kill if is_killed else self._scope.cancel)
+        self._call_soon(self._kill if is_killed else self._scope.cancel)
         self._thread.join()
         if self.problem is not None:
             raise BrokerFailed(f"the broker ended unexpectedly: {self.problem}") from self.problem
+
+    def _call_soon(self, work: Callable[[], object]) -> None:
+        if self.token is not None:
+            # Trio objects may only be touched from trio's own thread; the token is the one exception.
+            with suppress(trio.RunFinishedError):
+                self.token.run_sync_soon(work)
 
     def _kill(self) -> None:
         assert self.ready is not None, "it was ready when it was started"

@@ -116,8 +116,8 @@ class JUnitCase:
 
 
 def junit_target(path: Path | None) -> Target | None:
-    """The file of `--junit`, proved to be writable. An older report is removed: if this command fails, nobody
-    shall take it for the result.
+    """The file of `--junit`, proved to be writable. An older report is removed, so that it is not taken for
+    the result if this command fails.
     """
     if path is None:
         return None

@@ -262,7 +262,8 @@ class NetworkClient:
                 )
             if isinstance(problem, HandshakeRefused):
                 self.failure = problem.failure
-            self.machine.cluster.unreachable[node_id] = "what answers there is not a Fencepost broker"
+            else:
+                self.machine.cluster.unreachable[node_id] = "what answers there is not a Fencepost broker"
             self.lost(node_id, now)
             return str(problem)
         return None

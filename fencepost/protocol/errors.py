@@ -88,7 +88,7 @@ class ErrorCode(IntEnum):
     INVALID_REPLICATION_FACTOR = 38, _R.RAISE, "the cluster does not have that many brokers"
     INVALID_CONFIG = 40, _R.RAISE, "the setting is unknown, or its value is not allowed"
     INVALID_REQUEST = 42, _R.FATAL, "the request is not valid"
-    POLICY_VIOLATION = 44, _R.RAISE, "a limit of the cluster, or a setting of the topic, does not allow it"
+    POLICY_VIOLATION = 44, _R.RAISE, "a limit of the cluster, or a setting of the topic, forbids the request"
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45, _R.ABORT, "a batch before this one is missing"
     # A success: the batch is in the log. Kafka's Sender, too, completes it without an offset.
     DUPLICATE_SEQUENCE_NUMBER = 46, _R.NONE, "the batch was stored before; its offset is no longer known"

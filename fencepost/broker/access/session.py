@@ -70,7 +70,7 @@ class AccessSettings:
     """For the TLS handshake and SASL together; after this time, an unauthenticated connection is closed."""
 
     def __attrs_post_init__(self) -> None:
-        # Half of them would leave the broker without TLS, and nobody would notice.
+        # With only one of them, the broker would silently serve without TLS.
         if (self.tls_cert is None) != (self.tls_key is None) or (self.tls_client_ca and not self.tls_cert):
             raise ValueError("TLS needs both a certificate and its private key; a client CA needs them, too")
 

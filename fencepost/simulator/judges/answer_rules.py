@@ -8,7 +8,7 @@ not judged: it reports what was true when it led.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import attrs
 
@@ -59,7 +59,7 @@ REFUSALS: Final = frozenset(
 Committing = OffsetCommit | TxnOffsetCommit
 Watched = EndTxn | InitProducerId | WriteTxnMarkers | Committing
 
-WATCHED: Final = frozenset({EndTxn, InitProducerId, WriteTxnMarkers, OffsetCommit, TxnOffsetCommit})
+WATCHED: Final = frozenset(get_args(Watched))
 """The requests without which their replies cannot be judged."""
 
 JUDGED: Final = frozenset(

@@ -256,7 +256,8 @@ class TransactionBook:
         if transaction is None or not transaction.is_prepared:
             raise _wrong(rules.DURABLE_DECISION, where, identity, result, "no durable decision")
         if where not in transaction.partitions:
-            raise _wrong(rules.DURABLE_DECISION, where, identity, result, "its transaction is not in there")
+            found = "its transaction does not contain this partition"
+            raise _wrong(rules.DURABLE_DECISION, where, identity, result, found)
         if transaction.decision is not result:
             assert transaction.decision is not None, "a durable decision is one"
             decision = f"the decision is {transaction.decision.name}"

@@ -250,9 +250,10 @@ class Invariants:
             (name, decided), *_ = read_transactions(append.batch, header)
             if decided is not None:
                 _compare(host, key, name, decided)
-                if isinstance(arrived, Tick):
+                is_tick = isinstance(arrived, Tick)
+                if is_tick:
                     self._judge_abort(node, name, decided)
-                self.cells.decided(name, decided, is_tick=isinstance(arrived, Tick))
+                self.cells.decided(name, decided, is_tick=is_tick)
                 self.transactions.enter(key, (record.end_offset, name, decided))
         elif key.topic == CONSUMER_OFFSETS_TOPIC:
             self._enter_offsets(host, append, None if marker is None else marker.result)
