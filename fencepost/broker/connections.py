@@ -475,7 +475,7 @@ class ConnectionTable:
         for connection in list(self.opened.values()):
             if connection.is_late(now):
                 arrived, taken_ms = connection.frames.arrived, now - connection.frame_ms
-                self._drop(connection, f"sent {arrived} bytes of a request in {taken_ms} ms")
+                self.drop(connection, f"sent {arrived} bytes of a request in {taken_ms} ms")
             elif connection.is_idle(now, idle_ms):
                 connection.close()
             elif connection.frames.arrived:
@@ -495,14 +495,15 @@ class ConnectionTable:
             if holds_wanted and connection.stalled_bytes:
                 held = connection.stalled_bytes
                 why = f"made no progress for a second and held {held} bytes of memory that others need"
-                self._drop(connection, why)
+                self.drop(connection, why)
 
     def shrink(self) -> None:
         """Close the connections with the largest answers until all answers fit into their pool."""
         while self.answers.free < 0:
             largest = max(self.opened.values(), key=lambda each: each.answers.held)
-            self._drop(largest, f"had not read {largest.answers.held} bytes of answers")
+            self.drop(largest, f"had not read {largest.answers.held} bytes of answers")
 
-    def _drop(self, connection: Connection, why: str) -> None:
+    def drop(self, connection: Connection, why: str) -> None:
+        """Close a connection, and tell the operator why."""
         self.report(connection, why)
         connection.close()

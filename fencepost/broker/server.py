@@ -68,7 +68,7 @@ from fencepost.broker.monitor import Monitor
 from fencepost.broker.wire_protocols import ProtocolSwitchedOff
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import FrameTooLarge, PeerSpeaksTls, ReplyFrame, RequestFrame, encode_reply
-from fencepost.protocol.messages import BrokerStatusReply, Follow, Produce, Request
+from fencepost.protocol.messages import BrokerStatusReply, Follow, Produce, ProduceReply, Request
 from fencepost.protocol.secure import TlsFailed
 from fencepost.protocol.wire_protocol import Asked
 
@@ -77,6 +77,8 @@ RECEIVE_SIZE: Final = 1 << 20  # bytes of a large frame per wake-up
 ROUND_NS: Final = 10_000_000
 OUT_OF_RESOURCES_S: Final = 0.1
 IDLE_WAKE_MS: Final = 3_600_000
+UNACKNOWLEDGED: Final = 1 << 31
+"""The correlation id, which no request has, of the answer to a Produce with acks 0. It is not sent."""
 PAST_NODE: Final = frozenset({*FAULT_REQUESTS, Follow})
 
 
@@ -222,16 +224,32 @@ class Server:
             if connection is not None and (ended := connection.end(answer.to.correlation_id)) is not None:
                 self.monitor.answered(connection, ended, answer)
                 self._go_on(connection, self._answered(connection, answer))
+            elif connection is not None and answer.to.correlation_id == UNACKNOWLEDGED:
+                self._close_if_failed(connection, answer)
         if self.host.read_bytes:
             self.host.sent_read()
         pool = self.connections.answers
         if pool.taken > pool.limit:
             self.connections.shrink()
 
+    def _close_if_failed(self, connection: Connection, answer: Reply) -> None:
+        """Close the connection of a Produce with acks 0 that failed: its producer waits for no answer, but
+        fetches the metadata again when a connection breaks (KafkaApis.handleProduceRequest).
+        """
+        parts = answer.body.partitions if isinstance(answer.body, ProduceReply) else ()
+        failed = [f"{part.error.name} for {part.topic}-{part.partition}" for part in parts if part.error]
+        if answer.error or failed:
+            why = failed[0] if failed else answer.error.name
+            self.connections.drop(connection, f"sent a Produce with acks 0 that failed: {why}")
+
     def reply_past_node(self, answer: Reply) -> None:
         """Send an answer at once: past all faults, and before the answers of the node that wait."""
         connection = self.connections.opened.get(answer.to.connection)
-        if connection is not None and connection.end(answer.to.correlation_id) is not None:
+        if connection is None:
+            return
+        if answer.to.correlation_id == UNACKNOWLEDGED:
+            self._close_if_failed(connection, answer)
+        elif connection.end(answer.to.correlation_id) is not None:
             self._go_on(connection, self._answered(connection, answer))
 
     def _answered(self, connection: Connection, answer: Reply) -> Asked:
@@ -374,18 +392,20 @@ class Server:
             self._begin(connection, arrived)
 
     def _begin(self, connection: Connection, arrived: RequestFrame) -> None:
-        to, request = ReplyTo(connection.number, arrived.correlation_id), arrived.request
-        session = connection.session
+        request, session = arrived.request, connection.session
+        is_unacknowledged = type(request) is Produce and request.acks == 0
+        number = UNACKNOWLEDGED if is_unacknowledged else arrived.correlation_id
+        to = ReplyTo(connection.number, number)
         if self.observer is not None:
             self.observer.asked(to, arrived)
         if to.correlation_id in connection.in_progress:
             raise ProtocolViolation(
                 f"correlation id {to.correlation_id} is in use: an earlier request with it has no reply yet"
             )
-        if not (type(request) is Produce and request.acks == 0):  # that gets no reply
+        if not is_unacknowledged:
             connection.begin(to.correlation_id, request, arrived.client_id)
         if session is not None:
-            allowed = self._authorized(connection, session, arrived)
+            allowed = self._authorized(connection, session, arrived, to)
             if allowed is None:
                 return
             request = allowed
@@ -409,17 +429,20 @@ class Server:
         else:
             self.fault_site.control(connection, request, to)
 
-    def _authorized(self, connection: Connection, session: Session, arrived: RequestFrame) -> Request | None:
+    def _authorized(
+        self, connection: Connection, session: Session, arrived: RequestFrame, to: ReplyTo
+    ) -> Request | None:
         """The part of the request that the principal may have carried out; None if it is answered already."""
-        number, request = arrived.correlation_id, arrived.request
+        number, request = to.correlation_id, arrived.request
         verdict = session.authorize(request, arrived.version)
         if verdict.denial is not None:
             what = f"{verdict.denial} ({type(request).__name__})"
             self.monitor.denied(connection, session.principal, what)
-        if number in connection.in_progress:  # otherwise nobody waits for an answer (acks 0)
+            if number == UNACKNOWLEDGED:  # the part that is allowed is appended all the same
+                self.connections.drop(connection, f"sent a Produce with acks 0 that failed: may not {what}")
+        if number in connection.in_progress:
             if verdict.request is None:
                 connection.end(number)
-                to = ReplyTo(connection.number, number)
                 denied = Reply(to, error=verdict.error, body=verdict.body)
                 self._go_on(connection, self._answered(connection, denied))
             elif verdict.amendment is not None:

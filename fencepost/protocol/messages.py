@@ -67,7 +67,8 @@ class ProducePartition:
 class Produce:
     """Append batches to partitions.
 
-    With `acks` 0 the broker sends no reply; 1 and -1 mean the same with one replica.
+    With `acks` 0 the broker sends no reply, and closes the connection if a partition has an error; 1 and -1
+    mean the same with one replica.
     """
 
     transactional_id: str | None

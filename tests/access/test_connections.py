@@ -25,6 +25,7 @@ from fencepost import (
     Producer,
     TopicPartition,
 )
+from fencepost.broker.access.acls import Acls
 from fencepost.broker.access.session import SASL_SERVER_MAX_RECEIVE_SIZE, AccessSettings
 from fencepost.broker.admission import STRANGER_REQUESTS_MAX, Admission
 from fencepost.broker.broker_settings import BrokerSettings
@@ -39,6 +40,7 @@ from fencepost.protocol.frames import ReplyFrame, encode_reply, encode_request
 from fencepost.protocol.scram import Users, plain_message
 from fencepost.protocol.tls import BadCertificate
 from tests.attack.kafka_frames import encoded, sized
+from tests.broker.requests import NOBODY, ORDERS, produce_request
 from tests.broker.wire import Wires, serving
 
 INCREMENTAL_ALTER_CONFIGS = 44
@@ -346,6 +348,20 @@ async def test_nobody_logs_in_twice(wires: Wires) -> None:
     assert (await wire.ask(m.SaslAuthenticate(auth_bytes=message))).error is ErrorCode.NONE
     assert (await wire.ask(m.SaslHandshake(mechanism="PLAIN"))).error is ErrorCode.ILLEGAL_SASL_STATE
     assert (await wire.ask(m.Metadata(topics=None))).error is ErrorCode.NONE, "it stays logged in"
+
+
+@pytest.mark.trio
+async def test_a_produce_without_acknowledgement_that_is_not_allowed_closes_its_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    access = AccessSettings(users=users_of({"alice": "secret"}), acls=Acls())
+    async with serving(BrokerSettings(access=access)) as (_, found):
+        wire = await found.open()
+        await wire.ask(m.SaslHandshake(mechanism="PLAIN"))
+        await wire.ask(m.SaslAuthenticate(auth_bytes=plain_message("alice", "secret")))
+        await wire.send(produce_request(NOBODY, {ORDERS: "a"}, name=None, acks=0))
+        assert await wire.is_closed_by_peer()
+    assert "acks 0 that failed: may not Write on Topic" in caplog.text
 
 
 @pytest.mark.trio

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple, Protocol, Self
 
 import attrs
 
-from fencepost.broker import contract
 from fencepost.broker.contract import BecomeLeader, Disconnected, Input, Outcome, Received, Reply, ReplyTo
 from fencepost.broker.host import Host, SyncPolicy
 from fencepost.broker.node import Node
@@ -199,8 +198,6 @@ class Story:
             return False
         self.host.work(self.now)
         for reply in self.host.answers:
-            if reply.to == contract.NOBODY:
-                continue  # of a Produce with acks 0
             assert reply.to not in self.replies, f"{reply.to} was answered twice"
             self.replies[reply.to] = reply
         self.host.answers.clear()

@@ -37,9 +37,9 @@ def version_of(request: Request) -> int:
     return VERSIONS.get(type(request), 0)
 
 
-def produce(acks: int) -> m.Produce:
+def produce(acks: int, topic: str = ORDERS.topic) -> m.Produce:
     batch = recorded_batch({"records": 1}, producer_id=-1, now_ms=1, is_kafka=True)
-    part = m.ProducePartition(topic=ORDERS.topic, partition=0, records=batch)
+    part = m.ProducePartition(topic=topic, partition=0, records=batch)
     return m.Produce(transactional_id=None, acks=acks, timeout_ms=1_000, partitions=(part,))
 
 
@@ -130,6 +130,25 @@ async def test_responses_leave_in_the_order_of_the_requests() -> None:
         replies = await wire.answers(3)
         assert numbers(replies) == [len(wire.asked) - 3 + place for place in range(3)]
         assert replies[0].body.partitions[0].high_watermark == end
+
+
+@pytest.mark.trio
+async def test_a_produce_without_acknowledgement_that_fails_closes_its_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """So the producer looks for the topic again, instead of losing all further records."""
+    async with kafka_client() as (server, wire):
+        await wire.send(produce(0), FINDS)
+        assert numbers(await wire.answers(1)) == [1]
+        await wire.send(produce(0, "missing"))
+        with pytest.raises(EOFError):
+            await wire.answers(1)
+        what = "sent a Produce with acks 0 that failed: UNKNOWN_TOPIC_OR_PARTITION for missing-0"
+        assert caplog.text.count(what) == 1
+        host, port = server.listener.getsockname()
+        async with await trio.open_tcp_stream(host, port) as stream:
+            reply = await KafkaWire(stream).ask(fetch(0))
+            assert reply.body.partitions[0].high_watermark == 1
 
 
 @pytest.mark.trio

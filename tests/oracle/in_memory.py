@@ -147,7 +147,8 @@ class InMemory:
         """The clock moves by a millisecond, and as far as it must for an answer."""
         number = self.begin(request, version=version, about=about)
         if isinstance(request, Produce) and request.acks == 0:
-            return self.replies.pop(number, None)
+            self.replies.pop(number, None)
+            return None
         return self.finish(number)
 
     def begin(self, request: Request, *, version: int, about: TopicPartition | None = None) -> int:

@@ -52,7 +52,7 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost.broker.check_tables import first_refusal
-from fencepost.broker.contract import NOBODY, Answered, Refused, ReplyTo
+from fencepost.broker.contract import Answered, Refused, ReplyTo
 from fencepost.broker.leader_log import Collect, LeaderLog
 from fencepost.broker.log_config import COMPACT
 from fencepost.broker.node import Node
@@ -90,7 +90,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
     """Append one batch per partition; each partition has its own result (KafkaApis.handleProduceRequest,
     ReplicaManager.appendRecords).
     """
-    ticket = node.begin_reply(to if request.acks != 0 else NOBODY, ProduceReply, len(request.partitions))
+    ticket = node.begin_reply(to, ProduceReply, len(request.partitions))
     keys = [TopicPartition(part.topic, part.partition) for part in request.partitions]
     parsed = [checks.header_of(part.records) for part in request.partitions]
     placed = parsed
