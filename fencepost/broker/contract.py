@@ -36,7 +36,7 @@ NODE: Final = -1
 """The connection of a message that this node sent to itself; its correlation id is the token of the Send."""
 
 NOBODY: Final = ReplyTo(-2, 0)
-"""The receiver of an answer that is discarded: the one to a Produce with acks 0."""
+"""The receiver of an answer that is discarded."""
 
 
 # --- Input: to a node ------------------------------------------------------------------------------------
@@ -136,6 +136,13 @@ class LogStartMoved:
     error: ErrorCode = attrs.field(kw_only=True)
 
 
+@value
+class FetchFilled:
+    """The result of a MeasureFetch, if the parked Fetch with this ticket has its bytes."""
+
+    ticket: int
+
+
 @value(kw_only=True)
 class StorageFailed:
     """An append or a sync of this log failed; batches that were not durable may or may not survive. If the
@@ -174,8 +181,8 @@ class Reassign:
 
 
 Input = (
-    Received | Answered | BecomeLeader | ResignLeader | Durable | LogStartMoved | StorageFailed | Disconnected
-    | Started | Tick | Reassign
+    Received | Answered | BecomeLeader | ResignLeader | Durable | LogStartMoved | FetchFilled | StorageFailed
+    | Disconnected | Started | Tick | Reassign
 )  # fmt: skip
 
 
@@ -224,6 +231,15 @@ class ReplyFetched:
     plans: tuple[FetchPlan, ...] = attrs.field(kw_only=True)
     request: Fetch = attrs.field(kw_only=True)
     max_bytes: int = attrs.field(kw_only=True)
+
+
+@value(kw_only=True)
+class MeasureFetch:
+    """Report FetchFilled with this ticket if the plans can read `min_bytes` or more."""
+
+    ticket: int
+    plans: tuple[FetchPlan, ...]
+    min_bytes: int
 
 
 @value(kw_only=True)
@@ -326,8 +342,8 @@ class Warn:
 
 
 Effect = (
-    Reply | ReplyFetched | ReplyListed | ReplyEpochEnds | MoveLogStart | ExpireLog | CleanLog | Send | Assign
-    | Remove | Configure | WakeMe | Warn
+    Reply | ReplyFetched | MeasureFetch | ReplyListed | ReplyEpochEnds | MoveLogStart | ExpireLog | CleanLog
+    | Send | Assign | Remove | Configure | WakeMe | Warn
 )  # fmt: skip
 
 

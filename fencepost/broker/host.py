@@ -66,8 +66,10 @@ from fencepost.broker.contract import (
     Durable,
     Effect,
     ExpireLog,
+    FetchFilled,
     Input,
     LogStartMoved,
+    MeasureFetch,
     MoveLogStart,
     Outcome,
     Received,
@@ -451,8 +453,10 @@ class Host:
         """
         if act.to.connection != NODE and not self.is_open(act.to.connection):
             return  # its connection is gone
-        # The ACLs reduced this request when it arrived, and all versions of Fetch mean the same.
-        again = Received(act.request, to=act.to)
+        # The ACLs reduced this request when it arrived, and all versions of Fetch mean the same. It need not
+        # wait for its bytes again.
+        request = act.request if act.request.min_bytes <= 1 else attrs.evolve(act.request, min_bytes=1)
+        again = Received(request, to=act.to)
         encoding = self.encoding_for(act.to.connection)
         if encoding is not None and self._is_round_over:
             self.put_off.append(again)
@@ -472,6 +476,14 @@ class Host:
             pool.take(size)
             self.read_bytes += size
         self._answer(Reply(act.to, body=body), now)
+
+    def _measure_fetch(self, act: MeasureFetch, now: int) -> None:
+        try:
+            is_filled = fetch.is_filled(act, self._journal)
+        except StorageError:
+            is_filled = True  # its reader learns of it
+        if is_filled:
+            self.inbox.append(FetchFilled(act.ticket))
 
     def sent_read(self) -> None:
         """The records that were read are with the connections now, which hold the room for them."""
@@ -766,6 +778,7 @@ class Host:
         Reply: _answer,
         Send: _send,
         ReplyFetched: _reply_fetched,
+        MeasureFetch: _measure_fetch,
         ReplyListed: _reply_listed,
         ReplyEpochEnds: _reply_epoch_ends,
         MoveLogStart: move_log_start,

@@ -405,6 +405,18 @@ class Journal:
                 return data
         return b""
 
+    def bytes_between(self, offset: int, before: int, *, enough: int) -> int:
+        """The size of the batches from the one that holds `offset` to the last one below offset `before`.
+        If they have `enough` bytes, the rest need not count.
+        """
+        size = 0
+        for segment in self._segments[self._segment_at(offset) :]:
+            if segment.base_offset >= before or size >= enough:
+                break
+            self._look_into(segment)
+            size += segment.bytes_between(offset, before)
+        return size
+
     def _segment_at(self, offset: int) -> int:
         """The index of the segment that holds an offset; the first one for earlier offsets."""
         return max(0, bisect_right(self._bases, offset) - 1)

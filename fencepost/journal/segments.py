@@ -388,6 +388,10 @@ class Segment:
         _, header = next(self.headers(position))
         return header.leader_epoch
 
+    def bytes_between(self, offset: int, before: int) -> int:
+        """The size of the batches from the one that holds `offset` to the last one below offset `before`."""
+        return max(0, self.locate(before) - self.locate(offset))
+
     def read(self, offset: int, *, max_bytes: int, before: int) -> bytes:
         """Whole batches from the one that holds `offset`, up to `max_bytes` but at least one, all below
         `before`.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import msgpack
 import pytest
 
-from fencepost.broker.contract import ReplyTo
+from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.broker.partitions.fetch import OUTLIVED_FACTOR, OUTLIVED_MIN
-from fencepost.journal.journal import JournalSettings
+from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.storage import StorageError, StorageFile
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import build_batch, walk
@@ -327,15 +329,81 @@ def test_who_need_not_wait_does_not(reason: str) -> None:
     assert to in story.replies
 
 
-# --- producing without asking for an answer ---------------------------------------------------------------
+# --- fetch.min.bytes ---------------------------------------------------------------------------------------
 
 
-def test_who_wants_no_answer_gets_none() -> None:
+def wanting(min_bytes: int, *keys: TopicPartition, level: IsolationLevel = COMMITTED) -> m.Fetch:
+    parts = [part for key in keys for part in fetch_request(key).partitions]
+    request = fetch_request(ORDERS, level, max_wait_ms=WAIT_MS)
+    return attrs.evolve(request, min_bytes=min_bytes, partitions=tuple(parts))
+
+
+def bytes_of(reply: Reply) -> int:
+    return sum(len(part.records) for part in body_of(reply, m.FetchReply).partitions)
+
+
+def test_a_reader_that_wants_many_bytes_waits_for_them_in_all_its_partitions() -> None:
     story = Story()
-    to = story.offer(produce_request(NOBODY, {ORDERS: "a"}, name=None, acks=0))
-    story.settle()
+    story.produce(NOBODY, "a" * 400, name=None)
+    to = waiting(story, wanting(1_000, ORDERS, OTHERS))
+    story.ask(produce_request(NOBODY, {OTHERS: "b" * 200}, name=None))
     assert to not in story.replies
-    assert story.visible() == "a"
+    story.ask(produce_request(NOBODY, {OTHERS: "c" * 300}, name=None))
+    assert 1_000 <= bytes_of(story.replies[to]) < 1_300
+    assert story.host.node.fetches == {}
+
+
+def test_a_reader_that_wants_more_bytes_than_come_gets_the_others_in_the_end() -> None:
+    story = Story()
+    to = waiting(story, wanting(1_000, ORDERS))
+    story.produce(NOBODY, "a", name=None)
+    assert to not in story.replies
+    story.now += WAIT_MS
+    story.run()
+    assert visible_values(fetched(story.replies[to])) == ["a"]
+
+
+def test_bytes_behind_the_lso_do_not_count_for_a_committed_reader() -> None:
+    story = Story()
+    me = story.identity()
+    story.produce(me, "a" * 2_000)
+    to = waiting(story, wanting(1_000, ORDERS))
+    assert bytes_of(story.ask(wanting(1_000, ORDERS, level=UNCOMMITTED))) > 2_000
+    story.ended(me, COMMIT)
+    assert bytes_of(story.replies[to]) > 2_000
+
+
+@pytest.mark.parametrize("limit", ["of the request", "of the partition"])
+def test_a_reader_that_wants_more_bytes_than_fit_waits_for_no_more_than_fit(limit: str) -> None:
+    story = Story()
+    request = wanting(1_000, ORDERS)
+    if limit == "of the request":
+        request = attrs.evolve(request, max_bytes=300)
+    else:
+        parts = (attrs.evolve(request.partitions[0], max_bytes=300),)
+        request = attrs.evolve(request, partitions=parts)
+    to = waiting(story, request)
+    story.produce(NOBODY, "a" * 400, name=None)
+    story.produce(NOBODY, "b" * 400, name=None)
+    assert (to in story.replies) == (limit == "of the request")  # as in Kafka: a partition counts this far
+
+
+def test_a_reader_that_wants_many_bytes_learns_of_an_error_at_once() -> None:
+    story = Story()
+    assert fetched(story.ask(wanting(1_000, MISSING))).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    to = waiting(story, wanting(1_000, ORDERS))
+    story.ask(m.DeleteTopics(topics=("orders",)))
+    assert fetched(story.replies[to]).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_reader_that_wants_many_bytes_learns_of_a_damaged_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*_: Any, **__: Any) -> int:
+        raise StorageError("the disk refused to read")
+
+    story = Story()
+    story.produce(NOBODY, "a", name=None)
+    monkeypatch.setattr(Journal, "bytes_between", damaged)
+    assert visible_values(fetched(story.ask(wanting(1_000, ORDERS)))) == ["a"]
 
 
 def test_other_acks_are_refused() -> None:

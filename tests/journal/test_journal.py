@@ -104,6 +104,22 @@ def test_a_read_stays_in_one_segment_and_the_next_goes_on() -> None:
     ] == [2]
 
 
+@pytest.mark.parametrize(
+    ("offset", "before", "batches"), [(0, 9, 4), (1, 9, 4), (2, 6, 2), (4, 4, 0), (9, 9, 0)]
+)
+def test_the_bytes_between_two_offsets_are_those_of_whole_batches(
+    offset: int, before: int, batches: int
+) -> None:
+    _, writer = new_writer()
+    sizes = {0: writer.plain(2).size, 2: writer.plain(2).size}
+    writer.roll()
+    sizes |= {4: writer.plain(2).size, 6: writer.plain(3).size}
+    expected = sum(size for base, size in sizes.items() if base >= offset - 1 and base < before)
+    assert writer.journal.bytes_between(offset, before, enough=EVERYTHING) == expected
+    few = writer.journal.bytes_between(offset, before, enough=1)
+    assert (few > 0, few <= expected) == (batches > 0, True)
+
+
 def test_an_older_leader_is_refused() -> None:
     _, writer = new_writer()
     writer.leader_epoch = 4

@@ -18,7 +18,9 @@ from typing import Final
 
 from fencepost.broker.contract import (
     EpochPlan,
+    FetchFilled,
     FetchPlan,
+    MeasureFetch,
     OffsetPlan,
     Refused,
     ReplyEpochEnds,
@@ -70,9 +72,11 @@ _NOWHERE: Final = (NO_OFFSET, NO_LEADER_EPOCH)
 
 
 def fetch(node: Node, request: m.Fetch, to: ReplyTo, now: int) -> None:
-    """Answer at once if there is data or an error; else park the request for max_wait_ms (DelayedFetch)."""
+    """Answer at once if there is enough data or an error; else park the request for max_wait_ms
+    (DelayedFetch). The bytes are in the logs, so the host measures them if one batch may not be enough.
+    """
     plans = _plans(node, request)
-    if _has_news(plans) or request.min_bytes <= 0 or request.max_wait_ms <= 0 or not plans:
+    if _is_enough(request, plans) or request.min_bytes <= 0 or request.max_wait_ms <= 0 or not plans:
         _answer(node, request, to, plans)
         return
     node.tickets += 1
@@ -86,6 +90,8 @@ def fetch(node: Node, request: m.Fetch, to: ReplyTo, now: int) -> None:
     for plan in plans:
         node.readers.setdefault(plan.partition, set()).add(node.tickets)
     node.wake_at(until_ms)
+    if _has_news(plans):
+        _measure(node, node.tickets, request, plans)
 
 
 def _answer(node: Node, request: m.Fetch, to: ReplyTo, plans: tuple[FetchPlan, ...]) -> None:
@@ -105,6 +111,16 @@ def _plans(node: Node, request: m.Fetch) -> tuple[FetchPlan, ...]:
 
 def _has_news(plans: tuple[FetchPlan, ...]) -> bool:
     return any(plan.error or plan.fetch_offset < plan.before for plan in plans)
+
+
+def _is_enough(request: m.Fetch, plans: tuple[FetchPlan, ...]) -> bool:
+    """Whether the answer is due, as far as offsets tell. A reader learns of an error at once."""
+    return _has_news(plans) and (request.min_bytes <= 1 or any(plan.error for plan in plans))
+
+
+def _measure(node: Node, ticket: int, request: m.Fetch, plans: tuple[FetchPlan, ...]) -> None:
+    wanted = min(request.min_bytes, request.max_bytes, FETCH_BYTES_MAX)
+    node.outcome.effects.append(MeasureFetch(ticket=ticket, plans=plans, min_bytes=wanted))
 
 
 def _plan_fetch(node: Node, part: m.FetchPartition, isolation_level: IsolationLevel) -> FetchPlan:
@@ -141,17 +157,28 @@ def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> LeaderLo
 
 
 def wake_readers(node: Node) -> None:
-    """Check the parked fetches of partitions that changed in this step, and answer those with data."""
+    """Check the parked fetches of partitions that changed in this step, and answer those with enough data."""
     marked, node.marked = node.marked & node.fetches.keys(), set()
     for ticket in sorted(marked):
         request = node.fetches[ticket].request
         plans = _plans(node, request)
-        if _has_news(plans):
+        if _is_enough(request, plans):
             _answer(node, request, forget_fetch(node, ticket).to, plans)
+        elif _has_news(plans):
+            _measure(node, ticket, request, plans)
+
+
+def filled(node: Node, arrived: FetchFilled, now: int) -> None:
+    """Answer a parked fetch that has its `min_bytes`, unless it is answered already."""
+    if arrived.ticket in node.fetches:
+        parked = forget_fetch(node, arrived.ticket)
+        _answer(node, parked.request, parked.to, _plans(node, parked.request))
 
 
 def end_waits(node: Node, now: int) -> None:
-    """Answer the fetches whose time is up, without data. The first deadline is then one of a parked fetch."""
+    """Answer the fetches whose time is up, with the data that is there. The first deadline is then one of a
+    parked fetch.
+    """
     deadlines = node.fetch_deadlines
     while deadlines:
         until_ms, ticket = deadlines[0]
@@ -235,7 +262,17 @@ def _plan_epoch(node: Node, part: m.LeaderEpochPartition) -> EpochPlan:
     )
 
 
-# --- completing ------------------------------------------------------------------------------------------
+# --- measuring and completing ----------------------------------------------------------------------------
+
+
+def is_filled(act: MeasureFetch, journal: OpenJournal) -> bool:
+    """Whether there are `min_bytes` between the offsets of the plans, as they are stored."""
+    left = act.min_bytes
+    for plan in act.plans:
+        if left > 0 and plan.fetch_offset < plan.before:
+            log, enough = journal(plan.partition), min(left, plan.max_bytes)
+            left -= min(enough, log.bytes_between(plan.fetch_offset, plan.before, enough=enough))
+    return left <= 0
 
 
 def complete_fetch(
