@@ -43,7 +43,7 @@ from fencepost.broker.wire_protocols import ServedProtocol, Undecided
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.frames import Announced, FrameReader, ReplyFrame
 from fencepost.protocol.messages import Fetch, Produce, Request
-from fencepost.protocol.wire_protocol import FetchEncoding, SessionRoom, TopicIds, WireProtocol
+from fencepost.protocol.wire_protocol import FetchEncoding, NodeTopics, SessionRoom, WireProtocol
 
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
 COSTLY_BYTES: Final = 1 << 20  # of reserved room: 900 KB of records, or a header of 40 KB to decode
@@ -411,7 +411,7 @@ class ConnectionTable:
     """
 
     settings: ConnectionSettings
-    topics: TopicIds
+    topics: NodeTopics
     report: Callable[[Connection, str], None]
     pressed: Callable[[], None]
     has_tls: bool = False

@@ -180,6 +180,11 @@ class Node:
 
     # --- leadership
 
+    @property
+    def creates_named_topics(self) -> bool:
+        """Whether a topic that a client only names is created: auto.create.topics.enable."""
+        return self.settings.auto_create_topics_enable
+
     def topic_name(self, topic_id: bytes) -> str | None:
         """The name of the topic with this id, or None."""
         return self.cluster.names.get(topic_id)

@@ -14,7 +14,7 @@ from typing import Final
 
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import FrameReader, ReplyFrame, encode_reply
-from fencepost.protocol.wire_protocol import Asked, FencepostProtocol, SessionRoom, TopicIds, WireProtocol
+from fencepost.protocol.wire_protocol import Asked, FencepostProtocol, NodeTopics, SessionRoom, WireProtocol
 
 _DECIDING: Final = 9  # bytes
 ARRAY_OF_FIVE: Final = 0x95  # msgpack
@@ -38,7 +38,7 @@ class Undecided:
 
     is_serial = False
 
-    def __init__(self, topics: TopicIds, sessions: SessionRoom, served: ServedProtocol) -> None:
+    def __init__(self, topics: NodeTopics, sessions: SessionRoom, served: ServedProtocol) -> None:
         self.frames: FrameReader = _FirstBytes()
         self._topics = topics
         self._sessions = sessions
@@ -88,7 +88,7 @@ class _FirstBytes(FrameReader):
         return None
 
 
-def _kafka(topics: TopicIds, sessions: SessionRoom) -> WireProtocol:
+def _kafka(topics: NodeTopics, sessions: SessionRoom) -> WireProtocol:
     # At the first connection that needs it: its schemas take a tenth of a second to load.
     from fencepost.kafka_bridge.connection import KafkaProtocol
 

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
+import attrs
+
 from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Translated, Values, of_each, one
 from fencepost.kafka_bridge.topic_ids import name_of, uuid_of
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import BROKERS_DEFAULT, CoordinatorType, topic_name_problem
-from fencepost.protocol.wire_protocol import TopicIds
+from fencepost.protocol.terms import BROKERS_DEFAULT, CoordinatorType
+from fencepost.protocol.wire_protocol import NodeTopics
 
 ASSIGNS_ITSELF: Final = "manual assignments of partitions are not supported: give the number of partitions"
 DEFAULT_REPLICAS: Final = (-1, 1)  # the default, and what one node can have
@@ -68,23 +70,37 @@ def metadata(request: Any, version: int) -> Translated:
         return lambda context: _metadata_by_id(ids, version, context.topics)
     names = None if asked is None or not (asked or version) else tuple(topic.name or "" for topic in asked)
     may_create = version <= AUTO_CREATES_ALWAYS or request.allow_auto_topic_creation
+    return lambda context: _metadata_by_name(names, may_create and context.topics.creates_named_topics)
 
-    def beside(answers: Sequence[Answer]) -> tuple[m.Request, ...]:
+
+def _metadata_by_name(names: tuple[str, ...] | None, creates: bool) -> Exchange:
+    """Describe topics by their names, and create those that are missing if it `creates` topics."""
+
+    def follow_up(answers: Sequence[Answer]) -> tuple[m.Request, ...]:
         body = answers[0].body
-        missing = () if body is None else body.topics
-        new = tuple(
+        missing = tuple(
             m.CreateTopic(topic=topic.topic, partition_count=BROKERS_DEFAULT)
-            for topic in missing
-            if topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic_name_problem(topic.topic) is None
+            for topic in (() if body is None else body.topics)
+            if topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
-        return (m.CreateTopics(topics=new, is_automatic=True),) if new and may_create else ()
+        return (m.CreateTopics(topics=missing),) if creates and missing else ()
 
-    return Exchange(
-        (m.Metadata(topics=names),), lambda answers: _described(_or_refused(answers[0], names or ())), beside
-    )
+    def respond(answers: Sequence[Answer]) -> Values:
+        described = _or_refused(answers[0], names or ())
+        created = answers[1].body.topics if len(answers) > 1 and answers[1].body else ()
+        # A topic that is created now is still missing in this response: the client asks again.
+        denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        not_created = {topic.topic for topic in created if topic.error is denied}
+        topics = tuple(
+            attrs.evolve(topic, error=denied) if topic.topic in not_created else topic
+            for topic in described.topics
+        )
+        return _described(attrs.evolve(described, topics=topics))
+
+    return Exchange((m.Metadata(topics=names),), respond, follow_up)
 
 
-def _metadata_by_id(ids: Sequence[UUID], version: int, topics: TopicIds) -> Exchange:
+def _metadata_by_id(ids: Sequence[UUID], version: int, topics: NodeTopics) -> Exchange:
     """Describe topics by their ids; none is created."""
     named = {name: topic_id for topic_id in ids if (name := name_of(topics, topic_id)) is not None}
     no_name = None if version >= FIRST_NULL_NAME else ""
@@ -252,7 +268,7 @@ def delete_topics(request: Any, version: int) -> Translated:
     return lambda context: _delete_any_topics(request.topics, context.topics)
 
 
-def _delete_any_topics(topics: Sequence[Any], known: TopicIds) -> Exchange:
+def _delete_any_topics(topics: Sequence[Any], known: NodeTopics) -> Exchange:
     unknown: list[Values] = []
     names: list[str] = []
     ids: dict[str, UUID] = {}

@@ -11,7 +11,8 @@ Rule: one request is in progress at a time, and responses leave in the order of 
 #                       answers of the node -+  +-> fields -> kio's response -> frame
 #
 # Most requests become one request of the node, with the same fields in our classes. FindCoordinator and
-# OffsetFetch may name several keys, and become one request for each; the response waits for all of them.
+# OffsetFetch may name several keys, and become one request for each; the response waits for all of them, and
+# for what they call for: a Metadata that names a missing topic is followed up by a CreateTopics.
 #
 # The node numbers nothing itself: the correlation ids of its requests count up from 0 on each connection. The
 # client's own stays here.
@@ -44,7 +45,7 @@ from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import REQUEST_HEADER_MAX, Announced, FrameReader, ReplyFrame, RequestFrame
 from fencepost.protocol.messages import Produce, Request, SaslAuthenticate, SaslAuthenticateReply
 from fencepost.protocol.terms import NEWEST_VERSION
-from fencepost.protocol.wire_protocol import Asked, SessionRoom, TopicIds
+from fencepost.protocol.wire_protocol import Asked, NodeTopics, SessionRoom
 
 PRODUCE_KEY: Final = 0
 COPIES_PER_HEADER: Final = 25  # memory.py counts a header this many times; records are copied once
@@ -79,6 +80,7 @@ class _InProgress:
     exchange: Exchange
     places: dict[int, int]
     answers: dict[int, Answer] = attrs.Factory(dict[int, Answer])  # that have come, by place
+    is_followed_up: bool = False
     has_failed: bool = False
     """No response could be made of the answers."""
 
@@ -88,7 +90,7 @@ class KafkaProtocol:
 
     is_serial = True
 
-    def __init__(self, topics: TopicIds, sessions: SessionRoom) -> None:
+    def __init__(self, topics: NodeTopics, sessions: SessionRoom) -> None:
         self.frames: FrameReader = KafkaFrameReader()
         self._context = Context(topics, FetchSession(sessions))
         self._token: int | None = None  # the correlation id of a token of the login
@@ -135,19 +137,26 @@ class KafkaProtocol:
             )
         current = self._current
         if current is None or reply.correlation_id not in current.places:
-            return Asked()  # to a request beside the exchange
+            return Asked()  # to a Produce with acks 0
         answer = Answer(reply.error, reply.body)
         current.answers[current.places[reply.correlation_id]] = answer
         if len(current.answers) < len(current.places):
             return Asked()
         answers = [current.answers[place] for place in range(len(current.places))]
+        if not current.is_followed_up:
+            current.is_followed_up = True
+            more = self._numbered(current.exchange.follow_up(answers), current.header)
+            if more:
+                current.places |= {
+                    each.correlation_id: place for place, each in enumerate(more, len(answers))
+                }
+                return Asked(more)
         if current.has_failed:
             answers = [answer] * len(answers)  # the error that the caller gives instead
         current.has_failed = True
         pieces = _encoded(current.header, current.exchange, answers)
-        beside = self._numbered(current.exchange.beside(answers), current.header)
         self._current = None
-        return Asked(beside, pieces)
+        return Asked(pieces=pieces)
 
     def _numbered(self, requests: Iterable[Request], header: RequestHeader) -> tuple[RequestFrame, ...]:
         numbered = tuple(

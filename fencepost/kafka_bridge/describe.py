@@ -12,7 +12,7 @@ from uuid import UUID
 from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Values, known, one
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import NO_TOPIC_ID, topic_name_problem
+from fencepost.protocol.terms import NO_TOPIC_ID
 
 BROKERS: Final = 1  # EndpointType
 CONTROLLERS: Final = 2
@@ -113,9 +113,8 @@ def _paged(shown: list[Values], after: tuple[str, int] | None) -> Values:
 
 
 def _topic_values(topic: m.TopicMetadata, partitions: Iterable[m.PartitionMetadata] = ()) -> Values:
-    is_misnamed = topic.error is not NO_ERROR and topic_name_problem(topic.topic) is not None
     return {
-        "error_code": ErrorCode.INVALID_TOPIC_EXCEPTION if is_misnamed else topic.error,
+        "error_code": topic.error,
         "name": topic.topic,
         "topic_id": None if topic.topic_id == NO_TOPIC_ID else UUID(bytes=topic.topic_id),
         "is_internal": topic.is_internal,

@@ -15,7 +15,7 @@ from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.kafka_bridge.raw_login import RawLogin
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Request
-from fencepost.protocol.wire_protocol import TopicIds
+from fencepost.protocol.wire_protocol import NodeTopics
 
 NOT_ASKED: Final = -(2**31)
 """The authorized operations in a response that does not list them; no response does here."""
@@ -36,20 +36,20 @@ Respond = Callable[[Sequence[Answer]], Values]
 
 @attrs.frozen
 class Exchange:
-    """Requests for the node, and how their answers become a response. Requests `beside` them follow when
-    the answers are known; the response does not wait for theirs.
+    """Requests for the node, and how their answers become a response. The answers may call for more requests,
+    the `follow_up`, and theirs come last among those that become the response.
     """
 
     requests: tuple[Request, ...]
     respond: Respond
-    beside: Callable[[Sequence[Answer]], tuple[Request, ...]] = lambda _: ()
+    follow_up: Callable[[Sequence[Answer]], tuple[Request, ...]] = lambda _: ()
 
 
 @attrs.frozen
 class Context:
     """What a connection knows besides its request: topics, its fetch session, and a login in progress."""
 
-    topics: TopicIds
+    topics: NodeTopics
     fetch_session: FetchSession
     raw_login: RawLogin = attrs.Factory(RawLogin)
 

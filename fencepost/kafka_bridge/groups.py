@@ -28,7 +28,7 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import NO_GENERATION
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, GroupState, GroupType, TopicPartition
-from fencepost.protocol.wire_protocol import TopicIds
+from fencepost.protocol.wire_protocol import NodeTopics
 
 FIRST_BATCHED_OFFSET_FETCH: Final = 8
 FIRST_OFFSETS_BY_ID: Final = 10  # OffsetCommit and OffsetFetch
@@ -72,7 +72,7 @@ def offset_fetch(request: Any, version: int) -> Translated:
     return lambda context: _offset_fetch_by_id(request, version, context.topics)
 
 
-def _offset_fetch_by_id(request: Any, version: int, known: TopicIds) -> Exchange:
+def _offset_fetch_by_id(request: Any, version: int, known: NodeTopics) -> Exchange:
     groups: list[Replaced] = []
     unknown: list[list[Values]] = []
     for group in request.groups:

@@ -16,7 +16,7 @@ import attrs
 
 from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated, Values
 from fencepost.protocol.terms import NO_TOPIC_ID
-from fencepost.protocol.wire_protocol import TopicIds
+from fencepost.protocol.wire_protocol import NodeTopics
 
 
 class Replaced:
@@ -35,7 +35,7 @@ def uuid_of(topic_id: bytes | None) -> UUID | None:
     return None if topic_id is None or topic_id == NO_TOPIC_ID else UUID(bytes=topic_id)
 
 
-def name_of(topics: TopicIds, topic_id: UUID | None) -> str | None:
+def name_of(topics: NodeTopics, topic_id: UUID | None) -> str | None:
     """The name for an id in a request."""
     return None if topic_id is None else topics.topic_name(topic_id.bytes)
 

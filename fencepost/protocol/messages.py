@@ -360,14 +360,10 @@ class CreateTopic:
 
 @value(kw_only=True)
 class CreateTopics:
-    """Create topics; each topic has its own result.
-
-    `is_automatic`: a client has only named them, so auto.create.topics.enable must allow it.
-    """
+    """Create topics; each topic has its own result."""
 
     topics: tuple[CreateTopic, ...]
     validate_only: bool = False
-    is_automatic: bool = False
 
 
 @value(kw_only=True)

@@ -33,8 +33,13 @@ class Asked(NamedTuple):
     needs_login: bool = False
 
 
-class TopicIds(Protocol):
+class NodeTopics(Protocol):
     """What a node knows of topics and their ids (KIP-516)."""
+
+    @property
+    def creates_named_topics(self) -> bool:
+        """Whether a topic that a client only names is created: auto.create.topics.enable."""
+        ...
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """The name of the topic with this id, or None."""

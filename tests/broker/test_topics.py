@@ -185,15 +185,6 @@ def test_a_topic_has_as_many_partitions_as_the_broker_says_if_nobody_else_does()
     assert sorted(story.host.node.cluster.topics["wide"].leaders) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("allows", [True, False])
-def test_a_topic_that_is_only_named_is_created_if_the_broker_allows_it(allows: bool) -> None:
-    story = Story(settings=attrs.evolve(SETTINGS, auto_create_topics_enable=allows))
-    reply = story.ask(attrs.evolve(create("named"), is_automatic=True))
-    assert reply.error is (ErrorCode.NONE if allows else ErrorCode.POLICY_VIOLATION)
-    assert ("named" in story.host.node.cluster.topics) is allows
-    assert created(story, "asked-for") is ErrorCode.NONE
-
-
 def test_a_topic_is_tried_and_not_created() -> None:
     story = Story()
     wanted = tuple(m.CreateTopic(topic=name, partition_count=1) for name in ("new", "orders"))
@@ -240,8 +231,10 @@ def test_metadata_names_what_there_is() -> None:
         (TRANSACTION_STATE_TOPIC, 2, True),
         ("orders", 2, False),
     ]
-    (ghost,) = body_of(story.ask(m.Metadata(topics=("ghost",))), m.MetadataReply).topics
-    assert (ghost.error, ghost.partitions) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ())
+    missing = {"ghost": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "g host": ErrorCode.INVALID_TOPIC_EXCEPTION}
+    for name, error in missing.items():
+        (ghost,) = body_of(story.ask(m.Metadata(topics=(name,))), m.MetadataReply).topics
+        assert (ghost.error, ghost.partitions) == (error, ())
 
 
 def test_a_topic_has_an_id_that_no_topic_has_again() -> None:

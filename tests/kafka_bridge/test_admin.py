@@ -125,6 +125,18 @@ def test_a_topic_that_a_producer_names_is_created_if_the_broker_allows_it(enable
         )
 
 
+@pytest.mark.parametrize("may_create", [True, False])
+def test_only_who_may_create_topics_creates_one_by_its_name(may_create: bool) -> None:
+    allow = '["Describe", "Create"]' if may_create else '["Describe"]'
+    acls = f'[[acl]]\nprincipal = "User:*"\ntopic_prefix = "n"\nallow = {allow}\n'
+    with fencepost.Broker(acls=acls) as broker:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.address})
+        _, named, misnamed = (producer.list_topics(name, 10).topics[name] for name in ("new", "new", "n w"))
+        assert misnamed.error.code() == Code.TOPIC_EXCEPTION
+        found = None if named.error is None else named.error.code()
+        assert found == (None if may_create else Code.TOPIC_AUTHORIZATION_FAILED)
+
+
 def test_the_cluster_is_described(admin: Any) -> None:
     cluster = admin.describe_cluster().result(10)
     assert cluster.cluster_id == "fencepost"
@@ -185,7 +197,7 @@ def page(topics: dict[str, int], names: list[str], limit: int, cursor: tuple[str
         ([], 10, ("a", 0), "t0 t1 t2 v0", None),
         (["t"], 10, ("u", 0), "t INVALID_REQUEST", None),
         (["t"], 10, ("t", -1), "t INVALID_REQUEST", None),
-        (["a/b", "nope"], 10, None, "a/b INVALID_TOPIC_EXCEPTION nope UNKNOWN_TOPIC_OR_PARTITION", None),
+        (["nope", "u"], 10, None, "nope UNKNOWN_TOPIC_OR_PARTITION u UNKNOWN_TOPIC_OR_PARTITION", None),
     ],
 )
 def test_partitions_are_described_page_by_page(

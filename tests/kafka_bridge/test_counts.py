@@ -37,6 +37,8 @@ HUGE: Final = b"\xff\xff\xff\xff\x07"  # 2,147,483,646 entries of a compact arra
 class NoTopics:
     """A node that has none."""
 
+    creates_named_topics = True
+
     def topic_name(self, topic_id: bytes) -> str | None:
         return None
 

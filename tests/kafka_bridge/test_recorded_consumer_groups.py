@@ -51,6 +51,8 @@ Values = Mapping[str, Any]
 class KnownTopics:
     """The ids of the topics, as a connection knows them."""
 
+    creates_named_topics = True
+
     def __init__(self, cluster: Controller) -> None:
         self._cluster = cluster
 

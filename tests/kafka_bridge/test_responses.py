@@ -40,6 +40,8 @@ TEXTS: Final = ("", "orders", "größe")
 class Topics:
     """Some ids have names, and some names ids."""
 
+    creates_named_topics = True
+
     def topic_name(self, topic_id: bytes) -> str | None:
         return f"topic-{topic_id[0]}" if topic_id[0] % 4 else None
 
@@ -100,10 +102,13 @@ def answers_to(exchange: Exchange, random: Random) -> Sequence[Answer]:
     if random.random() < 0.3 and not is_always_answered:
         error = random.choice([each for each in ErrorCode if each is not NO_ERROR])
         return [Answer(error, None) for _ in exchange.requests]
-    return [
-        Answer(NO_ERROR, Replies(topics_in(request), random).value(API_BY_REQUEST[type(request)].reply))
-        for request in exchange.requests
-    ]
+    answers = [answer_to(request, random) for request in exchange.requests]
+    return answers + [answer_to(request, random) for request in exchange.follow_up(answers)]
+
+
+def answer_to(request: Any, random: Random) -> Answer:
+    reply = Replies(topics_in(request), random).value(API_BY_REQUEST[type(request)].reply)
+    return Answer(NO_ERROR, reply)
 
 
 @cache

@@ -28,6 +28,8 @@ UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_ID
 
 
 class Topics:
+    creates_named_topics = True
+
     def topic_name(self, topic_id: bytes) -> str | None:
         return "orders" if topic_id == ORDERS.bytes else None
 
@@ -70,7 +72,7 @@ def test_metadata_by_id(answer: Answer, expected: tuple[str | None, ErrorCode]) 
     request = SimpleNamespace(topics=asked, allow_auto_topic_creation=True)
     exchange = in_context(cluster.metadata(request, 12))
     assert exchange.requests == (m.Metadata(topics=("orders",)),)
-    assert exchange.beside([answer]) == ()
+    assert exchange.follow_up([answer]) == ()
     topics = {
         topic["topic_id"]: (topic["name"], topic["error_code"])
         for topic in exchange.respond([answer])["topics"]

@@ -27,6 +27,7 @@ from fencepost.protocol.terms import (
     TopicPartition,
     TransactionState,
     coordinator_partition,
+    topic_name_problem,
 )
 
 COORDINATOR_TYPES: Final = frozenset(CoordinatorType)
@@ -66,7 +67,8 @@ def metadata(node: Node, request: m.Metadata, to: ReplyTo, now: int) -> None:
 
 def _topic(name: str, topic: Topic | None) -> m.TopicMetadata:
     if topic is None:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        is_missing = topic_name_problem(name) is None
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_missing else ErrorCode.INVALID_TOPIC_EXCEPTION
         return m.TopicMetadata(topic=name, error=error, is_internal=name in INTERNAL_TOPICS, partitions=())
     if topic.described is None:
         # Clients ask for this again and again, and a topic of 10,000 partitions takes 20 ms.

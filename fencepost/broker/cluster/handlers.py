@@ -118,9 +118,6 @@ def _create(node: Node, request: m.CreateTopics, to: ReplyTo, now: int, *, inter
     if log is None:
         node.reply(to, NOT_CONTROLLER)
         return
-    if request.is_automatic and not node.settings.auto_create_topics_enable:
-        node.reply(to, Refused(ErrorCode.POLICY_VIOLATION, "auto.create.topics.enable is false"))
-        return
     request = _with_default_counts(request, node.settings.num_partitions)
     is_settled = log.partition.high_watermark == log.partition.log_end_offset
     leaving = () if is_settled else node.cluster.removed
