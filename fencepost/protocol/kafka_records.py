@@ -278,10 +278,7 @@ def read_headers(payload: bytes, at: int) -> tuple[list[Header], int]:
 def _header_name(name: bytes | None) -> str:
     if name is None:
         raise ProtocolViolation("a header has no name")
-    try:
-        return str(name, "utf-8")
-    except UnicodeDecodeError:
-        raise ProtocolViolation("the name of a header is not UTF-8") from None
+    return str(name, "utf-8", "replace")  # any bytes are accepted and read so in Kafka (Utils.utf8)
 
 
 def _bytes(payload: bytes, at: int) -> tuple[bytes | None, int]:
