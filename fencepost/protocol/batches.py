@@ -346,6 +346,12 @@ def renumber(batch: bytearray, *, producer_id: int, producer_epoch: int, base_se
     _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 
+def set_max_timestamp(batch: bytearray | memoryview, timestamp: int) -> None:
+    """Set the latest timestamp of a batch; computes the checksum again."""
+    struct.pack_into(">q", batch, 35, timestamp)
+    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+
+
 # A control record (KIP-98): length 16 zig-zagged, attributes, deltas 0, key (version, type), value (version,
 # coordinator epoch).
 _CONTROL_RECORD = struct.Struct(">bbbbbhhbhib")

@@ -350,7 +350,7 @@ DIFFERENCES: Final = (
         "columns, the broker checks the number and the lengths of the columns, but not the types of their "
         "entries. It decompresses only records for compacted topics, to find those without a key, up to a "
         "limit for each request. A compressed batch has at most 262,144 records. Offsets must be "
-        "0, 1, 2 ..., and the latest timestamp in the header is not compared with the records.",
+        "0, 1, 2 ... The latest timestamp is set if the producer left it out, and believed otherwise.",
         because="A batch is stored as it arrives, and a small one may decompress to a large one.",
         noticed="A consumer refuses invalid records. A batch gets INVALID_TIMESTAMP even if only the "
         "timestamp in its header is too far ahead. Batches beyond a limit get MESSAGE_TOO_LARGE, and Kafka's "

@@ -51,7 +51,7 @@ from fencepost.protocol.batches import (
 from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, DecompressedTooLarge
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import Produce, TransactionMarker
-from fencepost.protocol.records import check_records, has_null_key, payload_of
+from fencepost.protocol.records import check_records, columns_of, has_null_key, payload_of
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -314,6 +314,35 @@ def keys_seen(header: BatchHeader, records: Buffer, *, work_max: int) -> KeysSee
         return KeysSeen(_of_form(_TOO_COSTLY), work_max)
     except ProtocolViolation as problem:
         return KeysSeen(_of_form(_UNREADABLE, problem), work_max if header.compression else 0)
+
+
+# --- the latest timestamp of a batch without one ------------------------------------------------------------
+
+
+class LatestTimestamp(NamedTuple):
+    """The latest timestamp (ms) of a batch's records, and the work of looking for it (batch_work.py)."""
+
+    timestamp: int
+    work: int
+
+
+def latest_timestamp(header: BatchHeader, records: Buffer, *, work_max: int) -> LatestTimestamp:
+    """Look for it in the records, if that costs no more than `work_max`; otherwise, take the base timestamp,
+    which is that of the first record.
+    """
+    work, limit = 0, DECOMPRESSED_SIZE_MAX
+    if header.compression:
+        work, limit = header.record_count, min(limit, (work_max - header.record_count) * BYTES_PER_WORK)
+        if limit <= 0:
+            return LatestTimestamp(header.base_timestamp, 0)
+    try:
+        payload = payload_of(records, header, limit=limit)
+        if header.compression:
+            work += len(payload) // BYTES_PER_WORK
+        deltas = columns_of(payload, header).timestamp_deltas
+    except ProtocolViolation:  # its readers learn of it
+        return LatestTimestamp(header.base_timestamp, work_max if header.compression else 0)
+    return LatestTimestamp(header.base_timestamp + max(deltas or (0,)), work)
 
 
 # --- a batch and what the partition knows of its producer -------------------------------------------------

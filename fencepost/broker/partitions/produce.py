@@ -61,7 +61,7 @@ from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate, F
 from fencepost.broker.purgatory import Incoming, InFlight, InFlightAddPartitions
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.tables import ClientVersion
-from fencepost.protocol.batches import writable
+from fencepost.protocol.batches import set_max_timestamp, writable
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     AddPartitionsToTxn,
@@ -271,7 +271,10 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
             _note_row(node, incoming, verdict.refused)
             part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, verdict.base_offset)
         case None:
-            header = node.append(log, writable(incoming.records), entries=())
+            batch = writable(incoming.records)
+            if incoming.header.max_timestamp < incoming.header.base_timestamp:
+                _set_latest_timestamp(node, incoming, batch)
+            header = node.append(log, batch, entries=())
             part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, header.base_offset)
     # Refusals and duplicates wait, too: they were decided by batches that may not be durable yet. Only a
     # refusal by BEFORE_ASKING does not: its newer epoch was durable at the coordinator before it came here.
@@ -287,6 +290,16 @@ def _refused_keys(node: Node, incoming: Incoming) -> Refused | None:
     seen = checks.keys_seen(incoming.header, incoming.records, work_max=reply.work_left)
     reply.work_left -= seen.work
     return seen.refused
+
+
+def _set_latest_timestamp(node: Node, incoming: Incoming, batch: bytearray | memoryview) -> None:
+    """Complete a batch whose producer left its latest timestamp out, as sarama does: lookups and retention by
+    time rely on it (LogValidator).
+    """
+    reply = node.partial_replies[incoming.ticket]
+    latest = checks.latest_timestamp(incoming.header, incoming.records, work_max=reply.work_left)
+    reply.work_left -= latest.work
+    set_max_timestamp(batch, latest.timestamp)
 
 
 def _note_row(node: Node, incoming: Incoming, refused: Refused) -> None:
