@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 
+from fencepost.broker.fixed_configs import FIXED_CONFIGS
 from fencepost.journal.journal import SEGMENT_BYTES, SEGMENT_BYTES_MAX, SEGMENT_MS, JournalSettings
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
 
 COMPACT: Final = "compact"
 DELETE: Final = "delete"
-CREATE_TIME: Final = "CreateTime"
 UNLIMITED: Final = -1  # of retention.ms and retention.bytes
 # A reader that is slower than the compaction has delete.retention.ms to see a tombstone or a marker. An
 # internal topic is read by its coordinator, all of it at once, so it needs little. With Kafka's day the log
@@ -40,7 +40,8 @@ class LogConfig:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     max_message_bytes: int | None = None
-    message_timestamp_type: str = CREATE_TIME
+    message_timestamp_after_max_ms: int | None = None
+    message_timestamp_before_max_ms: int | None = None
 
     @property
     def is_compacted(self) -> bool:
@@ -93,13 +94,6 @@ def _policy(text: str) -> frozenset[str]:
     return frozenset(policies)
 
 
-def _timestamp_type(text: str) -> str:
-    # With LogAppendTime, the broker would have to write into batches that are kept as they came.
-    if text != CREATE_TIME:
-        raise ValueError(f"it must be {CREATE_TIME}: records keep the timestamps of their producers")
-    return text
-
-
 def conflict(configs: Mapping[str, str]) -> str | None:
     """Why a topic cannot have these settings together; each of them is valid (LogConfig.validateValues)."""
     low, high = configs.get("min.compaction.lag.ms"), configs.get("max.compaction.lag.ms")
@@ -137,7 +131,12 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicSetting]] = {
     "delete.retention.ms": TopicSetting(integer(0, INT64_MAX), _LONG, "log.cleaner.delete.retention.ms"),
     "max.compaction.lag.ms": TopicSetting(integer(1, INT64_MAX), _LONG, "log.cleaner.max.compaction.lag.ms"),
     "max.message.bytes": TopicSetting(integer(0, INT32_MAX), _INT, "message.max.bytes"),
-    "message.timestamp.type": TopicSetting(_timestamp_type, ConfigType.STRING, "log.message.timestamp.type"),
+    "message.timestamp.after.max.ms": TopicSetting(
+        integer(0, INT64_MAX), _LONG, "log.message.timestamp.after.max.ms"
+    ),
+    "message.timestamp.before.max.ms": TopicSetting(
+        integer(0, INT64_MAX), _LONG, "log.message.timestamp.before.max.ms"
+    ),
     "min.cleanable.dirty.ratio": TopicSetting(ratio, ConfigType.DOUBLE, "log.cleaner.min.cleanable.ratio"),
     "min.compaction.lag.ms": TopicSetting(integer(0, INT64_MAX), _LONG, "log.cleaner.min.compaction.lag.ms"),
     "retention.bytes": TopicSetting(integer(UNLIMITED, INT64_MAX), _LONG, "log.retention.bytes"),
@@ -145,17 +144,20 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicSetting]] = {
     "segment.bytes": TopicSetting(integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX), _INT, "log.segment.bytes"),
     "segment.ms": TopicSetting(integer(1, INT64_MAX), _LONG, "log.roll.ms"),
 }
-"""What a topic can set."""
+"""What a topic can set; fixed_configs.py has the settings of Kafka that have one value here."""
 
 
-def parse_config(name: str, value: str) -> tuple[str, Any]:
-    """The field of LogConfig that a topic's setting is for, and its value; ValueError if either is wrong."""
-    setting = TOPIC_CONFIGS.get(name)
-    if setting is None:
+def parse_config(name: str, value: str) -> Any:
+    """The value of a topic's setting; ValueError if it has no such setting, or not this value."""
+    if (setting := TOPIC_CONFIGS.get(name)) is not None:
+        return setting.parse(value)
+    if (fixed := FIXED_CONFIGS.get(name)) is None:
         raise ValueError(f"a topic has no such setting; its settings are {', '.join(TOPIC_CONFIGS)}")
-    return name.replace(".", "_"), setting.parse(value)
+    fixed.check(value)
+    return fixed.value
 
 
 def with_own(config: LogConfig, configs: Mapping[str, str]) -> LogConfig:
     """The broker's settings with those that a topic has of its own."""
-    return attrs.evolve(config, **dict(parse_config(name, value) for name, value in configs.items()))
+    own = {name: parse_config(name, value) for name, value in configs.items() if name in TOPIC_CONFIGS}
+    return attrs.evolve(config, **{name.replace(".", "_"): value for name, value in own.items()})

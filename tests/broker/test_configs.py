@@ -7,6 +7,7 @@ import pytest
 
 from fencepost.broker.broker_configs import NODE_CONFIGS
 from fencepost.broker.expiration import scan_if_due
+from fencepost.broker.fixed_configs import FIXED_CONFIGS
 from fencepost.broker.limits import REQUEST_PARTITIONS
 from fencepost.broker.log_config import TOPIC_CONFIGS
 from fencepost.broker.node import Node
@@ -14,7 +15,13 @@ from fencepost.broker.purgatory import Scan
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.records import build_data_batch
-from fencepost.protocol.terms import ASKED_NODE, CONSUMER_OFFSETS_TOPIC, ConfigOperation, ConfigSource
+from fencepost.protocol.terms import (
+    ASKED_NODE,
+    CONSUMER_OFFSETS_TOPIC,
+    ConfigOperation,
+    ConfigSource,
+    TopicPartition,
+)
 from tests.broker.requests import NOBODY, NOON, ORDERS, body_of, produce_batches, produced
 from tests.broker.story import SETTINGS, Story
 
@@ -47,7 +54,7 @@ def values_of(config: m.DescribedConfig) -> list[tuple[str, str, ConfigSource]]:
 def test_a_topic_has_all_settings_and_says_whose_they_are() -> None:
     story = Story(settings=attrs.evolve(SETTINGS, log_retention_ms=9_000))
     create(story, "mine", retention_ms="1000", cleanup_policy="compact,delete")
-    assert [each.name for each in described(story, "mine").configs] == list(TOPIC_CONFIGS)
+    assert [each.name for each in described(story, "mine").configs] == [*TOPIC_CONFIGS, *FIXED_CONFIGS]
     for _ in range(2):
         assert values_of(setting(story, "mine", "retention.ms")) == [
             ("retention.ms", "1000", TOPIC),
@@ -65,13 +72,42 @@ def test_a_topic_has_all_settings_and_says_whose_they_are() -> None:
     ]
 
 
-def test_a_topic_may_say_that_its_records_keep_their_timestamps() -> None:
-    """Kafka Streams says so of each topic that it creates."""
+@pytest.mark.parametrize("name", FIXED_CONFIGS)
+def test_a_topic_may_say_what_cannot_be_otherwise(name: str) -> None:
+    """Scripts that were written for Kafka say so of the topics that they create."""
+    story, fixed = Story(), FIXED_CONFIGS[name]
+    create(story, "mine", **{name.replace(".", "_"): fixed.value})
+    of_broker = (fixed.of_broker or name, fixed.value, DEFAULT)
+    for _ in range(2):
+        assert values_of(setting(story, "mine", name)) == [(name, fixed.value, TOPIC), of_broker]
+        assert values_of(setting(story, "orders", name)) == [of_broker]
+        story.restart()
+    for value in ("", "2", "true", "snappy", "orders"):
+        if value != fixed.value:
+            answer = alter(story, "mine", (name, SET, value))
+            assert answer.error is ErrorCode.INVALID_CONFIG
+            assert answer.because.endswith(fixed.because)
+
+
+def test_a_truth_may_be_written_in_capitals() -> None:
     story = Story()
-    create(story, "mine", message_timestamp_type="CreateTime")
-    assert values_of(setting(story, "mine", "message.timestamp.type")) == [
-        ("message.timestamp.type", "CreateTime", TOPIC),
-        ("log.message.timestamp.type", "CreateTime", DEFAULT),
+    assert alter(story, "orders", ("preallocate", SET, " False ")).error is ErrorCode.NONE
+
+
+def test_a_topic_may_accept_other_timestamps_than_the_broker() -> None:
+    story = Story()
+    create(story, "mine", message_timestamp_after_max_ms="10", message_timestamp_before_max_ms="20")
+    mine = TopicPartition("mine", 0)
+    errors: list[ErrorCode] = []
+    for moved_ms in (-21, -20, 10, 11):
+        sent = build_data_batch([b"v"], base_timestamp=story.now + 1 + moved_ms)
+        reply = story.ask(produce_batches({mine: sent}, name=None))
+        errors += [part.error for part in body_of(reply, m.ProduceReply).partitions]
+    assert errors == [
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.INVALID_TIMESTAMP,
     ]
 
 

@@ -14,6 +14,7 @@ import attrs
 from fencepost.broker.broker_configs import NODE_CONFIGS
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Refused, Reply, ReplyTo
+from fencepost.broker.fixed_configs import FIXED_CONFIGS
 from fencepost.broker.log_config import TOPIC_CONFIGS
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
@@ -60,7 +61,7 @@ def _topic(node: Node, name: str, plain: tuple[m.DescribedConfig, ...]) -> m.Top
 
 
 def _described(node: Node, topic: str, own: Mapping[str, str]) -> Iterator[m.DescribedConfig]:
-    """The settings of a topic in the order of their names."""
+    """The settings of a topic: first those that it can change, in the order of their names."""
     in_force, of_broker = node.log_config(topic), node.settings.log_config
     for name, setting in TOPIC_CONFIGS.items():
         field = name.replace(".", "_")
@@ -75,6 +76,10 @@ def _described(node: Node, topic: str, own: Mapping[str, str]) -> Iterator[m.Des
             fallback = _Value(_text(getattr(of_broker, field)), ConfigSource.DEFAULT)
             values.append((setting.of_broker, fallback))
         yield _config(name, values, setting.config_type, is_read_only=False)
+    for name, fixed in FIXED_CONFIGS.items():
+        values = [(name, _Value(own[name], ConfigSource.TOPIC))] if name in own else []
+        values.append((fixed.of_broker or name, _Value(fixed.value, ConfigSource.DEFAULT)))
+        yield _config(name, values, fixed.config_type, is_read_only=False)
 
 
 def _of_node(settings: NodeSettings) -> Iterator[m.DescribedConfig]:

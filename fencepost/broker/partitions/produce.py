@@ -311,8 +311,12 @@ def _note_row(node: Node, incoming: Incoming, refused: Refused) -> None:
 def _form_rules(node: Node, topic_name: str, now: int) -> FormRules:
     topic, settings = node.cluster.topics.get(topic_name), node.settings
     own = {} if topic is None else topic.configs  # not `log_config`: this runs for every batch
+    before_ms, after_ms = (
+        settings.log_message_timestamp_before_max_ms,
+        settings.log_message_timestamp_after_max_ms,
+    )
     return FormRules(
         size_max=int(own.get("max.message.bytes", settings.message_max_bytes)),
-        earliest=now - settings.log_message_timestamp_before_max_ms,
-        latest=now + settings.log_message_timestamp_after_max_ms,
+        earliest=now - int(own.get("message.timestamp.before.max.ms", before_ms)),
+        latest=now + int(own.get("message.timestamp.after.max.ms", after_ms)),
     )
