@@ -12,6 +12,7 @@ from uuid import UUID
 
 import attrs
 
+from fencepost.kafka_bridge.configs import config_values
 from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Translated, Values, of_each, one
 from fencepost.kafka_bridge.topic_ids import name_of, uuid_of
 from fencepost.protocol import messages as m
@@ -28,6 +29,7 @@ FEATURES: Final = {TRANSACTION_VERSION: 2, GROUP_VERSION: GROUP_VERSION_MAX}
 """The features of the broker (KIP-584), and the newest version of each."""
 FIRST_NULL_NAME: Final = 12  # Metadata
 FIRST_DELETE_BY_ID: Final = 6  # DeleteTopics
+FIRST_WITH_CONFIGS: Final = 5  # CreateTopics
 AUTO_CREATES_ALWAYS: Final = 3  # Metadata: the last version that does not say whether topics may be created
 
 
@@ -198,8 +200,10 @@ def _coordinator(key: str, answer: Answer) -> Values:
     }
 
 
-def create_topics(request: Any, _: int) -> Exchange:
-    """Create topics. One node has one replica of each partition, and assigns it by itself."""
+def create_topics(request: Any, version: int) -> Exchange:
+    """Create topics. One node has one replica of each partition, and assigns it by itself. Since version 5
+    the response shows what was created (KIP-525), to those who may see it.
+    """
     refused = {topic.name: because for topic in request.topics if (because := _refusal(topic, request))}
     asked = m.CreateTopics(
         topics=tuple(
@@ -218,28 +222,40 @@ def create_topics(request: Any, _: int) -> Exchange:
         validate_only=request.validate_only,
     )
 
-    def respond(answer: Answer) -> Values:
+    def follow_up(answers: Sequence[Answer]) -> tuple[m.Request, ...]:
+        told = () if answers[0].body is None else answers[0].body.topics
+        created = tuple(each.topic for each in told if each.error is NO_ERROR)
+        shows = version >= FIRST_WITH_CONFIGS and not request.validate_only and created
+        return (m.DescribeConfigs(topics=created, node_id=None),) if shows else ()
+
+    def respond(answers: Sequence[Answer]) -> Values:
         results = [
             *(
                 m.TopicError(topic=name, error=error, because=because)
                 for name, (error, because) in refused.items()
             ),
-            *of_each(answer, "topics", [topic.topic for topic in asked.topics], _refused_topic),
+            *of_each(answers[0], "topics", [topic.topic for topic in asked.topics], _refused_topic),
         ]
-        return {"throttle_time": 0, "topics": [_created_values(result) for result in results]}
+        shown = answers[1].body.topics if len(answers) > 1 and answers[1].body else ()
+        configs = {topic.topic: topic for topic in shown}
+        created = [_created_values(result, configs.get(result.topic)) for result in results]
+        return {"throttle_time": 0, "topics": created}
 
-    return one(asked, respond)
+    return Exchange((asked,), respond, follow_up)
 
 
 def _refused_topic(name: str, error: ErrorCode) -> m.TopicError:
     return m.TopicError(topic=name, error=error, because="")
 
 
-def _created_values(result: m.TopicError) -> Values:
+def _created_values(result: m.TopicError, shown: m.TopicConfigs | None) -> Values:
+    hidden = NO_ERROR if shown is None else shown.error
+    is_shown = result.error is NO_ERROR and hidden is NO_ERROR
     return _topic_values(result) | {
-        "num_partitions": result.partition_count,
-        "replication_factor": 1 if result.error is NO_ERROR else -1,
-        "configs": [],
+        "topic_config_error_code": hidden,
+        "num_partitions": result.partition_count if is_shown else -1,
+        "replication_factor": 1 if is_shown else -1,
+        "configs": [config_values(config) for config in (() if shown is None else shown.configs)],
     }
 
 

@@ -105,6 +105,17 @@ def _error_values(result: _Result) -> dict[str, Any]:
     }
 
 
+def config_values(config: m.DescribedConfig) -> dict[str, Any]:
+    """One setting."""
+    return {
+        "name": config.name,
+        "value": config.value,
+        "read_only": config.is_read_only,
+        "config_source": config.source,
+        "is_sensitive": False,
+    }
+
+
 @attrs.frozen(kw_only=True)
 class _Shown:
     """The settings in one response. Most topics have the same ones, and theirs are made once."""
@@ -121,11 +132,7 @@ class _Shown:
 
     def _values(self, config: m.DescribedConfig) -> Values:
         return {
-            "name": config.name,
-            "value": config.value,
-            "read_only": config.is_read_only,
-            "config_source": config.source,
-            "is_sensitive": False,
+            **config_values(config),
             "config_type": config.config_type,
             "documentation": None,
             "synonyms": [

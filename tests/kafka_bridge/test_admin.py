@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from types import SimpleNamespace as NameSpace
 from typing import Any
 
@@ -16,6 +17,7 @@ from fencepost.kafka_bridge.exchange import Answer
 from fencepost.kafka_bridge.wire import encode_response
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
+from tests.kafka_bridge.kafka_python import KAFKA
 
 TOPIC = "orders"
 kafka: Any = confluent_kafka.admin  # its stubs leave most types open
@@ -135,6 +137,25 @@ def test_only_who_may_create_topics_creates_one_by_its_name(may_create: bool) ->
         assert misnamed.error.code() == Code.TOPIC_EXCEPTION
         found = None if named.error is None else named.error.code()
         assert found == (None if may_create else Code.TOPIC_AUTHORIZATION_FAILED)
+
+
+@pytest.mark.parametrize("may_see", [True, False])
+def test_who_creates_a_topic_is_shown_what_it_has_become(may_see: bool) -> None:
+    """KIP-525; the settings only with the right to see them."""
+    allow = ["Create", "Describe", "DescribeConfigs"] if may_see else ["Create"]
+    acls = f'[[acl]]\nprincipal = "User:*"\ntopic = "new"\nallow = {allow}\n'
+    wanted = {"new": {"num_partitions": 3, "replication_factor": 1, "configs": {"retention.ms": "1000"}}}
+    with fencepost.Broker(acls=acls) as broker:
+        creator: Any = KAFKA.KafkaAdminClient(bootstrap_servers=broker.address)
+        with closing(creator):
+            (topic,) = creator.create_topics(wanted)["topics"]
+    shown = (topic["num_partitions"], topic["replication_factor"], topic["topic_config_error_code"])
+    if may_see:
+        retention = topic["configs"]["retention.ms"]
+        assert (shown, retention["value"]) == ((3, 1, 0), "1000")
+        assert retention["config_source"] == "DYNAMIC_TOPIC_CONFIG"
+    else:
+        assert (shown, "configs" in topic) == ((-1, -1, Code.TOPIC_AUTHORIZATION_FAILED), False)
 
 
 def test_the_cluster_is_described(admin: Any) -> None:
