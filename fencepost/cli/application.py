@@ -71,7 +71,7 @@ COMMANDS = (
         """Show the current load of a broker: topic and request rates, and open transactions.
 
         The display refreshes until Ctrl-C. RECORDS/S counts the records that producers and coordinators
-        write, not counting markers; LSO-LAG is the number of offsets that read_committed cannot read yet.
+        write, without markers; LSO-LAG is the number of offsets that read_committed cannot read yet.
         """,
     ),
     ("user", None, "Add users to the user file of a broker, or remove them."),
@@ -223,9 +223,8 @@ COMMANDS = (
         "fencepost.cli.transactions:find_late",
         """Show partitions whose oldest open transaction is more than five minutes past the maximum timeout.
 
-        Kafka reports the number of these partitions as the metric PartitionsWithLateTransactionsCount.
-        The metric is above 0 when
-        transactions hang, or when coordinators are slow to end them.
+        Kafka reports the number of these partitions as the metric PartitionsWithLateTransactionsCount. The
+        metric is above 0 when transactions hang, or when coordinators are slow to end them.
         """,
     ),
     (
@@ -266,12 +265,11 @@ COMMANDS = (
         "fencepost.cli.audit:audit",
         """Look for broken guarantees in the logs, with Spark. The broker may be running or stopped.
 
-        The audit finds duplicates and gaps in sequences, records written with fenced epochs,
-        markers that contradict the
-        coordinator or each other, transactions that hang or are overdue, a last stable offset that does not
-        move, and damage. With --acks it also finds acknowledged records that are missing; with --input,
-        --output and --by it compares the input topic of an application with its output topic. The exit code
-        is 1 if it finds a problem. It needs PySpark and Java: pip install 'fencepost[spark,java]'.
+        The audit finds duplicates and gaps in sequences, records written with fenced epochs, markers that
+        contradict the coordinator or each other, transactions that hang or are overdue, a last stable offset
+        that does not move, and damage. With --acks it also finds acknowledged records that are missing; with
+        --input, --output and --by it compares the input topic of an application with its output topic. The
+        exit code is 1 if it finds a problem. It needs PySpark and Java: pip install 'fencepost[spark,java]'.
         """,
     ),
     (
@@ -300,11 +298,10 @@ COMMANDS = (
         """Run random simulated clusters until an invariant fails.
 
         Each seed determines its own nodes, clients and faults; the real broker and real clients run in
-        virtual time. If an invariant fails,
-        the exit code is 1, and the output says how to replay and how to shrink
-        that seed. Known anomalies, which Apache Kafka shows too, are counted by name and are not violations.
-        In transaction versions 0 and 1, a run also ends at the first anomaly of that version; the next seed
-        follows.
+        virtual time. If an invariant fails, the exit code is 1, and the output says how to replay and how to
+        shrink that seed. Known anomalies of Apache Kafka are counted by name and are not violations. In
+        transaction versions 0 and 1, a run also ends at the first anomaly of that version; the search
+        continues with the next seed.
         """,
     ),
     (
@@ -331,9 +328,9 @@ COMMANDS = (
         """Check every reachable state of a small cluster.
 
         The cluster consists of the real broker and real producers. Each producer runs its transactions one
-        after the other: it writes one record to every partition, and then commits or aborts; both are
-        explored. The exit code is 1 if a violation is found or if the search ends before it has checked all
-        states.
+        after the other. A transaction writes one record to every partition, and then commits or aborts; the
+        search explores both. The exit code is 1 if a violation is found or if the search ends before it has
+        checked all states.
         """,
     ),
     (

@@ -1,4 +1,4 @@
-"""`fencepost consume`: prints records, up to the current end of the topic or for ever.
+"""`fencepost consume`: prints records, up to the current end of the topic or forever.
 
 Rule: it prints the records that were asked for, and never others in their place. What it prints as JSON or
 CSV, `fencepost produce` writes again. A partition that cannot be read is reported on stderr and retried,
@@ -241,7 +241,7 @@ class _Plan:
         """CommandFailed if options contradict each other."""
         if self.follow and is_until_given:
             raise CommandFailed(
-                "--follow never stops, so --until has no meaning",
+                "--follow never stops, so --until has no effect",
                 then="leave out one of them",
                 code=WRONG_USAGE,
             )
@@ -249,13 +249,13 @@ class _Plan:
             return
         if self.partitions:
             raise CommandFailed(
-                "--group decides which partitions this member reads, so --partition has no meaning",
+                "--group decides which partitions this member reads, so --partition has no effect",
                 then="leave out one of them",
                 code=WRONG_USAGE,
             )
         if is_from_given and self.start.kind not in (Kind.EARLIEST, Kind.LATEST):
             raise CommandFailed(
-                f"--from {self.start.text} has no meaning with --group: the offsets of the group decide",
+                f"--from {self.start.text} has no effect with --group, which starts at committed offsets",
                 then="give earliest or latest: it applies to partitions for which the group has no offset",
                 code=WRONG_USAGE,
             )
@@ -357,7 +357,7 @@ class _PollingReader:
             if now < ends[part] and self.consumer.position(part) >= now:
                 raise CommandFailed(
                     f"{part} ended at offset {ends[part]} when this command began, and ends at {now} now: "
-                    "the broker lost records that were not synced, or the topic was deleted and created anew",
+                    "the broker lost unsynced records, or the topic was deleted and created again",
                     then="the records printed are all that is left; `fencepost help trust` describes --sync",
                 )
 

@@ -70,8 +70,8 @@ def explore(
     max_states
         Stop the search after this number of states.
     for_
-        Stop the search after this time, such as 10m. If it stops before it has checked all states, it proves
-        nothing, and the exit code is 1.
+        Stop the search after this time, such as 10m. A search that stops before it has checked all states
+        proves nothing, and its exit code is 1.
     output
         Directory for the files of a violation: page, drawing, table, JSON, and a scenario for `fencepost
         run` if one can show it.

@@ -84,7 +84,7 @@ def lab(
 
     def ready(address: str) -> None:
         print(f"The lab is at {address}")
-        print("Keep the address to yourself: whoever has it can run simulations here. Ctrl-C stops the lab.")
+        print("Keep the address to yourself: with it, anyone can run simulations here. Ctrl-C stops the lab.")
         print(json.dumps({"ready": True, "address": address, "pid": os.getpid()}), flush=True)
         if browser:
             # A browser in the terminal, or one that is not found, takes its time; the lab serves meanwhile.

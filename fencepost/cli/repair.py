@@ -3,7 +3,7 @@
 Rule: a dry run changes nothing. With --write every damaged original is set aside, whole, and the report is on
 the disk before anything is changed: a repair that is started again finds only the damage that is left. The
 exit code is 0 if there was nothing to repair or the repair succeeded, 1 if a dry run found damage, a broker
-runs there or the repair stopped half way, and 2 if there is no such directory.
+runs there or the repair stopped halfway, and 2 if there is no such directory.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ def _repaired(storage: Storage, plan: Plan) -> tuple[list[str], Facts]:
     """Carry out the plan; the report in words and as facts."""
     again = f"`fencepost repair {storage.location} --write`"
     found = counted(len(plan.damages), "damaged place")
-    begun = f"The repair of {found} has begun. If this stays the last line, run {again} again."
+    begun = f"The repair of {found} has begun. If this remains the last line, run {again} again."
     report = _new_report(storage)
     _write_report(storage, report, _text(plan, None, ["", begun]), _facts(plan, None, None))
     try:
         asides = perform(storage, plan)
     except StorageError as problem:
-        what = f"the repair stopped half way: {problem}. {storage.location}/{report} says what is lost"
+        what = f"the repair stopped halfway: {problem}. {storage.location}/{report} says what is lost"
         then = f"remove the cause, then run {again} again, which repairs the rest"
         raise CommandFailed(what, then=then) from problem
     problems = check_directory(storage).count(Severity.PROBLEM)

@@ -59,7 +59,7 @@ Duration = Annotated[int | None, Parameter(converter=_duration_ms, metavar="TIME
 
 
 class Goal(NamedTuple):
-    """Where the group shall read from: the option, and its value."""
+    """Where the group is to read from: the option, and its value."""
 
     option: str
     value: int

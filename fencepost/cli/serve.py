@@ -91,8 +91,8 @@ def serve(
     host
         Address to listen on.
     insecure
-        Listen beyond this machine even without TLS, users or ACLs. If all of them are missing, anyone who can
-        reach the port can read, write and delete everything.
+        Let --host be an address that other machines can reach even if TLS, users or ACLs are missing. Without
+        all three, anyone who can reach the port can read, write and delete everything.
     port
         Port to listen on; 0 picks a free port.
     advertised_listener
@@ -137,7 +137,7 @@ def serve(
     metrics_host
         Address of the port for metrics.
     log_level
-        Log the lines of this level and of more severe ones. The log goes to stderr.
+        The least severe level that is logged. The log goes to stderr.
     log_format
         One line of text per entry, or one JSON object.
     """

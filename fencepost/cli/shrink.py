@@ -50,7 +50,7 @@ def shrink(
     file
         A generated scenario (one with a [seeded] table), instead of --seed.
     seed
-        The seed, as `fencepost fuzz` prints it. Give the options of that search, too.
+        The seed, as `fencepost fuzz` prints it. Repeat the options of that search.
     output
         Output file; overwritten if it is a generated scenario. [default: seed-K.toml, or NAME-small.toml
         beside NAME.toml, overwritten only by a result of the same run]

@@ -302,8 +302,8 @@ def test_what_is_no_position(text: str) -> None:
     [
         (("--until", "-5"), "is not a position to stop at"),
         (("--until", "5", "--follow"), "leave out one"),
-        (("--group", "g", "-p", "0"), "--partition has no meaning"),
-        (("--group", "g", "--from", "5"), "the offsets of the group decide"),
+        (("--group", "g", "-p", "0"), "--partition has no effect"),
+        (("--group", "g", "--from", "5"), "starts at committed offsets"),
         (("--format", "xml"), "not text, jsonl, csv or a format string"),
         (("--format", "%x"), "%x is not one of"),
         (("--format", "csv", "--json"), "ask for different formats"),

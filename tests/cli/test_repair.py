@@ -139,7 +139,7 @@ def test_a_repair_that_stops_half_way(data: Path, capsys: Output) -> None:
     capsys.readouterr()
     assert run(["repair", str(data), "--write"]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"fencepost: the repair stopped half way: cannot replace {data}/payments-0/{LOG}")
+    assert said.startswith(f"fencepost: the repair stopped halfway: cannot replace {data}/payments-0/{LOG}")
     assert f"{data}/repair~1.txt says what is lost" in said
     assert f"`fencepost repair {data} --write` again" in said
     report = (data / "repair~1.txt").read_text()
