@@ -57,7 +57,8 @@ _STATES: Final = (*(state.name for state in TransactionState), "PREPARE", "COMPL
 BLANKS: Final = {
     "WHO": Blank(
         "a process, a node, or a node by what it leads: p, node 1, coordinator of ID, leader of PARTITION; "
-        "`broker` is the only node, and `*` is anyone. A real broker knows processes by their client ids",
+        "`broker` is the only node, and `*` matches any of them. A real broker knows processes by their "
+        "client ids",
         pattern=_SOMEBODY,
     ),
     "NODE": Blank(

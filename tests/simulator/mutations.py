@@ -442,7 +442,7 @@ OF_GROUPS: Final = (
     ),
     Mutation(
         "a member sends no heartbeats",
-        breaks="The group removes the member, which does not notice: its commits are refused for ever.",
+        breaks="The group removes the member, which does not notice: its commits are refused forever.",
         workload="groups",
         edits=(
             Edit(
@@ -527,7 +527,7 @@ OF_DAMAGE: Final = (
     ),
     Mutation(
         "a reader of damaged bytes gets no error",
-        breaks="The reader waits for ever for records that exist, and nothing is reported.",
+        breaks="The reader waits forever for records that exist, and nothing is reported.",
         workload="damage",
         edits=(
             Edit(
@@ -594,7 +594,7 @@ OF_COMPACTION: Final = (
     ),
     Mutation(
         "tombstones are removed at once",
-        breaks="A reader that has the older value keeps it for ever.",
+        breaks="A reader that has the older value keeps it forever.",
         workload="compaction",
         edits=(
             Edit(

@@ -268,8 +268,8 @@ FENCED = Rule(
 )
 TIMEOUT = Rule(
     "I14 timeout",
-    meaning="No transaction stays open after the first scan that follows the timeout that its producer asked "
-    "for, and no scan aborts one before.",
+    meaning="An open transaction is aborted by the first scan after the timeout that its producer requested, "
+    "and by no earlier one.",
     exercised_by="scans that found open transactions",
 )
 DURABLE_REPLIES = Rule(

@@ -198,7 +198,7 @@ def _check_reads(scenario: Scenario, cast: _Cast, place: str, part: ConsumerPart
     for where in inputs:
         _Names(cast, place, "reads").check_partition(str(where))
         if isinstance(part, ProcessorPart) and where.topic == part.writes:
-            raise Inconsistent(place, "writes", f'"{part.writes}": it would read its own output for ever')
+            raise Inconsistent(place, "writes", f'"{part.writes}": it would read its own output forever')
         if isinstance(part, ProcessorPart):
             _Names(cast, place, "writes").check_partition(f"{part.writes}-{where.partition}")
 
