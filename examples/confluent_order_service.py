@@ -47,7 +47,7 @@ def new_consumer(broker: str) -> Consumer:
 
 
 def serve(broker: str, orders: str, invoices: str, *, last: int) -> None:
-    """Invoices the orders up to offset `last`."""
+    """Invoice the orders up to offset `last`."""
     while True:
         try:
             return work(broker, orders, invoices, last)
@@ -56,8 +56,8 @@ def serve(broker: str, orders: str, invoices: str, *, last: int) -> None:
 
 
 def work(broker: str, orders: str, invoices: str, last: int) -> None:
-    """Invoices order after order, and raises the first problem."""
-    # The producer first, since only after its init_transactions() the committed offsets are known.
+    """Invoice one order after the other, and raise the first error."""
+    # The producer first: the committed offsets are known only after its init_transactions().
     producer, consumer = new_producer(broker), new_consumer(broker)
     try:
         [committed] = consumer.committed([TopicPartition(orders, 0)], PATIENCE_S)

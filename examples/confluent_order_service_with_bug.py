@@ -1,6 +1,5 @@
-"""The order service of confluent_order_service.py, with a bug that has been written many times: it repeats
-what failed. `send_invoice` takes the missing answer to a commit for a failure, and sends the same invoice
-again.
+"""The order service of confluent_order_service.py, with a common bug: it repeats what failed.
+`send_invoice` mistakes the missing answer to a commit for a failure, and sends the same invoice again.
 """
 
 # The stubs say that each part of a message may be None:
@@ -19,7 +18,7 @@ LOG = logging.getLogger(__name__)
 
 
 def serve(broker: str, orders: str, invoices: str, *, last: int) -> None:
-    """Invoices the orders up to offset `last`."""
+    """Invoice the orders up to offset `last`."""
     consumer = new_consumer(broker)
     consumer.assign([TopicPartition(orders, 0, 0)])
     next_offset = 0
@@ -32,7 +31,7 @@ def serve(broker: str, orders: str, invoices: str, *, last: int) -> None:
 
 
 def send_invoice(broker: str, invoices: str, order: Message, consumer: Consumer) -> None:
-    """Sends the invoice of one order, until that succeeds."""
+    """Send the invoice for one order, and retry until that succeeds."""
     offsets = [TopicPartition(order.topic(), order.partition(), order.offset() + 1)]
     while True:
         try:

@@ -20,7 +20,7 @@ def invoice(order: bytes) -> bytes:
 
 
 def serve(broker: str, orders: str, invoices: str, *, last: int) -> None:
-    """Invoices the orders up to offset `last`."""
+    """Invoice the orders up to offset `last`."""
     while True:
         try:
             return work(broker, orders, invoices, last)
@@ -29,7 +29,7 @@ def serve(broker: str, orders: str, invoices: str, *, last: int) -> None:
 
 
 def work(broker: str, orders: str, invoices: str, last: int) -> None:
-    """Invoices order after order, and raises the first problem."""
+    """Invoice one order after the other, and raise the first error."""
     source = TopicPartition(orders, 0)
     with (
         Producer(
@@ -37,7 +37,7 @@ def work(broker: str, orders: str, invoices: str, last: int) -> None:
         ) as producer,
         Consumer(broker, group_id="invoicing", client_id="invoicing-reader") as consumer,
     ):
-        # First, since it ends what an earlier attempt left undecided: only then its offsets are known.
+        # First, because it ends what an earlier attempt left undecided; only then are its offsets known.
         producer.init_transactions()
         consumer.assign([source])
         while consumer.position(source) < last:

@@ -1,8 +1,8 @@
-"""The order service of order_service.py, with a bug that has been written many times: it repeats what failed.
+"""The order service of order_service.py, with a common bug: it repeats what failed.
 
 Every record goes through a transaction, the tests pass, and it runs well for months. Then a broker dies
-between a commit and its answer. The transaction is committed; `send_invoice` takes the missing answer for a
-failure, and sends the same invoice again.
+between a commit and its answer. The transaction is committed; `send_invoice` mistakes the missing answer
+for a failure, and sends the same invoice again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOG = logging.getLogger(__name__)
 
 
 def serve(broker: str, orders: str, invoices: str, *, last: int) -> None:
-    """Invoices the orders up to offset `last`."""
+    """Invoice the orders up to offset `last`."""
     source = TopicPartition(orders, 0)
     with Consumer(broker, group_id="invoicing", client_id="invoicing-reader") as consumer:
         consumer.assign([source])
@@ -27,7 +27,7 @@ def serve(broker: str, orders: str, invoices: str, *, last: int) -> None:
 
 
 def send_invoice(broker: str, invoices: str, order: Record, group: ConsumerGroupMetadata) -> None:
-    """Sends the invoice of one order, until that succeeds."""
+    """Send the invoice for one order, and retry until that succeeds."""
     offsets = {TopicPartition(order.topic, order.partition): order.offset + 1}
     while True:
         try:

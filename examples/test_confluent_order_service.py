@@ -10,8 +10,8 @@ from examples.confluent_order_service import serve
 ORDERS = 2
 
 
-# The broker is down for longer than the service waits. The requests to the coordinator of transactions, since
-# confluent-kafka 2.16 hangs after others (docs/testing.md).
+# The sweep covers only requests to the transaction coordinator, because confluent-kafka 2.16 can hang after a
+# fault in another request (docs/testing.md). A killed broker is down for longer than the service waits.
 COORDINATOR = ["InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "PREPARE_COMMIT"]
 
 

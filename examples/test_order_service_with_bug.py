@@ -10,7 +10,8 @@ from examples.order_service_with_bug import serve
 ORDERS = 2
 
 
-# The broker is down for longer than the service waits. Without `points` all faults are tried, in a minute.
+# A killed broker is down for longer than the service waits. Without `points`, the sweep tries all faults in a
+# minute.
 @fencepost.sweep(seed=36, points=6, clients=["invoicing", "invoicing-reader"], down_ms=1_500)
 def test_each_order_has_one_invoice(
     fencepost_broker: fencepost.Broker, fencepost_topic_factory: Callable[[str], str]
