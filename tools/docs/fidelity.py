@@ -322,7 +322,7 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="settings of brokers, and of internal topics",
-        kafka="IncrementalAlterConfigs changes some of them at run time; groups have settings, too.",
+        kafka="IncrementalAlterConfigs changes some of them at run time; groups also have settings.",
         here="A broker's settings are fixed when it starts, and the settings of internal topics follow "
         "from them. Settings of other topics can be changed at run time.",
         because="One process has no other brokers to keep in step, and a restart takes a moment.",
