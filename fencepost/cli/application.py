@@ -101,8 +101,8 @@ COMMANDS = (
         "fencepost.cli.fault:list_faults",
         """List the faults of a broker.
 
-        STRUCK counts how often a fault struck, REACHED how often its point was reached. LASTS is yes
-        while its effect, such as a pause, has not ended.
+        STRUCK counts how often a fault struck, REACHED how often its point was reached while it
+        could strike. LASTS is yes while its effect, such as a pause, has not ended.
         """,
     ),
     (

@@ -26,6 +26,6 @@ def install_completion(
     try:
         path = application().install_completion(shell=shell)
     except ShellDetectionError as problem:
-        what = "cannot find out which shell runs this command"
+        what = "cannot determine which shell runs this command"
         raise CommandFailed(what, then="give --shell bash, zsh or fish", code=WRONG_USAGE) from problem
     print_done(f"Wrote {path}. It applies to new shells.", {"path": str(path)}, as_json=as_json)

@@ -261,7 +261,8 @@ class _Told:
             f"{summary['seconds']} s"
         )
         if self.left:
-            print(f"The time limit of --for ended before {self.left} of {counted(wanted, 'run')} began.")
+            runs = counted(wanted, "run")
+            print(f"The time limit of --for was reached before {self.left} of {runs} began.")
 
 
 def _list(stories: list[list[Chosen]], *, as_json: bool) -> None:
