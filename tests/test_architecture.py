@@ -70,6 +70,7 @@ SHELLS = frozenset(
         "client/shells/sync.py",
         "client/shells/sync_driver.py",
         "journal/disk.py",
+        "protocol/forked_process.py",
         "protocol/tls.py",
     }
 )

@@ -41,6 +41,7 @@ from fencepost.broker.memory import (
 from fencepost.broker.settings import ConnectionSettings
 from fencepost.broker.wire_protocols import ServedProtocol, Undecided
 from fencepost.protocol.batches import Buffer
+from fencepost.protocol.forked_process import in_child
 from fencepost.protocol.frames import Announced, FrameReader, ReplyFrame
 from fencepost.protocol.messages import Fetch, Produce, Request
 from fencepost.protocol.wire_protocol import FetchEncoding, NodeTopics, SessionRoom, WireProtocol
@@ -432,7 +433,7 @@ class ConnectionTable:
         self, accepted: socket.socket, host: str, nursery: trio.Nursery, session: Session | None = None
     ) -> Connection:
         """A connection for a socket that was accepted from a host."""
-        accepted.setblocking(False)
+        in_child(accepted, socket.socket.close).setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.made += 1
         number = self.made

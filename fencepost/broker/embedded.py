@@ -38,6 +38,7 @@ from fencepost.broker.user_calls import ObserverFailed, UserCalls
 from fencepost.broker.wire_protocols import ServedProtocol
 from fencepost.journal.power import Machine
 from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.forked_process import in_child
 from fencepost.protocol.scram import KEY_SIZE, SALT_SIZE, Users, make_credential
 
 START_SECONDS_MAX: Final = 30.0  # a large log is read before the broker is ready
@@ -64,7 +65,9 @@ def users_of(passwords: Mapping[str, str]) -> Users:
 
 
 class BrokerFailed(FencepostError):
-    """The broker did not start, or its thread ended unexpectedly; the cause is chained."""
+    """The broker did not start, its thread ended unexpectedly, or it is that of another process; the cause is
+    chained.
+    """
 
 
 class KeptPorts:
@@ -259,14 +262,21 @@ class Broker:
         self._machine = machine_of(self.settings)
         self._run: _Run | None = None
         self._ports = KeptPorts()
+        self._is_parents = False
+        in_child(self, Broker._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        self._is_parents = True
 
     @property
     def _token(self) -> trio.lowlevel.TrioToken | None:
+        check_own(self._is_parents)
         return None if self._run is None else self._run.token
 
     @property
     def is_running(self) -> bool:
         """Whether it was started and has not ended."""
+        check_own(self._is_parents)
         return self._run is not None and self._run.is_running
 
     @property
@@ -313,6 +323,7 @@ class Broker:
         """Start the broker, for the first time or after its end, and return when it accepts connections.
         Raises BrokerFailed, or the error that prevented the start.
         """
+        check_own(self._is_parents)
         with self._changes:
             if self.is_running:
                 raise BrokerFailed("this broker is running; restart() stops it first")
@@ -328,7 +339,10 @@ class Broker:
     def stop(self) -> None:
         """Stop cleanly; return when everything is written and closed. Does nothing if the broker is down.
         Raises BrokerFailed if it had ended unexpectedly, and ObserverFailed if an observer raised an error.
+        In a forked process this does nothing: the broker is the parent's.
         """
+        if self._is_parents:
+            return
         try:
             self._end()
         finally:
@@ -340,6 +354,7 @@ class Broker:
         """End the broker at once, as SIGKILL ends a process: connections are reset, nothing more is written.
         What was written is there at the next start.
         """
+        check_own(self._is_parents)
         with self._changes:
             if not self.is_running:
                 self._run = None
@@ -358,6 +373,7 @@ class Broker:
         """Start again, with the same port and data, after kill() or power_cut(); a running broker is stopped
         cleanly first.
         """
+        check_own(self._is_parents)
         self._end()
         return self.start()
 
@@ -389,7 +405,7 @@ class Broker:
             if error is None:
                 raise
             error.add_note(f"Before that, {failed}")
-        if error is None:
+        if error is None and not self._is_parents:
             self.faults.require_all_struck()
 
 
@@ -404,6 +420,15 @@ def known_port(port: int) -> int:
     if port == 0:
         raise BrokerFailed("the broker has no port yet: use it as a context manager, or call start()")
     return port
+
+
+def check_own(is_parents: bool) -> None:
+    """Raise BrokerFailed in a forked process: a fork copies no threads, and the broker runs in its parent."""
+    if is_parents:
+        raise BrokerFailed(
+            "this broker belongs to the process that was forked. Make a client here with its `address`, or a "
+            "broker with a directory of its own"
+        )
 
 
 def checked_port(port: object, name: str = "port") -> int:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.forked_process import in_child
 
 PORT_MAX: Final = 65_535
 EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # the hosts that stand for all interfaces
@@ -62,7 +63,7 @@ def bound_sockets(settings: BrokerSettings, *, listens: bool) -> BoundSockets:
 
 def _bound(host: str, port: int, *, listens: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = in_child(socket.socket(family, socket.SOCK_STREAM), socket.socket.close)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

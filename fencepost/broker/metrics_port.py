@@ -20,6 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from fencepost.broker.clocks import now_ms
 from fencepost.broker.metrics import Families, Scrape, exposition, families_of
 from fencepost.broker.status import partition_statuses
+from fencepost.protocol.forked_process import in_child
 
 if TYPE_CHECKING:
     from fencepost.broker.server import Server
@@ -66,7 +67,8 @@ class MetricsPort:
     async def serve(self) -> None:
         """Answer until cancelled."""
         # A duplicate, since trio closes what it serves.
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
+        duplicate = in_child(self._listener.dup(), socket.socket.close)
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(duplicate))
         await trio.serve_listeners(self._serve_one, [listener])
 
     async def _serve_one(self, stream: trio.SocketStream) -> None:

@@ -24,6 +24,7 @@ from fencepost.journal.storage import (
     StorageError,
 )
 from fencepost.protocol.batches import Buffer
+from fencepost.protocol.forked_process import in_child
 
 LOCK_FILE = ".lock"
 RESERVE_FILE = ".reserve"
@@ -231,8 +232,10 @@ class DiskStorage:
                 f"stop it first{instead}"
             ) from error
         self._lock = descriptor
+        in_child(self, DiskStorage.unlock)
 
     def unlock(self) -> None:
+        # Not LOCK_UN: a forked process closes its copy, too, and the lock is its parent's.
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -21,13 +21,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from io import BufferedReader, BufferedWriter
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.embedded import (
     BrokerFailed,
     KeptPorts,
+    check_own,
     checked_choice,
     checked_directory,
     checked_port,
@@ -37,6 +39,7 @@ from fencepost.broker.fault_handles import Faults
 from fencepost.broker.faults import Abilities
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.listeners import parsed_listener
+from fencepost.protocol.forked_process import in_child
 from fencepost.testing.fault_desk import ProcessDesk
 from fencepost.testing.process_recording import ProcessRecording
 
@@ -71,8 +74,17 @@ class _Child:
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, name="output of fencepost serve", daemon=True)
-        self._reader.start()
         self._finalizer = weakref.finalize(owner, self.end, signal.SIGKILL)
+        in_child(self, _Child._leave_to_parent)
+        self._reader.start()
+
+    def _leave_to_parent(self) -> None:
+        self._finalizer.detach()
+        for pipe in (self.process.stdin, self.process.stdout):
+            # `serve --with-parent` ends at the end of its stdin. The buffer is left as it is: a thread of the
+            # parent may have held its lock.
+            cast("BufferedReader | BufferedWriter", pipe).raw.close()
+        self.process.returncode = 0  # as Popen does with the child of another process: it gets no signal
 
     def _read(self) -> None:
         assert self.process.stdout is not None, "it was asked for"
@@ -163,6 +175,11 @@ class BrokerProcess:
         self._child: _Child | None = None
         self._has_lost_data = False
         self._heard: deque[str] = deque(maxlen=LINES_KEPT)
+        self._is_parents = False
+        in_child(self, BrokerProcess._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        self._is_parents = True
 
     @property
     def port(self) -> int:
@@ -192,6 +209,7 @@ class BrokerProcess:
     @property
     def is_running(self) -> bool:
         """Whether there is a process."""
+        check_own(self._is_parents)
         return self._child is not None and self._child.process.poll() is None
 
     @property
@@ -221,8 +239,10 @@ class BrokerProcess:
 
     def stop(self) -> None:
         """Stop the process cleanly (SIGTERM); does nothing if it was killed. Raises BrokerFailed if it ended
-        unexpectedly.
+        unexpectedly. In a forked process this does nothing: the broker is the parent's.
         """
+        if self._is_parents:
+            return
         try:
             self._end()
         finally:
@@ -252,10 +272,12 @@ class BrokerProcess:
         """Start again, with the same port and data, after kill() or power_cut(); a running broker is stopped
         cleanly first.
         """
+        check_own(self._is_parents)
         self._end()
         return self.start()
 
     def _running(self) -> _Child:
+        check_own(self._is_parents)
         if self._child is None or not self.is_running:
             raise BrokerFailed("the broker is down; start() starts it")
         return self._child
@@ -281,7 +303,7 @@ class BrokerProcess:
     ) -> None:
         """Stop. Without an error, FaultNeverStruck is raised if a fault has not struck."""
         try:
-            if error is None:
+            if error is None and not self._is_parents:
                 self.faults.require_all_struck()
         finally:
             self.stop()

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Final, Self
 
 import attrs
@@ -24,6 +25,7 @@ from fencepost.broker.fault_requests import FAULT_REQUESTS
 from fencepost.broker.notices import BROKER as BROKER_LOG
 from fencepost.faults.phrases import BROKER, Point, PointKind
 from fencepost.lab.broker_recording import EVENTS_KEPT, Recording
+from fencepost.protocol.forked_process import in_child
 from fencepost.simulator.world.history import Arrived, Coordinated, Event, History, Lost, Sent, Struck
 
 LIFE_NUMBERS: Final = 1_000_000_000
@@ -82,18 +84,23 @@ def _opened(path: Path) -> int:
 class ProcessRecording(Recording):
     """What happened at a broker process, through all its lives; in the parent."""
 
-    _directory: TemporaryDirectory[str] = attrs.Factory(lambda: TemporaryDirectory(prefix="fencepost-"))
+    _directory: Path = attrs.Factory(lambda: Path(mkdtemp(prefix="fencepost-")))
     _lives: list[Path] = attrs.Factory(list[Path])
     _marks: list[Event] = attrs.Factory(list[Event])
+    _removal: weakref.finalize[..., ProcessRecording] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        weakref.finalize(self, self._directory.cleanup)
+        self._removal = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        in_child(self, ProcessRecording._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        self._removal.detach()
 
     def next_life(self) -> Path:
         """The file for a process that starts now."""
         if self._lives:
             self._mark("restart")
-        self._lives.append(Path(self._directory.name, f"{len(self._lives)}.events"))
+        self._lives.append(self._directory / f"{len(self._lives)}.events")
         return self._lives[-1]
 
     def end_life(self) -> None:

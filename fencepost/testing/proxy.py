@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import socket
 import struct
 import threading
@@ -33,6 +34,7 @@ from fencepost.broker.faults import FaultNeverStruck
 from fencepost.broker.listeners import parsed_listener
 from fencepost.broker.loop_calls import LoopCalls
 from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.forked_process import in_child
 from fencepost.testing.broker_process import BrokerProcess
 
 Direction = Literal["to_broker", "to_clients"]
@@ -122,7 +124,7 @@ class Proxy:
         if self._broker is None:
             parsed_listener(self._upstream)
         self._advertised_before: str | None = None
-        self._wanted_port = port
+        self._port = port
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._token: trio.lowlevel.TrioToken | None = None
@@ -137,6 +139,11 @@ class Proxy:
         """How many clients have connected."""
         self.passed: dict[Direction, int] = {"to_broker": 0, "to_clients": 0}
         """How many bytes have passed in each direction."""
+        self._is_parents = False
+        in_child(self, Proxy._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        self._is_parents = True
 
     # --- its life
 
@@ -145,7 +152,7 @@ class Proxy:
         """Where clients connect to."""
         if self._listener is None:
             raise ProxyNotRunning("the proxy is not running: use it as a context manager, or call start()")
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"127.0.0.1:{self._port}"
 
     def start(self) -> Proxy:
         """Accept connections, and let the broker advertise this address. Raises what a restart of the broker
@@ -153,7 +160,10 @@ class Proxy:
         """
         if self._thread is not None:
             raise ProxyNotRunning("this proxy was started before; make a new one")
-        self._listener = socket.create_server(("127.0.0.1", self._wanted_port))
+        self._check_own()
+        listener = socket.create_server(("127.0.0.1", self._port))
+        self._listener = in_child(listener, socket.socket.close)
+        self._port = listener.getsockname()[1]
         self._thread = threading.Thread(
             target=trio.run, args=(self._serve,), name="fencepost proxy", daemon=True
         )
@@ -172,8 +182,10 @@ class Proxy:
         return self
 
     def close(self) -> None:
-        """Close all connections. The broker advertises itself again from its next start on."""
-        if self._listener is not None:
+        """Close all connections. The broker advertises itself again from its next start on. In a forked
+        process this does nothing: the proxy is the parent's.
+        """
+        if self._listener is not None and not self._is_parents:
             self._in_loop(self._scope.cancel)
             assert self._thread is not None, "it was started"
             self._thread.join()
@@ -204,7 +216,7 @@ class Proxy:
     ) -> None:
         """Close. Without an error, raise FaultNeverStruck if the proxy or one of its faults had no effect."""
         self.close()
-        if error is None:
+        if error is None and not self._is_parents:
             self.require_used()
 
     # --- faults
@@ -252,9 +264,14 @@ class Proxy:
 
     def _in_loop(self, do: Callable[[], ResultT]) -> ResultT:
         """Call a function in the proxy's thread, or in this one if it has ended."""
+        self._check_own()
         if self._token is None:
             raise ProxyNotRunning("the proxy is not running: use it as a context manager, or call start()")
         return self._loop.call(do)
+
+    def _check_own(self) -> None:
+        if self._is_parents:
+            raise ProxyNotRunning("this proxy belongs to the process that was forked; make a new one here")
 
     def _cut(self) -> int:
         links, self._links = self._links, []
@@ -271,7 +288,8 @@ class Proxy:
 
     async def _serve(self) -> None:
         assert self._listener is not None, "it was started"
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.dup()))
+        duplicate = in_child(self._listener.dup(), socket.socket.close)
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(duplicate))
         self._listener.setblocking(False)
         self._token = trio.lowlevel.current_trio_token()
         with self._scope:
@@ -296,6 +314,8 @@ class Proxy:
             _reset_on_close(client)
             await trio.aclose_forcefully(client)
             return
+        for stream in (client, broker):
+            in_child(stream, _leave_stream_to_parent)
         link = _Link(client, broker, trio.CancelScope())
         self._links.append(link)
         with link.scope:
@@ -367,6 +387,11 @@ async def accepted(listener: trio.SocketListener) -> trio.SocketStream:
                 await trio.sleep(OUT_OF_DESCRIPTORS_S)
             elif problem.errno != errno.ECONNABORTED:
                 raise
+
+
+def _leave_stream_to_parent(stream: trio.SocketStream) -> None:
+    if (descriptor := stream.socket.detach()) >= 0:  # trio's `close` would tell its loop, which does not run
+        os.close(descriptor)
 
 
 def _reset_on_close(stream: trio.SocketStream) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import gc
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +26,7 @@ from fencepost.broker.listeners import BoundSockets, CannotListen
 from fencepost.journal.power import Machine, ProcessFile
 
 EVENTS = TopicPartition("events", 0)
+PATIENCE_S = 300.0
 POLL_MS = 20
 POLLS_MAX = 3_000
 
@@ -431,3 +434,10 @@ def test_the_generation_of_kafka_that_a_broker_behaves_like() -> None:
 def test_settings_that_cannot_be(override: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         fencepost.Broker(override=override)
+
+
+def test_a_forked_process_takes_nothing_from_the_brokers_of_its_parent(tmp_path: Path) -> None:
+    """Also embedded brokers and broker processes with a proxy; while the child lives, they start again."""
+    command = [sys.executable, "-m", "tests.broker.forked", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -35,7 +35,6 @@ from collections.abc import Callable
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Final, Generic, TypeVar
-from weakref import WeakSet
 
 import attrs
 
@@ -47,6 +46,7 @@ from fencepost.client.requests import RequestMachine
 from fencepost.client.security import StartHandshake
 from fencepost.client.shells.signals import undisturbed
 from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
+from fencepost.protocol.forked_process import in_child
 
 ResultT = TypeVar("ResultT")
 
@@ -333,7 +333,7 @@ class Driver(NetworkDriver):
             self.network, lock=self.lock, clock=clock, afterwards=self._call_back_unless_busy
         )
         self._is_parents = False
-        _drivers.add(self)
+        in_child(self, Driver.leave_to_parent)
         self._io_thread: IOThread | None = None
         if machine.io_tick_ms is not None:
             self._io_thread = IOThread(self._sockets, lambda: machine.has_work, tick_ms=machine.io_tick_ms)
@@ -460,14 +460,3 @@ class Driver(NetworkDriver):
         self.lock, self._calling_back = threading.Lock(), threading.RLock()
         self._sockets.leave_to_parent(self.lock)
         self.network.machine.abandon(self._clock())
-
-
-_drivers: Final[WeakSet[Driver]] = WeakSet()
-
-
-def _leave_clients_to_parent() -> None:
-    for driver in list(_drivers):
-        driver.leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_leave_clients_to_parent)
