@@ -24,11 +24,13 @@ from tests.broker.requests import (
     fetched,
     identity_of,
     init_request,
+    marker_request,
     offset_request,
     plain_offset_request,
     produce_request,
     produced,
 )
+from tests.broker.story import offsets_log_of, transaction_log_of
 
 # --- nothing before its sync -------------------------------------------------------------------------
 
@@ -99,6 +101,53 @@ def test_a_repeated_end_waits_for_the_completion_that_it_reports(policy: SyncPol
     story.settle()
     assert story.replies[repeated].error is ErrorCode.CONCURRENT_TRANSACTIONS
     assert identity_of(story.end(me, COMMIT)) == Identity(me.producer_id, me.producer_epoch + 1)
+
+
+@pytest.mark.parametrize("policy", SYNCING)
+@pytest.mark.parametrize("raises_epoch", [True, False])
+def test_offsets_are_refused_when_the_marker_that_overtook_them_is_safe(
+    policy: SyncPolicy, raises_epoch: bool
+) -> None:
+    """The marker of an administrator, which no coordinator has made durable: a crash may take it back."""
+    story = simulated(policy)
+    me = story.identity()
+    story.produce(me, "a")
+    log, log_of_transactions = offsets_log_of("readers"), transaction_log_of("pay")
+    to = story.offer(offset_request(me, "readers", {ORDERS: 1}))
+    story.run()  # the partition is added, and waits for its sync
+    by_hand = Identity(me.producer_id, me.producer_epoch + raises_epoch)
+    version = 2 if raises_epoch else 0
+    story.offer(marker_request(by_hand, ABORT, log, transaction_version=version))
+    story.run()
+    story.host.synced(log_of_transactions, story.host.directory.journal(log_of_transactions).sync())
+    assert not is_answered(story, to)
+    story.sync()
+    assert is_answered(story, to)
+    (part,) = body_of(story.replies[to], m.TxnOffsetCommitReply).partitions
+    assert part.error is (ErrorCode.INVALID_PRODUCER_EPOCH if raises_epoch else ErrorCode.INVALID_TXN_STATE)
+
+
+@pytest.mark.parametrize("policy", SYNCING)
+def test_a_zombie_is_refused_when_the_marker_that_fences_it_is_safe(policy: SyncPolicy) -> None:
+    story = simulated(policy)
+    me = story.identity()
+    story.produce(me, "a")
+    story.commit_offset(me, "readers", 1)
+    by_hand = Identity(me.producer_id, me.producer_epoch + 1)
+    story.offer(marker_request(by_hand, ABORT, ORDERS, offsets_log_of("readers")))
+    story.run()
+    waiting = [
+        story.offer(produce_request(me, {ORDERS: "b"}, sequence=1)),
+        story.offer(offset_request(me, "readers", {ORDERS: 2})),
+    ]
+    story.run()
+    assert not story.replies.keys() & set(waiting)
+    story.sync()
+    story.run()
+    assert story.replies.keys() >= set(waiting)
+    assert produced(story.replies[waiting[0]])[ORDERS].error is ErrorCode.INVALID_PRODUCER_EPOCH
+    (part,) = body_of(story.replies[waiting[1]], m.TxnOffsetCommitReply).partitions
+    assert part.error is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def test_only_all_waits_with_plain_data() -> None:

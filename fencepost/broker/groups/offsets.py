@@ -244,7 +244,7 @@ def commit_in_transaction(
     written = TransactionalOffsets(request.producer_id, request.producer_epoch)
     verdict = judge(state, written, verification_guard=NO_GUARD, checks=node.settings.checks_before_asking)
     if isinstance(verdict, Refused):
-        _refuse(node, request, to, verdict, table="BEFORE_ASKING")
+        _refuse(node, request, to, verdict, table="BEFORE_ASKING", decided_by=log)
     elif not asks or state.is_open(request.producer_id, request.producer_epoch):
         _append(
             node, log, request, to, now, guard=NO_GUARD if asks else UNGUARDED, client_version=client_version
@@ -331,18 +331,29 @@ def _append(
     verdict = judge(log.partition, written, verification_guard=guard, checks=node.settings.offset_checks)
     if isinstance(verdict, Refused):
         known = attrs.evolve(verdict, error=client_version.downgrade(verdict.error))
-        _refuse(node, request, to, known, table="OFFSET_CHECKS")
+        _refuse(node, request, to, known, table="OFFSET_CHECKS", decided_by=log)
         return
     answers = _written(node, log, request, to, now, client_version)
     node.after(log, (Reply(to, body=m.TxnOffsetCommitReply(partitions=answers)),))
 
 
 def _refuse(
-    node: Node, request: m.TxnOffsetCommit, to: ReplyTo, refused: Refused, *, table: str = ""
+    node: Node,
+    request: m.TxnOffsetCommit,
+    to: ReplyTo,
+    refused: Refused,
+    *,
+    table: str = "",
+    decided_by: GroupLog | None = None,
 ) -> None:
+    """Refuse all offsets; once the log that decided it is durable up to its end, if one did."""
     node.note_ruling(to, refused, table=table)
     body = m.TxnOffsetCommitReply(partitions=_answers(request, _errors(node, request, refused)))
-    node.outcome.effects.append(Reply(to, body=body))
+    reply = Reply(to, body=body)
+    if decided_by is None:
+        node.outcome.effects.append(reply)
+    else:
+        node.after(decided_by, (reply,))
 
 
 def fetch(node: Node, request: m.OffsetFetch, to: ReplyTo, now: int) -> None:

@@ -158,7 +158,8 @@ def _start_adding(
         log.partition, header, verification_guard=NO_GUARD, checks=node.settings.checks_before_asking
     )
     if isinstance(verdict, Refused):
-        _refuse(node, incoming.ticket, incoming.index, incoming.key, verdict, table="BEFORE_ASKING")
+        _note_row(node, incoming, verdict, table="BEFORE_ASKING")
+        node.after(log, (_part(incoming.ticket, incoming.index, incoming.key, verdict.error),))
         return
     guard = partition.start_verification(
         log.partition,
@@ -276,8 +277,8 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
                 _set_latest_timestamp(node, incoming, batch)
             header = node.append(log, batch, entries=())
             part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, header.base_offset)
-    # Refusals and duplicates wait, too: they were decided by batches that may not be durable yet. Only a
-    # refusal by BEFORE_ASKING does not: its newer epoch was durable at the coordinator before it came here.
+    # Refusals and duplicates wait, too, also those by BEFORE_ASKING: they were decided by batches that may
+    # not be durable yet. A newer epoch usually is, at the coordinator; not that of an administrator's marker.
     node.after(log, (part,))
 
 
@@ -302,10 +303,10 @@ def _set_latest_timestamp(node: Node, incoming: Incoming, batch: bytearray | mem
     set_max_timestamp(batch, latest.timestamp)
 
 
-def _note_row(node: Node, incoming: Incoming, refused: Refused) -> None:
+def _note_row(node: Node, incoming: Incoming, refused: Refused, *, table: str = "CHECKS") -> None:
     """Note the row of a table that keeps a batch out of its log."""
     to = node.partial_replies[incoming.ticket].to
-    node.note_ruling(to, refused, table=refused.table or "CHECKS", partition=incoming.key)
+    node.note_ruling(to, refused, table=refused.table or table, partition=incoming.key)
 
 
 def _form_rules(node: Node, topic_name: str, now: int) -> FormRules:
