@@ -21,10 +21,12 @@ Rule: the appends of a step are written before its effects happen. The process m
 # finished completely, appends first, before the next step begins. A kill between two actions is a legal run:
 # the journal then holds a prefix of the appends, and no effect of a missing append has left the process.
 #
-# A Durable goes to the front of the inbox. It only reports what is already true, and it releases answers;
-# after a queue of requests it would delay them all. It also bounds memory: each Durable empties the
-# node's queue of waiting effects before more requests add to it. StorageFailed and LogStartMoved jump
-# the queue for the same reason: the node must not decide further on a log whose state it does not know.
+# A Durable goes to the front of the inbox, after a write as after a sync. It only reports what is already
+# true, and it releases answers; after a queue of requests it would delay them all. It also bounds memory:
+# each Durable empties the node's queue of waiting effects before more requests add to it. The order of two
+# Durables does not matter: those of one log rise, the node ignores a lower one, and no rule compares two
+# logs. StorageFailed and LogStartMoved jump the queue, too, for another reason: the node must not decide
+# further on a log whose state it does not know.
 #
 # Sync policies: `none` reports Durable after the write, which survives a kill of the process. `commit` and
 # `all` put the log into `unsynced`; the shell syncs it and calls `synced`. Once a log is in `unsynced`, its
@@ -636,7 +638,7 @@ class Host:
         if self.written.get(key, 0) <= offset:
             self.unsynced.discard(key)
         # A later leader may have written beyond this host's end; this host only vouches for its own batches.
-        self.inbox.append(Durable(partition=key, offset=min(offset, self.written.get(key, 0))))
+        self.inbox.appendleft(Durable(partition=key, offset=min(offset, self.written.get(key, 0))))
 
     def sync_failed(self, key: TopicPartition, problem: Exception) -> None:
         """A sync failed. It is not repeated (see above): give up leadership, and read the log again."""

@@ -235,6 +235,17 @@ def test_a_sync_speaks_of_what_was_there_when_it_began() -> None:
     assert story.partition().high_watermark == 2
 
 
+def test_the_end_of_a_sync_is_not_held_up_by_requests() -> None:
+    story = simulated(SyncPolicy.ALL)
+    waits = story.offer(produce_request(Identity(), {ORDERS: "a"}, name=None))
+    story.run()
+    later = story.offer(m.Metadata(topics=None))
+    story.host.synced(ORDERS, story.host.directory.journal(ORDERS).sync())
+    while waits not in story.replies:
+        assert story.work()
+    assert later not in story.replies
+
+
 @pytest.mark.parametrize("policy", SYNCING)
 def test_what_a_start_shows_to_readers_is_safe_by_then(policy: SyncPolicy) -> None:
     """Killed before its sync; the next process found the bytes, showed them, and lost the power."""
