@@ -104,7 +104,7 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     m.DescribeProducers: describe.describe_producers,
     m.DescribeTransactions: describe.describe_transactions,
     m.ListTransactions: describe.list_transactions,
-    m.AllocateProducerIds: cluster_handlers.allocate_producer_ids,
+    m.AllocateProducerIds: cluster_handlers.refuse_client,
     m.BrokerRegistration: cluster_handlers.refuse_client,
     m.ElectLeaders: cluster_handlers.refuse_client,
     m.SyncGroup: group_handlers.sync_group,
@@ -138,6 +138,7 @@ REQUESTS_OF_MEMBERS: Final[dict[type[Any], Callable[[Node, Received, int], None]
 # Requests that mean more, or only something, when a node sends them. access/table.py has the rights for them.
 REQUESTS_OF_NODES: Final[dict[type[Any], Callable[[Node, Received, int], None]]] = {
     m.CreateTopics: cluster_handlers.create_any_topics,
+    m.AllocateProducerIds: cluster_handlers.allocate_producer_ids,
     m.BrokerRegistration: cluster_handlers.register,
     m.ElectLeaders: cluster_handlers.elect_leaders,
 }

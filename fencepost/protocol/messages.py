@@ -262,8 +262,9 @@ class DeleteRecordsReply:
 
 # --- the cluster: metadata, coordinators, versions, topics, producer ids ------------------------------------
 
-# The last three requests are between nodes; a client that sends one is refused. Kafka's brokers, too, send
-# AllocateProducerIds and BrokerRegistration to their controller; ElectLeaders is an administrator's there.
+# The last three requests are between nodes; a client that sends one is refused, whatever its rights
+# (cluster/handlers.py). Kafka's brokers, too, send AllocateProducerIds and BrokerRegistration to their
+# controller; ElectLeaders is an administrator's there.
 
 
 @value(kw_only=True)

@@ -180,12 +180,15 @@ def test_a_move_that_cannot_be_is_ignored_with_a_reason(
     [
         m.BrokerRegistration(node_id=3, host="here", port=1),
         m.ElectLeaders(partitions=(TopicPartition("orders", 0),)),
+        m.AllocateProducerIds(node_id=3),
     ],
 )
 def test_what_only_nodes_may_ask_is_refused_to_clients(node_id: int, request_: m.Request) -> None:
     cluster = Cluster(leaders=SPREAD)
+    granted = cluster.hosts[CONTROLLER].node.cluster.next_producer_id
     assert cluster.ask(node_id, request_).error is ErrorCode.INVALID_REQUEST
     assert cluster.leader(ORDERS) == 3
+    assert cluster.hosts[CONTROLLER].node.cluster.next_producer_id == granted
 
 
 def test_topics_are_made_by_the_controller_alone() -> None:

@@ -42,13 +42,12 @@ def alter_configs(node: Node, request: m.IncrementalAlterConfigs, to: ReplyTo, n
     _control(node, controller.alter_configs(node.cluster, request, to=to), to, now)
 
 
-def allocate_producer_ids(node: Node, request: m.AllocateProducerIds, to: ReplyTo, now: int) -> None:
-    """AllocateProducerIds."""
-    _control(node, controller.allocate_producer_ids(node.cluster, node_id=request.node_id, to=to), to, now)
-
-
-def refuse_client(node: Node, request: m.BrokerRegistration | m.ElectLeaders, to: ReplyTo, now: int) -> None:
-    """Refuse a client that sends a request meant for nodes: it could take partitions away from a node."""
+def refuse_client(
+    node: Node, request: m.BrokerRegistration | m.ElectLeaders | m.AllocateProducerIds, to: ReplyTo, now: int
+) -> None:
+    """Refuse a client that sends a request meant for nodes: it could take partitions away from a node, and
+    use up producer ids. Kafka's clients do not reach its controller either.
+    """
     node.reply(to, Refused(ErrorCode.INVALID_REQUEST, "only nodes of the cluster may send this request"))
 
 
@@ -59,6 +58,14 @@ def create_any_topics(node: Node, arrived: Received, now: int) -> None:
     """CreateTopics from a node, which creates internal topics for FindCoordinator."""
     assert isinstance(arrived.request, m.CreateTopics), "the table says so"
     _create(node, arrived.request, arrived.to, now, internal=True)
+
+
+def allocate_producer_ids(node: Node, arrived: Received, now: int) -> None:
+    """AllocateProducerIds."""
+    request = arrived.request
+    assert isinstance(request, m.AllocateProducerIds), "the table says so"
+    decision = controller.allocate_producer_ids(node.cluster, node_id=request.node_id, to=arrived.to)
+    _control(node, decision, arrived.to, now)
 
 
 def register(node: Node, arrived: Received, now: int) -> None:
