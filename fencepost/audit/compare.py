@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost.audit.audit import load
 from fencepost.audit.rows import Row
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import Findings, Place, counted
 from fencepost.journal.layouts import LogLayout
 from fencepost.journal.segments import LOG, file_name
 from fencepost.journal.storage import directory_name
@@ -33,17 +33,17 @@ def compare(
     """
     came, went = _counted(spark, paths, source, by, "in"), _counted(spark, paths, target, by, "out")
     joined = came.join(went, came["inBy"].eqNullSafe(went["outBy"]), "full_outer")
-    counted = joined.selectExpr("coalesce(inBy, outBy) AS by", "*").cache()
+    compared = joined.selectExpr("coalesce(inBy, outBy) AS by", "*").cache()
     findings = Findings()
-    if counted.isEmpty():
+    if compared.isEmpty():
         what = f"{source} and {target} have no committed records"
         findings.note(Place(layout.location), what, "nothing was compared")
-    wrong = counted.where("NOT in <=> out")
+    wrong = compared.where("NOT in <=> out")
     if by.strip() != TOMBSTONES_BY:
-        for row in counted.where("by IS NULL").collect():
+        for row in compared.where("by IS NULL").collect():
             for topic, side in ((source, "in"), (target, "out")):
                 if row[side]:
-                    what = f"{by} is null for {_records(row[side])} of {topic}"
+                    what = f"{by} is null for {counted(row[side], 'record')} of {topic}"
                     findings.problem(_place(layout, topic, row[f"{side}First"]), what, ANONYMOUS)
         wrong = wrong.where("by IS NOT NULL")
     count = wrong.count()
@@ -52,7 +52,7 @@ def compare(
     if count > TOLD_MAX:
         what = f"{count - TOLD_MAX} more values differ"
         findings.problem(Place(layout.location), what, ONCE)
-    counted.unpersist()
+    compared.unpersist()
     return findings
 
 
@@ -84,10 +84,6 @@ def _tell(row: Row, source: str, target: str, layout: LogLayout, findings: Findi
     else:
         what = f"{by} occurs {_times(came)} in {source} and {_times(went)} in {target}: duplicated"
         findings.problem(_place(layout, target, row["outLast"]), what, ONCE)
-
-
-def _records(count: int) -> str:
-    return "1 record" if count == 1 else f"{count} records"
 
 
 def _times(count: int) -> str:

@@ -22,7 +22,6 @@ from fencepost.broker.counters import BUCKETS_MS, Counters, Durations, TopicCoun
 from fencepost.broker.node import Node
 from fencepost.broker.status import (
     PartitionStatus,
-    fixes_off,
     groups_by_state,
     oldest_open_ms,
     transactions_by_state,
@@ -159,7 +158,7 @@ def _oldest_open_seconds(scrape: Scrape) -> float:
 
 def _build(scrape: Scrape) -> Samples:
     settings = scrape.node.settings
-    off = ",".join((*fixes_off(settings.fixes), *sorted(settings.broken)))
+    off = ",".join((*settings.fixes.off, *sorted(settings.broken)))
     return [((VERSION, str(settings.transaction_version.number), off), 1)]
 
 

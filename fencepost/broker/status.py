@@ -16,7 +16,6 @@ from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.broker.counters import NOTHING, Counters, RequestCounts
 from fencepost.broker.expiration import partitions_with_late_transactions
 from fencepost.broker.groups.state import Groups, group_ids
-from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
@@ -104,11 +103,6 @@ def groups_by_state(node: Node, now: int) -> Counter[str]:
     )
 
 
-def fixes_off(fixes: KafkaFixes) -> list[str]:
-    """The fixes of Kafka that the broker does not have."""
-    return [field.name for field in attrs.fields(KafkaFixes) if not getattr(fixes, field.name)]
-
-
 def broker_status(node: Node, request: m.BrokerStatus, to: ReplyTo, now: int) -> None:
     """What the node knows now. It promises nothing, so it does not wait for durability. The server adds what
     it has counted (`with_counts`).
@@ -124,7 +118,7 @@ def broker_status(node: Node, request: m.BrokerStatus, to: ReplyTo, now: int) ->
         started_ms=now,
         transaction_version=node.settings.transaction_version.number,
         partition_verification=node.settings.partition_verification,
-        fixes_off=tuple(fixes_off(node.settings.fixes)),
+        fixes_off=node.settings.fixes.off,
         broken=tuple(sorted(node.settings.broken)),
         unserved=tuple(unserved(node)),
         topics=tuple(_topic_status(topic, found) for topic, found in of_topics.items()),

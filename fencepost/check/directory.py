@@ -19,7 +19,7 @@ from typing import Final
 from fencepost.check.derived_files import CLEAN_FILE, DerivedFiles, Object, sealed_object
 from fencepost.check.findings import Findings, Place
 from fencepost.check.kafka_directory import check_kafka_directory
-from fencepost.check.records import Internals, KnownCluster
+from fencepost.check.records import Internals, KnownCluster, reading_order
 from fencepost.check.scan import LOG_SUFFIX, ScannedLog, scan_log
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.data_directory import partitions_in
@@ -49,7 +49,7 @@ def check_logs(storage: StorageReader) -> Findings:
     internals = Internals(findings)
     closed = _closed(storage, findings)
     whole: list[ScannedLog] = []
-    for partition in sorted(partitions_in(storage), key=_reading_order):
+    for partition in sorted(partitions_in(storage), key=reading_order):
         log = scan_log(
             storage,
             partition,
@@ -71,10 +71,6 @@ def check_logs(storage: StorageReader) -> Findings:
     _check_transactions(storage, whole, internals, findings)
     findings.transactional_ids = len(internals.histories)
     return findings
-
-
-def _reading_order(partition: TopicPartition) -> tuple[bool, bool, TopicPartition]:
-    return (partition.topic != CLUSTER_METADATA_TOPIC, partition.topic not in INTERNAL_TOPICS, partition)
 
 
 def _closed(storage: StorageReader, findings: Findings) -> dict[str, Object]:

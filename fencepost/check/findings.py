@@ -12,6 +12,12 @@ from typing import NamedTuple
 import attrs
 
 
+def counted(number: int, what: str) -> str:
+    """`1 batch`, `2,000 batches`."""
+    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{ending}"
+
+
 class Severity(Enum):
     """How bad a finding is."""
 

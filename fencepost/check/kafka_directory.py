@@ -36,7 +36,7 @@ from fencepost.check.derived_files import (
     TimeEntry,
 )
 from fencepost.check.findings import Findings, Place
-from fencepost.check.records import Internals
+from fencepost.check.records import Internals, reading_order
 from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, follow_producers, scan_log
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.indexes import without_preallocated
@@ -48,13 +48,7 @@ from fencepost.journal.kafka_directory import (
     read_checkpoint,
 )
 from fencepost.log_model.partitions import ModelProducer
-from fencepost.protocol.terms import (
-    CLUSTER_METADATA_TOPIC,
-    INTERNAL_TOPICS,
-    NO_OFFSET,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-)
+from fencepost.protocol.terms import NO_OFFSET, TRANSACTION_STATE_TOPIC
 
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 RECOVERY_POINTS_FILE: Final = "recovery-point-offset-checkpoint"
@@ -74,7 +68,7 @@ def check_kafka_directory(directory: KafkaDirectory) -> Findings:
     internals = Internals(findings, is_kafka=True)
     whole: list[ScannedLog] = []
     was_closed = directory.was_closed
-    for partition in sorted(directory.partitions, key=_reading_order):
+    for partition in sorted(directory.partitions, key=reading_order):
         log = scan_log(
             directory.storage,
             partition,
@@ -97,10 +91,6 @@ def check_kafka_directory(directory: KafkaDirectory) -> Findings:
         check_markers(internals.histories, whole, set(), internals.cluster, findings)
         check_open(internals.histories, whole, findings)
     return findings
-
-
-def _reading_order(partition: TopicPartition) -> tuple[bool, bool, TopicPartition]:
-    return (partition.topic != CLUSTER_METADATA_TOPIC, partition.topic not in INTERNAL_TOPICS, partition)
 
 
 def _has_every_coordinator(

@@ -28,6 +28,7 @@ from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     coordinator_partition,
@@ -71,6 +72,11 @@ class _Home(NamedTuple):
 
     partition: int
     of: int
+
+
+def reading_order(partition: TopicPartition) -> tuple[bool, bool, TopicPartition]:
+    """The sort key by which logs are read: the metadata, the coordinators' logs, and then data."""
+    return (partition.topic != CLUSTER_METADATA_TOPIC, partition.topic not in INTERNAL_TOPICS, partition)
 
 
 @attrs.define(eq=False)

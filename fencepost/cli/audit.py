@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import attrs
 from cyclopts import Parameter
 
-from fencepost.check.findings import Finding, Severity
+from fencepost.check.findings import Finding, Severity, counted
 from fencepost.cli.check import facts, in_words
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json
 from fencepost.cli.spark_calls import with_spark
 from fencepost.cli.spark_errors import reason_of
-from fencepost.cli.table import counted
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.layouts import open_layout
 from fencepost.journal.storage import DirectoryInUse, StorageReader

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from fencepost.check.directory import check_directory
-from fencepost.check.findings import Finding, Findings, Severity
+from fencepost.check.findings import Finding, Findings, Severity, counted
 from fencepost.cli.errors import FAILED, OK, CommandFailed
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json
-from fencepost.cli.table import RED, YELLOW, counted, styled
+from fencepost.cli.table import RED, YELLOW, styled
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.storage import DirectoryInUse
 

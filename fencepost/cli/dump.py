@@ -16,6 +16,7 @@ from typing import Annotated, Any, cast
 import attrs
 from cyclopts import Parameter
 
+from fencepost.check.findings import counted
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.log_files import (
     StoredBatch,
@@ -29,7 +30,7 @@ from fencepost.cli.log_files import (
 )
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import Json, print_json, text_of
-from fencepost.cli.table import counted, moment
+from fencepost.cli.table import moment
 from fencepost.journal.indexes import (
     OFFSET_ENTRY,
     TIME_ENTRY,

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import attrs
 from cyclopts import Parameter, validators
 
+from fencepost.check.findings import counted
 from fencepost.cli.drawing import NO_DRAWING, DrawOptions, Pictures
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
 from fencepost.cli.options import AsJson, TimeBudget, WithoutFixes
 from fencepost.cli.output import Json, print_json, print_progress, text_beside
-from fencepost.cli.table import counted
 
 if TYPE_CHECKING:
     from fencepost.lab.document import RunDocument

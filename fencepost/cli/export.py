@@ -9,12 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
+from fencepost.check.findings import counted
 from fencepost.cli.errors import OK, CommandFailed
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json
 from fencepost.cli.spark_calls import with_spark
 from fencepost.cli.spark_errors import reason_of
-from fencepost.cli.table import counted
 from fencepost.spark_bridge.export import Exported, RecordsDeleted
 from fencepost.spark_bridge.export import export as export_records
 from fencepost.spark_bridge.filesystems import absolute, open_directories

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import attrs
 from cyclopts import Parameter, validators
 
+from fencepost.check.findings import counted
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
 from fencepost.cli.html_pages import Pages
 from fencepost.cli.options import AsJson, TimeBudget, WithoutFixes
 from fencepost.cli.output import Json, print_json, text_beside
-from fencepost.cli.table import counted, print_table
+from fencepost.cli.table import print_table
 
 if TYPE_CHECKING:
     from fencepost.simulator.fuzz.plan import Planner

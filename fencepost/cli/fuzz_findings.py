@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from fencepost.check.findings import counted
 from fencepost.cli.artefacts import FailedRun, JUnitCase, files_in, save
 from fencepost.cli.errors import OK
 from fencepost.cli.html_pages import Pages
 from fencepost.cli.output import Target
 from fencepost.cli.shrink import is_generated, shrink_to
-from fencepost.cli.table import counted
 from fencepost.lab.recordings import record
 from fencepost.simulator.fuzz.shrinking import failing_seed
 from fencepost.simulator.scenarios.files import scenario_of

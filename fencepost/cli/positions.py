@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from fencepost.check.findings import counted
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed, complain
 from fencepost.cli.options import is_offset
-from fencepost.cli.table import counted
 from fencepost.client.consumer_records import Record
 from fencepost.client.shells.sync import Admin
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition

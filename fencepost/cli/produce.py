@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal
 import attrs
 from cyclopts import Parameter, validators
 
+from fencepost.check.findings import counted
 from fencepost.cli.delays import told_of_delays
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed, Ended, code_of
 from fencepost.cli.options import (
@@ -44,7 +45,6 @@ from fencepost.cli.record_formats import (
     read_jsonl,
     read_lines,
 )
-from fencepost.cli.table import counted
 from fencepost.client.errors import ClientError, CommitOutcomeUnknown
 from fencepost.client.settings import newest_dialect
 from fencepost.client.shells.sync import Producer, SendFuture

@@ -16,11 +16,10 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from fencepost.check.directory import check_directory
-from fencepost.check.findings import Severity
+from fencepost.check.findings import Severity, counted
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json
-from fencepost.cli.table import counted
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.storage import Storage, StorageError, StorageReader
 from fencepost.protocol.terms import escaped

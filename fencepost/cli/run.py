@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import attrs
 from cyclopts import Parameter
 
+from fencepost.check.findings import counted
 from fencepost.cli.drawing import NO_DRAWING, DrawOptions, Pictures
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.options import AsJson, TimeBudget
 from fencepost.cli.output import Json, print_json
 from fencepost.cli.scenario_files import Chosen, chosen, files_of
-from fencepost.cli.table import GREEN, RED, counted, print_table, styled, terminal_width
+from fencepost.cli.table import GREEN, RED, print_table, styled, terminal_width
 
 if TYPE_CHECKING:
     from fencepost.cli.artefacts import JUnitCase

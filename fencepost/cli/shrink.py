@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter, validators
 
+from fencepost.check.findings import counted
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, Ended, code_of
 from fencepost.cli.fuzz import DEFAULT_WORLD, WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
@@ -22,7 +23,6 @@ from fencepost.cli.html_pages import Pages
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import Json, Target, print_json, print_progress, text_beside
 from fencepost.cli.scenario_files import read
-from fencepost.cli.table import counted
 
 if TYPE_CHECKING:
     from fencepost.simulator.fuzz.shrinking import Failing, ShrinkSearch, Tell

@@ -135,12 +135,6 @@ def _columns(text: str) -> int:
     )
 
 
-def counted(number: int, what: str) -> str:
-    """`1 batch`, `2,000 batches`."""
-    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
-    return f"{number:,} {what}{ending}"
-
-
 def as_words(cell: object) -> str:
     """The text of one cell: a dash for None, commas between the items of a list."""
     match cell:

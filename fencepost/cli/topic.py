@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter, validators
 
+from fencepost.check.findings import counted
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 from fencepost.cli.options import (
     DEFAULT,
@@ -20,7 +21,6 @@ from fencepost.cli.options import (
     settings_in,
 )
 from fencepost.cli.output import Columns, print_done, print_entry, print_json, print_rows, row_of
-from fencepost.cli.table import counted
 from fencepost.client.admin import TopicDescription
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, INTERNAL_TOPICS, TopicPartition

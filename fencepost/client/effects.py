@@ -23,7 +23,6 @@ class TransactionCall(Enum):
     INIT_TRANSACTIONS = "init_transactions"
     COMMIT = "commit_transaction"
     ABORT = "abort_transaction"
-    FLUSH = "flush"
 
     __hash__ = object.__hash__  # Enum's own is written in Python, and outcomes are looked up often
 
