@@ -27,8 +27,30 @@ class Loss:
     """The byte at which the damage begins; 0 if the file is gone."""
     reason: str
 
+    def covers(self, other: Loss) -> bool:
+        """Whether who knows of this loss knows that the offsets of the other one are lost."""
+        if self.partition != other.partition:
+            return False
+        return self == other or self.start <= other.start < other.end <= self.end
+
 
 Report = Callable[[Loss], None]
+
+
+def once(report: Report | None) -> Report | None:
+    """Reports the losses of one read, without those that an earlier one covers. A segment that is gone is
+    found by the survey of the log, and again where the read requests its offsets.
+    """
+    if report is None:
+        return None
+    reported: list[Loss] = []
+
+    def tell(loss: Loss) -> None:
+        if not any(earlier.covers(loss) for earlier in reported):
+            reported.append(loss)
+            report(loss)
+
+    return tell
 
 
 def warn(loss: Loss) -> None:

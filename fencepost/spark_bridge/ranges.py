@@ -12,7 +12,7 @@ from typing import Protocol
 
 from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.terms import TopicPartition
-from fencepost.spark_bridge.losses import Loss, Report
+from fencepost.spark_bridge.losses import Loss, Report, once
 from fencepost.spark_bridge.option_values import UnusableOption
 from fencepost.spark_bridge.options import (
     EARLIEST_OFFSET,
@@ -49,6 +49,7 @@ def plan_batch(
     Raises UnusableOption, DataLoss or CorruptLog; each message says what to do.
     """
     check_batch(options)
+    report = once(report)
     partitions = choose_partitions(layout.partitions(), options, layout.location)
     check_named(options.starting, partitions, "starting")
     check_named(options.ending, partitions, "ending")

@@ -18,7 +18,7 @@ from fencepost.journal.storage import MissingFile, ReadableFile, directory_name
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, read_header, read_marker
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import IsolationLevel, TransactionResult
-from fencepost.spark_bridge.losses import Loss, Report
+from fencepost.spark_bridge.losses import Loss, Report, once
 from fencepost.spark_bridge.partition_files import (
     RELISTINGS,
     CorruptLog,
@@ -88,7 +88,7 @@ class RangeScan:
         self._layout = layout
         self._storage = layout.storages[range_.home]
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
-        self._report = report
+        self._report = once(report)
         self._indexed = AbortedRanges(self._aborted_ranges())
         self._opened = {each.producer_id: each.first_offset for each in range_.opened}
         self._unindexed: AbortedRanges | None = None  # found at the first transactional batch

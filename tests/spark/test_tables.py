@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import pytest
@@ -258,6 +259,24 @@ class TestLosses:
         (lost,) = (row for row in rows if row["partition"] == 0)
         assert (lost["startOffset"], lost["endOffset"]) == (6, 14)
         assert "is gone, but the manifest there lists it" in lost["reason"]
+
+    @pytest.mark.parametrize(("first", "last"), [(0, -1), (2, -1), (0, 4)])
+    def test_a_missing_first_segment_is_one_loss_whatever_was_requested(self, first: int, last: int) -> None:
+        directory = killed()
+        directory.remove(directory.logs("orders-0")[0])
+        starting, ending = (
+            {"orders": {"0": offset, "1": edge}} for offset, edge in ((first, -2), (last, -1))
+        )
+        edges = {"startingOffsets": json.dumps(starting), "endingOffsets": json.dumps(ending)}
+        (lost,) = rows_of("losses", directory, subscribe="orders", **edges)
+        assert (lost["partition"], lost["startOffset"], lost["endOffset"]) == (0, 0, 6)
+        assert "no file in" in lost["reason"]
+
+    def test_a_missing_last_segment_is_one_loss(self) -> None:
+        directory = killed()
+        directory.remove(directory.logs("orders-0")[2])
+        (lost,) = rows_of("losses", directory, subscribe="orders")
+        assert (lost["startOffset"], lost["endOffset"]) == (14, 16)
 
 
 def test_several_directories_of_a_broker_are_told_apart() -> None:

@@ -20,6 +20,7 @@ from fencepost.protocol.terms import (
     TopicPartition,
     TransactionResult,
 )
+from fencepost.spark_bridge.losses import once
 from fencepost.spark_bridge.options import ReadOptions
 from fencepost.spark_bridge.partition_files import CorruptLog, find_log_offsets
 from fencepost.spark_bridge.planning import ReadTask, plan
@@ -59,13 +60,14 @@ def plan_headers(layout: LogLayout, options: ReadOptions) -> list[ReadTask]:
     too.
     """
     everything = attrs.evolve(options, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    report = once(options.report)
     return plan(
         layout,
         choose_partitions(layout.partitions(), options, layout.location),
-        partial(batch_range, options=everything, report=options.report),
+        partial(batch_range, options=everything, report=report),
         follows_transactions=True,
         sizes=options.sizes,
-        survey=partial(find_log_offsets, report=options.report),
+        survey=partial(find_log_offsets, report=report),
     )
 
 

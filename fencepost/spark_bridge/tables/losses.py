@@ -55,13 +55,12 @@ def plan_losses(layout: LogLayout, options: ReadOptions) -> list[LossTask]:
         (name, None, None, None, layout.location, None, f"{layout.location} does not hold {name}")
         for name in gone
     ]
-    known = dict.fromkeys(found)  # a partition that is listed again reports its losses again
-    first = LossTask(rows=(*rows, *map(_row, known)))
+    first = LossTask(rows=(*rows, *map(_row, found)))
     return [first] * bool(first.rows) + [
         LossTask(
             ranges=task.ranges,
             known=frozenset(
-                loss for loss in known if any(loss.partition == each.partition for each in task.ranges)
+                loss for loss in found if any(loss.partition == each.partition for each in task.ranges)
             ),
         )
         for task in tasks
@@ -83,7 +82,7 @@ def read_losses(
 
 
 def _new(found: list[Loss], task: LossTask) -> Iterator[Row]:
-    yield from (_row(loss) for loss in found if loss not in task.known)
+    yield from (_row(loss) for loss in found if not any(known.covers(loss) for known in task.known))
     found.clear()
 
 
