@@ -27,6 +27,8 @@ PROFILE: Final = "profile"
 """The table of profiles, and the option that chooses one."""
 ENVIRONMENT: Final = "env"
 """Where cyclopts says that a value of a variable comes from."""
+COMMAND_LINE: Final = "cli"
+"""The same of a value that was written on the command line."""
 PROFILE_VARIABLE: Final = "FENCEPOST_PROFILE"
 THEN: Final = "`fencepost help cli` shows an example; the variable FENCEPOST_CONFIG gives its path"
 
@@ -47,11 +49,11 @@ class ConfigFile:
             if chosen is not None:
                 raise _wrong(f"profile {chosen!r} does not exist: there is no configuration file")
             return
-        values = _read(path)
+        values, profile = _read(path), dict[str, Any]()
         profiles = _profiles_in(path, values.pop(PROFILE, {}))
         self._check(path, values)
-        for name, profile in profiles.items():
-            self._check(path, profile, within=f"{PROFILE}.{name}.")
+        for name, each in profiles.items():
+            self._check(path, each, within=f"{PROFILE}.{name}.")
         if chosen is not None:
             profile = _named(path, profiles, chosen)
             values = _laid_over(values, profile)
@@ -59,8 +61,12 @@ class ConfigFile:
                 _forget_environment(arguments, profile)
         Dict(values, source=str(path))(app, commands, arguments)
         names = {name.lstrip("-") for argument in arguments for name in argument.names}
-        shared = {name: values[name] for name in SHARED if name in values and name in names}
-        Dict(shared, source=str(path), use_commands_as_keys=False)(app, commands, arguments)
+        for name in SHARED:
+            if name in values and name in names:
+                source = f"profile {chosen} in {path}" if name in profile else str(path)
+                Dict({name: values[name]}, source=source, use_commands_as_keys=False)(
+                    app, commands, arguments
+                )
 
     def _check(self, path: Path, values: dict[str, Any], within: str = "") -> None:
         for words, is_table in _keys(values):

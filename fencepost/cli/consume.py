@@ -394,7 +394,7 @@ class Retries:
         for partition, error in errors.items():
             what = f"cannot read {partition}: {error.meaning} ({error.name})"
             if self._polls == self.polls_max:
-                raise CommandFailed(what, then=ADVICE.get(error, "check the broker at --bootstrap-server"))
+                raise CommandFailed(what, then=ADVICE.get(error, "check the broker"))
             if error not in self._reported:
                 complain(what, then="retrying; Ctrl-C ends this command")
                 self._reported.add(error)

@@ -105,7 +105,7 @@ def report(problem: Exception) -> int:
             what, then, code = str(problem), problem.then, problem.code
         case RequestTimeout():  # a broker accepted the connection, so do not advise to start one
             what = problem.because
-            again = "try again; if it fails again, check the broker at --bootstrap-server"
+            again = "try again; if it fails again, check the broker"
             then = ADVICE.get(problem.error, again)
         case CorruptRecords():
             what, then = problem.because, f"{ADVICE[ErrorCode.KAFKA_STORAGE_ERROR]}; --from skips the damage"

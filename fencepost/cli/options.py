@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from cyclopts import Parameter, Token, validators
 
+from fencepost.cli.config_file import COMMAND_LINE, ENVIRONMENT
 from fencepost.cli.errors import NO_BROKER, START_A_BROKER, WRONG_USAGE, CommandFailed
 from fencepost.protocol.terms import INT64_MAX, TopicPartition
 
@@ -23,10 +24,38 @@ DEFAULT: Final = "127.0.0.1:9092"
 CONNECT_SECONDS: Final = 5.0
 ANSWER_MS: Final = 15_000  # a person is waiting; programs use the longer timeouts of the client
 
+BOOTSTRAP_OPTION: Final = "--bootstrap-server"
+
+
+class Addresses(str):
+    """The addresses of brokers. `given_in`: what gave them: an option, a variable, or a key of a file."""
+
+    __slots__ = ("given_in",)
+    given_in: str
+
+    def __new__(cls, text: str, *, given_in: str) -> Addresses:
+        made = super().__new__(cls, text)
+        made.given_in = given_in
+        return made
+
+
+def _addresses(_: type, tokens: Sequence[Token]) -> Addresses:
+    (token,) = tokens
+    match token.source:
+        case source if source == COMMAND_LINE:
+            given_in = BOOTSTRAP_OPTION
+        case source if source == ENVIRONMENT:
+            given_in = str(token.keyword)
+        case file:
+            given_in = f"{BOOTSTRAP_OPTION.lstrip('-')} of {file}"
+    return Addresses(token.value, given_in=given_in)
+
+
 Bootstrap = Annotated[
     str,
     Parameter(
-        ("--bootstrap-server", "-b"),
+        (BOOTSTRAP_OPTION, "-b"),
+        converter=_addresses,
         env_var="FENCEPOST_BOOTSTRAP_SERVER",
         help="Address of the broker as host:port, or of several brokers, separated by commas.",
     ),
@@ -78,10 +107,11 @@ def reach(bootstrap: str) -> str:
 
     A client would retry for a minute before it gave up; a person at a terminal should not wait for that.
     """
+    given_in = bootstrap.given_in if isinstance(bootstrap, Addresses) else BOOTSTRAP_OPTION
     addresses = [address.strip() for address in bootstrap.split(",")]
     if bad := [address for address in addresses if not _is_address(address)]:
         raise CommandFailed(
-            f"--bootstrap-server {bad[0] or repr(bootstrap)} is not host:port, with a port from 1 to 65535",
+            f"{given_in} {bad[0] or repr(str(bootstrap))} is not host:port, with a port from 1 to 65535",
             then=f"for example {DEFAULT}, or broker-1:9092,broker-2:9092",
             code=WRONG_USAGE,
         )
@@ -89,7 +119,10 @@ def reach(bootstrap: str) -> str:
     if None in problems.values():
         return bootstrap
     reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
-    raise CommandFailed(f"cannot connect to {reasons}", then=START_A_BROKER, code=NO_BROKER)
+    then = START_A_BROKER
+    if given_in != BOOTSTRAP_OPTION:
+        then = f"the address is that of {given_in}; {then}"
+    raise CommandFailed(f"cannot connect to {reasons}", then=then, code=NO_BROKER)
 
 
 def _is_address(text: str) -> bool:

@@ -290,6 +290,29 @@ def test_only_a_profile_of_the_command_line_wins_over_the_environment(
     assert run(["topic", "list"]) == 3
 
 
+@pytest.mark.parametrize(("given", "code"), [("here", 2), ("127.0.0.1:1", 3)])
+def test_an_error_names_the_place_of_the_address(
+    config: Path, given: str, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(*words: str) -> str:
+        assert run(["topic", "list", *words]) == code
+        return capsys.readouterr().err
+
+    file, profile = f'bootstrap-server = "{given}"\n', f'[profile.test]\nbootstrap-server = "{given}"\n'
+    config.write_text(file)
+    assert f"bootstrap-server of {config}" in said()
+    config.write_text(f'bootstrap-server = "127.0.0.1:2"\n{profile}')
+    assert f"bootstrap-server of profile test in {config}" in said("--profile", "test")
+    monkeypatch.setenv("FENCEPOST_BOOTSTRAP_SERVER", given)
+    of_variable = said()
+    assert "FENCEPOST_BOOTSTRAP_SERVER" in of_variable
+    assert ("--bootstrap-server" in of_variable) is (code == 3), "only the advice names an option"
+    assert f"of profile test in {config}" in said("--profile", "test"), "it wins over the environment"
+    written = said("-b", given)
+    assert "--bootstrap-server" in written
+    assert "FENCEPOST_BOOTSTRAP_SERVER" not in written
+
+
 @pytest.mark.parametrize(
     ("text", "words", "said"),
     [
