@@ -6,6 +6,7 @@ where it is unknown.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -27,6 +28,9 @@ GROUP_VERSION: Final = "group.version"
 GROUP_VERSION_MAX: Final = 1  # the consumer protocol (KIP-848)
 FEATURES: Final = {TRANSACTION_VERSION: 2, GROUP_VERSION: GROUP_VERSION_MAX}
 """The features of the broker (KIP-584), and the newest version of each."""
+FIRST_WITH_SOFTWARE: Final = 3  # ApiVersions
+SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+"""The name of a client's software, and its version (ApiVersionsRequest.isValid)."""
 FIRST_NULL_NAME: Final = 12  # Metadata
 FIRST_DELETE_BY_ID: Final = 6  # DeleteTopics
 FIRST_WITH_CONFIGS: Final = 5  # CreateTopics
@@ -37,8 +41,15 @@ def api_versions(versions: Iterable[tuple[int, int, int]]) -> Any:
     """The translation of ApiVersions for a broker that serves these (API key, first, last version)."""
     keys = [{"api_key": key, "min_version": first, "max_version": last} for key, first, last in versions]
 
-    def translate(_request: Any, _version: int) -> Exchange:
+    def translate(request: Any, version: int) -> Exchange:
+        is_valid = version < FIRST_WITH_SOFTWARE or (
+            SOFTWARE.fullmatch(request.client_software_name) is not None
+            and SOFTWARE.fullmatch(request.client_software_version) is not None
+        )
+
         def respond(answer: Answer) -> Values:
+            if not is_valid:
+                return {"error_code": ErrorCode.INVALID_REQUEST, "api_keys": (), "throttle_time": 0}
             transaction_version = 0 if answer.body is None else answer.body.transaction_version
             finalized = {TRANSACTION_VERSION: transaction_version, GROUP_VERSION: GROUP_VERSION_MAX}
             return {

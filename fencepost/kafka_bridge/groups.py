@@ -34,6 +34,7 @@ FIRST_BATCHED_OFFSET_FETCH: Final = 8
 FIRST_OFFSETS_BY_ID: Final = 10  # OffsetCommit and OffsetFetch
 FIRST_BATCHED_LEAVE_GROUP: Final = 3
 FIRST_WITH_MEMBER_ID_REQUIRED: Final = 4  # JoinGroup (KIP-394)
+FIRST_WITHOUT_PROTOCOL: Final = 7  # JoinGroup: the name of the protocol may be null
 FIRST_UNKNOWN_GROUPS: Final = 6  # DescribeGroups says that a group does not exist
 _TYPES: Final = {kind.title.lower(): kind for kind in GroupType}
 _STATES: Final = {state.title.lower(): state for state in GroupState}
@@ -172,10 +173,10 @@ def join_group(request: Any, version: int) -> Exchange:
         ),
         requires_member_id=version >= FIRST_WITH_MEMBER_ID_REQUIRED,
     )
-    return one(asked, lambda answer: _joined(asked, answer))
+    return one(asked, lambda answer: _joined(asked, answer, version))
 
 
-def _joined(asked: m.JoinGroup, answer: Answer) -> Values:
+def _joined(asked: m.JoinGroup, answer: Answer, version: int) -> Values:
     joined = answer.body or m.JoinGroupReply(
         generation_id=NO_GENERATION,
         protocol_type=None,
@@ -185,12 +186,13 @@ def _joined(asked: m.JoinGroup, answer: Answer) -> Values:
         member_id=asked.member_id,
         members=(),
     )
+    no_protocol = "" if version < FIRST_WITHOUT_PROTOCOL else None
     return {
         "throttle_time": 0,
         "error_code": answer.error,
         "generation_id": joined.generation_id,
         "protocol_type": joined.protocol_type,
-        "protocol_name": joined.protocol_name or "",
+        "protocol_name": joined.protocol_name or no_protocol,
         "leader": joined.leader,
         "skip_assignment": joined.skip_assignment,
         "member_id": joined.member_id,

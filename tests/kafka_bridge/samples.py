@@ -52,6 +52,8 @@ def _plain(field: Any, random: Random) -> Any:
     kind = field.metadata["kafka_type"]
     if field.name == "isolation_level":
         return random.randrange(2)
+    if field.name.startswith("client_software"):
+        return random.choice(("librdkafka", "2.11.0"))
     match kind:
         case "string":
             return random.choice(("", "orders", "größe", "x" * 200))
