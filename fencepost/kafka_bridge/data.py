@@ -28,7 +28,7 @@ from fencepost.kafka_bridge.records import uses_zstd
 from fencepost.kafka_bridge.topic_ids import ById, Replaced
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
     EARLIEST_LOCAL_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
@@ -145,13 +145,6 @@ def _fetch(request: Any, version: int) -> Exchange:
         for topic in request.topics
         for part in topic.partitions
     )
-    asked = m.Fetch(
-        max_wait_ms=milliseconds(request.max_wait),
-        min_bytes=request.min_bytes,
-        max_bytes=request.max_bytes,
-        isolation_level=_isolation_level(request),
-        partitions=parts,
-    )
 
     def respond(answer: Answer) -> Values:
         # The oldest versions have no other place for an error of the whole request.
@@ -159,6 +152,16 @@ def _fetch(request: Any, version: int) -> Exchange:
         fetched = of_each(answer, "partitions", refused, _not_fetched)
         return _fetched_values(fetched, error=answer.error, version=version)
 
+    isolation_level = _isolation_level(request)
+    if isolation_level is None:
+        return known(respond(_NO_SUCH_LEVEL))
+    asked = m.Fetch(
+        max_wait_ms=milliseconds(request.max_wait),
+        min_bytes=request.min_bytes,
+        max_bytes=request.max_bytes,
+        isolation_level=isolation_level,
+        partitions=parts,
+    )
     return one(asked, respond)
 
 
@@ -188,12 +191,12 @@ def _fetched_part(part: m.FetchedPartition, version: int) -> Values:
     }
 
 
-def _isolation_level(request: Any) -> IsolationLevel:
-    level = getattr(request, "isolation_level", IsolationLevel.READ_UNCOMMITTED)
-    try:
-        return IsolationLevel(level)
-    except ValueError as problem:
-        raise ProtocolViolation(f"isolation level {level} is neither 0 nor 1") from problem
+_LEVELS: Final = {level.value: level for level in IsolationLevel}
+_NO_SUCH_LEVEL: Final = Answer(ErrorCode.UNKNOWN_SERVER_ERROR, None)  # what IsolationLevel.forId leads to
+
+
+def _isolation_level(request: Any) -> IsolationLevel | None:
+    return _LEVELS.get(getattr(request, "isolation_level", IsolationLevel.READ_UNCOMMITTED.value))
 
 
 _not_listed = refusing(m.ListedOffset, timestamp=NO_TIMESTAMP, offset=NO_OFFSET)
@@ -213,7 +216,6 @@ def list_offsets(request: Any, version: int) -> Exchange:
     )
     too_new = tuple(part for part in every if _is_too_new(part, version))
     parts = tuple(_known_to_node(part) for part in every if not _is_too_new(part, version))
-    asked = m.ListOffsets(isolation_level=_isolation_level(request), partitions=parts)
 
     def respond(answer: Answer) -> Values:
         listed = [
@@ -222,7 +224,10 @@ def list_offsets(request: Any, version: int) -> Exchange:
         ]
         return {"throttle_time": 0, "topics": nested(listed, _listed_values)}
 
-    return one(asked, respond)
+    isolation_level = _isolation_level(request)
+    if isolation_level is None:
+        return known(respond(_NO_SUCH_LEVEL))
+    return one(m.ListOffsets(isolation_level=isolation_level, partitions=parts), respond)
 
 
 def _is_too_new(part: m.ListOffsetsPartition, version: int) -> bool:

@@ -30,6 +30,7 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, GroupState, GroupType, TopicPartition
 from fencepost.protocol.wire_protocol import NodeTopics
 
+FIRST_GROUP_ERROR: Final = 2  # OffsetFetch
 FIRST_BATCHED_OFFSET_FETCH: Final = 8
 FIRST_OFFSETS_BY_ID: Final = 10  # OffsetCommit and OffsetFetch
 FIRST_BATCHED_LEAVE_GROUP: Final = 3
@@ -118,7 +119,7 @@ def _offset_fetch(request: Any, version: int) -> Exchange:
     asked = tuple(_offsets_of(group, stable=getattr(request, "require_stable", False)) for group in groups)
 
     def respond(answers: Sequence[Answer]) -> Values:
-        fetched = [_fetched(one, answer) for one, answer in zip(asked, answers, strict=True)]
+        fetched = [_fetched(one, answer, version) for one, answer in zip(asked, answers, strict=True)]
         return {"throttle_time": 0, "groups": fetched, **({} if is_batched else fetched[0])}
 
     return Exchange(asked, respond)
@@ -143,8 +144,10 @@ def _offsets_of(group: Any, *, stable: bool) -> m.OffsetFetch:
     )
 
 
-def _fetched(asked: m.OffsetFetch, answer: Answer) -> dict[str, Any]:
-    offsets = of_each(answer, "offsets", asked.partitions or (), _not_fetched)
+def _fetched(asked: m.OffsetFetch, answer: Answer, version: int) -> dict[str, Any]:
+    # The first version has no other place for the error of a group.
+    refused = (asked.partitions or ()) if version < FIRST_GROUP_ERROR else ()
+    offsets = of_each(answer, "offsets", refused, _not_fetched)
     return {"group_id": asked.group_id, "error_code": answer.error, "topics": nested(offsets, _offset_values)}
 
 

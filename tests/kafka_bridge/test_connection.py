@@ -205,20 +205,6 @@ async def test_a_bug_in_the_error_instead_costs_the_connection(monkeypatch: pyte
 
 
 @pytest.mark.trio
-async def test_an_isolation_level_that_nobody_knows_closes_the_connection(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with kafka_client() as (_, wire):
-        sent = bytearray(kafka_request(fetch(0), version=12, correlation_id=0))
-        at = sent.index(b"\0\0\x03\xe8\0") + 4  # after max_bytes
-        sent[at] = 7
-        await wire.stream.send_all(sent)
-        with trio.fail_after(PATIENCE_S):
-            assert await wire.stream.receive_some(1) == b""
-        assert "isolation level 7 is neither 0 nor 1" in caplog.text
-
-
-@pytest.mark.trio
 async def test_a_client_that_leaves_in_the_middle_of_its_requests_leaves_nothing_behind() -> None:
     async with kafka_client() as (server, wire):
         await wire.send(*(FINDS, OFFSETS, LISTS) * 20, fetch(0, wait_ms=60_000))

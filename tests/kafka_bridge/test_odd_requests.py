@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import fields
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.index import load_request_schema
@@ -16,7 +17,8 @@ from tests.kafka_bridge.conftest import IMPATIENT
 from tests.kafka_bridge.samples import filled
 from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
 
-JOIN_GROUP, API_VERSIONS = 11, 18
+FETCH, LIST_OFFSETS, METADATA, OFFSET_FETCH, JOIN_GROUP = 1, 2, 3, 9, 11
+API_VERSIONS, CONSUMER_GROUP_HEARTBEAT = 18, 68
 TOPIC, GROUP = "orders", "readers"
 
 
@@ -41,6 +43,19 @@ def ask(wire: KafkaSocket, api_key: int, version: int, **values: Any) -> Any:
     return wire.ask(
         api_key, version, **{field.name: getattr(request, field.name) for field in fields(request)}
     )
+
+
+def topic_id(wire: KafkaSocket, name: str = TOPIC) -> UUID | None:
+    topics = [{"topic_id": None, "name": name}]
+    told = ask(
+        wire,
+        METADATA,
+        12,
+        topics=topics,
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    return told.topics[0].topic_id
 
 
 # --- ApiVersions -------------------------------------------------------------------------------------------
@@ -90,3 +105,77 @@ def test_a_refused_join_has_no_protocol(wire: KafkaSocket, version: int) -> None
     refused = join(wire, version, f"no protocol {version}", "nobody")
     assert refused.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert refused.protocol_name == ("" if version < 7 else None)
+
+
+@pytest.mark.parametrize("version", range(9, 11))
+def test_a_refused_group_has_no_offsets(wire: KafkaSocket, version: int) -> None:
+    beat = ask(
+        wire,
+        CONSUMER_GROUP_HEARTBEAT,
+        1,
+        group_id="refused",
+        member_id="m",
+        member_epoch=0,
+        instance_id=None,
+        rack_id=None,
+        rebalance_timeout=5_000,
+        subscribed_topic_names=[TOPIC],
+        subscribed_topic_regex=None,
+        server_assignor=None,
+        topic_partitions=[],
+    )
+    topics = [{"name": TOPIC, "topic_id": topic_id(wire), "partition_indexes": [0]}]
+    stale = {"group_id": "refused", "member_id": "m", "member_epoch": beat.member_epoch + 1, "topics": topics}
+    fetched = ask(wire, OFFSET_FETCH, version, groups=[stale], require_stable=False)
+    (group,) = fetched.groups
+    assert (group.error_code, group.topics) == (ErrorCode.STALE_MEMBER_EPOCH, ())
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+UNKNOWN = ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("level", [2, -1])
+@pytest.mark.parametrize(("version", "parts"), [(4, [UNKNOWN]), (12, [UNKNOWN]), (17, [])])
+def test_there_are_two_isolation_levels(
+    wire: KafkaSocket, level: int, version: int, parts: list[ErrorCode]
+) -> None:
+    fetched = fetch(wire, version, isolation_level=level)
+    assert version < 7 or fetched.error_code == UNKNOWN
+    assert [part.error_code for topic in fetched.responses for part in topic.partitions] == parts
+    part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": 0}
+    listed = ask(
+        wire,
+        LIST_OFFSETS,
+        version // 2,
+        replica_id=-1,
+        isolation_level=level,
+        topics=[{"name": TOPIC, "partitions": [part]}],
+    )
+    assert [part.error_code for topic in listed.topics for part in topic.partitions] == [UNKNOWN]
+
+
+def fetch(wire: KafkaSocket, version: int, **more: Any) -> Any:
+    """Read the first partition of the topic."""
+    part = {
+        "partition": 0,
+        "current_leader_epoch": -1,
+        "fetch_offset": 0,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": 1 << 20,
+    }
+    usual = {
+        "replica_id": -1,
+        "max_wait": 0,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": TOPIC, "topic_id": topic_id(wire), "partitions": [part]}],
+        "forgotten_topics_data": (),
+        "rack_id": "",
+    }
+    return ask(wire, FETCH, version, **usual | more)
