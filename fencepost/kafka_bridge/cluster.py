@@ -7,6 +7,7 @@ where it is unknown.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -221,11 +222,7 @@ def create_topics(request: Any, version: int) -> Exchange:
             m.CreateTopic(
                 topic=topic.name,
                 partition_count=topic.num_partitions,
-                configs=tuple(
-                    m.TopicConfig(name=each.name, value=each.value)
-                    for each in topic.configs
-                    if each.value is not None
-                ),
+                configs=tuple(m.TopicConfig(name=each.name, value=each.value) for each in topic.configs),
             )
             for topic in request.topics
             if topic.name not in refused
@@ -296,19 +293,22 @@ def delete_topics(request: Any, version: int) -> Translated:
 
 
 def _delete_any_topics(topics: Sequence[Any], known: NodeTopics) -> Exchange:
-    unknown: list[Values] = []
-    names: list[str] = []
-    ids: dict[str, UUID] = {}
-    for topic in topics:
-        name = topic.name or name_of(known, topic.topic_id)
+    refused = [
+        _not_deleted(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST)
+        for topic in topics
+        if (topic.name is None) == (topic.topic_id is None)
+    ]
+    by_name = [topic.name for topic in topics if topic.name is not None and topic.topic_id is None]
+    by_id = Counter[UUID](topic.topic_id for topic in topics if topic.name is None and topic.topic_id)
+    names, named, ids = list(by_name), set(by_name), dict[str, UUID]()
+    for topic_id, times_named in by_id.items():
+        name = name_of(known, topic_id)
         if name is None:
-            error = ErrorCode.UNKNOWN_TOPIC_ID
-            refused = m.TopicError(topic="", error=error, because=error.meaning)
-            unknown.append({**_topic_values(refused), "name": None, "topic_id": topic.topic_id})
-            continue
-        names.append(name)
-        if not topic.name:
-            ids[name] = topic.topic_id
+            error = ErrorCode.UNKNOWN_TOPIC_ID if times_named == 1 else ErrorCode.INVALID_REQUEST
+            refused.append(_not_deleted(None, topic_id, error))
+        else:
+            ids[name] = topic_id
+            names += [name] * times_named  # the controller refuses what is named twice, in whatever way
     deleting = _delete_topics(tuple(names))
     describing = (m.Metadata(topics=tuple(ids)),) if ids else ()
 
@@ -316,23 +316,29 @@ def _delete_any_topics(topics: Sequence[Any], known: NodeTopics) -> Exchange:
         # The name of a topic that the client may not describe is a secret, its id is not.
         described = _or_refused(answers[1], tuple(ids)).topics if ids else ()
         hidden = {topic.topic for topic in described if topic.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED}
-        told = [
-            {**values, "name": None if name in hidden else name, "topic_id": ids[name]}
-            if (name := values["name"]) in ids
-            else values
-            for values in deleting.respond(answers)["responses"]
-        ]
-        return {"throttle_time": 0, "responses": [*told, *unknown]}
+        told: list[Values] = []
+        for values in deleting.respond(answers)["responses"]:
+            name = values["name"]
+            if name in ids:
+                told.append({**values, "name": None if name in hidden else name, "topic_id": ids[name]})
+            if name not in ids or (name in named and name in hidden):
+                told.append(values)
+        return {"throttle_time": 0, "responses": [*told, *refused]}
 
     return Exchange((*deleting.requests, *describing), respond)
+
+
+def _not_deleted(name: str | None, topic_id: UUID | None, error: ErrorCode) -> Values:
+    values = _topic_values(_refused_topic("", error))
+    return {**values, "name": name, "topic_id": topic_id}
 
 
 def _delete_topics(names: tuple[str, ...]) -> Exchange:
     asked = m.DeleteTopics(topics=names)
 
     def respond(answer: Answer) -> Values:
-        results = of_each(answer, "topics", names, _refused_topic)
-        return {"throttle_time": 0, "responses": [_topic_values(result) for result in results]}
+        results = {each.topic: each for each in of_each(answer, "topics", names, _refused_topic)}
+        return {"throttle_time": 0, "responses": [_topic_values(result) for result in results.values()]}
 
     return one(asked, respond)
 

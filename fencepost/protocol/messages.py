@@ -344,10 +344,10 @@ class ApiVersionsReply:
 
 @value(kw_only=True)
 class TopicConfig:
-    """One setting of a topic, with Kafka's name."""
+    """One setting of a topic, with Kafka's name. One without a value is refused."""
 
     name: str
-    value: str
+    value: str | None
 
 
 @value(kw_only=True)

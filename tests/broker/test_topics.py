@@ -95,7 +95,7 @@ def test_a_topic_has_some_partitions(count: int) -> None:
     assert created(Story(), "more", count) is ErrorCode.INVALID_PARTITIONS
 
 
-def configured(story: Story, name: str, value: str) -> ErrorCode:
+def configured(story: Story, name: str, value: str | None) -> ErrorCode:
     config = m.TopicConfig(name=name, value=value)
     request = m.CreateTopics(topics=(m.CreateTopic(topic="small", partition_count=1, configs=(config,)),))
     (answer,) = body_of(story.ask(request), m.CreateTopicsReply).topics
@@ -114,9 +114,10 @@ def configured(story: Story, name: str, value: str) -> ErrorCode:
         ("segment.bytes", "1000"),
         ("min.cleanable.dirty.ratio", "nan"),
         ("retention.ms", "-2"),
+        ("retention.ms", None),
     ],
 )
-def test_a_setting_that_is_not_there_is_refused(name: str, value: str) -> None:
+def test_a_setting_that_is_not_there_is_refused(name: str, value: str | None) -> None:
     assert configured(Story(), name, value) is ErrorCode.INVALID_CONFIG
 
 
@@ -221,7 +222,30 @@ def test_each_topic_of_a_request_has_its_own_answer() -> None:
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
     assert created(story, "new") is ErrorCode.NONE
-    assert deleted(story, "new", "ghost", "new") == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert deleted(story, "new", "ghost", "new") == [
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert created(story, "new") is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_two_topics_do_not_differ_in_dots_and_underscores_alone() -> None:
+    story = Story()
+    assert created(story, "a.b_c") is ErrorCode.NONE
+    assert created(story, "a_b.c") is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert created(story, "a.b_c") is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert created(story, CONSUMER_OFFSETS_TOPIC.replace("_", ".")) is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert deleted(story, "a.b_c") == [ErrorCode.NONE]
+    assert created(story, "a_b.c") is ErrorCode.NONE
+
+
+def test_a_topic_that_looks_like_an_internal_one_does_not_keep_it_from_being_made() -> None:
+    state = Controller()
+    node = m.NodeAddress(node_id=1, host="here", port=1)
+    apply(state, [BrokerRegistered(1, broker_epoch=0, host=node.host, port=node.port)])
+    for name, internal in ((CONSUMER_OFFSETS_TOPIC.replace("_", "."), False), (CONSUMER_OFFSETS_TOPIC, True)):
+        apply(state, create_topics(state, create(name), to=NO_ONE, now=0, internal=internal).entries)
+    assert len(state.topics) == 2
 
 
 def test_metadata_names_what_there_is() -> None:

@@ -18,7 +18,7 @@ from tests.kafka_bridge.samples import filled
 from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
 
 FETCH, LIST_OFFSETS, METADATA, OFFSET_FETCH, JOIN_GROUP = 1, 2, 3, 9, 11
-API_VERSIONS, CONSUMER_GROUP_HEARTBEAT = 18, 68
+API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, CONSUMER_GROUP_HEARTBEAT = 18, 19, 20, 68
 TOPIC, GROUP = "orders", "readers"
 
 
@@ -83,6 +83,53 @@ def test_software_has_a_name_and_a_version(
 ) -> None:
     told = ask(wire, API_VERSIONS, version, client_software_name=name, client_software_version=number)
     assert (told.error_code, bool(told.api_keys)) == (error, error is NO_ERROR)
+
+
+# --- topics ------------------------------------------------------------------------------------------------
+
+
+def create(wire: KafkaSocket, name: str, *configs: tuple[str, str | None]) -> Any:
+    topic = {
+        "name": name,
+        "num_partitions": 1,
+        "replication_factor": 1,
+        "assignments": [],
+        "configs": [{"name": config, "value": value} for config, value in configs],
+    }
+    (created,) = ask(wire, CREATE_TOPICS, 7, topics=[topic], timeout=9_000, validate_only=False).topics
+    return created
+
+
+def test_a_new_topic_has_no_setting_without_a_value(wire: KafkaSocket) -> None:
+    created = create(wire, "null", ("retention.ms", None), ("cleanup.policy", "compact"), ("nonsense", None))
+    assert created.error_code == ErrorCode.INVALID_CONFIG
+    assert created.error_message.endswith("retention.ms, nonsense")
+
+
+def delete(wire: KafkaSocket, *topics: tuple[str | None, UUID | None]) -> set[Any]:
+    named = [{"name": name, "topic_id": topic_id} for name, topic_id in topics]
+    told = ask(wire, DELETE_TOPICS, 6, topics=named, timeout=9_000)
+    assert len(told.responses) == len({(each.name, each.topic_id) for each in told.responses})
+    return {(each.name, each.topic_id, each.error_code) for each in told.responses}
+
+
+def test_a_topic_that_is_named_twice_is_not_deleted(wire: KafkaSocket) -> None:
+    name, other = "twice", "another"
+    twice, theirs = create(wire, name).topic_id, create(wire, other).topic_id
+    wrong, unknown, ghost = ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_ID, UUID(int=7)
+    assert delete(wire, (name, None), (name, None)) == {(name, None, wrong)}
+    by_id = {(told_id, error) for _, told_id, error in delete(wire, (None, twice), (None, twice))}
+    assert by_id == {(twice, wrong)}
+    assert delete(wire, (name, None), (None, twice)) == {(name, twice, wrong)}
+    assert delete(wire, (name, twice)) == {(name, twice, wrong)}
+    assert delete(wire, (None, None)) == {(None, None, wrong)}
+    assert delete(wire, (None, ghost)) == {(None, ghost, unknown)}
+    assert delete(wire, (None, ghost), (None, ghost)) == {(None, ghost, wrong)}
+    assert delete(wire, (name, None), (name, None), (other, None)) == {
+        (name, None, wrong),
+        (other, theirs, NO_ERROR),
+    }
+    assert delete(wire, (name, None)) == {(name, twice, NO_ERROR)}
 
 
 # --- groups ------------------------------------------------------------------------------------------------

@@ -85,13 +85,22 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
     topics = [SimpleNamespace(name=name, topic_id=topic_id) for name, topic_id in named]
     exchange = in_context(cluster.delete_topics(SimpleNamespace(topics=topics), 6))
     describe = m.Metadata(topics=("orders",))
-    assert exchange.requests == (m.DeleteTopics(topics=("orders", "orders", "other")), describe)
-    deleted = m.TopicError(topic="orders", error=NO_ERROR, because="", topic_id=ORDERS.bytes)
-    values = exchange.respond(
-        [Answer(NO_ERROR, m.DeleteTopicsReply(topics=(deleted,))), described(NO_ERROR, ORDERS)]
-    )
-    told: list[Any] = [(each["name"], each["topic_id"], each["error_code"]) for each in values["responses"]]
-    assert told == [("orders", ORDERS, NO_ERROR), (None, GHOST, UNKNOWN)]
+    assert exchange.requests == (m.DeleteTopics(topics=("orders", "other", "orders")), describe)
+    twice, denied = ErrorCode.INVALID_REQUEST, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    refused = m.TopicError(topic="orders", error=twice, because="")
+    answer = Answer(NO_ERROR, m.DeleteTopicsReply(topics=(refused,)))
+    told = [(None, GHOST, UNKNOWN)]
+    assert deleted(exchange, answer, described(NO_ERROR, ORDERS)) == [("orders", ORDERS, twice), *told]
+    # A client that may not describe the topic does not learn that its name and its id belong together.
+    refusals = tuple(m.TopicError(topic="orders", error=denied, because="") for _ in range(2))
+    answer = Answer(NO_ERROR, m.DeleteTopicsReply(topics=refusals))
+    told = [(None, ORDERS, denied), ("orders", None, denied), *told]
+    assert deleted(exchange, answer, described(denied, ORDERS)) == told
+
+
+def deleted(exchange: Exchange, *answers: Answer) -> list[tuple[str | None, UUID | None, ErrorCode]]:
+    responses = exchange.respond(answers)["responses"]
+    return [(each["name"], each["topic_id"], each["error_code"]) for each in responses]
 
 
 @pytest.mark.parametrize(

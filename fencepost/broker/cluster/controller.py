@@ -176,8 +176,9 @@ def create_topics(
     times_named = Counter(wanted.topic for wanted in request.topics)
     count = sum(max(topic.partition_count, 0) for topic in request.topics)
     too_many = None if internal else _too_many_partitions(state, count)
+    like = {} if internal else _names_by_unified(state, times_named)
     for wanted in {each.topic: each for each in request.topics}.values():
-        problem = too_many or _topic_problem(state, wanted, leaving, times_named, internal=internal)
+        problem = too_many or _topic_problem(state, wanted, leaving, times_named, like, internal=internal)
         if problem is None:
             at = state.newest_topic_number + len(made)
             made[wanted.topic] = new_topic_id(wanted.topic, number=at + 1, created_ms=now)
@@ -281,6 +282,7 @@ def _topic_problem(
     wanted: m.CreateTopic,
     leaving: Collection[str],
     times_named: Counter[str],
+    like: Mapping[str, str],
     *,
     internal: bool,
 ) -> Refused | None:
@@ -293,12 +295,29 @@ def _topic_problem(
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
     if wanted.topic in state.topics or wanted.topic in leaving:
         return Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.topic!r} already exists")
+    if (other := like.get(_unified(wanted.topic))) is not None:
+        because = f"the name differs from {other!r}, which exists, in dots and underscores alone"
+        return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
+    if without := [config.name for config in wanted.configs if config.value is None]:
+        return Refused(ErrorCode.INVALID_CONFIG, f"these settings need a value: {', '.join(without)}")
     if wanted.partition_count < 1:
         return Refused(ErrorCode.INVALID_PARTITIONS, "a topic needs at least one partition")
-    for config in wanted.configs:
-        if (problem := _config_problem(config.name, config.value)) is not None:
+    configs = {config.name: config.value for config in wanted.configs if config.value is not None}
+    for name, value in configs.items():
+        if (problem := _config_problem(name, value)) is not None:
             return problem
-    return _conflict({config.name: config.value for config in wanted.configs})
+    return _conflict(configs)
+
+
+def _names_by_unified(state: Controller, wanted: Iterable[str]) -> dict[str, str]:
+    """The topics with which a new one may collide: Kafka's metrics show dots as underscores (Topic.java)."""
+    if not any("." in name or "_" in name for name in wanted):
+        return {}
+    return {_unified(name): name for name in state.topics}
+
+
+def _unified(name: str) -> str:
+    return name.replace(".", "_")
 
 
 def _told(topic: str, refused: Refused, topic_id: bytes = NO_TOPIC_ID) -> m.TopicError:
@@ -310,9 +329,11 @@ def delete_topics(state: Controller, request: m.DeleteTopics, *, to: ReplyTo) ->
     """Delete topics with their data; internal topics cannot be deleted."""
     records: list[ClusterRecord] = []
     answers: list[m.TopicError] = []
-    for name in dict.fromkeys(request.topics):
-        topic, refused = state.topics.get(name), Refused(NO_ERROR)
-        if name in INTERNAL_TOPICS:
+    for name, times_named in Counter(request.topics).items():
+        topic, refused = None if times_named > 1 else state.topics.get(name), Refused(NO_ERROR)
+        if times_named > 1:
+            refused = Refused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+        elif name in INTERNAL_TOPICS:
             refused = Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics cannot be deleted")
         elif topic is None:
             refused = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
@@ -343,6 +364,10 @@ def _changed_configs(
     """The records of one topic's changes (ConfigurationControlManager.incrementalAlterConfigs)."""
     if times_named > 1:
         return Refused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+    if len({change.name for change in wanted.changes}) < len(wanted.changes):
+        return Refused(ErrorCode.INVALID_REQUEST, "the request changes a setting twice")
+    if without := [each.name for each in wanted.changes if each.value is None and _needs_value(each)]:
+        return Refused(ErrorCode.INVALID_REQUEST, f"these settings need a value: {', '.join(without)}")
     because = topic_name_problem(wanted.topic)
     if because is None and wanted.topic in INTERNAL_TOPICS:
         because = "internal topics follow the broker's settings and have none of their own"
@@ -351,8 +376,6 @@ def _changed_configs(
     topic = state.topics.get(wanted.topic)
     if topic is None:
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.topic!r} does not exist")
-    if len({change.name for change in wanted.changes}) < len(wanted.changes):
-        return Refused(ErrorCode.INVALID_REQUEST, "the request changes a setting twice")
     records: list[TopicConfigured] = []
     for change in wanted.changes:
         value = _changed_value(topic.configs.get(change.name), change)
@@ -366,10 +389,8 @@ def _changed_configs(
 
 def _changed_value(own: str | None, change: m.ConfigChange) -> str | Refused | None:
     """The value that a topic's own setting has after the change, None if it then has none."""
-    if change.operation is ConfigOperation.DELETE:
+    if change.value is None or not _needs_value(change):
         return None
-    if change.value is None:
-        return Refused(ErrorCode.INVALID_REQUEST, f"{change.name:.100} needs a value")
     setting, value = TOPIC_CONFIGS.get(change.name), change.value
     if change.operation is not ConfigOperation.SET:
         if setting is not None and setting.config_type is not ConfigType.LIST:
@@ -377,6 +398,10 @@ def _changed_value(own: str | None, change: m.ConfigChange) -> str | Refused | N
             return Refused(ErrorCode.INVALID_CONFIG, because)
         value = _changed_list(DELETE if own is None else own, change.operation, listed(value))
     return _config_problem(change.name, value) or value
+
+
+def _needs_value(change: m.ConfigChange) -> bool:
+    return change.operation is not ConfigOperation.DELETE
 
 
 def _changed_list(old: str, operation: ConfigOperation, entries: list[str]) -> str:
