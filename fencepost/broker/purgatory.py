@@ -50,7 +50,7 @@ def completed(partial: PartialReply) -> m.ProduceReply | m.DeleteRecordsReply | 
 def failed(part: Part, error: ErrorCode) -> Part:
     """The same part with an error, because its append may not survive."""
     if isinstance(part, m.ProducedPartition):
-        return attrs.evolve(part, error=error, base_offset=NO_OFFSET)
+        return attrs.evolve(part, error=error, base_offset=NO_OFFSET, log_start_offset=NO_OFFSET)
     return attrs.evolve(part, error=error)
 
 

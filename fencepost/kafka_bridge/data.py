@@ -24,7 +24,6 @@ from fencepost.kafka_bridge.exchange import (
     refusing,
 )
 from fencepost.kafka_bridge.fetch_session import FIRST_FETCH_BY_ID, NO_SESSION
-from fencepost.kafka_bridge.records import uses_zstd
 from fencepost.kafka_bridge.topic_ids import ById, Replaced
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
@@ -40,7 +39,6 @@ from fencepost.protocol.terms import (
     TopicPartition,
 )
 
-FIRST_ZSTD_VERSION: Final = 10
 EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6  # ListOffsets: of tiered storage (KIP-1023)
 # ListOffsets: the versions in which special timestamps came (ReplicaManager.timestampMinSupportedVersion).
 FIRST_WITH_TIMESTAMP: Final = {
@@ -104,7 +102,7 @@ def fetch(request: Any, version: int) -> Translated:
         session = context.fetch_session
         opened = session.open(request, version)
         if isinstance(opened, ErrorCode):
-            return known(_fetched_values((), error=opened, version=version))
+            return known(_fetched_values((), error=opened))
         translated = _fetch(Replaced(request, topics=opened.topics), version)
         exchange = translated if isinstance(translated, Exchange) else translated(context)
 
@@ -129,7 +127,7 @@ _not_fetched = refusing(
 def _refused_fetch(topic: Any) -> Values:
     parts = [TopicPartition("", part.partition) for part in topic.partitions]
     fetched = [_not_fetched(part, ErrorCode.UNKNOWN_TOPIC_ID) for part in parts]
-    return {"partitions": [_fetched_part(part, FIRST_FETCH_BY_ID) for part in fetched]}
+    return {"partitions": [_fetched_part(part) for part in fetched]}
 
 
 @ById(first=FIRST_FETCH_BY_ID, entries="topics", answers="responses", name="topic", refused=_refused_fetch)
@@ -150,7 +148,7 @@ def _fetch(request: Any, version: int) -> Exchange:
         # The oldest versions have no other place for an error of the whole request.
         refused = parts if version < FIRST_FETCH_BY_ID else ()
         fetched = of_each(answer, "partitions", refused, _not_fetched)
-        return _fetched_values(fetched, error=answer.error, version=version)
+        return _fetched_values(fetched, error=answer.error)
 
     isolation_level = _isolation_level(request)
     if isolation_level is None:
@@ -165,29 +163,26 @@ def _fetch(request: Any, version: int) -> Exchange:
     return one(asked, respond)
 
 
-def _fetched_values(fetched: Sequence[m.FetchedPartition], *, error: ErrorCode, version: int) -> Values:
+def _fetched_values(fetched: Sequence[m.FetchedPartition], *, error: ErrorCode) -> Values:
     return {
         "throttle_time": 0,
         "error_code": error,
         "session_id": NO_SESSION,
-        "responses": nested(fetched, lambda part: _fetched_part(part, version), name="topic"),
+        "responses": nested(fetched, _fetched_part, name="topic"),
     }
 
 
-def _fetched_part(part: m.FetchedPartition, version: int) -> Values:
-    error, records = part.error, part.records
-    if version < FIRST_ZSTD_VERSION and uses_zstd(records):
-        error, records = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, b""
+def _fetched_part(part: m.FetchedPartition) -> Values:
     return {
         "partition_index": part.partition,
-        "error_code": error,
+        "error_code": part.error,
         "high_watermark": part.high_watermark,
         "last_stable_offset": part.last_stable_offset,
         "log_start_offset": part.log_start_offset,
         "aborted_transactions": None
         if part.aborted is None
         else [{"producer_id": each.producer_id, "first_offset": each.first_offset} for each in part.aborted],
-        "records": records,
+        "records": part.records,
     }
 
 

@@ -32,7 +32,7 @@ from fencepost.kafka_bridge.column_batches import (
 )
 from fencepost.protocol.batch_work import BYTES_PER_OBJECT, BYTES_PER_WORK, ROUND_WORK_MAX
 from fencepost.protocol.batches import HEADER_SIZE, MAGIC_COLUMNS, BatchHeader, Buffer, check, walk
-from fencepost.protocol.compression import Compression, DecompressedTooLarge
+from fencepost.protocol.compression import DecompressedTooLarge
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import TopicPartition
 
@@ -141,8 +141,3 @@ class KafkaEncoding:
         check(batch, 0, header)
         self.work += ROUND_WORK_MAX
         return encode_part(batch, header, partition, offset=offset, size=size)
-
-
-def uses_zstd(records: Buffer) -> bool:
-    """Whether a batch is compressed with zstd, which clients of old versions cannot read (KIP-110)."""
-    return any(header.compression == Compression.ZSTD for _, header in walk(records))

@@ -63,6 +63,7 @@ MAGIC_AT: Final = 16  # the one byte that every format of Kafka's has in this pl
 CRC_START: Final = 21  # attributes, the first byte under the checksum
 
 COMPRESSION_MASK: Final = 0x07
+LOG_APPEND_TIME_BIT: Final = 0x08  # the time of all records is the batch's latest; the broker would set it
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 DELETE_HORIZON_BIT: Final = 0x40
@@ -77,6 +78,7 @@ _UNCOVERED = struct.Struct(HEADER.format[:6])  # up to the checksum, which cover
 _COVERED = struct.Struct(">" + HEADER.format[6:])
 _PLACE = struct.Struct(">qii")  # base offset, batch length, leader epoch
 _CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
 
 
 class OldFormat(ProtocolViolation):
@@ -349,6 +351,13 @@ def renumber(batch: bytearray, *, producer_id: int, producer_epoch: int, base_se
 def set_max_timestamp(batch: bytearray | memoryview, timestamp: int) -> None:
     """Set the latest timestamp of a batch; computes the checksum again."""
     struct.pack_into(">q", batch, 35, timestamp)
+    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+
+
+def mark_create_time(batch: bytearray | memoryview) -> None:
+    """Say of a batch that its records have the time of their producer; computes the checksum again."""
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
+    _ATTRIBUTES.pack_into(batch, CRC_START, attributes & ~LOG_APPEND_TIME_BIT)
     _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 

@@ -44,7 +44,7 @@ def test_the_first_check_that_a_batch_fails_refuses_it(*, torn: bool, large: boo
         batch = batch_of(
             producer_id=producer_id, sequence=sequence, transactional=transactional, control=control
         )
-        header = header_of(batch)
+        header = header_of(batch, knows_zstd=True)
         assert isinstance(header, BatchHeader)
         if torn:
             batch[-1] ^= 1
@@ -66,11 +66,11 @@ def test_the_first_check_that_a_batch_fails_refuses_it(*, torn: bool, large: boo
 @pytest.mark.parametrize("left", [0, 60])
 def test_bytes_that_are_no_batch(left: int) -> None:
     batch = batch_of(producer_id=-1, sequence=-1, transactional=False, control=False)
-    found = header_of(batch[:left])
+    found = header_of(batch[:left], knows_zstd=True)
     assert isinstance(found, Refused)
     assert found.error is ErrorCode.INVALID_RECORD
 
 
 def test_two_batches_are_not_one() -> None:
     batch = batch_of(producer_id=-1, sequence=-1, transactional=False, control=False)
-    assert isinstance(header_of(batch + batch), Refused)
+    assert isinstance(header_of(batch + batch, knows_zstd=True), Refused)

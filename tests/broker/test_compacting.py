@@ -88,7 +88,7 @@ def test_a_producer_cannot_set_the_delete_horizon_of_its_batch() -> None:
     """
     story = compacted()
     batch = build_data_batch([None], keys=[b"k"], base_timestamp=story.now)
-    header = header_of(batch)
+    header = header_of(batch, knows_zstd=True)
     assert isinstance(header, BatchHeader)
     claimed = thinned(batch, header, (0,), delete_horizon_ms=1)
     answer = produced(story.ask(produce_batches({KEYED: claimed}, name=None)))[KEYED]

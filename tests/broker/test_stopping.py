@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from itertools import count
 
-import attrs
 import pytest
 
 from fencepost.broker.host import SyncPolicy
 from fencepost.journal.journal import JournalSettings
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import log_state
 from fencepost.protocol.terms import TransactionState
-from tests.broker.requests import COMMIT, NOBODY, ORDERS, UNCOMMITTED, Identity, produce_request, produced
+from tests.broker.requests import (
+    COMMIT,
+    NOBODY,
+    ORDERS,
+    UNCOMMITTED,
+    Identity,
+    marker_request,
+    produce_request,
+    produced,
+)
 from tests.broker.story import LARGE, Story
 
 
@@ -77,14 +86,16 @@ def test_a_stop_in_the_middle_of_things_is_no_worse_than_a_kill(policy: SyncPoli
 
 
 def test_a_segment_that_fills_up_in_the_middle_of_a_step_takes_no_snapshot_of_the_rest() -> None:
-    """Two batches of one request, the first of which fills the segment; killed at every place in between."""
+    """Two markers of one request, the first of which fills the segment; killed at every place in between."""
     place = 0
     for place in count():
         story = Story(journal=JournalSettings(segment_bytes=1))
-        me = story.identity()
-        story.produce(me, "a")
-        two = [produce_request(me, {ORDERS: word}, sequence=n) for n, word in ((1, "b"), (2, "c"))]
-        request = attrs.evolve(two[0], partitions=two[0].partitions + two[1].partitions)
+        markers: list[m.TransactionMarker] = []
+        for name, word in (("pay", "a"), ("ship", "b")):
+            who = story.identity(name)
+            story.produce(who, word, name=name)
+            markers += marker_request(who, COMMIT, ORDERS, transaction_version=0).markers
+        request = m.WriteTxnMarkers(markers=tuple(markers))
         to = story.offer(request)
         for _ in range(place):
             story.work()
@@ -92,8 +103,7 @@ def test_a_segment_that_fills_up_in_the_middle_of_a_step_takes_no_snapshot_of_th
             break
         story.restart()
         story.ask(request)
-        story.ended(me, COMMIT)
-        assert story.visible() == "a b c", place
+        assert story.visible() == "a b", place
     assert place > 2
 
 

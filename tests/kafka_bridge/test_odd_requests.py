@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import fields
@@ -12,13 +13,17 @@ import pytest
 from kio.index import load_request_schema
 
 import fencepost
+from fencepost.protocol.batches import CONTROL_BIT, build_batch, checksum_matches, walk
+from fencepost.protocol.compression import Compression, compress
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.kafka_records import encode_record
 from tests.kafka_bridge.conftest import IMPATIENT
 from tests.kafka_bridge.samples import filled
 from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
 
-FETCH, LIST_OFFSETS, METADATA, OFFSET_FETCH, JOIN_GROUP = 1, 2, 3, 9, 11
-API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, CONSUMER_GROUP_HEARTBEAT = 18, 19, 20, 68
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_FETCH, JOIN_GROUP = 0, 1, 2, 3, 9, 11
+API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 18, 19, 20, 21
+CONSUMER_GROUP_HEARTBEAT = 68
 TOPIC, GROUP = "orders", "readers"
 
 
@@ -178,6 +183,108 @@ def test_a_refused_group_has_no_offsets(wire: KafkaSocket, version: int) -> None
     assert (group.error_code, group.topics) == (ErrorCode.STALE_MEMBER_EPOCH, ())
 
 
+# --- writing -----------------------------------------------------------------------------------------------
+
+
+def batch(count: int = 1, *, compression: Compression = Compression.NONE, **header: int) -> bytes:
+    """A batch of records without keys."""
+    records = b"".join(encode_record(None, b"value", None, 0, delta) for delta in range(count))
+    usual = {
+        "attributes": compression.value,
+        "record_count": count,
+        "last_offset_delta": count - 1,
+        "base_timestamp": time.time_ns() // 1_000_000,
+    }
+    return bytes(build_batch(compress(records, compression), **usual | header))
+
+
+def produce(wire: KafkaSocket, *parts: tuple[int, bytes], version: int = 12, topic: str = TOPIC) -> Any:
+    """The results by partition."""
+    data = [{"index": index, "records": records} for index, records in parts]
+    told = ask(
+        wire,
+        PRODUCE,
+        version,
+        transactional_id=None,
+        acks=-1,
+        timeout=9_000,
+        topic_data=[{"name": topic, "partition_data": data}],
+    )
+    (answered,) = told.responses
+    results = {part.index: part for part in answered.partition_responses}
+    assert len(results) == len(answered.partition_responses)
+    return results
+
+
+def test_zstd_is_written_from_version_7_on_and_read_in_all(wire: KafkaSocket) -> None:
+    packed = batch(compression=Compression.ZSTD)
+    refused = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    create(wire, "zstd")
+    for version in (3, 6):
+        assert produce(wire, (0, packed), version=version, topic="zstd")[0].error_code == refused
+        unknown = produce(wire, (0, packed), version=version, topic="nowhere")[0].error_code
+        assert unknown == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    results = produce(wire, (0, packed), (1, batch()), version=6)
+    assert [results[index].error_code for index in (0, 1)] == [refused, NO_ERROR]
+    assert produce(wire, (0, packed), version=7, topic="zstd")[0].error_code == NO_ERROR
+    for version in (4, 9, 10):
+        ((part,),) = (topic.partitions for topic in fetch(wire, version, topic="zstd").responses)
+        assert (part.error_code, len(part.records)) == (NO_ERROR, len(packed))
+
+
+@pytest.mark.parametrize("base_offset", [1, -1, 2**62])
+def test_a_batch_begins_at_offset_0(wire: KafkaSocket, base_offset: int) -> None:
+    result = produce(wire, (0, batch(base_offset=base_offset)))[0]
+    assert (result.error_code, result.log_start_offset) == (ErrorCode.INVALID_RECORD, 0)
+
+
+@pytest.mark.parametrize("version", [3, 9, 12])
+def test_the_last_entry_of_a_partition_counts(wire: KafkaSocket, version: int) -> None:
+    name = f"doubled {version}".replace(" ", "-")
+    create(wire, name)
+    control = batch(attributes=CONTROL_BIT)
+    assert produce(wire, (0, batch()), (0, batch(2)), topic=name, version=version)[0].base_offset == 0
+    assert produce(wire, (0, control), (0, batch(3)), topic=name, version=version)[0].base_offset == 2
+    refused = produce(wire, (0, batch()), (0, control), topic=name, version=version)[0]
+    assert refused.error_code == ErrorCode.INVALID_RECORD
+    assert produce(wire, (0, batch()), topic=name, version=version)[0].base_offset == 5
+    corrupt = produce(wire, (0, b"x" * 80), (0, batch()), topic=name, version=version)[0]
+    assert corrupt.error_code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_results_tell_where_the_log_starts(wire: KafkaSocket) -> None:
+    create(wire, "start")
+    produce(wire, (0, batch(5)), topic="start")
+    part = {"partition_index": 0, "offset": 3}
+    ask(wire, DELETE_RECORDS, 2, topics=[{"name": "start", "partitions": [part]}], timeout=9_000)
+    first = batch(producer_id=7_000, producer_epoch=0, base_sequence=0)
+    gap = batch(producer_id=7_000, producer_epoch=0, base_sequence=9)
+    torn = batch()[:-1] + b"?"
+    steps: list[tuple[bytes, ErrorCode, int]] = [
+        (first, NO_ERROR, 3),
+        (first, NO_ERROR, 3),
+        (gap, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 3),
+        (batch(attributes=CONTROL_BIT), ErrorCode.INVALID_RECORD, 3),
+        (batch(base_timestamp=2**50), ErrorCode.INVALID_TIMESTAMP, 3),
+        (torn, ErrorCode.CORRUPT_MESSAGE, -1),
+        (batch(200_000), ErrorCode.MESSAGE_TOO_LARGE, -1),
+        (b"", ErrorCode.INVALID_RECORD, -1),
+    ]
+    for records, error, log_start_offset in steps:
+        result = produce(wire, (0, records), topic="start")[0]
+        assert (result.error_code, result.log_start_offset) == (error, log_start_offset)
+
+
+def test_the_time_of_a_record_is_that_of_its_producer(wire: KafkaSocket) -> None:
+    """The broker clears the bit of LogAppendTime, and keeps those without a meaning."""
+    create(wire, "bits")
+    for attributes in (0x08, 0x80, 0x108):
+        assert produce(wire, (0, batch(attributes=attributes)), topic="bits")[0].error_code == NO_ERROR
+    ((part,),) = (topic.partitions for topic in fetch(wire, 12, topic="bits").responses)
+    stored = [header for at, header in walk(part.records) if checksum_matches(part.records, at, header)]
+    assert [header.attributes for header in stored] == [0, 0x80, 0x100]
+
+
 # --- reading -----------------------------------------------------------------------------------------------
 
 UNKNOWN = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -203,8 +310,8 @@ def test_there_are_two_isolation_levels(
     assert [part.error_code for topic in listed.topics for part in topic.partitions] == [UNKNOWN]
 
 
-def fetch(wire: KafkaSocket, version: int, **more: Any) -> Any:
-    """Read the first partition of the topic."""
+def fetch(wire: KafkaSocket, version: int, topic: str = TOPIC, **more: Any) -> Any:
+    """Read the first partition of a topic."""
     part = {
         "partition": 0,
         "current_leader_epoch": -1,
@@ -221,7 +328,7 @@ def fetch(wire: KafkaSocket, version: int, **more: Any) -> Any:
         "isolation_level": 0,
         "session_id": 0,
         "session_epoch": -1,
-        "topics": [{"topic": TOPIC, "topic_id": topic_id(wire), "partitions": [part]}],
+        "topics": [{"topic": topic, "topic_id": topic_id(wire, topic), "partitions": [part]}],
         "forgotten_topics_data": (),
         "rack_id": "",
     }

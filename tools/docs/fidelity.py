@@ -353,8 +353,9 @@ DIFFERENCES: Final = (
         "0, 1, 2 ... The latest timestamp is set if the producer left it out, and believed otherwise.",
         because="A batch is stored as it arrives, and a small one may decompress to a large one.",
         noticed="A consumer refuses invalid records. A batch gets INVALID_TIMESTAMP even if only the "
-        "timestamp in its header is too far ahead. Batches beyond a limit get MESSAGE_TOO_LARGE, and Kafka's "
-        "Java producer then sends smaller ones.",
+        "timestamp in its header is too far ahead, and INVALID_RECORD, not UNKNOWN_SERVER_ERROR, if its "
+        "compression is unknown. Batches beyond a limit get MESSAGE_TOO_LARGE, and Kafka's Java producer then "
+        "sends smaller ones.",
     ),
     Difference(
         what="transaction verification requests",

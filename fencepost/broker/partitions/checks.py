@@ -48,7 +48,7 @@ from fencepost.protocol.batches import (
     checksum_matches,
     read_framing,
 )
-from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, DecompressedTooLarge
+from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, Compression, DecompressedTooLarge
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import Produce, TransactionMarker
 from fencepost.protocol.records import check_records, columns_of, has_null_key, payload_of
@@ -154,7 +154,7 @@ REQUEST_CHECKS: Final = (
 _FRAMING_SOURCE: Final = "ProduceRequest.validateRecords"
 
 
-def header_of(records: Buffer) -> Parsed:
+def header_of(records: Buffer, *, knows_zstd: bool) -> Parsed:
     """The header of the one batch that a partition's records are (ProduceRequest.validateRecords)."""
     try:
         header = read_framing(records)
@@ -163,6 +163,9 @@ def header_of(records: Buffer) -> Parsed:
         is_invalid = len(records) < HEADER_SIZE or records[MAGIC_AT] < MAGIC_KAFKA
         error = ErrorCode.INVALID_RECORD if is_invalid else ErrorCode.CORRUPT_MESSAGE
         return Refused(error, str(problem), source=_FRAMING_SOURCE)
+    if header.compression == Compression.ZSTD and not knows_zstd:
+        because = "is compressed with zstd in a version that does not know it (KIP-110)"
+        return Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, because, source=_FRAMING_SOURCE)
     if header.size != len(records):
         return Refused(ErrorCode.INVALID_RECORD, "is not exactly one batch", source=_FRAMING_SOURCE)
     return header
@@ -190,6 +193,11 @@ FORM_CHECKS: Final = (
     ),
     FormCheck(
         "is for an internal topic", ErrorCode.INVALID_TOPIC_EXCEPTION, source="ReplicaManager.appendRecords"
+    ),
+    FormCheck(
+        "has a base offset other than 0",
+        ErrorCode.INVALID_RECORD,
+        source="UnifiedLog.analyzeAndValidateRecords",
     ),
     FormCheck(
         "is larger than max.message.bytes of its topic",
@@ -266,6 +274,7 @@ def refused_form(
     is_wrong = (
         acks not in ACKS,
         key.topic in INTERNAL_TOPICS,
+        header.base_offset != 0,
         header.size > rules.size_max,
         header.record_count > COMPRESSED_RECORDS_MAX and header.compression != 0,
         not checksum_matches(records, 0, header),

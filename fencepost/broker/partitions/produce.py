@@ -61,7 +61,7 @@ from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate, F
 from fencepost.broker.purgatory import Incoming, InFlight, InFlightAddPartitions
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.tables import ClientVersion
-from fencepost.protocol.batches import set_max_timestamp, writable
+from fencepost.protocol.batches import LOG_APPEND_TIME_BIT, mark_create_time, set_max_timestamp, writable
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     AddPartitionsToTxn,
@@ -82,6 +82,15 @@ ADD_ERRORS: Final = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_ENOUGH_REPLICAS,
 }
+# After these, Kafka does not look at the log of the partition (ReplicaManager.appendRecordsToLeader).
+TELL_NO_LOG_START: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.MESSAGE_TOO_LARGE,
+    }
+)
 # Clients that add partitions themselves do not expect CONCURRENT_TRANSACTIONS from a partition leader.
 VERIFY_ERRORS: Final = {**ADD_ERRORS, ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS}
 
@@ -90,16 +99,19 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
     """Append one batch per partition; each partition has its own result (KafkaApis.handleProduceRequest,
     ReplicaManager.appendRecords).
     """
-    ticket = node.begin_reply(to, ProduceReply, len(request.partitions))
     keys = [TopicPartition(part.topic, part.partition) for part in request.partitions]
-    parsed = [checks.header_of(part.records) for part in request.partitions]
+    knows_zstd = client_version.knows_zstd
+    parsed = [checks.header_of(part.records, knows_zstd=knows_zstd) for part in request.partitions]
     placed = parsed
     if len(keys) > 1:  # only several batches can have several producers
         placed = [header for key, header in zip(keys, parsed, strict=True) if node.cluster.leader(key)]
     refused = first_refusal(checks.REQUEST_CHECKS, request, parsed, placed)
     to_add: list[tuple[Incoming, int]] = []
     asks = client_version.transaction_version.adds_implicitly or node.settings.partition_verification
-    for index, (key, part, header) in enumerate(zip(keys, request.partitions, parsed, strict=True)):
+    # The last entry of a partition counts, as where Kafka collects them in a map (KafkaApis).
+    entries = dict(zip(keys, zip(request.partitions, parsed, strict=True), strict=True))
+    ticket = node.begin_reply(to, ProduceReply, len(entries))
+    for index, (key, (part, header)) in enumerate(entries.items()):
         log = refused or node.log_of(key)
         if isinstance(log, Refused) or isinstance(header, Refused):
             problem = log if isinstance(log, Refused) else header
@@ -126,18 +138,24 @@ def _refuse(
     node: Node, ticket: int, index: int, key: TopicPartition, refused: Refused, *, table: str = ""
 ) -> None:
     node.note_ruling(node.partial_replies[ticket].to, refused, table=table, partition=key)
-    node.collect(_part(ticket, index, key, refused.error))
+    node.collect(_part(ticket, index, key, refused.error, log_start_offset=NO_OFFSET))
 
 
 def _part(
-    ticket: int, index: int, key: TopicPartition, error: ErrorCode, base_offset: int = NO_OFFSET
+    ticket: int,
+    index: int,
+    key: TopicPartition,
+    error: ErrorCode,
+    base_offset: int = NO_OFFSET,
+    *,
+    log_start_offset: int,
 ) -> Collect:
     result = ProducedPartition(
         topic=key.topic,
         partition=key.partition,
         error=error,
         base_offset=base_offset,
-        log_start_offset=NO_OFFSET,
+        log_start_offset=log_start_offset,
     )
     return Collect(ticket, index=index, result=result)
 
@@ -159,7 +177,8 @@ def _start_adding(
     )
     if isinstance(verdict, Refused):
         _note_row(node, incoming, verdict, table="BEFORE_ASKING")
-        node.after(log, (_part(incoming.ticket, incoming.index, incoming.key, verdict.error),))
+        part = _part(incoming.ticket, incoming.index, incoming.key, verdict.error, log_start_offset=NO_OFFSET)
+        node.after(log, (part,))
         return
     guard = partition.start_verification(
         log.partition,
@@ -264,19 +283,26 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
             log.partition, incoming.header, verification_guard=guard, checks=node.settings.batch_checks
         )
     )
+    error, base_offset, log_start_offset = NO_ERROR, NO_OFFSET, log.partition.log_start_offset
     match verdict:
         case Refused():
             _note_row(node, incoming, verdict)
-            part = _part(incoming.ticket, incoming.index, incoming.key, verdict.error)
+            error = verdict.error
+            if error in TELL_NO_LOG_START:
+                log_start_offset = NO_OFFSET
         case Duplicate():
             _note_row(node, incoming, verdict.refused)
-            part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, verdict.base_offset)
+            base_offset = verdict.base_offset
         case None:
             batch = writable(incoming.records)
             if incoming.header.max_timestamp < incoming.header.base_timestamp:
                 _set_latest_timestamp(node, incoming, batch)
-            header = node.append(log, batch, entries=())
-            part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, header.base_offset)
+            if incoming.header.attributes & LOG_APPEND_TIME_BIT:
+                mark_create_time(batch)
+            base_offset = node.append(log, batch, entries=()).base_offset
+    part = _part(
+        incoming.ticket, incoming.index, incoming.key, error, base_offset, log_start_offset=log_start_offset
+    )
     # Refusals and duplicates wait, too, also those by BEFORE_ASKING: they were decided by batches that may
     # not be durable yet. A newer epoch usually is, at the coordinator; not that of an administrator's marker.
     node.after(log, (part,))

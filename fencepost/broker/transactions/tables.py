@@ -234,6 +234,9 @@ NEWEST_FROM: Final[dict[type, int]] = {
 }
 
 
+PRODUCE_FIRST_ZSTD: Final = 7  # KIP-110
+
+
 class ErrorIntroduced(NamedTuple):
     """An error that clients know from a request version on, and the error that older clients get instead."""
 
@@ -261,12 +264,15 @@ INTRODUCED_ERRORS: Final[dict[type, ErrorIntroduced]] = {
 
 @attrs.frozen
 class ClientVersion:
-    """The transaction version that a client implements, and the error that it does not know yet."""
+    """The transaction version that a client implements, the error that it does not know yet, and whether it
+    knows zstd.
+    """
 
     transaction_version: TransactionVersion
     """OLDEST where the request does not tell."""
     unknown: ErrorCode | None = attrs.field(kw_only=True, default=None)
     instead: ErrorCode = attrs.field(kw_only=True, default=NO_ERROR)
+    knows_zstd: bool = attrs.field(kw_only=True, default=True)
 
     def downgrade(self, error: ErrorCode) -> ErrorCode:
         """The error as this client knows it."""
@@ -281,7 +287,10 @@ def client_version_of(request: type, version: int) -> ClientVersion:
     introduced = INTRODUCED_ERRORS[request]
     if version >= introduced.known_from:
         return ClientVersion(implemented)
-    return ClientVersion(implemented, unknown=introduced.error, instead=introduced.instead)
+    knows_zstd = request is not m.Produce or version >= PRODUCE_FIRST_ZSTD
+    return ClientVersion(
+        implemented, unknown=introduced.error, instead=introduced.instead, knows_zstd=knows_zstd
+    )
 
 
 def served(cluster: TransactionVersion, requested: TransactionVersion) -> TransactionVersion:
