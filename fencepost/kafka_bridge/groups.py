@@ -35,6 +35,7 @@ FIRST_BATCHED_OFFSET_FETCH: Final = 8
 FIRST_OFFSETS_BY_ID: Final = 10  # OffsetCommit and OffsetFetch
 FIRST_BATCHED_LEAVE_GROUP: Final = 3
 FIRST_WITH_MEMBER_ID_REQUIRED: Final = 4  # JoinGroup (KIP-394)
+FIRST_WITH_SKIPPED_ASSIGNMENT: Final = 9  # JoinGroup (KIP-814)
 FIRST_WITHOUT_PROTOCOL: Final = 7  # JoinGroup: the name of the protocol may be null
 FIRST_UNKNOWN_GROUPS: Final = 6  # DescribeGroups says that a group does not exist
 _TYPES: Final = {kind.title.lower(): kind for kind in GroupType}
@@ -175,6 +176,7 @@ def join_group(request: Any, version: int) -> Exchange:
             m.GroupProtocol(name=each.name, metadata=each.metadata) for each in request.protocols
         ),
         requires_member_id=version >= FIRST_WITH_MEMBER_ID_REQUIRED,
+        can_skip_assignment=version >= FIRST_WITH_SKIPPED_ASSIGNMENT,
     )
     return one(asked, lambda answer: _joined(asked, answer, version))
 

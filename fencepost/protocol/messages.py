@@ -881,6 +881,7 @@ class JoinGroup:
     protocol_type: str
     protocols: tuple[GroupProtocol, ...]
     requires_member_id: bool = True
+    can_skip_assignment: bool = True  # as a leader that is told to (KIP-814)
 
 
 @value(kw_only=True)

@@ -67,6 +67,18 @@ def test_a_static_member_comes_back_without_a_rebalance_and_its_former_self_is_f
         assert body_of(story.ask(request), OffsetCommitReply).partitions[0].error is error
 
 
+def test_an_old_leader_that_comes_back_does_not_assign_anew() -> None:
+    """It does not know skip_assignment, so it is not told that it leads (KIP-814)."""
+    story = GroupStory()
+    old, _ = stable(story, "i1", "i2")
+    request = attrs.evolve(join_request(instance="i1"), can_skip_assignment=False)
+    reply = story.joined(story.starts(request))
+    assert (reply.leader, reply.members, reply.skip_assignment) == (old, (), False)
+    assert story.group.leader == reply.member_id != old
+    mine = story.starts(sync_request(story.generation, reply.member_id, instance="i1"))
+    assert story.synced(mine) == f"part of {old}"
+
+
 def test_a_follower_that_comes_back_is_told_who_leads_and_no_more() -> None:
     story = GroupStory()
     leader, _ = stable(story, "i1", "i2")

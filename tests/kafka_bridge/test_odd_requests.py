@@ -23,7 +23,7 @@ from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_FETCH, JOIN_GROUP = 0, 1, 2, 3, 9, 11
 API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 18, 19, 20, 21
-CONSUMER_GROUP_HEARTBEAT = 68
+SYNC_GROUP, CONSUMER_GROUP_HEARTBEAT = 14, 68
 TOPIC, GROUP = "orders", "readers"
 
 
@@ -157,6 +157,21 @@ def test_a_refused_join_has_no_protocol(wire: KafkaSocket, version: int) -> None
     refused = join(wire, version, f"no protocol {version}", "nobody")
     assert refused.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert refused.protocol_name == ("" if version < 7 else None)
+
+
+@pytest.mark.parametrize("version", range(5, 10))
+def test_a_static_leader_that_comes_back_assigns_nothing(wire: KafkaSocket, version: int) -> None:
+    group_id = f"static {version}"
+    first = join(wire, version, group_id, group_instance_id="i1")
+    parts = [{"member_id": first.member_id, "assignment": b"a"}]
+    usual = {"group_id": group_id, "generation_id": 1, "group_instance_id": "i1"}
+    ask(wire, SYNC_GROUP, 4, **usual, member_id=first.member_id, assignments=parts)
+    again = join(wire, version, group_id, group_instance_id="i1")
+    assert again.member_id != first.member_id
+    expected = (again.member_id, 1) if version >= 9 else (first.member_id, 0)
+    assert (again.leader, len(again.members)) == expected
+    synced = ask(wire, SYNC_GROUP, 4, **usual, member_id=again.member_id, assignments=[])
+    assert synced.assignment == b"a"
 
 
 @pytest.mark.parametrize("version", range(9, 11))

@@ -179,8 +179,10 @@ def _return_static(turn: Turn, request: m.JoinGroup, to: ReplyTo, old: Member, m
     else:
         turn.keep(attrs.evolve(heir, joining=None))
         turn.record = record_of(turn.group)
-        leads = leader == member_id
-        turn.answers.append(joined(turn.group, to, member_id, skip_assignment=leads))
+        leads = leader == member_id and request.can_skip_assignment
+        # An older leader would assign the partitions anew: it is told that its former self leads.
+        told = turn.group if request.can_skip_assignment else attrs.evolve(turn.group, leader=group.leader)
+        turn.answers.append(joined(told, to, member_id, skip_assignment=leads))
 
 
 # --- syncing ---------------------------------------------------------------------------------------------
