@@ -154,6 +154,22 @@ DIFFERENCES: Final = (
         "partitions send larger requests.",
     ),
     Difference(
+        what="topics that are deleted during a fetch session",
+        kafka="In a session by topic ids, a deleted topic gets UNKNOWN_TOPIC_OR_PARTITION, and "
+        "INCONSISTENT_TOPIC_ID after a topic of its name was created. Outside of sessions, its id gets "
+        "UNKNOWN_TOPIC_ID.",
+        here="The id gets UNKNOWN_TOPIC_ID, in a session, too.",
+        because="Every Fetch looks its ids up anew, so a session need not remember names.",
+        noticed="Clients do the same after each of these errors: they ask for metadata.",
+    ),
+    Difference(
+        what="last fetched epoch of a Fetch",
+        kafka="Checked: a Fetch may get OFFSET_OUT_OF_RANGE, or a diverging epoch (KIP-595).",
+        here="Ignored. Its leader epoch is checked (KIP-320), and OffsetForLeaderEpoch is answered.",
+        because="It is for followers, which truncate their logs by it. A partition has none here.",
+        noticed="Only with hand-crafted requests: Kafka's Java consumer sends -1.",
+    ),
+    Difference(
         what="group protocols",
         kafka="The classic protocol, the consumer protocol (KIP-848), share groups (KIP-932) and streams "
         "groups (KIP-1071).",
@@ -354,8 +370,8 @@ DIFFERENCES: Final = (
         because="A batch is stored as it arrives, and a small one may decompress to a large one.",
         noticed="A consumer refuses invalid records. A batch gets INVALID_TIMESTAMP even if only the "
         "timestamp in its header is too far ahead, and INVALID_RECORD, not UNKNOWN_SERVER_ERROR, if its "
-        "compression is unknown. Batches beyond a limit get MESSAGE_TOO_LARGE, and Kafka's Java producer then "
-        "sends smaller ones.",
+        "compression is unknown. Batches beyond a limit get MESSAGE_TOO_LARGE, and Kafka's Java producer "
+        "then sends smaller ones.",
     ),
     Difference(
         what="transaction verification requests",
