@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import attrs
 import trio
 
-from fencepost.broker.access.session import Session
+from fencepost.broker.access.session import Session, all_operations
 from fencepost.broker.clocks import monotonic_ms
 from fencepost.broker.memory import (
     CONNECTIONS_MAX,
@@ -444,7 +444,12 @@ class ConnectionTable:
             nursery,
             PoolShare(self.requests, number, REQUEST_OWN_BYTES),
             PoolShare(self.answers, number, FETCHES_MAX * FETCH_OWN_BYTES),
-            Undecided(self.topics, self.sessions, self.protocol),
+            Undecided(
+                self.topics,
+                self.sessions,
+                all_operations if session is None else session.operations,
+                self.protocol,
+            ),
             session,
         )
         return connection

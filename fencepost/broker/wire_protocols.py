@@ -14,7 +14,14 @@ from typing import Final
 
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import FrameReader, ReplyFrame, encode_reply
-from fencepost.protocol.wire_protocol import Asked, FencepostProtocol, NodeTopics, SessionRoom, WireProtocol
+from fencepost.protocol.wire_protocol import (
+    Asked,
+    FencepostProtocol,
+    NodeTopics,
+    Operations,
+    SessionRoom,
+    WireProtocol,
+)
 
 _DECIDING: Final = 9  # bytes
 ARRAY_OF_FIVE: Final = 0x95  # msgpack
@@ -38,10 +45,13 @@ class Undecided:
 
     is_serial = False
 
-    def __init__(self, topics: NodeTopics, sessions: SessionRoom, served: ServedProtocol) -> None:
+    def __init__(
+        self, topics: NodeTopics, sessions: SessionRoom, operations: Operations, served: ServedProtocol
+    ) -> None:
         self.frames: FrameReader = _FirstBytes()
         self._topics = topics
         self._sessions = sessions
+        self._operations = operations
         self._served = served
 
     def decided(self) -> WireProtocol:
@@ -60,10 +70,16 @@ class Undecided:
                 f"its client speaks the protocol {spoken.value!r}, and this broker serves "
                 f"{self._served.value!r} only; start the broker with --protocol both"
             )
-        protocol = FencepostProtocol() if is_ours else _kafka(self._topics, self._sessions)
+        protocol = FencepostProtocol() if is_ours else self._kafka()
         protocol.frames.frame_size_max = self.frames.frame_size_max
         protocol.frames.add(self.frames.peek(self.frames.arrived))
         return protocol
+
+    def _kafka(self) -> WireProtocol:
+        # At the first connection that needs it: its schemas take a tenth of a second to load.
+        from fencepost.kafka_bridge.connection import KafkaProtocol
+
+        return KafkaProtocol(self._topics, self._sessions, self._operations)
 
     def ask(self, frame: memoryview) -> Asked:
         raise AssertionError("no frame is read before the protocol is known")
@@ -86,10 +102,3 @@ class _FirstBytes(FrameReader):
 
     def take(self) -> None:
         return None
-
-
-def _kafka(topics: NodeTopics, sessions: SessionRoom) -> WireProtocol:
-    # At the first connection that needs it: its schemas take a tenth of a second to load.
-    from fencepost.kafka_bridge.connection import KafkaProtocol
-
-    return KafkaProtocol(topics, sessions)

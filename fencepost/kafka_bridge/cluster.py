@@ -1,7 +1,6 @@
 """ApiVersions, Metadata, FindCoordinator, and topics that are created and deleted.
 
-Rule: what this broker does not have (replicas, racks, authorized operations) is answered as Kafka answers
-where it is unknown.
+Rule: what this broker does not have (replicas, racks) is answered as Kafka answers where it is unknown.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import attrs
 
 from fencepost.kafka_bridge.configs import config_values
 from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Translated, Values, of_each, one
+from fencepost.kafka_bridge.operations import TellsOperations
 from fencepost.kafka_bridge.topic_ids import name_of, uuid_of
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -74,6 +74,15 @@ def api_versions(versions: Iterable[tuple[int, int, int]]) -> Any:
     return translate
 
 
+@TellsOperations(
+    kind="Cluster", asked="include_cluster_authorized_operations", field="cluster_authorized_operations"
+)
+@TellsOperations(
+    kind="Topic",
+    asked="include_topic_authorized_operations",
+    field="topic_authorized_operations",
+    entries="topics",
+)
 def metadata(request: Any, version: int) -> Translated:
     """Describe topics and their leaders. A topic that does not exist is created, if client and broker allow
     it; the client asks again until it is there.

@@ -45,7 +45,7 @@ from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import REQUEST_HEADER_MAX, Announced, FrameReader, ReplyFrame, RequestFrame
 from fencepost.protocol.messages import Produce, Request, SaslAuthenticate, SaslAuthenticateReply
 from fencepost.protocol.terms import NEWEST_VERSION
-from fencepost.protocol.wire_protocol import Asked, NodeTopics, SessionRoom
+from fencepost.protocol.wire_protocol import Asked, NodeTopics, Operations, SessionRoom
 
 PRODUCE_KEY: Final = 0
 COPIES_PER_HEADER: Final = 25  # memory.py counts a header this many times; records are copied once
@@ -90,9 +90,14 @@ class KafkaProtocol:
 
     is_serial = True
 
-    def __init__(self, topics: NodeTopics, sessions: SessionRoom) -> None:
+    def __init__(
+        self, topics: NodeTopics, sessions: SessionRoom, operations: Operations | None = None
+    ) -> None:
         self.frames: FrameReader = KafkaFrameReader()
-        self._context = Context(topics, FetchSession(sessions))
+        session = FetchSession(sessions)
+        self._context = (
+            Context(topics, session) if operations is None else Context(topics, session, operations)
+        )
         self._token: int | None = None  # the correlation id of a token of the login
         self._next = 0
         self._current: _InProgress | None = None

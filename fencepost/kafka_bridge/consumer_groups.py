@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Values, known, of_each, one
+from fencepost.kafka_bridge.operations import TellsOperations
 from fencepost.kafka_bridge.topic_ids import uuid_of
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
@@ -63,6 +64,13 @@ def _beat_values(error: ErrorCode, body: m.ConsumerGroupHeartbeatReply | None = 
     }
 
 
+@TellsOperations(
+    kind="Group",
+    asked="include_authorized_operations",
+    field="authorized_operations",
+    entries="groups",
+    name="group_id",
+)
 def describe(request: Any, _: int) -> Exchange:
     """Describe groups and their members."""
     names = tuple(request.group_ids)

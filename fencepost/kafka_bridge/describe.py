@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Values, known, one
+from fencepost.kafka_bridge.operations import TellsOperations
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import NO_TOPIC_ID
@@ -24,6 +25,9 @@ PARTITIONS_MAX: Final = 2_000  # max.request.partition.size.limit
 # --- the cluster -----------------------------------------------------------------------------------------
 
 
+@TellsOperations(
+    kind="Cluster", asked="include_cluster_authorized_operations", field="cluster_authorized_operations"
+)
 def describe_cluster(request: Any, _: int) -> Exchange:
     """Describe the nodes. Only dedicated controllers answer for controllers, and there are none here."""
     wanted = getattr(request, "endpoint_type", BROKERS)
@@ -67,6 +71,7 @@ def _cluster_values(error: int, because: str | None, body: m.MetadataReply | Non
 # --- the partitions of topics ----------------------------------------------------------------------------
 
 
+@TellsOperations(kind="Topic", asked=None, field="topic_authorized_operations", entries="topics")
 def describe_topic_partitions(request: Any, _: int) -> Exchange:
     """Describe partitions in the order of the topics' names, a page at a time (KIP-966)."""
     cursor = request.cursor

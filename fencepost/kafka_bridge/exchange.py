@@ -15,10 +15,10 @@ from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.kafka_bridge.raw_login import RawLogin
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Request
-from fencepost.protocol.wire_protocol import NodeTopics
+from fencepost.protocol.wire_protocol import NodeTopics, Operations
 
 NOT_ASKED: Final = -(2**31)
-"""The authorized operations in a response that does not list them; no response does here."""
+"""The authorized operations in a response that does not list them (operations.py)."""
 
 Values = Mapping[str, Any]
 """The fields of a response, of all its versions (wire.py)."""
@@ -47,10 +47,13 @@ class Exchange:
 
 @attrs.frozen
 class Context:
-    """What a connection knows besides its request: topics, its fetch session, and a login in progress."""
+    """What a connection knows besides its request: topics, its fetch session, what its client may do, and a
+    login in progress.
+    """
 
     topics: NodeTopics
     fetch_session: FetchSession
+    operations: Operations = lambda kind, name: NOT_ASKED
     raw_login: RawLogin = attrs.Factory(RawLogin)
 
 

@@ -21,6 +21,7 @@ from fencepost.kafka_bridge.exchange import (
     one,
     refusing,
 )
+from fencepost.kafka_bridge.operations import TellsOperations
 from fencepost.kafka_bridge.topic_ids import ById, Replaced, name_of, uuid_of
 from fencepost.kafka_bridge.transactions import committed, error_values, offsets_to_commit
 from fencepost.kafka_bridge.wire import milliseconds
@@ -282,6 +283,13 @@ def leave_group(request: Any, version: int) -> Exchange:
     return one(m.LeaveGroup(group_id=request.group_id, members=members), respond)
 
 
+@TellsOperations(
+    kind="Group",
+    asked="include_authorized_operations",
+    field="authorized_operations",
+    entries="groups",
+    name="group_id",
+)
 def describe_groups(request: Any, version: int) -> Exchange:
     """Describe groups and their members."""
     names = tuple(request.groups)

@@ -5,7 +5,8 @@ Rule: an instance belongs to one connection. It knows bytes and messages, and ne
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
 
 import attrs
 
@@ -48,6 +49,15 @@ class NodeTopics(Protocol):
     def topic_id(self, topic: str) -> bytes | None:
         """The id of the topic that has this name now, or None."""
         ...
+
+
+ResourceKind = Literal["Topic", "Group", "Cluster"]
+
+
+Operations = Callable[[ResourceKind, str], int]
+"""What the client of a connection may do to the resource of a name. Each operation is a bit, at the place of
+Kafka's code for it (AclOperation).
+"""
 
 
 @attrs.define(eq=False)

@@ -88,6 +88,8 @@ def test_the_decision_is_that_of_a_naive_model(
     acls = Acls(rules=tuple(given_rules), super_users=frozenset({principal} if is_super else ()))
     expected = naive(given_rules, is_super, principal, operation, resource, name)
     assert acls.allows(principal, operation, resource, name) is expected
+    if operation in OPERATIONS[resource]:
+        assert (operation in acls.operations(principal, resource, name)) is expected
 
 
 @few

@@ -18,6 +18,7 @@ from fencepost.kafka_bridge.wire import encode_response
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from tests.kafka_bridge.kafka_python import KAFKA
+from tests.kafka_bridge.test_topic_ids import in_context
 
 TOPIC = "orders"
 kafka: Any = confluent_kafka.admin  # its stubs leave most types open
@@ -166,7 +167,7 @@ def test_the_cluster_is_described(admin: Any) -> None:
 
 @pytest.mark.parametrize(("endpoint", "error"), [(2, 114), (3, 115)])
 def test_only_brokers_are_described(endpoint: int, error: int) -> None:
-    found = describe.describe_cluster(NameSpace(endpoint_type=endpoint), 1).respond(())
+    found = in_context(describe.describe_cluster(NameSpace(endpoint_type=endpoint), 1)).respond(())
     assert found["error_code"] == error
     assert encode_response(60, 1, 1, found)
     assert encode_response(60, 2, 1, found)
@@ -182,7 +183,7 @@ def page(topics: dict[str, int], names: list[str], limit: int, cursor: tuple[str
         response_partition_limit=limit,
         cursor=None if cursor is None else NameSpace(topic_name=cursor[0], partition_index=cursor[1]),
     )
-    exchange = describe.describe_topic_partitions(asked, 0)
+    exchange = in_context(describe.describe_topic_partitions(asked, 0))
     if not exchange.requests:
         return exchange.respond(())
     (request,) = exchange.requests

@@ -23,7 +23,8 @@ from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_FETCH, JOIN_GROUP = 0, 1, 2, 3, 9, 11
 API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 18, 19, 20, 21
-SYNC_GROUP, CONSUMER_GROUP_HEARTBEAT = 14, 68
+SYNC_GROUP, DESCRIBE_GROUPS, SASL_HANDSHAKE, DESCRIBE_CLUSTER = 14, 15, 17, 60
+CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE, DESCRIBE_TOPIC_PARTITIONS = 68, 69, 75
 TOPIC, GROUP = "orders", "readers"
 
 
@@ -61,6 +62,86 @@ def topic_id(wire: KafkaSocket, name: str = TOPIC) -> UUID | None:
         include_topic_authorized_operations=False,
     )
     return told.topics[0].topic_id
+
+
+# --- authorized operations ---------------------------------------------------------------------------------
+
+NOT_ASKED = -(2**31)
+OF_TOPIC, OF_GROUP, OF_CLUSTER = 3576, 3400, 8096  # all operations that a resource of this type has
+
+
+@pytest.mark.parametrize("version", [8, 10, 13])
+@pytest.mark.parametrize("of_cluster", [False, True])
+@pytest.mark.parametrize("of_topic", [False, True])
+def test_metadata_tells_operations_if_asked(
+    wire: KafkaSocket, version: int, of_cluster: bool, of_topic: bool
+) -> None:
+    told = ask(
+        wire,
+        METADATA,
+        version,
+        topics=[{"topic_id": None, "name": name} for name in (TOPIC, "absent")],
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=of_cluster,
+        include_topic_authorized_operations=of_topic,
+    )
+    found = {topic.topic_authorized_operations for topic in told.topics}
+    assert found == {OF_TOPIC if of_topic else NOT_ASKED}
+    if version <= 10:
+        assert told.cluster_authorized_operations == (OF_CLUSTER if of_cluster else NOT_ASKED)
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_descriptions_tell_operations_if_asked(wire: KafkaSocket, is_asked: bool) -> None:
+    join(wire, 3, "described")
+    asks = {"include_authorized_operations": is_asked}
+    for version, of_absent in ((3, OF_GROUP), (6, NOT_ASKED)):  # since version 6, it is an error
+        told = ask(wire, DESCRIBE_GROUPS, version, groups=["described", "absent"], **asks)
+        found = {group.group_id: group.authorized_operations for group in told.groups}
+        expected = {"described": OF_GROUP, "absent": of_absent}
+        assert found == (expected if is_asked else dict.fromkeys(expected, NOT_ASKED))
+    told = ask(wire, CONSUMER_GROUP_DESCRIBE, 1, group_ids=["absent"], **asks)
+    assert [group.authorized_operations for group in told.groups] == [NOT_ASKED]
+    cluster = {"include_cluster_authorized_operations": is_asked, "include_fenced_brokers": False}
+    for endpoint_type, bits in ((1, OF_CLUSTER), (2, NOT_ASKED)):
+        told = ask(wire, DESCRIBE_CLUSTER, 2, endpoint_type=endpoint_type, **cluster)
+        assert told.cluster_authorized_operations == (bits if is_asked else NOT_ASKED)
+
+
+def test_partitions_are_described_with_the_operations_on_their_topic(wire: KafkaSocket) -> None:
+    topics = [{"name": TOPIC}, {"name": "absent"}]
+    told = ask(wire, DESCRIBE_TOPIC_PARTITIONS, 0, topics=topics, response_partition_limit=10, cursor=None)
+    assert {topic.topic_authorized_operations for topic in told.topics} == {OF_TOPIC}
+
+
+RIGHTS = """
+[[acl]]
+principal = "User:alice"
+topic = "orders"
+allow = ["Read"]
+"""
+READ_AND_DESCRIBE = 1 << 3 | 1 << 8  # Read includes Describe
+
+
+def test_a_client_is_told_its_own_operations() -> None:
+    with (
+        fencepost.Broker(users={"alice": "alice-secret"}, acls=RIGHTS) as guarded,
+        closing(connected(guarded.address)) as wire,
+    ):
+        assert ask(wire, SASL_HANDSHAKE, 0, mechanism="PLAIN").error_code == NO_ERROR
+        wire.exchange(b"\0alice\0alice-secret")
+        told = ask(
+            wire,
+            METADATA,
+            10,
+            topics=[{"topic_id": None, "name": name} for name in (TOPIC, "secret")],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=True,
+            include_topic_authorized_operations=True,
+        )
+    found = {topic.name: topic.topic_authorized_operations for topic in told.topics}
+    assert found == {TOPIC: READ_AND_DESCRIBE, "secret": NOT_ASKED}
+    assert told.cluster_authorized_operations == 0  # it may not describe the cluster
 
 
 # --- ApiVersions -------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ Rule: a deny wins; without a rule that allows, the answer is no (StandardAuthori
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from functools import cache
 from typing import Final
@@ -78,6 +79,17 @@ OPERATIONS: Final = {
     ),
 }  # fmt: skip
 """The operations that a resource has (AclEntry.supportedOperations)."""
+
+_CODES: Final = {
+    _O.READ: 3, _O.WRITE: 4, _O.CREATE: 5, _O.DELETE: 6, _O.ALTER: 7, _O.DESCRIBE: 8, _O.CLUSTER_ACTION: 9,
+    _O.DESCRIBE_CONFIGS: 10, _O.ALTER_CONFIGS: 11, _O.IDEMPOTENT_WRITE: 12,
+}  # fmt: skip
+
+
+def bits(operations: Iterable[Operation]) -> int:
+    """Operations as a bit field of Kafka's responses, in which All has no place (AclOperation, KIP-430)."""
+    return sum(1 << _CODES[each] for each in operations if each is not _O.ALL)
+
 
 INCLUDED_IN: Final = {
     _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
@@ -167,14 +179,24 @@ class Acls:
 
     def allows(self, principal: str, operation: Operation, resource: Resource, name: str) -> bool:
         """Whether the principal may do the operation to the resource of this name."""
-        if principal in self.super_users and operation is not _O.CLUSTER_ACTION:
-            return True
-        found = [
+        return self._decides(principal, operation, self._found(principal, resource, name))
+
+    def operations(self, principal: str, resource: Resource, name: str) -> list[Operation]:
+        """The operations that the principal may do to the resource of this name."""
+        found = self._found(principal, resource, name)
+        return [each for each in OPERATIONS[resource] if self._decides(principal, each, found)]
+
+    def _found(self, principal: str, resource: Resource, name: str) -> list[_Permissions]:
+        return [
             permissions
             for who in (principal, ANYONE)
             if (patterns := self._patterns.get((who, resource))) is not None
             for permissions in patterns.matching(name)
         ]
+
+    def _decides(self, principal: str, operation: Operation, found: list[_Permissions]) -> bool:
+        if principal in self.super_users and operation is not _O.CLUSTER_ACTION:
+            return True
         if any(operation in each.denied or _O.ALL in each.denied for each in found):
             return False
         granting = _granting(operation)

@@ -27,7 +27,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker import limits
-from fencepost.broker.access.acls import ANONYMOUS, Acls
+from fencepost.broker.access.acls import ANONYMOUS, OPERATIONS, Acls, Resource, bits
 from fencepost.broker.access.authorize import Amendment, Verdict, authorize
 from fencepost.broker.contract import Reply
 from fencepost.protocol.errors import ErrorCode, FencepostError
@@ -50,6 +50,7 @@ from fencepost.protocol.scram import (
     server_first,
 )
 from fencepost.protocol.secure import Tls
+from fencepost.protocol.wire_protocol import ResourceKind
 
 SASL_SERVER_MAX_RECEIVE_SIZE: Final = 16_384
 """Bytes of a frame before a session is admitted (sasl.server.max.receive.size: 524,288 in Kafka)."""
@@ -188,9 +189,20 @@ class Session:
             return Verdict(error=refused.error)
         return authorize(self.acls, self.principal, request, version)
 
+    def operations(self, kind: ResourceKind, name: str) -> int:
+        """The operations that the principal may do to a resource, as Kafka's bit field."""
+        if self.acls is None:
+            return all_operations(kind, name)
+        return bits(self.acls.operations(self.principal, Resource(kind), name))
+
     def amended(self, reply: Reply) -> Reply:
         """The reply as this principal may see it."""
         amendment = self.amendments.pop(reply.to.correlation_id, None)
         if amendment is None or reply.body is None:
             return reply
         return attrs.evolve(reply, body=amendment.apply(reply.body))
+
+
+def all_operations(kind: ResourceKind, _name: str) -> int:
+    """The operations that everyone may do without ACLs, as Kafka's bit field."""
+    return bits(OPERATIONS[Resource(kind)])

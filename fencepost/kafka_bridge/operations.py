@@ -1,0 +1,64 @@
+"""The operations that a client may do to what it describes (KIP-430), as Kafka's bit field.
+
+Rule: they are told only where the request asks for them, and never of what its client may not describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated, Values
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.wire_protocol import ResourceKind
+
+CLUSTER_NAME: Final = "kafka-cluster"
+DESCRIBE_BIT: Final = 1 << 8  # AclOperation.DESCRIBE
+NOTHING: Final = 0
+# Kafka tells them even of a topic that does not exist.
+_TOLD_WITH: Final = (NO_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+Translate = Callable[[Any, int], Translated]
+
+
+@attrs.frozen(kw_only=True)
+class TellsOperations:
+    """How a translation tells operations: `asked` is the field of the request, `field` that of the response.
+    `entries` are the resources in the response, and `name` what names each; without them, it is the cluster.
+    """
+
+    kind: ResourceKind
+    asked: str | None
+    """None: the request need not ask."""
+    field: str
+    entries: str | None = None
+    name: str = "name"
+
+    def __call__(self, translate: Translate) -> Translate:
+        def translate_any(request: Any, version: int) -> Translated:
+            translated = translate(request, version)
+            if self.asked is not None and not getattr(request, self.asked, False):
+                return translated
+            return lambda context: self._telling(translated, context)
+
+        return translate_any
+
+    def _telling(self, translated: Translated, context: Context) -> Exchange:
+        exchange = translated if isinstance(translated, Exchange) else translated(context)
+
+        def respond(answers: Sequence[Answer]) -> Values:
+            values = exchange.respond(answers)
+            if self.entries is None:
+                return self._told(values, CLUSTER_NAME, context)
+            told = [self._told(each, each[self.name], context) for each in values[self.entries]]
+            return {**values, self.entries: told}
+
+        return attrs.evolve(exchange, respond=respond)
+
+    def _told(self, entry: Mapping[str, Any], name: str | None, context: Context) -> Values:
+        if name is None or entry["error_code"] not in _TOLD_WITH:
+            return entry
+        operations = context.operations(self.kind, name)
+        return {**entry, self.field: operations if operations & DESCRIBE_BIT else NOTHING}
