@@ -166,8 +166,8 @@ DIFFERENCES: Final = (
         what="last fetched epoch of a Fetch",
         kafka="Checked: a Fetch may get OFFSET_OUT_OF_RANGE, or a diverging epoch (KIP-595).",
         here="Ignored. Its leader epoch is checked (KIP-320), and OffsetForLeaderEpoch is answered.",
-        because="It is for followers, which truncate their logs by it. A partition has none here.",
-        noticed="Only with hand-crafted requests: Kafka's Java consumer sends -1.",
+        because="Followers truncate their logs by it, and there are none. The Java consumer sends -1.",
+        noticed="A Fetch beyond the end of the log always gets OFFSET_OUT_OF_RANGE.",
     ),
     Difference(
         what="group protocols",
