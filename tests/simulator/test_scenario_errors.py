@@ -125,11 +125,38 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ),
     ("[expect]", '[expect]\nholds = ["exactly-twice"]', ('did you mean "exactly-once"?', "G1a")),
     ("[expect]", '[expect]\nholds = "exactly-once"\nviolates = "lost-write"', ('"lost-write" is also',)),
-    ("[expect]", '[expect]\nvisible = { "t-9" = [] }', ('[expect] visible: there is no "t-9"',)),
+    (
+        "[expect]",
+        '[expect]\nvisible = { "t-9" = [] }',
+        ('[expect] visible: there is no "t-9" (possible: t-0, t-1)',),
+    ),
     (
         '[expect]\nreaches = ["q ends"]',
         "[expect]",
         ("expect: expects nothing", "possible: holds, violates, reaches, visible, logs"),
+    ),
+    (
+        'reaches = ["q ends"]',
+        "holds = []\nreaches = []\nlogs = {}\nalso_with = []",
+        ("line 29: expect: expects nothing", 'write what must hold, as holds = ["exactly-once"], or leave'),
+    ),
+    (
+        "[expect]",
+        '[expect]\nlogs = { "__consumer_offsets-0" = [] }',
+        (
+            'line 30: [expect] logs: "__consumer_offsets-0" is internal',
+            'as reaches = ["__consumer_offsets-0 appends COMMIT marker"] (possible: t-0, t-1)',
+        ),
+    ),
+    (
+        'reaches = ["q ends"]',
+        'visible = { "__transaction_state-0" = ["a"] }',
+        ('line 30: [expect] visible: "__transaction_state-0" is internal',),
+    ),
+    (
+        'reaches = ["q ends"]',
+        'also_with = [{ logs = { "__consumer_offsets-0" = [] } }]',
+        ('logs: "__consumer_offsets-0" is internal',),
     ),
     ("[expect]", "[expect]\nalso_with = [3]", ("also_with: contains 3, but must contain tables",)),
     ("[expect]", "[expect]\nalso_with = [{ node = 2 }]", ("30: [expect] also_with 1 node: unknown key",)),

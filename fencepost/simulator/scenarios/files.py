@@ -47,9 +47,10 @@ def scenario_in(values: dict[str, Any], source: str, lines: Sequence[str] = ()) 
     """The same, from the tables of a file or a builder; `lines` are those of the text."""
     top = Table(TOP, values, SourceText(source, lines))
     expect = top.inner("expect")
-    if "expect" in values and not expect.values:
+    if "expect" in values and all(value in ([], {}) for value in expect.values.values()):
         possible = [field.alias for field in attrs.fields(ScenarioExpectation)]
-        raise top.wrong("expect", "expects nothing: say what must hold, or leave the table out", possible)
+        because = 'expects nothing: write what must hold, as holds = ["exactly-once"], or leave the table out'
+        raise top.wrong("expect", because, possible)
     if (
         "seeded" in values
     ):  # such a file has no other cluster and no parts; its faults are added to the plan's

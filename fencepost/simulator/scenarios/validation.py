@@ -26,7 +26,12 @@ from fencepost.faults.phrases import (
     ScriptLine,
     Verb,
 )
-from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TopicPartition, topic_name_problem
+from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    TopicPartition,
+    topic_name_problem,
+)
 from fencepost.simulator.fuzz import worlds
 from fencepost.simulator.scenarios.model import (
     PARTS,
@@ -128,8 +133,24 @@ class _Names:
 
     def check_partition(self, name: str) -> None:
         """Refuse a name that is not a partition of this cluster or of __consumer_offsets."""
+        self._check_partition(name, [f"{CONSUMER_OFFSETS_TOPIC}-0"])
+
+    def check_compared(self, where: TopicPartition) -> None:
+        """Refuse a partition of which no values can be expected: an internal one holds none, and no client
+        reads it.
+        """
+        if where.topic in INTERNAL_TOPICS:
+            raise self.wrong(
+                f"{quoted(str(where))} is internal, and only partitions of [cluster] topics are compared; "
+                f'write its records as points, as reaches = ["{CONSUMER_OFFSETS_TOPIC}-0 appends COMMIT '
+                'marker"]',
+                map(str, self.cast.partitions),
+            )
+        self._check_partition(str(where), [])
+
+    def _check_partition(self, name: str, internal: Sequence[str]) -> None:
         of_topics = [str(each) for each in self.cast.partitions]
-        possible = [*of_topics, f"{CONSUMER_OFFSETS_TOPIC}-0"]
+        possible = [*of_topics, *internal]
         if name not in possible and not of_topics:
             because = f"there is no {quoted(name)}, and there are no topics"
             raise self.wrong(f"{because}; add one with [cluster] topics = {{ t = 2 }}")
@@ -344,4 +365,4 @@ def _check_expectations(scenario: Scenario, cast: _Cast) -> None:
             reaches.check_blanks(point)
         for key, values in (("visible", expect.visible), ("logs", expect.logs)):
             for where, _ in values:
-                _Names(cast, "[expect]", key).check_partition(str(where))
+                _Names(cast, "[expect]", key).check_compared(where)
