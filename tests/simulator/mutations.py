@@ -746,6 +746,29 @@ OF_ANSWERS_AND_TIMEOUTS: Final = (
     ),
 )
 
+OF_MARKERS: Final = (
+    Mutation(
+        "a partition does not compare the epochs of markers",
+        breaks="A late marker of an earlier transaction is written after the marker of the next one.",
+        edits=(
+            Edit(
+                "broker.partitions.checks:_is_stale",
+                {"marker.producer_epoch < producer.producer_epoch": "False"},
+            ),
+        ),
+    ),
+    Mutation(
+        "every coordinator marks with epoch 0",
+        breaks="A partition cannot tell a coordinator that was replaced from its successor.",
+        edits=(
+            Edit(
+                "broker.transactions.markers:_marker",
+                {"coordinator_epoch=state.coordinator_epoch": "coordinator_epoch=0"},
+            ),
+        ),
+    ),
+)
+
 MUTATIONS: Final = (
     *OF_PARTITIONS,
     *OF_COORDINATORS,
@@ -756,4 +779,5 @@ MUTATIONS: Final = (
     *OF_DAMAGE,
     *OF_COMPACTION,
     *OF_ANSWERS_AND_TIMEOUTS,
+    *OF_MARKERS,
 )

@@ -12,7 +12,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.settings import NodeSettings
 from fencepost.journal.journal import JournalSettings
-from fencepost.protocol.batches import BatchHeader, build_marker, place, read_header, read_marker
+from fencepost.protocol.batches import BatchHeader, Marker, build_marker, place, read_header, read_marker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AbortedTransaction,
@@ -36,7 +36,7 @@ from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.judges.answer_rules import AnswerRules, Unanswered
 from fencepost.simulator.judges.partition_rules import PartitionRecord, judge_fetched
 from fencepost.simulator.judges.rules import Exercised, Violation
-from fencepost.simulator.judges.transaction_rules import TransactionBook
+from fencepost.simulator.judges.transaction_rules import Entry, TransactionBook
 from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.journals import ClusterJournals
@@ -79,8 +79,12 @@ def write(record: PartitionRecord, epoch: int, sequence: int, *, count: int = 1)
     return bytes(batch)
 
 
-def mark(record: PartitionRecord, epoch: int, result: TransactionResult) -> bytes:
-    batch = build_marker(result, producer_id=PRODUCER, producer_epoch=epoch, coordinator_epoch=0, timestamp=0)
+def mark(
+    record: PartitionRecord, epoch: int, result: TransactionResult, *, coordinator_epoch: int = 0
+) -> bytes:
+    batch = build_marker(
+        result, producer_id=PRODUCER, producer_epoch=epoch, coordinator_epoch=coordinator_epoch, timestamp=0
+    )
     place(batch, base_offset=record.end_offset, leader_epoch=0)
     record.enter(read_header(batch), read_marker(batch))
     return bytes(batch)
@@ -241,16 +245,19 @@ def test_a_fetch_names_exactly_the_aborted_transactions_that_it_meets() -> None:
 
 @attrs.define
 class Coordinator:
-    """A transactional id whose log is written by hand; every record is durable at once."""
+    """A transactional id whose log is written by hand; every record is durable at once. A new leader leads
+    with the next `leader_epoch`.
+    """
 
     book: TransactionBook
     record: TransactionRecord
     end: int = 0
+    leader_epoch: int = 0
 
     def says(self, state: STATE, *, is_durable: bool = True, **changes: object) -> None:
         self.record = self.record._replace(state=state, **changes)
         self.end += 1
-        self.book.enter(LOG, (self.end, "payer", self.record))
+        self.book.enter(LOG, Entry(self.end, "payer", self.record, self.leader_epoch))
         if is_durable:
             self.book.durable(LOG, self.end)
 
@@ -258,7 +265,8 @@ class Coordinator:
 @pytest.fixture
 def coordinator() -> Coordinator:
     """An owner with epoch 1 and an open transaction in both partitions."""
-    partitions = {KEY: record_of(), OTHER: record_of(OTHER)}
+    partitions = {KEY: record_of(), OTHER: record_of(OTHER), LOG: record_of(LOG)}
+    partitions[LOG].leader_epoch = 0
     record = TransactionRecord(
         producer_id=PRODUCER,
         previous_producer_id=NO_PRODUCER_ID,
@@ -280,31 +288,68 @@ def coordinator() -> Coordinator:
 def test_a_decision_is_the_same_everywhere_and_comes_first(coordinator: Coordinator) -> None:
     book = coordinator.book
     with pytest.raises(Violation, match=r"I6 durable decision.*no durable decision"):
-        book.judge_marker(KEY, (PRODUCER, 2), COMMIT)
+        book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, 0))
     coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=2, is_durable=False)
     with pytest.raises(Violation, match=r"I6 durable decision.*no durable decision"):
-        book.judge_marker(KEY, (PRODUCER, 2), COMMIT)
+        book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, 0))
     book.durable(LOG, coordinator.end)
-    book.judge_marker(KEY, (PRODUCER, 2), COMMIT)
+    book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, 0))
     with pytest.raises(Violation, match="I5 one decision"):
-        book.judge_marker(OTHER, (PRODUCER, 2), ABORT)
+        book.judge_marker(OTHER, (PRODUCER, 2), Marker(ABORT, 0))
 
 
 def test_a_coordinator_that_lost_its_decision_is_held_to_the_first_marker(coordinator: Coordinator) -> None:
     book = coordinator.book
     before = coordinator.end
     coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=2)
-    book.judge_marker(KEY, (PRODUCER, 2), COMMIT)
+    book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, 0))
     book.cut(LOG, before)
     coordinator.says(STATE.PREPARE_ABORT, producer_epoch=2)
     with pytest.raises(Violation, match=r"I5 one decision: payments-1: ABORT.* and payments-0 has COMMIT"):
-        book.judge_marker(OTHER, (PRODUCER, 2), ABORT)
+        book.judge_marker(OTHER, (PRODUCER, 2), Marker(ABORT, 0))
 
 
 def test_the_first_marker_says_what_was_decided(coordinator: Coordinator) -> None:
     coordinator.says(STATE.PREPARE_ABORT, producer_epoch=2)
     with pytest.raises(Violation, match=r"I6 durable decision.*the decision is ABORT"):
-        coordinator.book.judge_marker(KEY, (PRODUCER, 2), COMMIT)
+        coordinator.book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, 0))
+
+
+def test_a_marker_ends_the_transaction_that_is_open(coordinator: Coordinator) -> None:
+    book, log = coordinator.book, coordinator.book.partitions[KEY]
+    coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=2)
+    book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, 0))  # nothing was written there
+    write(log, 1, 0)
+    book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, 0))
+    for where in (KEY, OTHER):
+        mark(book.partitions[where], 2, COMMIT)
+        book.partitions[where].durable(2)
+    book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, 0))  # again: nothing is open
+    coordinator.says(STATE.COMPLETE_COMMIT, partitions=())
+    coordinator.says(STATE.ONGOING, partitions=(KEY,))
+    write(log, 2, 0)
+    with pytest.raises(Violation, match=r"I6 durable decision.*next transaction is open since 2"):
+        book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, 0))
+    coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=3)
+    mark(log, 3, COMMIT)
+    with pytest.raises(Violation, match=r"I6 durable decision.*the partition knows epoch 3"):
+        book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, 0))
+
+
+def test_a_marker_has_the_epoch_of_its_coordinator(coordinator: Coordinator) -> None:
+    book = coordinator.book
+    log = book.partitions[LOG]
+    log.leader_epoch = coordinator.leader_epoch = 4
+    coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=2)
+    log.leader_epoch = 6  # two more coordinators may have sent the marker
+    for epoch in (4, 5, 6):
+        book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, epoch))
+    for epoch in (3, 7):
+        with pytest.raises(Violation, match=f"coordinator has epoch {epoch}, but 4 decided, and 6 leads"):
+            book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, epoch))
+    mark(book.partitions[KEY], 2, COMMIT, coordinator_epoch=5)
+    with pytest.raises(Violation, match="has epoch 4, but that of the last marker has 5"):
+        book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, 4))
 
 
 @pytest.mark.parametrize("state", [STATE.PREPARE_ABORT, STATE.COMPLETE_ABORT, STATE.ONGOING, STATE.EMPTY])
@@ -355,7 +400,7 @@ def test_epochs_do_not_fall_and_ids_are_new(coordinator: Coordinator) -> None:
     with pytest.raises(Violation, match="I7 unique identity"):
         coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=1)
     with pytest.raises(Violation, match="which payer had before"):
-        coordinator.book.enter(LOG, (9, "other", coordinator.record))
+        coordinator.book.enter(LOG, Entry(9, "other", coordinator.record, 0))
 
 
 def test_an_owner_who_was_replaced_writes_nothing_more(coordinator: Coordinator) -> None:
@@ -377,7 +422,7 @@ def test_a_record_that_a_log_lost_was_never_said(coordinator: Coordinator) -> No
     assert book.latest["payer"].state is STATE.ONGOING
     book.judge_write(OTHER, PRODUCER, 1)
     with pytest.raises(Violation, match="no durable decision"):
-        book.judge_marker(KEY, (PRODUCER, 2), COMMIT)
+        book.judge_marker(KEY, (PRODUCER, 2), Marker(COMMIT, 0))
 
 
 # --- what is answered ---------------------------------------------------------------------------------------

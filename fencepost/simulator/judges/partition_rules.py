@@ -30,7 +30,7 @@ from fencepost.broker.partitions.partition import Partition, ProducerEntry
 from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.storage import DamagedLog
 from fencepost.log_model.offsets import OffsetsModel
-from fencepost.log_model.partitions import LoggedAbort, LoggedMarker, PartitionModel
+from fencepost.log_model.partitions import NO_COORDINATOR_EPOCH, LoggedAbort, LoggedMarker, PartitionModel
 from fencepost.protocol.batches import LENGTH_PREFIX_SIZE, BatchHeader, Buffer, Marker, checksum_matches, walk
 from fencepost.protocol.messages import FetchedPartition
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
@@ -78,6 +78,11 @@ class PartitionRecord:
         """The newest epoch of a producer that wrote here; NO_PRODUCER_EPOCH when none did."""
         known = self.model.producers.get(producer_id)
         return NO_PRODUCER_EPOCH if known is None else known.producer_epoch
+
+    def coordinator_epoch(self, producer_id: int) -> int:
+        """The coordinator's epoch in the producer's last marker here; NO_COORDINATOR_EPOCH without one."""
+        known = self.model.producers.get(producer_id)
+        return NO_COORDINATOR_EPOCH if known is None else known.coordinator_epoch
 
     # --- batches --------------------------------------------------------------------------------------------
 

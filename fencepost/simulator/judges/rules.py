@@ -232,8 +232,8 @@ ONE_DECISION = Rule(
 )
 DURABLE_DECISION = Rule(
     "I6 durable decision",
-    meaning="Markers come after a durable PREPARE_*, COMPLETE_* comes after all markers, and no state goes "
-    "back.",
+    meaning="Markers come after a durable PREPARE_*, carry the epoch of its coordinator or of a later one, "
+    "and end no other transaction; COMPLETE_* comes after all markers, and no state goes back.",
     exercised_by="markers, and records of transactions",
 )
 UNIQUE_IDENTITY = Rule(

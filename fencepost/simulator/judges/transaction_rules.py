@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 
 from fencepost.log_model.transactions import COMPLETED, DECISIONS, FOLLOWERS, Identity, lowest_epoch_after
+from fencepost.protocol.batches import Marker
 from fencepost.protocol.terms import (
     INT16_MAX,
     NO_PRODUCER_ID,
@@ -38,13 +39,20 @@ _RENEWS_IDENTITY: Final = 2  # the client's transaction version from which each 
 RETIRED: Final = INT16_MAX + 1  # above every epoch of a producer id that was replaced by another one
 
 
-Entry = tuple[int, str, TransactionRecord]
-"""One record of a coordinator's log: the offset after it, the transactional id, and the record."""
+class Entry(NamedTuple):
+    """One record of a coordinator's log, the offset after it, and the leader epoch of who decided it."""
+
+    end_offset: int
+    name: str
+    record: TransactionRecord
+    leader_epoch: int
 
 
 @attrs.define(eq=False)
 class JudgedTransaction:
-    """One transaction. `partitions`, `decision` and `is_prepared` count once they are durable."""
+    """One transaction. `partitions`, `decision` and `is_prepared` count once they are durable.
+    `decided_under` is the leader epoch of the coordinator that decided it.
+    """
 
     name: str
     producer_id: int
@@ -53,6 +61,7 @@ class JudgedTransaction:
     partitions: tuple[TopicPartition, ...] = ()
     decision: TransactionResult | None = None
     is_prepared: bool = False
+    decided_under: int = -1
 
 
 @attrs.define(eq=False)
@@ -84,7 +93,7 @@ class TransactionBook:
 
     def enter(self, key: TopicPartition, entry: Entry) -> None:
         """A coordinator decided; its record entered the log."""
-        _, name, record = entry
+        name, record = entry.name, entry.record
         before = self.latest.get(name)
         self.exercised[rules.DURABLE_DECISION.name] += 1
         if before is not None:
@@ -93,7 +102,7 @@ class TransactionBook:
         self._note(key, entry, before)
 
     def _note(self, key: TopicPartition, entry: Entry, before: TransactionRecord | None) -> None:
-        _, name, record = entry
+        name, record = entry.name, entry.record
         self.latest[name] = record
         self.entries[key].append(entry)
         self.waiting[key].append(entry)
@@ -109,9 +118,10 @@ class TransactionBook:
                 )
                 self.current[name] = self.written_by[record.producer_id] = made
         elif state in DECISIONS:
-            self._decide(name, before, record)
+            self._decide(entry, before)
 
-    def _decide(self, name: str, before: TransactionRecord | None, record: TransactionRecord) -> None:
+    def _decide(self, entry: Entry, before: TransactionRecord | None) -> None:
+        name, record = entry.name, entry.record
         if before is None or before.state is not _ONGOING:  # an end of nothing, which raises the epoch
             epoch = record.producer_epoch if before is None else before.producer_epoch
             self.current[name] = JudgedTransaction(
@@ -119,6 +129,7 @@ class TransactionBook:
             )
         transaction = self.current[name]
         transaction.decision = DECISIONS[record.state]
+        transaction.decided_under = entry.leader_epoch
         self.ended[transaction.producer_id, transaction.producer_epoch] = transaction
         identity = record.producer_id, record.producer_epoch
         self.marked_as[identity] = transaction
@@ -128,8 +139,8 @@ class TransactionBook:
     def durable(self, key: TopicPartition, offset: int) -> None:
         """The coordinator learned that its log is safe up to `offset`."""
         waiting = self.waiting.get(key)
-        while waiting and waiting[0][0] <= offset:
-            _, name, record = waiting.popleft()
+        while waiting and waiting[0].end_offset <= offset:
+            _, name, record, _ = waiting.popleft()
             before = self.durable_records.get(name)
             self.durable_records[name] = record
             if record.state is _ONGOING:
@@ -144,16 +155,16 @@ class TransactionBook:
     def cut(self, key: TopicPartition, end: int) -> None:
         """The log ends at `end` now: records after it never were there."""
         entered = self.entries[key]
-        kept = [entry for entry in entered if entry[0] <= end]
+        kept = [entry for entry in entered if entry.end_offset <= end]
         if len(kept) < len(entered):
-            names = {name: None for _, name, _ in entered}
+            names = {entry.name: None for entry in entered}
             self.waiting[key], self.entries[key] = deque(), []
             for name in names:
                 for known in (self.latest, self.durable_records, self.current):
                     known.pop(name, None)
             for entry in kept:
-                self._note(key, entry, self.latest.get(entry[1]))
-                self.durable(key, entry[0])
+                self._note(key, entry, self.latest.get(entry.name))
+                self.durable(key, entry.end_offset)
         self.durable(key, end)
 
     # --- rules of the coordinator's log ---------------------------------------------------------------------
@@ -241,12 +252,11 @@ class TransactionBook:
                 f"owner has epoch {floor}"
             )
 
-    def judge_marker(
-        self, where: TopicPartition, identity: tuple[int, int], result: TransactionResult
-    ) -> None:
+    def judge_marker(self, where: TopicPartition, identity: Identity, marker: Marker) -> None:
         """I5 and I6, before a marker enters: the other markers of its transaction have the same result, and
         so has a durable decision.
         """
+        result = marker.result
         first = self.first_markers.setdefault(identity, (where, result))
         self.exercised[rules.ONE_DECISION.name] += first[0] != where
         if first[1] is not result:
@@ -254,18 +264,44 @@ class TransactionBook:
         self.exercised[rules.DURABLE_DECISION.name] += 1
         transaction = self.marked_as.get(identity)
         if transaction is None or not transaction.is_prepared:
-            raise _wrong(rules.DURABLE_DECISION, where, identity, result, "no durable decision")
-        if where not in transaction.partitions:
+            found = "no durable decision"
+        elif where not in transaction.partitions:
             found = "its transaction does not contain this partition"
-            raise _wrong(rules.DURABLE_DECISION, where, identity, result, found)
-        if transaction.decision is not result:
+        elif transaction.decision is not result:
             assert transaction.decision is not None, "a durable decision is one"
-            decision = f"the decision is {transaction.decision.name}"
-            raise _wrong(rules.DURABLE_DECISION, where, identity, result, decision)
+            found = f"the decision is {transaction.decision.name}"
+        else:
+            found = self._contradiction(self.partitions[where], transaction, identity, marker)
+        if found:
+            raise _wrong(rules.DURABLE_DECISION, where, identity, result, found)
+
+    def _contradiction(
+        self, log: PartitionRecord, transaction: JudgedTransaction, identity: Identity, marker: Marker
+    ) -> str:
+        """How the log, or its coordinator's epoch, contradicts a marker of this decided transaction; "" if
+        nothing does.
+
+        Nothing need be open: a partition may be added and get no data, and a coordinator repeats a marker
+        whose answer it did not get (KIP-1228, KAFKA-19999).
+        """
+        producer_id, producer_epoch = identity
+        newest = log.newest_epoch(producer_id)
+        if producer_epoch < newest:
+            return f"the partition knows epoch {newest}"
+        if producer_id in log.model.open and self.written_by[producer_id] is not transaction:
+            return f"the producer's next transaction is open since {log.model.open[producer_id]}"
+        epoch, known = marker.coordinator_epoch, log.coordinator_epoch(producer_id)
+        if epoch < known:
+            return f"its coordinator has epoch {epoch}, but that of the last marker has {known}"
+        present = self.partitions[self.homes[transaction.name]].leader_epoch
+        if not transaction.decided_under <= epoch <= present:
+            since = f"{transaction.decided_under} decided, and {present} leads now"
+            return f"its coordinator has epoch {epoch}, but {since}"
+        return ""
 
 
 def _wrong(
-    rule: Rule, where: TopicPartition, identity: tuple[int, int], result: TransactionResult, found: str
+    rule: Rule, where: TopicPartition, identity: Identity, result: TransactionResult, found: str
 ) -> Violation:
     """A marker that should not be there, and what contradicts it."""
     said = f"{where}: {result.name} marker of producer {identity[0]} epoch {identity[1]}"

@@ -71,7 +71,7 @@ from fencepost.simulator.judges.partition_rules import (
     judge_order,
 )
 from fencepost.simulator.judges.rules import CONVERGENCE, RECOVERY, TIMEOUT, Exercised, Violation
-from fencepost.simulator.judges.transaction_rules import TransactionBook
+from fencepost.simulator.judges.transaction_rules import Entry, TransactionBook
 from fencepost.simulator.world.events import FetchAnswered, NodeKilled, NodeStepped, PartitionsAdded
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
@@ -240,7 +240,7 @@ class Invariants:
             if header.is_control:
                 marker = marker_of(append.batch, 0, header)
                 identity = (header.producer_id, header.producer_epoch)
-                self.transactions.judge_marker(key, identity, marker.result)
+                self.transactions.judge_marker(key, identity, marker)
                 self._moves(host, record)
             else:
                 self._judge_batch(record, header)
@@ -254,7 +254,7 @@ class Invariants:
                 if is_tick:
                     self._judge_abort(node, name, decided)
                 self.cells.decided(name, decided, is_tick=is_tick)
-                self.transactions.enter(key, (record.end_offset, name, decided))
+                self.transactions.enter(key, Entry(record.end_offset, name, decided, record.leader_epoch))
         elif key.topic == CONSUMER_OFFSETS_TOPIC:
             self._enter_offsets(host, append, None if marker is None else marker.result)
 
