@@ -769,6 +769,49 @@ OF_MARKERS: Final = (
     ),
 )
 
+OF_LISTINGS: Final = (
+    Mutation(
+        "the latest offset ignores the isolation level",
+        breaks="A reader of committed records that starts at the latest offset misses what is undecided.",
+        workload="requests",
+        edits=(
+            Edit(
+                "broker.partitions.fetch:_plan_offset",
+                {
+                    "before, start, epoch = state.end_for(isolation_level)": (
+                        "before, start, epoch = state.high_watermark"
+                    )
+                },
+            ),
+        ),
+    ),
+    Mutation(
+        "the earliest offset is always 0",
+        breaks="A reader begins at records that retention has deleted, and is told that it is out of range.",
+        workload="compaction",
+        edits=(
+            Edit(
+                "broker.partitions.fetch:_plan_offset",
+                {"found = (start, NO_LEADER_EPOCH if": "found = (0, NO_LEADER_EPOCH if"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a lookup by time passes the last stable offset",
+        breaks="A reader of committed records gets an offset that it cannot read yet.",
+        workload="requests",
+        edits=(
+            Edit(
+                "broker.partitions.time_lookups:TimeLookups._search",
+                {
+                    "if found is not None and found.offset < plan.before:": "if found is not None:",
+                    "if header.base_offset >= plan.before:": "if False:",
+                },
+            ),
+        ),
+    ),
+)
+
 MUTATIONS: Final = (
     *OF_PARTITIONS,
     *OF_COORDINATORS,
@@ -780,4 +823,5 @@ MUTATIONS: Final = (
     *OF_COMPACTION,
     *OF_ANSWERS_AND_TIMEOUTS,
     *OF_MARKERS,
+    *OF_LISTINGS,
 )

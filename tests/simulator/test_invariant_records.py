@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from fencepost.broker.contract import NODE, Durable, Outcome, Reply, ReplyTo
+from fencepost.broker.contract import NODE, Durable, OffsetPlan, Outcome, Reply, ReplyListed, ReplyTo
 from fencepost.broker.host import Host
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
@@ -17,6 +17,10 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AbortedTransaction,
     FetchedPartition,
+    ListedOffset,
+    ListOffsets,
+    ListOffsetsPartition,
+    ListOffsetsReply,
     PartitionError,
     TransactionMarker,
     WriteTxnMarkers,
@@ -25,20 +29,25 @@ from fencepost.protocol.messages import (
 )
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import (
+    EARLIEST_TIMESTAMP,
     INT32_MAX,
+    LATEST_TIMESTAMP,
     NO_PRODUCER_ID,
     TRANSACTION_STATE_TOPIC,
+    IsolationLevel,
     TopicPartition,
     TransactionResult,
     TransactionState,
 )
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.judges.answer_rules import AnswerRules, Unanswered
+from fencepost.simulator.judges.listing_rule import ListingRule
 from fencepost.simulator.judges.partition_rules import PartitionRecord, judge_fetched
 from fencepost.simulator.judges.rules import Exercised, Violation
 from fencepost.simulator.judges.transaction_rules import Entry, TransactionBook
 from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.events import OffsetsListed
 from fencepost.simulator.world.journals import ClusterJournals
 from fencepost.simulator.world.world import World, WorldSettings
 
@@ -454,3 +463,49 @@ def test_nodes_that_number_what_they_ask_themselves_alike_are_told_apart() -> No
     assert list(rules.asked) == [(2, ticket)]
     rules.died(2)
     assert not rules.asked
+
+
+def test_a_listing_is_what_the_log_says() -> None:
+    """The node plans its reply; what is written between plan and reply does not count."""
+    world = World(WorldSettings(node_settings=NodeSettings()), Choices())
+    world.start()
+    (node,) = world.nodes
+    record = record_of()
+    for sequence in range(3):
+        batch = write(record, 0, sequence)
+        world.journals.journal(KEY).append(batch, read_header(batch), leader_epoch=0)
+    record.host, record.high_watermark, record.last_stable_offset = node.host, 2, 1
+    rule, to = ListingRule(Exercised(int), {KEY: record}, world.journals), ReplyTo(1, 1)
+
+    def listed(level: IsolationLevel, timestamp: int, offset: int, found_ms: int) -> None:
+        asked = ListOffsetsPartition(topic=KEY.topic, partition=KEY.partition, timestamp=timestamp)
+        plan = OffsetPlan(
+            partition=KEY,
+            error=ErrorCode.NONE,
+            offset=offset,
+            leader_epoch=0,
+            timestamp=timestamp,
+            before=2,
+            is_lookup=False,
+        )
+        request = ListOffsets(isolation_level=level, partitions=(asked,))
+        rule.plans(node, ReplyListed(request, to, plans=(plan,)))
+        part = ListedOffset(
+            topic=KEY.topic, partition=KEY.partition, error=ErrorCode.NONE, timestamp=found_ms, offset=offset
+        )
+        rule.replied(OffsetsListed(node, to, ListOffsetsReply(partitions=(part,))))
+
+    committed, all_records = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+    for level, timestamp, offset, found_ms in (
+        (committed, LATEST_TIMESTAMP, 1, -1),
+        (all_records, LATEST_TIMESTAMP, 2, -1),
+        (committed, EARLIEST_TIMESTAMP, 0, -1),
+        (committed, 0, 0, 0),
+        (all_records, 1, -1, -1),
+    ):
+        listed(level, timestamp, offset, found_ms)
+        with pytest.raises(Violation, match="I18 listed offsets: payments-0: ListOffsets of"):
+            listed(level, timestamp, offset + 1, found_ms)
+    rule.plans(node, ReplyListed(ListOffsets(isolation_level=committed, partitions=()), to, plans=()))
+    rule.died(node.settings.node_id)
+    assert not rule.planned

@@ -63,10 +63,13 @@ class Names:
 
 @attrs.frozen
 class Extremes:
-    """Draws requests."""
+    """Draws requests. A list inside a list of many entries does not have many: no frame carries both, and to
+    find that out takes gigabytes.
+    """
 
     choices: Choices
     names: Names
+    draws_many: bool = True
 
     def request(self, kinds: Sequence[type[Request]] = KINDS) -> Request:
         """One of these requests, as large as a frame carries: a client cannot send a larger one."""
@@ -102,8 +105,9 @@ class Extremes:
 
     def _list(self, hint: Any, field: str) -> tuple[Any, ...]:
         choices = self.choices
-        if choices.happens(MANY_PERMILLE):
-            return (self._value(hint, field),) * (ENTRIES.value + choices.below(2))
+        if choices.happens(MANY_PERMILLE) and self.draws_many:
+            inner = attrs.evolve(self, draws_many=False)
+            return (inner._value(hint, field),) * (ENTRIES.value + choices.below(2))
         entries = [self._value(hint, field) for _ in range(choices.one_of((1, 0, 2, 3)))]
         if entries and choices.happens(300):
             entries += [entries[0]] * choices.one_of((1, 40))

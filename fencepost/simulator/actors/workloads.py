@@ -22,9 +22,14 @@ from fencepost.protocol.messages import (
     CreateTopics,
     InitProducerId,
     InitProducerIdReply,
+    ListOffsets,
+    ListOffsetsPartition,
+    Request,
     WriteTxnMarkers,
 )
 from fencepost.protocol.terms import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     CoordinatorType,
@@ -55,6 +60,7 @@ STRANGE: Final = "strange"
 # What others may not ask for: markers decide transactions (Kafka demands CLUSTER_ACTION), and what internal
 # topics hold belongs to everybody.
 STRANGERS_MAY: Final = tuple(kind for kind in KINDS if kind is not WriteTxnMarkers)
+LISTS_PERMILLE: Final = 300  # of its requests
 STRANGE_PATIENCE_MS: Final = 100  # with the answer to a request that may wait for weeks
 INPUT: Final = "in"
 OUTPUT: Final = "out"
@@ -464,9 +470,9 @@ def _raise(settled: dict[TopicPartition, int], to: Mapping[TopicPartition, int])
 # --- strangers ----------------------------------------------------------------------------------------------
 
 
-def stranger(runner: Runner, count: int) -> Script[None]:
-    """Sends `count` requests with extreme meaning to any node. They concern names of its own, so what the
-    other clients see must not change.
+def stranger(runner: Runner, count: int, *, others: tuple[TopicPartition, ...]) -> Script[None]:
+    """Sends `count` requests to any node. Those with extreme meaning concern names of its own, so what the
+    other clients see must not change; the rest ask for offsets in the partitions of the `others`.
     """
     machine = RequestMachine(runner.world.bootstrap)
     port = runner.process.port(machine, request_timeout_ms=REQUEST_TIMEOUT_MS)
@@ -477,7 +483,11 @@ def stranger(runner: Runner, count: int) -> Script[None]:
     creation = CreateTopics(topics=(CreateTopic(topic=STRANGE, partition_count=2),))
     for number in range(count):
         node = runner.choices.one_of(runner.world.nodes)
-        request = drawn.request(STRANGERS_MAY) if number else creation
+        request: Request = creation
+        if number and runner.choices.happens(LISTS_PERMILLE):
+            request = _listing(runner.choices, others, now_ms=port.now)
+        elif number:
+            request = drawn.request(STRANGERS_MAY)
         try:
             yield from calls.ask(request, BrokerAt(node.settings.node_id))
         except ClientError as problem:
@@ -485,6 +495,18 @@ def stranger(runner: Runner, count: int) -> Script[None]:
         else:
             runner.world.marks["strange request: answered"] += 1
         yield from runner.rests()
+
+
+def _listing(choices: Choices, partitions: tuple[TopicPartition, ...], *, now_ms: int) -> ListOffsets:
+    """A ListOffsets for all of these partitions: the latest or earliest offsets, or those since a time."""
+    since = choices.one_of((LATEST_TIMESTAMP, EARLIEST_TIMESTAMP, choices.below(now_ms + 1)))
+    return ListOffsets(
+        isolation_level=choices.one_of((IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)),
+        partitions=tuple(
+            ListOffsetsPartition(topic=where.topic, partition=where.partition, timestamp=since)
+            for where in partitions
+        ),
+    )
 
 
 # --- readers ------------------------------------------------------------------------------------------------

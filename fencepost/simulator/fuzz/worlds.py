@@ -321,7 +321,9 @@ def _roles_of(plan: FuzzPlan) -> Iterator[Role]:
         )
     if plan.strange_requests:
         count = plan.strange_requests
-        yield _role(plan, "stranger", Task.WORK, lambda _, runner: stranger(runner, count))
+        yield _role(
+            plan, "stranger", Task.WORK, lambda _, runner: stranger(runner, count, others=_partitions(plan))
+        )
     for number in range(0 if plan.compaction is None else plan.compaction.rereaders):
         yield _role(
             plan, f"rereader-{number + 1}", Task.READ, lambda _, runner: rereader(runner, _partitions(plan))

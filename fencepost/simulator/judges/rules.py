@@ -2,7 +2,7 @@
 
 Two judges, two lists. The *black box* sees what clients saw, once a run is over: its rules are named as
 Jepsen's where Jepsen has the rule (jepsen/src/jepsen/tests/kafka.clj), and a breach is an Anomaly. The *white
-box* sees every step of every node: its rules are I1 to I17, and a breach is a Violation, raised in the step
+box* sees every step of every node: its rules are I1 to I18, and a breach is a Violation, raised in the step
 that breaks it. I10, exactly once from end to end, is judged from outside (black_box.exactly_once).
 
 Each rule also counts how often it had something to look at (`Exercised`): a rule that never does proves
@@ -287,6 +287,13 @@ ONE_OWNER = Rule(
     "I17 one owner",
     meaning="Two members of a group never own the same partition in the same generation.",
     exercised_by="partitions that a group gave to one of several members",
+)
+
+LISTED_OFFSETS = Rule(
+    "I18 listed offsets",
+    meaning="ListOffsets gets the log start, the high watermark or the LSO, or the first record since a "
+    "time.",
+    exercised_by="offsets that were listed",
 )
 
 STEP_RULES: Final = tuple(

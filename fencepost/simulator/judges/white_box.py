@@ -8,6 +8,7 @@ compares:
         │           ├──▶ TransactionBook   records of each coordinator, durable or not      I4-I7, I13
         │           └──▶ OffsetsRecord     committed and pending offsets of each group      I9
         ├──▶ replies ──▶ AnswerRules       replies to clients and nodes, also to retries    I7, I13, I15, I16
+        │           └──▶ ListingRule       replies to ListOffsets                           I18
         └──▶ after it    bounds that the leader shows, timeouts                             I1, I2, I14
     the end of a run ──▶ judge_end                                                          I8
 
@@ -37,6 +38,7 @@ from fencepost.broker.contract import (
     Received,
     Remove,
     Reply,
+    ReplyListed,
     StorageFailed,
     Tick,
 )
@@ -62,6 +64,7 @@ from fencepost.protocol.transaction_log import TransactionRecord, read_transacti
 from fencepost.simulator.judges.answer_rules import WATCHED, AnswerRules
 from fencepost.simulator.judges.coverage import COUNTED, CellCounter
 from fencepost.simulator.judges.group_rules import OwnerRule
+from fencepost.simulator.judges.listing_rule import ListingRule
 from fencepost.simulator.judges.partition_rules import (
     OffsetsBatch,
     OffsetsRecord,
@@ -72,7 +75,13 @@ from fencepost.simulator.judges.partition_rules import (
 )
 from fencepost.simulator.judges.rules import CONVERGENCE, RECOVERY, TIMEOUT, Exercised, Violation
 from fencepost.simulator.judges.transaction_rules import Entry, TransactionBook
-from fencepost.simulator.world.events import FetchAnswered, NodeKilled, NodeStepped, PartitionsAdded
+from fencepost.simulator.world.events import (
+    FetchAnswered,
+    NodeKilled,
+    NodeStepped,
+    OffsetsListed,
+    PartitionsAdded,
+)
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
 
@@ -90,6 +99,7 @@ class Invariants:
         self.transactions = TransactionBook(self.exercised, self.partitions)
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}
         self.answers = AnswerRules(self.exercised, self.partitions, self.transactions, self.offsets)
+        self.listings = ListingRule(self.exercised, self.partitions, world.journals)
         self.owners = OwnerRule(world, self.exercised)
         self.recovery = RecoveryRule(self.exercised, settings.policy, world.journals)
         self.moved: list[tuple[PartitionRecord, Partition]] = []  # in this step, by their newest leader
@@ -104,6 +114,7 @@ class Invariants:
         subscribe = self.world.events.subscribe
         subscribe(NodeStepped, guarded(self.stepped))
         subscribe(FetchAnswered, guarded(self.fetched))
+        subscribe(OffsetsListed, guarded(self.listings.replied))
         subscribe(NodeKilled, guarded(self.killed))
         subscribe(PartitionsAdded, guarded(self.owners.added))
 
@@ -121,6 +132,8 @@ class Invariants:
         for effect in outcome.effects:
             if type(effect) is Reply:
                 self.answers.replied(node, effect)
+            elif type(effect) is ReplyListed:
+                self.listings.plans(node, effect)
             elif type(effect) is Remove:
                 self._removed(effect.partition)
         if self.moved:
@@ -141,6 +154,7 @@ class Invariants:
         """A node was killed; its logs are still open."""
         node, host = killed.node, killed.host
         self.answers.died(node.settings.node_id)
+        self.listings.died(node.settings.node_id)
         for record in self.partitions.values():
             if record.host is host:
                 self.recovery.died(record, host, power_is_lost=killed.power_is_lost)

@@ -31,11 +31,11 @@ import attrs
 from fencepost.protocol.values import value
 
 if TYPE_CHECKING:
-    from fencepost.broker.contract import Append, Effect, Input, Outcome
+    from fencepost.broker.contract import Append, Effect, Input, Outcome, ReplyTo
     from fencepost.broker.host import Host
     from fencepost.client.effects import Resolve
     from fencepost.client.group_member import GroupMember
-    from fencepost.protocol.messages import FetchReply
+    from fencepost.protocol.messages import FetchReply, ListOffsetsReply
     from fencepost.protocol.terms import TopicPartition
     from fencepost.simulator.world.network import Channel, Message, ReplyMessage
     from fencepost.simulator.world.nodes import SimulatedNode
@@ -122,6 +122,15 @@ class FetchAnswered:
 
     node: SimulatedNode
     reply: FetchReply
+
+
+@value
+class OffsetsListed:
+    """A node replies to a ListOffsets with what it looked up."""
+
+    node: SimulatedNode
+    to: ReplyTo
+    reply: ListOffsetsReply
 
 
 @value

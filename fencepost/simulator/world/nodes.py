@@ -19,7 +19,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.journal.journal import Journal
 from fencepost.journal.storage import DamagedLog, StorageError
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import API_BY_REQUEST, FetchReply
+from fencepost.protocol.messages import API_BY_REQUEST, FetchReply, ListOffsetsReply
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.world.events import (
     ActBegins,
@@ -30,6 +30,7 @@ from fencepost.simulator.world.events import (
     LifeChanged,
     NodeKilled,
     NodeStepped,
+    OffsetsListed,
 )
 from fencepost.simulator.world.journals import ClusterJournals
 from fencepost.simulator.world.network import CLOSE, Close, ReplyMessage, RequestMessage, SimulatedConnection
@@ -255,6 +256,8 @@ class SimulatedNode(Participant):
             for reply in answers:
                 if type(reply.body) is FetchReply:
                     self.world.events.publish(FetchAnswered(self, reply.body))
+                elif type(reply.body) is ListOffsetsReply:
+                    self.world.events.publish(OffsetsListed(self, reply.to, reply.body))
                 connection = self.callers.get(reply.to.connection)
                 if connection is not None:
                     network.answer(connection, ReplyMessage(reply.to.correlation_id, reply.error, reply.body))
