@@ -812,6 +812,15 @@ OF_LISTINGS: Final = (
     ),
 )
 
+OF_OFFSETS_ALONE: Final = (
+    Mutation(
+        "a transaction of offsets alone is taken for an empty one",
+        breaks="Its commit succeeds without an EndTxn, so the offsets never take effect.",
+        workload="groups",
+        edits=(Edit("client.producer:ProducerMachine._submit_offsets", {"self._added = True": "pass"}),),
+    ),
+)
+
 MUTATIONS: Final = (
     *OF_PARTITIONS,
     *OF_COORDINATORS,
@@ -824,4 +833,5 @@ MUTATIONS: Final = (
     *OF_ANSWERS_AND_TIMEOUTS,
     *OF_MARKERS,
     *OF_LISTINGS,
+    *OF_OFFSETS_ALONE,
 )

@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from fencepost.broker.contract import NODE, Durable, OffsetPlan, Outcome, Reply, ReplyListed, ReplyTo
+from fencepost.broker.groups.state import Committed, Groups
 from fencepost.broker.host import Host
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
@@ -27,8 +28,10 @@ from fencepost.protocol.messages import (
     WriteTxnMarkersReply,
     WrittenMarker,
 )
+from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
     EARLIEST_TIMESTAMP,
     INT32_MAX,
     LATEST_TIMESTAMP,
@@ -40,18 +43,25 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from fencepost.protocol.transaction_log import TransactionRecord
+from fencepost.simulator.judges.acknowledged_offsets import AcknowledgedOffsets
 from fencepost.simulator.judges.answer_rules import AnswerRules, Unanswered
 from fencepost.simulator.judges.listing_rule import ListingRule
-from fencepost.simulator.judges.partition_rules import PartitionRecord, judge_fetched
+from fencepost.simulator.judges.partition_rules import (
+    OffsetsBatch,
+    OffsetsRecord,
+    PartitionRecord,
+    judge_fetched,
+)
 from fencepost.simulator.judges.rules import Exercised, Violation
 from fencepost.simulator.judges.transaction_rules import Entry, TransactionBook
 from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.events import OffsetsListed
+from fencepost.simulator.world.events import OffsetsAcknowledged, OffsetsListed
 from fencepost.simulator.world.journals import ClusterJournals
 from fencepost.simulator.world.world import World, WorldSettings
 
 KEY, OTHER = TopicPartition("payments", 0), TopicPartition("payments", 1)
+OFFSETS = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
 LOG = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
 STATE = TransactionState
@@ -463,6 +473,30 @@ def test_nodes_that_number_what_they_ask_themselves_alike_are_told_apart() -> No
     assert list(rules.asked) == [(2, ticket)]
     rules.died(2)
     assert not rules.asked
+
+
+def test_acknowledged_offsets_take_effect(coordinator: Coordinator) -> None:
+    """Also when the log of the offsets is read again, once the transaction is complete."""
+    wanted = OffsetKey("copiers", KEY.topic, KEY.partition)
+    record, offsets = record_of(), OffsetsRecord(Exercised(int))
+    rule = AcknowledgedOffsets(Exercised(int), coordinator.book, {OFFSETS: offsets})
+    acknowledged = OffsetsAcknowledged("copier", PRODUCER, 1, ((wanted, 5),))
+    header, _ = data(record, 1, 0)
+    committed = OffsetRecord(offset=5, leader_epoch=0, metadata="", commit_ms=0)
+    offsets.enter(OffsetsBatch(header, None, [(wanted, committed)]), Groups())
+    with pytest.raises(Violation, match=r"I9 offsets with marker.*but no durable decision says so"):
+        rule.add(acknowledged)
+    coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=2, partitions=())
+    rule.add(acknowledged)
+    rule.judge_recovered()  # the marker is on its way
+    coordinator.says(STATE.COMPLETE_COMMIT)
+    for judge in (rule.judge_recovered, rule.judge_end):
+        with pytest.raises(Violation, match="offset 5 of group copiers in payments-0 never took effect"):
+            judge()
+    groups = Groups(committed={wanted.group_id: {KEY: Committed(committed, 0)}})
+    offsets.enter(OffsetsBatch(header, COMMIT, []), groups)
+    rule.judge_recovered()
+    rule.judge_end()
 
 
 def test_a_listing_is_what_the_log_says() -> None:

@@ -25,9 +25,10 @@ from fencepost.client.errors import (
     WrongState,
 )
 from fencepost.client.group_member import MemberState, RebalanceEvent, RebalanceListener
-from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetadata
+from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetadata, with_metadata
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
+from fencepost.protocol.offsets_log import OffsetKey
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.judges.operations import (
     Action,
@@ -38,7 +39,7 @@ from fencepost.simulator.judges.operations import (
     keyed,
 )
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.events import DamageNoticed, PartitionsAdded
+from fencepost.simulator.world.events import DamageNoticed, OffsetsAcknowledged, PartitionsAdded
 from fencepost.simulator.world.processes import ClientProcess, Port, Script
 from fencepost.simulator.world.world import World
 
@@ -93,13 +94,16 @@ def _offset(place: Place) -> int | None:
 
 @attrs.define(eq=False)
 class Sender:
-    """A producer of a process. `transactions` is everything that it tried, for the judges."""
+    """A producer of a process. `transactions` is everything that it tried, for the judges, and `offsets` are
+    those of its open transaction.
+    """
 
     process: ClientProcess
     port: Port
     machine: ProducerMachine
     calls: ProducerCalls
     transactions: list[AttemptedTransaction]
+    offsets: dict[OffsetKey, int] = attrs.Factory(dict[OffsetKey, int])
 
     @property
     def is_usable(self) -> bool:
@@ -113,6 +117,7 @@ class Sender:
     def begin(self) -> AttemptedTransaction:
         """Begins a transaction; no broker knows of it yet."""
         self.calls.begin_transaction()
+        self.offsets.clear()
         transaction = AttemptedTransaction(self.process.world.now)
         self.transactions.append(transaction)
         return transaction
@@ -161,14 +166,22 @@ class Sender:
     ) -> None:
         """Commits a group's offsets with the transaction."""
         self.calls.send_offsets_to_transaction(offsets, group)
+        group_id = group if isinstance(group, str) else group.group_id
+        for where, given in offsets.items():
+            key = OffsetKey(group_id, where.topic, where.partition)
+            self.offsets[key] = with_metadata(given).offset
 
     def commit(self, transaction: AttemptedTransaction) -> Script[Failure | None]:
         """Commits the transaction. A process that is killed before the reply leaves its outcome unknown."""
         transaction.outcome = OperationOutcome.INFO
         transaction.commit_asked_at = self.process.world.now
+        identity = self.machine.producer_id, self.machine.producer_epoch  # its next transaction has another
         failure = yield from _ended(self.calls.commit_transaction(inf))
         if failure is None:
             transaction.outcome = OperationOutcome.OK
+            if self.offsets:
+                who, offsets = self.process.participant, tuple(self.offsets.items())
+                self.process.world.events.publish(OffsetsAcknowledged(who, *identity, offsets))
         elif failure.kind in (TransactionAborted, ProducerFenced):
             transaction.outcome = OperationOutcome.FAIL
         transaction.completed_at = self.process.world.now

@@ -31,6 +31,7 @@ from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.storage import DamagedLog
 from fencepost.log_model.offsets import OffsetsModel
 from fencepost.log_model.partitions import NO_COORDINATOR_EPOCH, LoggedAbort, LoggedMarker, PartitionModel
+from fencepost.log_model.transactions import Identity
 from fencepost.protocol.batches import LENGTH_PREFIX_SIZE, BatchHeader, Buffer, Marker, checksum_matches, walk
 from fencepost.protocol.messages import FetchedPartition
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
@@ -275,6 +276,24 @@ class OffsetsRecord:
             if batch.header.next_offset <= before
             for written, record in batch.offsets
         )
+
+    def commits(self, key: OffsetKey, offset: int, identity: Identity) -> bool:
+        """Whether a transaction of this identity wrote the offset, and the producer's next marker commits."""
+        is_written = False
+        for header, result, offsets in self.batches:
+            if header.producer_id != identity[0]:
+                continue
+            if result is None:
+                is_own = header.producer_epoch == identity[1]
+                is_written |= is_own and any(
+                    written == key and record is not None and record.offset == offset
+                    for written, record in offsets
+                )
+            elif is_written:
+                if result is TransactionResult.COMMIT:
+                    return True
+                is_written = False
+        return False
 
     def judge_all(self, groups: Groups) -> None:
         """A coordinator that has just read its log knows every offset."""

@@ -248,8 +248,9 @@ CONVERGENCE = Rule(
 )
 OFFSETS_WITH_MARKER = Rule(
     "I9 offsets with marker",
-    meaning="A transaction's offsets take effect with its COMMIT marker, not before.",
-    exercised_by="markers that decide offsets",
+    meaning="A transaction's offsets take effect with its COMMIT marker, not before; once its commit is "
+    "acknowledged, they do.",
+    exercised_by="markers that decide offsets, and commits with offsets",
 )
 READ_COMMITTED = Rule(
     "I11 read committed",

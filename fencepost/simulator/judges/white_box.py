@@ -10,7 +10,7 @@ compares:
         ├──▶ replies ──▶ AnswerRules       replies to clients and nodes, also to retries    I7, I13, I15, I16
         │           └──▶ ListingRule       replies to ListOffsets                           I18
         └──▶ after it    bounds that the leader shows, timeouts                             I1, I2, I14
-    the end of a run ──▶ judge_end                                                          I8
+    the end of a run ──▶ judge_end                                                          I8, I9
 
 Order matters within a step. The input comes first, since it may make a log durable or change its leader; then
 the appends in their order, each judged against the account *before* it enters; then the replies, which may
@@ -61,6 +61,7 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
+from fencepost.simulator.judges.acknowledged_offsets import AcknowledgedOffsets
 from fencepost.simulator.judges.answer_rules import WATCHED, AnswerRules
 from fencepost.simulator.judges.coverage import COUNTED, CellCounter
 from fencepost.simulator.judges.group_rules import OwnerRule
@@ -79,6 +80,7 @@ from fencepost.simulator.world.events import (
     FetchAnswered,
     NodeKilled,
     NodeStepped,
+    OffsetsAcknowledged,
     OffsetsListed,
     PartitionsAdded,
 )
@@ -100,6 +102,7 @@ class Invariants:
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}
         self.answers = AnswerRules(self.exercised, self.partitions, self.transactions, self.offsets)
         self.listings = ListingRule(self.exercised, self.partitions, world.journals)
+        self.acknowledged = AcknowledgedOffsets(self.exercised, self.transactions, self.offsets)
         self.owners = OwnerRule(world, self.exercised)
         self.recovery = RecoveryRule(self.exercised, settings.policy, world.journals)
         self.moved: list[tuple[PartitionRecord, Partition]] = []  # in this step, by their newest leader
@@ -116,6 +119,7 @@ class Invariants:
         subscribe(FetchAnswered, guarded(self.fetched))
         subscribe(OffsetsListed, guarded(self.listings.replied))
         subscribe(NodeKilled, guarded(self.killed))
+        subscribe(OffsetsAcknowledged, guarded(self.acknowledged.add))
         subscribe(PartitionsAdded, guarded(self.owners.added))
 
     def stepped(self, step: NodeStepped) -> None:
@@ -168,10 +172,11 @@ class Invariants:
         return next(self._still_going_on(), None) is None
 
     def judge_end(self) -> None:
-        """I8 and the end of I14: all faults and all work are over, and nothing may be left open."""
+        """I8 and the ends of I9 and I14: all faults and all work are over, and nothing may be left open."""
         self.exercised[CONVERGENCE.name] += 1
         for breach in self._still_going_on():
             raise breach
+        self.acknowledged.judge_end()
 
     def _still_going_on(self) -> Iterator[Violation]:
         for name, record in self.transactions.latest.items():
@@ -223,6 +228,8 @@ class Invariants:
             self.transactions.cut(key, record.end_offset)
         elif key in self.offsets:
             self.offsets[key].cut(record.end_offset)
+            if key not in self.world.journals.damaged:
+                self.acknowledged.judge_recovered()
             groups = host.node.logs[key].coordinator
             if is_untouched and isinstance(groups, Groups):
                 self.offsets[key].judge_all(groups)

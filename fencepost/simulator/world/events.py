@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fencepost.client.effects import Resolve
     from fencepost.client.group_member import GroupMember
     from fencepost.protocol.messages import FetchReply, ListOffsetsReply
+    from fencepost.protocol.offsets_log import OffsetKey
     from fencepost.protocol.terms import TopicPartition
     from fencepost.simulator.world.network import Channel, Message, ReplyMessage
     from fencepost.simulator.world.nodes import SimulatedNode
@@ -186,6 +187,18 @@ class CallEnded:
 
     process: ClientProcess
     resolved: Resolve
+
+
+@value
+class OffsetsAcknowledged:
+    """A client's commit succeeded, so these offsets are now those of their group, or soon will be. The
+    identity is that of the transaction.
+    """
+
+    participant: str
+    producer_id: int
+    producer_epoch: int
+    offsets: tuple[tuple[OffsetKey, int], ...]
 
 
 @value
