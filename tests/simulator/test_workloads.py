@@ -116,7 +116,7 @@ def test_a_processor_that_forgets_its_offsets_copies_twice() -> None:
         edits=(
             Edit(
                 "simulator.actors.clients:Sender.send_offsets",
-                {"self.calls.send_offsets_to_transaction(offsets, group)": "pass"},
+                {"self.calls.send_offsets_to_transaction(offsets, group)": "return"},
             ),
         ),
     )
