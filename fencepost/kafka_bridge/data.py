@@ -27,6 +27,7 @@ from fencepost.kafka_bridge.fetch_session import FIRST_FETCH_BY_ID, NO_SESSION
 from fencepost.kafka_bridge.topic_ids import ById, Replaced
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
+from fencepost.protocol.batches import BASE_OFFSET_SIZE, HEADER_SIZE, MAGIC_AT, MAGIC_KAFKA, Buffer
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -62,7 +63,7 @@ def _refused_produce(topic: Any) -> Values:
 def produce(request: Any, _: int) -> Exchange:
     """One batch for each partition."""
     parts = tuple(
-        m.ProducePartition(topic=topic.name, partition=part.index, records=part.records or b"")
+        m.ProducePartition(topic=topic.name, partition=part.index, records=_batch_of(part.records))
         for topic in request.topic_data
         for part in topic.partition_data
     )
@@ -81,6 +82,16 @@ def produce(request: Any, _: int) -> Exchange:
         }
 
     return one(asked, respond)
+
+
+def _batch_of(records: Buffer | None) -> Buffer:
+    """The records of a partition; none if their base offset is not 0, so that they are refused as in Kafka
+    (UnifiedLog.analyzeAndValidateRecords). The node cannot tell: it writes the offset into a request's batch.
+    """
+    if not records:
+        return b""
+    is_batch = len(records) >= HEADER_SIZE and records[MAGIC_AT] == MAGIC_KAFKA
+    return b"" if is_batch and any(records[:BASE_OFFSET_SIZE]) else records
 
 
 def _produced_values(part: m.ProducedPartition) -> Values:

@@ -58,6 +58,7 @@ MAGIC_COLUMNS: Final = 109  # 'm': msgpack columns
 _MAGICS: Final = (MAGIC_KAFKA, MAGIC_COLUMNS)
 
 HEADER_SIZE: Final = 61
+BASE_OFFSET_SIZE: Final = 8  # the first bytes of the header
 LENGTH_PREFIX_SIZE: Final = 12  # base offset and batch length are not counted by batch length
 MAGIC_AT: Final = 16  # the one byte that every format of Kafka's has in this place
 CRC_START: Final = 21  # attributes, the first byte under the checksum

@@ -75,8 +75,7 @@ def produce_batches(
     batches: Mapping[TopicPartition, bytearray], *, name: str | None, acks: int = -1
 ) -> m.Produce:
     parts = (
-        # Bytes: the broker gives what it can change its place in the log, and a retry brings it again.
-        m.ProducePartition(topic=key.topic, partition=key.partition, records=bytes(records))
+        m.ProducePartition(topic=key.topic, partition=key.partition, records=records)
         for key, records in batches.items()
     )
     return m.Produce(transactional_id=name, acks=acks, timeout_ms=1_000, partitions=tuple(parts))

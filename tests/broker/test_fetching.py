@@ -329,6 +329,19 @@ def test_who_need_not_wait_does_not(reason: str) -> None:
     assert to in story.replies
 
 
+def test_a_request_that_is_delivered_twice_means_the_same_again() -> None:
+    """The broker writes offsets into the batch of the first delivery, whose memory the second one shares."""
+    story = Story()
+    story.produce(NOBODY, "first", name=None)
+    for who, sent, expected in ((NOBODY, "x", [1, 2]), (story.identity(), "y", [3, 3])):
+        is_plain = who is NOBODY
+        request = produce_request(who, {ORDERS: sent}, name=None if is_plain else "pay")
+        replies = [body_of(story.ask(request), m.ProduceReply).partitions[0] for _ in range(2)]
+        assert [(reply.error, reply.base_offset) for reply in replies] == [
+            (ErrorCode.NONE, offset) for offset in expected
+        ]
+
+
 # --- fetch.min.bytes ---------------------------------------------------------------------------------------
 
 

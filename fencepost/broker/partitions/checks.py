@@ -195,11 +195,6 @@ FORM_CHECKS: Final = (
         "is for an internal topic", ErrorCode.INVALID_TOPIC_EXCEPTION, source="ReplicaManager.appendRecords"
     ),
     FormCheck(
-        "has a base offset other than 0",
-        ErrorCode.INVALID_RECORD,
-        source="UnifiedLog.analyzeAndValidateRecords",
-    ),
-    FormCheck(
         "is larger than max.message.bytes of its topic",
         ErrorCode.MESSAGE_TOO_LARGE,
         source="UnifiedLog.analyzeAndValidateRecords",
@@ -274,7 +269,6 @@ def refused_form(
     is_wrong = (
         acks not in ACKS,
         key.topic in INTERNAL_TOPICS,
-        header.base_offset != 0,
         header.size > rules.size_max,
         header.record_count > COMPRESSED_RECORDS_MAX and header.compression != 0,
         not checksum_matches(records, 0, header),
