@@ -54,8 +54,8 @@ class Admission:
         )
 
     async def admit(self, connection: Connection, pass_on: PassOn) -> bool:
-        """Wait until the connection is admitted; False if it ended before. What came after its last message
-        is in its `frames`. Raises NotAdmitted, TlsFailed or another ProtocolViolation.
+        """Wait until the connection is admitted; False if it ended before. What came after the login is in
+        its `frames`. Raises NotAdmitted, TlsFailed or another ProtocolViolation.
         """
         assert connection.session is not None, "every connection of this listener has one"
         seconds = self.access.authentication_timeout_ms / 1000

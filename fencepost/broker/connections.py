@@ -101,7 +101,7 @@ class Connection:
     is_reading: bool = False  # it waits for its peer, not for room
     room: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
     active_ms: int = attrs.Factory(monotonic_ms)
-    frame_ms: int = 0  # when the current frame began, moved forward by the time it has waited for room
+    frame_ms: int = 0  # when the current frame began; time that it waited for room does not count
     progress_ms: int = attrs.Factory(monotonic_ms)  # when the last sixteenth of what is held arrived or left
     progress_bytes: int = 0  # since then
     # What has arrived and was not taken up: `protocol.frames`, kept here because every request uses it often.
@@ -165,7 +165,7 @@ class Connection:
             return None
         if not (self.reserved or self._reserves(announced)):
             await self._wait_for_room()
-        # Before some requests an answer must leave.
+        # Some answers must leave before this request is taken up.
         while (
             self.unsent or self.fetches >= FETCHES_MAX or (self.protocol.is_serial and self.in_progress)
         ) and not self.is_closed:
@@ -313,7 +313,7 @@ class Connection:
         return self.requests.held - produced + self.answers.held
 
     def is_idle(self, now: int, idle_ms: int) -> bool:
-        """Whether no byte was sent or received for `idle_ms`, although its peer could have done so."""
+        """Whether no byte was sent or received for `idle_ms`, although it was the peer's turn."""
         waits_for_peer = self.unsent or (self.is_reading and not self.in_progress)
         return bool(waits_for_peer) and now - self.active_ms >= idle_ms
 
@@ -475,7 +475,9 @@ class ConnectionTable:
         return None if connection is None else connection.protocol.fetch_encoding()
 
     def sweep(self, now: int) -> int:
-        """Close connections that are idle, late, or hold what others wait for; when to look again (ms)."""
+        """Close connections that are idle, late, or hold what others wait for. Returns when to look again
+        (ms).
+        """
         idle_ms = self.settings.connections_max_idle_ms
         again_ms = now + max(1, idle_ms // 4)
         for connection in list(self.opened.values()):

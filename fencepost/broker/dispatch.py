@@ -167,8 +167,8 @@ def _received(node: Node, arrived: Received, now: int) -> None:
 def _answered(node: Node, arrived: Answered, now: int) -> None:
     why = node.in_flight.pop(arrived.token, None)
     if why is None:
-        # A second answer: a handler failed and an error was the first answer, but an effect that it had
-        # left behind answered, too.
+        # A second answer: the handler failed and was answered with an error, but an effect that it had
+        # left behind sent an answer, too.
         return
     try:
         ANSWERS[type(why)](node, why, arrived, now)

@@ -65,7 +65,7 @@ def users_of(passwords: Mapping[str, str]) -> Users:
 
 
 class BrokerFailed(FencepostError):
-    """The broker did not start, its thread ended unexpectedly, or it is that of another process; the cause is
+    """The broker did not start, its thread ended unexpectedly, or it belongs to another process; the cause is
     chained.
     """
 
@@ -218,12 +218,11 @@ class Broker:
         (docs/clients.md), such as {"num.partitions": 3}. `transaction_version`, `partition_verification`,
         `without_fixes` and `broken` select the behaviour of an older Kafka, or turn off protections that
         every Kafka has ("fencing", "dedup"): docs/fidelity.md. `users`: passwords by name; then clients must
-        authenticate. `acls`: the text of an ACL file. `tls_cert`,
-        `tls_key`, `tls_client_ca`: PEM files (docs/access.md). `observer`: is called at each step, such as a
-        fencepost.Recording. `feed`: a fencepost.StepFeed lets `fencepost lab --broker` follow this broker;
-        None turns that off. `faults`: as `fencepost serve --fault` takes them (docs/faults.md).
-        `metrics_port`: for `/metrics` and `/ready`, on loopback; 0 is any free one (docs/operations.md).
-        ValueError if an argument is invalid.
+        authenticate. `acls`: the text of an ACL file. `tls_cert`, `tls_key`, `tls_client_ca`: PEM files
+        (docs/access.md). `observer`: is called at each step, such as a fencepost.Recording. `feed`: a
+        fencepost.StepFeed lets `fencepost lab --broker` follow this broker; None turns that off. `faults`: as
+        `fencepost serve --fault` takes them (docs/faults.md). `metrics_port`: for `/metrics` and
+        `/ready`, on loopback; 0 is any free one (docs/operations.md). ValueError if an argument is invalid.
         """
         access = AccessSettings(
             tls_cert=tls_cert,

@@ -84,8 +84,8 @@ def expired(state: Transactions, *, before_ms: int) -> list[str]:
 def _expire_producers(node: Node, now: int) -> None:
     for log in node.logs.values():
         _forget_producers(node, log, now)
-    # A transaction that outlived transaction.max.timeout.ms is one that no coordinator will end: it hangs,
-    # and the LSO with it. The broker cannot decide it, but an operator can (KIP-664).
+    # A transaction that outlived transaction.max.timeout.ms probably hangs: no coordinator will end it, and
+    # the LSO stays before it. The broker cannot decide it, but an operator can (KIP-664).
     late = partitions_with_late_transactions(node, now)
     if late:
         node.outcome.effects.append(

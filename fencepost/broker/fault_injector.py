@@ -284,7 +284,7 @@ class BrokerFaultInjector:
         return is_behind
 
     def _stops(self, carried: Carried, *points: Point) -> bool:
-        """Tell of points of a message. Whether a fault decides its fate; of several faults the first does."""
+        """Report the points of a message. Returns whether a fault decides its fate; the first one does."""
         is_stopped = False
         for point in points:
             for planned in self.plan.reach(point):

@@ -9,8 +9,8 @@ faults that strike there; `fault_injector.py` performs them. Without faults none
 #     server --- reach(point) ---> FaultPlan ---> faults that strike now, faults whose `until` has come
 #
 # A point of a real broker is what its server sees: requests as they arrive, replies as they leave, appends
-# before and after they are written. What happens inside a client is not among them, and neither are messages
-# of the only node to itself. `playable` refuses a fault that names anything else, and suggests the
+# before and after they are written. What happens inside a client is not among them, nor are the messages that
+# the only node sends to itself. `playable` refuses a fault that names anything else, and suggests the
 # closest point.
 #
 # The plan also remembers which points were reached. A fault that never struck is an error in the test that
@@ -117,7 +117,7 @@ NOT_SEEN: Final = {
 
 @attrs.frozen(kw_only=True)
 class Abilities:
-    """What is special in this broker: its number, whether it syncs logs, and whether that takes time."""
+    """What differs between brokers: the node's number, whether it syncs logs, and whether that takes time."""
 
     node_id: int = 1
     syncs: bool = False

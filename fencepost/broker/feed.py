@@ -1,7 +1,7 @@
 """The feed of a broker that lets itself be followed: its last steps, bounded in number and in bytes.
 
-Rule: a follower costs the broker nothing when it is slow or dead. The feed keeps what it keeps whether
-anybody reads it or not; the oldest steps go, and are counted.
+Rule: a follower costs the broker nothing when it is slow or dead. The feed keeps the same steps whether or
+not anybody reads them; it drops the oldest ones, and counts them.
 """
 
 # Theory of operation
@@ -107,7 +107,7 @@ class FeedBuffer:
         )
 
     def _packed_base(self) -> bytes:
-        """The base, without what changed longest ago if it is too large for a reply."""
+        """The base; if it is too large for a reply, without the keys that changed longest ago."""
         items = list(self._base.items())
         packed = msgpack.packb(dict(items))
         while len(packed) > BASE_BYTES_MAX:

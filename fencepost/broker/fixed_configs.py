@@ -33,7 +33,7 @@ _ONE_REPLICA: Final = "a partition has one replica"
 _AS_SENT: Final = "batches are stored as their producers compressed them"
 _SYNC: Final = "the broker's --sync says when batches are synced"
 _NOT_TIERED: Final = "there is no tiered storage"
-_UNUSED: Final = "nothing here would follow it"
+_UNUSED: Final = "this broker does not implement the setting"
 _BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 _LIST, _STRING = ConfigType.LIST, ConfigType.STRING
 

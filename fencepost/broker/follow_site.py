@@ -99,7 +99,7 @@ class FollowSite:
 
 
 def observer_of(settings: BrokerSettings) -> Observer | None:
-    """The one that a server tells what happens: its owner's, its feed, or both. An error in the feed ends the
+    """The observer of a server: its owner's, its feed, or both. An error in the feed ends the
     feed and is logged; what the owner's observer raises is the owner's (user_calls.py).
     """
     if settings.feed is None:

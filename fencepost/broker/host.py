@@ -296,8 +296,9 @@ class Host:
         led: dict[TopicPartition, tuple[ManifestState, Sequence[ProducerSnapshot]]] = {}
         for key in sorted(self.held):
             log, (journal, _) = self.node.logs.get(key), self.held[key]
-            # A host that stops in mid-step has state for appends that were never written. A snapshot of that
-            # state would make the next leader take their retries for duplicates, and the records are lost.
+            # A host that stops in mid-step has state for appends that were never written. With a snapshot of
+            # that state, the next leader would take their retries for duplicates, and the records would be
+            # lost.
             if (
                 log is not None
                 and self._still_writes(key)
@@ -689,7 +690,7 @@ class Host:
         except StorageError as problem:
             self.lose(key, problem)
         except StaleLeader as problem:
-            # Either a loss of power took the end of the metadata log, and later elections will pass this
+            # Either a loss of power took the end of the metadata log, and later elections will exceed this
             # epoch; or another election has happened, and the controller will report it. Retry later.
             self.warn(f"{key}: {problem}")
             self.inbox.appendleft(StorageFailed(partition=key))
@@ -744,7 +745,7 @@ class Host:
         self.unsynced.discard(key)
         if self.directory.has(key):
             self.directory.delete(key)
-        # Once for all partitions of a topic, and before the next record of the metadata is written.
+        # Sync once for all partitions of a topic, and before the next record of the metadata is written.
         if not (self.to_do and isinstance(self.to_do[0], Remove)):
             self.directory.finish_deleting()
 
@@ -752,8 +753,8 @@ class Host:
         """Write the manifests of changed logs, for readers without a broker; the first `most` of them.
         Returns whether more are waiting.
 
-        A manifest is a hint, so a failed write costs nothing but its age: the next round tries again. But a
-        log file that someone removed under the broker is noticed here, and the log is given up.
+        After a failed write the older manifest stays, and what it says is still true: the next round tries
+        again. But a log file that someone removed under the broker is noticed here, and the log is given up.
         """
         failed: list[TopicPartition] = []
         for key in list(islice(self.changed, most)):

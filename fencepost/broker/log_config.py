@@ -19,8 +19,8 @@ COMPACT: Final = "compact"
 DELETE: Final = "delete"
 UNLIMITED: Final = -1  # of retention.ms and retention.bytes
 # A reader that is slower than the compaction has delete.retention.ms to see a tombstone or a marker. An
-# internal topic is read by its coordinator, all of it at once, so it needs little. With Kafka's day the log
-# of offsets would hold a day of markers, and each start would read them.
+# internal topic is read by its coordinator, all of it at once, so it needs little. With Kafka's default of a
+# day, the log of offsets would hold a day of markers, and each start would read them.
 INTERNAL_DELETE_RETENTION_MS: Final = 1_000
 INTERNAL_ACTIVE_BYTES_MAX: Final = 16_384  # a start reads up to this much of each partition
 

@@ -44,7 +44,7 @@ append.
 #     LeaderLog.waiting   effects, for the durability of this log; Collect and AfterAll lead on from there
 #     partial_replies     an answer of several parts, for the last of its parts
 #     in_flight           a request that this node sent, for its answer
-#     fetches             a Fetch without data, for data or its deadline (Kafka's purgatory)
+#     fetches             a Fetch without enough data, for more or its deadline (Kafka's purgatory)
 #     markers_due         a decided transaction, for the time of its next WriteTxnMarkers
 #     reelections         a partition whose disk failed, for the time of its next election
 #

@@ -55,7 +55,7 @@ def failed(part: Part, error: ErrorCode) -> Part:
 
 
 def _written(partial: PartialReply) -> m.WriteTxnMarkersReply:
-    """Group the parts by marker. A request may have several markers of one producer id."""
+    """Group the parts by producer id, of which a request may have several markers."""
     markers: dict[int, list[m.PartitionError]] = {}
     for producer_id, part in zip(partial.producer_ids, partial.parts, strict=True):
         markers.setdefault(producer_id, []).append(part)
@@ -65,7 +65,7 @@ def _written(partial: PartialReply) -> m.WriteTxnMarkersReply:
 
 @value(kw_only=True)
 class ParkedFetch:
-    """A Fetch that found no data and waits until `until_ms` (Kafka: DelayedFetch in the purgatory)."""
+    """A Fetch that found too few bytes and waits until `until_ms` (Kafka: DelayedFetch in the purgatory)."""
 
     to: ReplyTo
     request: m.Fetch

@@ -14,7 +14,7 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 #     _serve                  readable bytes         requests -> host.offer, turn(), one after the other
 #     Connection._send_rest   a writable socket      sends what the kernel did not take at once
 #     keep_time               the next deadline      host.tick, manifests, Fetches that were put off, turn()
-#     keep_room               idle or pressed        closes connections that hold what others need
+#     keep_room               the next sweep         closes connections that are idle, late or in the way
 #
 # More tasks run beside these: two wait for the disk (disk_tasks.py), one for the deadlines of faults
 # (fault_site.py), and one answers followers (follow_site.py). monitor.py counts and logs what happens here;

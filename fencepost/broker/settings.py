@@ -61,9 +61,11 @@ def _holds_the_largest(_: object, __: object, size: int) -> None:
 @attrs.frozen(kw_only=True)
 class ConnectionSettings:
     """What the clients of a broker may take together. By default Kafka limits neither their number nor their
-    bytes."""
+    bytes.
+    """
 
-    max_connections: int | None = None  # None: half of the file descriptors; the logs need the others
+    # None: CONNECTIONS_MAX, or half of the file descriptors if that is less; the logs need the other half.
+    max_connections: int | None = None
     connections_max_idle_ms: int = 600_000
     queued_max_request_bytes: int = attrs.field(default=256 << 20, validator=_holds_the_largest)
     # Kafka has none: it sends records from their files.

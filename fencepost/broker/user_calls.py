@@ -19,8 +19,8 @@ from fencepost.protocol.frames import RequestFrame
 
 
 class ObserverFailed(FencepostError):
-    """An observer of a broker, or a function that watches its points, raised an error: the cause of this
-    one. It was not called again.
+    """An observer of a broker, or a function that watches its points, raised an error, which is the cause of
+    this one. It was not called again.
     """
 
 

@@ -6,8 +6,8 @@ Its source is Kafka's documentation, "Protocols: operations and resources", and 
 
 # A need is met by any of its rights. It concerns the whole request, or each entry of one of its lists. If a
 # request has needs for its entries only, it is carried out for the allowed ones, and the reply has an error
-# for each of the others. A filter does not refuse anything: the reply leaves out what the
-# principal may not see.
+# for each of the others. A filter does not refuse anything: the reply leaves out what the principal may not
+# see.
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _described(node: Node, topic: str, own: Mapping[str, str]) -> Iterator[m.Des
     for name, setting in TOPIC_CONFIGS.items():
         field = name.replace(".", "_")
         text = own.get(name)
-        # Internal topics have settings that no record says.
+        # Internal topics have settings of their own that are in no record.
         if text is None and getattr(in_force, field) != getattr(of_broker, field):
             text = _text(getattr(in_force, field))
         values = [] if text is None else [(name, _Value(text, ConfigSource.TOPIC))]
@@ -89,7 +89,7 @@ def _of_node(settings: NodeSettings) -> Iterator[m.DescribedConfig]:
 
 
 def _values(settings: NodeSettings, field: str) -> list[_Value]:
-    """The values of a node's setting: the default, and before it another one that the node was given."""
+    """The values of a node's setting, the one in force first: an override, if any, then the default."""
     given, default = getattr(settings, field), getattr(_DEFAULTS, field)
     values = [_Value(_text(default), ConfigSource.DEFAULT)]
     return values if given == default else [_Value(_text(given), ConfigSource.BROKER), *values]

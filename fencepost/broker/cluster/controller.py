@@ -51,7 +51,7 @@ from fencepost.protocol.terms import (
 )
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
-BECAUSE_LENGTH_MAX: Final = 1_000  # a reason quotes the request, whose texts may be as long as a text can be
+BECAUSE_LENGTH_MAX: Final = 1_000  # a reason quotes the request, whose strings may be long
 
 
 @attrs.frozen

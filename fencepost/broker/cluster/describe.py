@@ -161,9 +161,9 @@ def _producer(producer_id: int, producer: ProducerEntry) -> m.ProducerDescriptio
 
 
 def describe_transactions(node: Node, request: m.DescribeTransactions, to: ReplyTo, now: int) -> None:
-    """The state of each transaction; during PREPARE_* only the partitions whose marker is missing."""
+    """The state of each transaction; in PREPARE_* with only the partitions whose marker is missing."""
     found = {name: _transaction(node, name) for name in dict.fromkeys(request.transactional_ids)}
-    # Kafka repeats the answer for a name that is asked twice.
+    # Kafka repeats the answer for a name that is requested twice.
     answers = tuple([found[name] for name in request.transactional_ids])
     node.after_all(_coordinated(node), Reply(to, body=m.DescribeTransactionsReply(transactions=answers)))
 

@@ -6,7 +6,8 @@ far as balance allows, so that few partitions move.
 
 # Both look at members in the order of their ids, as do Kafka's for ids that hash in this order. Where members
 # subscribe to different topics, Kafka's `uniform` has an algorithm of its own
-# (UniformHeterogeneousAssignmentBuilder): the result is as balanced, and may name other members.
+# (UniformHeterogeneousAssignmentBuilder): here the result is as balanced, but may give partitions to other
+# members.
 
 from __future__ import annotations
 

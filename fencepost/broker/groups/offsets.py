@@ -346,7 +346,7 @@ def _refuse(
     table: str = "",
     decided_by: GroupLog | None = None,
 ) -> None:
-    """Refuse all offsets; once the log that decided it is durable up to its end, if one did."""
+    """Refuse all offsets. If a log decided this, the answer waits until that log is durable up to its end."""
     node.note_ruling(to, refused, table=table)
     body = m.TxnOffsetCommitReply(partitions=_answers(request, _errors(node, request, refused)))
     reply = Reply(to, body=body)

@@ -41,7 +41,7 @@ from fencepost.protocol.terms import GroupState
 
 
 class Newcomer(NamedTuple):
-    """The member as it would be if its request brings no id: a new id, and the client that it belongs to."""
+    """The id that a member gets if its request brings none, and the client that the member belongs to."""
 
     member_id: str
     client_id: str

@@ -90,8 +90,8 @@ class MemberDeadlines(NamedTuple):
 class Groups:
     """State of one group coordinator. In `records`, None is a group that has only committed offsets.
 
-    A group is either in `records` or, of the consumer protocol, in `consumers`. Of the latter, only the
-    `deadlines` of the members, by group and member id, are notes.
+    A group of the classic protocol is in `records`, one of the consumer protocol in `consumers`. Of the
+    latter, only the `deadlines` of the members, by group and member id, are notes.
     """
 
     committed: dict[str, Offsets] = attrs.Factory(dict[str, Offsets])

@@ -155,7 +155,7 @@ _FRAMING_SOURCE: Final = "ProduceRequest.validateRecords"
 
 
 def header_of(records: Buffer, *, knows_zstd: bool) -> Parsed:
-    """The header of the one batch that a partition's records are (ProduceRequest.validateRecords)."""
+    """The header of a partition's records, which must be one batch (ProduceRequest.validateRecords)."""
     try:
         header = read_framing(records)
     except ProtocolViolation as problem:

@@ -303,8 +303,9 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
     part = _part(
         incoming.ticket, incoming.index, incoming.key, error, base_offset, log_start_offset=log_start_offset
     )
-    # Refusals and duplicates wait, too, also those by BEFORE_ASKING: they were decided by batches that may
-    # not be durable yet. A newer epoch usually is, at the coordinator; not that of an administrator's marker.
+    # Refusals and duplicates wait, too, and so do refusals by BEFORE_ASKING: they were decided by batches
+    # that may not be durable yet. A newer epoch usually is durable, at the coordinator; that of an
+    # administrator's marker may not be.
     node.after(log, (part,))
 
 

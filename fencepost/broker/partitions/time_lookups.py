@@ -4,8 +4,8 @@ Rule: a lookup is never longer than a round of the broker by more than a batch. 
 """
 
 # The header of a batch says how new its newest record is, and index and journal choose batches by that. A
-# compaction may have removed that record, and of compressed records only the producer's word is known. So any
-# number of batches may be opened in vain, and each of them may decompress to many times its size.
+# compaction may have removed that record, and for compressed records there is only the producer's word. So
+# any number of batches may be opened in vain, and each of them may decompress to many times its size.
 
 from __future__ import annotations
 

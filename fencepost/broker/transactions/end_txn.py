@@ -168,8 +168,8 @@ def prepare(
         update_ms=now,
         client_version=version.client_version,
     )
-    # The epoch before the end: by it InitProducerId recognises an owner that has not heard of the new one. In
-    # versions 0 and 1 a fence leaves none.
+    # The epoch before the end: by it InitProducerId recognises an owner that lost the answer with the new
+    # epoch. In versions 0 and 1 a fence leaves none.
     note = LastEpoch(name, NO_PRODUCER_EPOCH) if fences else None
     if version.renews_identity:
         note = LastEpoch(name, record.producer_epoch + raised_by - 1)

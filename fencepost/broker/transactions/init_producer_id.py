@@ -10,7 +10,7 @@ cell of the table is the grant, or the error that refuses.
 # A running producer that recovers from an error sends its identity (KIP-360). If it is current, it gets the
 # next epoch. If its first attempt succeeded and only the answer was lost, it sends the previous epoch: the
 # note LastEpoch recognises it, and it gets the current identity again. Any other epoch has been replaced:
-# PRODUCER_FENCED.
+# PRODUCER_FENCED. While a transaction is open, any epoch of the owner's producer id aborts it first.
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ answer again.
 #     2         at every end, too         the partition leader  the retry has the epoch before the end
 #
 # In versions 0 and 1 all transactions of an owner share one epoch. A retried EndTxn(commit) that arrives when
-# the next transaction is ONGOING is indistinguishable from its own end, and commits half of it (KAFKA-17754).
+# the next transaction is ONGOING looks like the end of that one, and commits half of it (KAFKA-17754).
 # In version 2 (KIP-890 part 2) PREPARE_* raises the epoch, and the answer tells the producer:
 #
 #     request            record afterwards        answer

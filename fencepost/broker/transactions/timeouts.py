@@ -34,5 +34,5 @@ def _abort_one(node: Node, log: TransactionLog, name: str, now: int) -> None:
     if fresh is not None:
         state, rules = log.coordinator, node.settings.rules
         decided = end_txn.decide_timeout(state, name, now=now, fresh_producer_id=fresh, rules=rules)
-        if isinstance(decided, Decision):  # else, without the fix of KAFKA-19367, it is tried at each scan
+        if isinstance(decided, Decision):  # else the fix of KAFKA-19367 is off, and the next scan retries
             carry_out(node, log, decided, now)
