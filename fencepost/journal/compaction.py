@@ -26,8 +26,8 @@ open transactions and the same log end as from the whole log, and no record that
 #     a marker                      while a batch of its transaction is there, or the snapshot at the start of
 #                                   the log has it open (retention deleted its beginning); and then until its
 #                                   own horizon, which the cleaning that removes the last of them sets. Kafka
-#                                   sets it one cleaning later, and a log of short transactions would not
-#                                   shrink for long
+#                                   sets it one cleaning later, so there a log of short transactions takes
+#                                   longer to shrink
 #     a producer's last batch       without its records: it holds the last sequence, by which duplicates and
 #                                   gaps are recognised
 #     a producer's last marker      it holds the newest epoch, which fences older ones. Kafka reads that from

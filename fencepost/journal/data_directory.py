@@ -21,9 +21,9 @@ opened since. A partition's directory that was there and is gone is damage, not 
 # Kafka has the same mark (.kafka_cleanshutdown, CleanShutdownFileHandler), for the whole directory. This one
 # names partitions: when one disk write failed, only that partition is recovered from its bytes.
 #
-# A log that is refused was not opened: the mark of the next stop names it as the last one did. If its files
-# are gone, nothing else knows where it ended, and a repair would give out its offsets again. If a part is
-# left, a start after a loss of power could take that for the whole log.
+# A log that is refused is not opened, so the next mark names it as the last one did. Otherwise a repair of a
+# log whose files are gone could not know where it ended, and would assign its offsets again; and a start
+# after a loss of power could take what is left of a log for all of it.
 #
 # A stop must not take long with 10,000 partitions. A log without new writes is not touched. The others are
 # synced by several threads, one sync for each. Everything else is in the mark, a single file: for each

@@ -79,7 +79,7 @@ class DiskFile:
     def __init__(
         self, path: str, *, create: bool, read_only: bool, make_room: Callable[[], bool] = _no_room
     ) -> None:
-        """`make_room` is called when the disk is full: whether there is more room now."""
+        """`make_room` is called when the disk is full; it returns whether there is more room now."""
         flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
         with _reported(f"open {path}"):
             self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)

@@ -171,8 +171,8 @@ class Journal:
         return sum(segment.size for segment in self._segments)
 
     def sync_full(self, segments: Sequence[Segment]) -> None:
-        """Make full segments durable, before older records go because of theirs. May run in any thread; a
-        failure counts like one of `sync`.
+        """Make full segments durable, before compaction removes older records because of newer ones in them.
+        May run in any thread; a failure counts like one of `sync`.
         """
         unsynced = [segment for segment in segments if segment.end_offset > self._durable_end]
         if unsynced:
@@ -291,7 +291,7 @@ class Journal:
         assert offset <= self.log_end_offset, "the log start cannot be beyond the log end"
         if offset > self.log_start_offset:
             with self._writing():
-                # Only the number is written now. The next recovery deletes the files of segments below it.
+                # Only the number is written now. `remove_deleted`, or the next recovery, deletes the files.
                 write_log_start(self._storage, self._directory, offset)
             self.log_start_offset = offset
         return self.batch_start(offset)
@@ -351,7 +351,9 @@ class Journal:
                 self._snapshots.remove(offset)
 
     def remove_deleted(self) -> bool:
-        """Delete the segments before the log start that no one needs. No `sync` may run meanwhile."""
+        """Delete the segments before the log start that no one needs; returns whether there were any. No
+        `sync` may run meanwhile.
+        """
         count = len(deletable(self._bases, self.log_start_offset, snapshots=self._snapshots))
         # The producers of deleted segments live on in the snapshot, if it can be read.
         if not count or read_snapshot(self._storage, self._directory, self._bases[count]) is None:
@@ -600,8 +602,9 @@ class Journal:
     def close(
         self, state: ManifestState | None = None, producers: Sequence[ProducerSnapshot] | None = None
     ) -> None:
-        """Sync and close; the caller syncs the data directory. With `closed` and the leader's state at the
-        log end, the next start does not read the log. A log that is as the last stop left it costs nothing.
+        """Sync and close; the caller syncs the data directory, and writes `closed` into the mark of a clean
+        shutdown. `state` and `producers` are those of the leader at the log end: with them, the next start
+        reads little of the log. A log that is as the last stop left it costs nothing.
 
         StorageError when something cannot be made durable; the next start then recovers, as after a crash.
         """

@@ -61,8 +61,8 @@ class ManifestState:
 
 @attrs.frozen(kw_only=True)
 class Manifest:
-    """One partition as of the last write of its manifest. Batches may have been added since; none were
-    removed.
+    """One partition as of the last write of its manifest. Since then, batches may have been added, and
+    retention or compaction may have removed segments.
     """
 
     log_start_offset: int
@@ -106,8 +106,8 @@ def lost_segments(
 
     `bases` are the base offsets of the log files that are there, ascending; `end_of` says where the batches
     of one of them end. A cleaned segment has the name of the first one that it replaces
-    (journal/cleaning.py), and a log has no gaps. So the others were replaced exactly if the file before them
-    reaches to their end. Sizes say nothing: a cleaned segment may have the size of the first one.
+    (journal/cleaning.py), and a log has no gaps. So the others were replaced if, and only if, the file before
+    them reaches to their end. Sizes say nothing: a cleaned segment may have the size of the first one.
     """
     for summary in listed:
         at = bisect_right(bases, summary.base_offset) - 1

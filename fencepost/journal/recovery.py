@@ -19,7 +19,7 @@ log by `Node.rebuild` in broker/node.py.
 #     refuse       when what is left ends before what was promised, raise DamagedLog and change nothing
 #     cut          truncate the log at the first invalid byte, and remove every later segment; also segments
 #                  that begin before the one before them ends, since a cleaned one has taken their place
-#     stale        remove snapshots and a manifest with offsets beyond the new end
+#     stale        remove snapshots beyond the new end, and the manifest of a log that was cut
 #
 # Why the first invalid byte ends the log, and does not just cost one batch: offsets must be contiguous, and a
 # batch after a hole may belong to a transaction whose beginning is in the hole. After a crash, such a tail
@@ -209,7 +209,7 @@ class Recovery:
 
     def _refuse_shortened(self, promised: int) -> None:
         """A torn tail is what a crash leaves. A log that ends before what was promised is damaged, and so is
-        one with a valid batch after the first invalid byte: a tail is torn at its end.
+        one with a valid batch after the first invalid byte: nothing valid follows a torn tail.
         """
         end = self.segments[-1].end_offset if self.segments else 0
         if end < promised:
