@@ -6,8 +6,8 @@ Rule: clients `match error.remedy` instead of comparing codes, and docs print th
 
 # `definite` says whether a refused request surely changed nothing. It decides what a lost commit is called:
 # after NETWORK_EXCEPTION the coordinator may have committed, so the outcome is unknown; after PRODUCER_FENCED
-# it has not. `error is NO_ERROR` is the test for success: a member of an IntEnum is looked up in Python until
-# 3.12, and one that is NONE is also falsy, which reads like a missing error.
+# it has not. `error is NO_ERROR` is the test for success. `ErrorCode.NONE` would be looked up in Python code
+# until 3.12, and `if error` reads as if an error might be missing.
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class ErrorCode(IntEnum):
     CORRUPT_MESSAGE = 2, _R.RETRY, "the checksum of the batch does not match its bytes"
     UNKNOWN_TOPIC_OR_PARTITION = 3, _R.REFRESH, "no such topic or partition"
     LEADER_NOT_AVAILABLE = 5, _R.REFRESH, "the partition currently has no leader"
-    # A leader that is replaced answers so for batches that it has written and that the next leader may keep.
-    # The same goes for NOT_COORDINATOR and a decision.
+    # Not definite: a leader that is replaced also answers this for batches that it has written and that the
+    # next leader may keep. NOT_COORDINATOR is the same for the decision of a coordinator.
     NOT_LEADER_OR_FOLLOWER = 6, _R.REFRESH, "this node does not lead the partition", _UNSURE
     REQUEST_TIMED_OUT = 7, _R.RETRY, "the answer did not come in time", _UNSURE
     MESSAGE_TOO_LARGE = 10, _R.ABORT, "the batch is larger than the broker accepts"

@@ -806,7 +806,7 @@ class OffsetFetch:
     """
 
     group_id: str
-    # Of a member of the consumer protocol, which must know whether it is still one; None and -1 from others.
+    # Of a member of the consumer protocol, which must learn that it was removed; None and -1 from others.
     member_id: str | None = None
     member_epoch: Int32 = -1
     require_stable: bool
@@ -881,7 +881,7 @@ class JoinGroup:
     protocol_type: str
     protocols: tuple[GroupProtocol, ...]
     requires_member_id: bool = True
-    can_skip_assignment: bool = True  # as a leader that is told to (KIP-814)
+    can_skip_assignment: bool = True  # if the reply tells the leader to (KIP-814)
 
 
 @value(kw_only=True)

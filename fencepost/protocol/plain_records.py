@@ -38,7 +38,8 @@ _SECOND_OF_THREE: Final = b"".join(bytes([high]) * 0x40 for high in range(0x80, 
 
 def are_plain(payload: bytes, record_count: int, start: int = 0) -> bool:
     """Whether `payload` is, from byte `start` on, `record_count` records that can be read, with offset deltas
-    0, 1, 2 ..., lengths below 8 KiB, and timestamp deltas of five bytes at most. False says nothing.
+    0, 1, 2 ..., lengths below 8 KiB, and timestamp deltas of five bytes at most. After False, another reader
+    must decide.
     """
     number = stride = repeats = 0
     at, repeats_wanted = start, 1

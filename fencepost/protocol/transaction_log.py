@@ -4,10 +4,10 @@ Rule: Kafka's own tools can read every record written here; a record with a key 
 """
 
 # One record per transactional id is live at a time: the topic is compacted, and each change of state writes
-# the whole TransactionMetadata again. A transaction writes three: Ongoing at its first partition,
-# PrepareCommit when the outcome is decided, CompleteCommit when every marker is written. Fields that came
-# after version 0 (the producer ids around a rotation, the client's transaction version) are tagged fields
-# (KIP-482), which older readers skip.
+# the whole TransactionMetadata again. A transaction writes at least three: Ongoing whenever partitions are
+# added, PrepareCommit when the outcome is decided, CompleteCommit when every marker is written. Fields that
+# came after version 0 (the producer ids around a rotation, the client's transaction version) are tagged
+# fields (KIP-482), which older readers skip.
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _VALUE: Final = "transaction log value"
 class TransactionRecord(NamedTuple):
     """The state of one transactional id (TransactionLogValue). Times are in ms; -1 means none.
 
-    A tuple, since each transaction makes three of them.
+    A tuple, since each transaction makes at least three of them.
     """
 
     producer_id: int
@@ -70,7 +70,7 @@ def transaction_batch(
     return build_state_batch(_transaction_key(transactional_id), value, timestamp=timestamp)
 
 
-# Three records are written per transaction, mostly with the same id and partitions: what does not change is
+# Most transactions write three records with the same id and partitions: what does not change is
 # encoded once.
 _REMEMBERED: Final = 1024
 
