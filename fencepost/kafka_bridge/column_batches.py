@@ -75,7 +75,7 @@ def decompressed(batch: Buffer, header: BatchHeader, *, limit: int) -> Buffer:
 
 
 def headers_size(payload: Buffer, header: BatchHeader) -> int:
-    """The bytes of the column of headers: each header costs as much as a record, and may take three.
+    """The bytes of the column of headers, where three bytes may be a header, which costs as much as a record.
     ProtocolViolation unless there are five columns with an entry per record.
     """
     place = column_places(payload, header.record_count)[HEADERS] if payload else None

@@ -14,8 +14,8 @@ Rule: one request is in progress at a time, and responses leave in the order of 
 # OffsetFetch may name several keys, and become one request for each; the response waits for all of them, and
 # for what they call for: a Metadata that names a missing topic is followed up by a CreateTopics.
 #
-# The node numbers nothing itself: the correlation ids of its requests count up from 0 on each connection. The
-# client's own stays here.
+# The requests for the node have correlation ids of their own, counted from 0 on each connection. That of the
+# client stays here.
 #
 # A request that cannot be decoded closes the connection, as in Kafka. One exception: a client asks for the
 # versions in the newest version that it knows, and must get an answer that it can read (KIP-511).

@@ -1,6 +1,6 @@
 """The operations that a client may do to what it describes (KIP-430), as Kafka's bit field.
 
-Rule: they are told only where the request asks for them, and never of what its client may not describe.
+Rule: they are listed only if the request asks for them, and never for what its client may not describe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fencepost.protocol.wire_protocol import ResourceKind
 CLUSTER_NAME: Final = "kafka-cluster"
 DESCRIBE_BIT: Final = 1 << 8  # AclOperation.DESCRIBE
 NOTHING: Final = 0
-# Kafka tells them even of a topic that does not exist.
+# Kafka lists them even for a topic that does not exist.
 _TOLD_WITH: Final = (NO_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 Translate = Callable[[Any, int], Translated]
@@ -25,7 +25,7 @@ Translate = Callable[[Any, int], Translated]
 
 @attrs.frozen(kw_only=True)
 class TellsOperations:
-    """How a translation tells operations: `asked` is the field of the request, `field` that of the response.
+    """How a translation lists operations: `asked` is the field of the request, `field` that of the response.
     `entries` are the resources in the response, and `name` what names each; without them, it is the cluster.
     """
 

@@ -81,8 +81,8 @@ class KafkaEncoding:
     def encode(
         self, stored: bytes, partition: TopicPartition, *, offset: int, max_bytes: int, is_first: bool
     ) -> Buffer:
-        """The batches that were read from `offset` on, as far as they fit. ProtocolViolation if nothing
-        precedes a batch that is damaged.
+        """The batches that were read from `offset` on, as far as they fit. A damaged batch ends them;
+        ProtocolViolation if it is the first one.
         """
         view, kept, left, is_as_stored = memoryview(stored), list[Buffer](), max_bytes, True
         try:

@@ -6,8 +6,8 @@ Rule: the bytes are those that kio writes for the same values, in every version.
 # A response is described as a mapping with the fields of all versions (wire.py). kio's own writer needs an
 # instance of a class, checks the type of each number, and writes each field by itself; that cost more than
 # all else that the broker does for a small request. Here the mapping itself is written, and neighbours of a
-# fixed size in one step, as counts.py skips them. A field that the mapping lacks gets its default; a bug if
-# it has none. Records are not copied: they go to the socket from where they were read.
+# fixed size in one step, as counts.py skips them. A field that the mapping lacks gets its default; a field
+# without a default must be there. Records are not copied: they go to the socket from where they were read.
 
 from __future__ import annotations
 
