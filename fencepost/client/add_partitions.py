@@ -76,7 +76,7 @@ class TransactionContents:
         self.call, self._asked, self._asked_group = None, (), None
 
     def give_up(self, *, also_in_flight: bool) -> None:
-        """The transaction ends: no retry; a request in flight is awaited unless `also_in_flight`."""
+        """The transaction ends: nothing is retried. `also_in_flight`: nor is a request in flight awaited."""
         if self.call is None:
             return
         if self.calls.withdraw(self.call) or (also_in_flight and self.calls.cancel(self.call)):

@@ -242,8 +242,8 @@ class ProducerCalls:
     def flush(self, timeout_ms: Milliseconds | None = None) -> CallScript[None]:
         """Sends all records without lingering, and waits until each is stored or has failed.
 
-        A failed record keeps its own error, which flush() does not raise. `timeout_ms`: the limit, None for
-        no limit; then RequestTimeout.
+        A failed record keeps its own error, which flush() does not raise. `timeout_ms`: the limit, after
+        which RequestTimeout is raised; None for no limit.
         """
         self._driver.perform(self._machine.flush(self._driver.now))
         yield from self.wait_for(list(self._machine.accumulator.batches.values()), timeout_ms)
@@ -285,7 +285,7 @@ class ProducerCalls:
         WrongState before init_transactions() and while another transaction is open.
         """
         self._machine.begin()
-        # An abort that outlasted its caller has ended: the next abort is one of this transaction.
+        # An abort whose caller had timed out has ended: a further abort belongs to this transaction.
         self._unfinished = None
 
     def send_offsets_to_transaction(
@@ -294,10 +294,9 @@ class ProducerCalls:
         """Adds a group's offsets to the transaction: they take effect when it commits. Does not wait.
 
         `offsets`: by partition, the offset of the next record to read, or an OffsetAndMetadata.
-        `group_metadata`: what
-        `consumer.group_metadata()` returns. If another member has taken over the partitions since, the commit
-        fails with TransactionAborted (KIP-447). A group name alone gives no such protection. A rejection is
-        raised by commit_transaction().
+        `group_metadata`: what `consumer.group_metadata()` returns. If another member has taken over the
+        partitions since, the commit fails with TransactionAborted (KIP-447). A group name alone gives no such
+        protection. A rejection is raised by commit_transaction().
         """
         driver = self._driver
         driver.check_running()
@@ -312,7 +311,7 @@ class ProducerCalls:
         KeyboardInterrupt is raised unchanged, and its cause is CommitOutcomeUnknown, or TransactionAborted if
         the commit was not sent yet; if the transaction was committed, a note says so.
         """
-        # A new connection may be refused while an EndTxn that was sent has no answer: it stays unknown.
+        # If a new connection is refused before the EndTxn that was sent is answered, its outcome is unknown.
         ends_the_wait = (*self._driver.cancelled, AuthenticationFailed)
         try:
             yield from self._operate(self._machine.commit, TransactionCall.COMMIT, timeout_ms)

@@ -362,7 +362,7 @@ class ConsumerMachine(RequestMachine):
         return self._step(now)
 
     def unsubscribe(self, now: int) -> list[Effect]:
-        """Leaves the group: `rebalance_call` first, then until `has_left`."""
+        """Leaves the group: run `rebalance_call` first, and wait until `has_left`."""
         if self.member is not None:
             self.member.leave(now)
         return self._step(now)

@@ -535,7 +535,7 @@ class GroupMember:
         shares = ASSIGNORS[reply.protocol_name].assign(members, self._counts)
         # A withheld partition goes to its new owner when the old one has joined again. A static
         # member that restarts in between never does so: the coordinator gives the new process the share of
-        # the old one, without a rebalance. Then the leader has to begin it. A leader that has restarted
+        # the old one, without a rebalance. Then the leader must begin one. A leader that has restarted
         # does not know what was withheld, so it begins one in any case.
         is_withheld = sum(map(len, shares.values())) < sum(self._counts.values())
         if is_withheld or (reply.skip_assignment and self._is_cooperative):

@@ -552,7 +552,7 @@ class ProducerMachine(RequestMachine):
         """A batch fails: its transaction must be aborted; without one, its sequence may be missing."""
         self.delivery.finish(batch, failure)
         if self.settings.transactional_id is not None:
-            because = f"a batch was rejected ({failure.because})"
+            because = f"a batch failed ({failure.because})"
             self._fail(Failure(TransactionAborted, because=because, error=failure.error))
         elif batch.was_sent:
             self._renew(batch)

@@ -39,7 +39,8 @@ CONCURRENT_BACKOFF_MS: Final = 1
 # created right now.
 UNKNOWN_TOPIC_PATIENCE_MS: Final = 1_000
 
-# A producer asks for a topic this long after its last record for it (metadata.max.idle.ms, KIP-526).
+# A producer requests the metadata of a topic until this long after its last record for it
+# (metadata.max.idle.ms, KIP-526).
 METADATA_MAX_IDLE_MS: Final = 300_000
 
 # How long close() waits for the acknowledgements, and how long after a Ctrl-C or an exception in the block.

@@ -112,8 +112,9 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         partition waits for an acknowledgement. `buffer_memory`: the limit for records without an
         acknowledgement. `delivery_timeout_ms`: the limit from send() to the acknowledgement, retries
         included; then DeliveryTimeout. `request_timeout_ms`: the limit of one attempt.
-        `max_in_flight_requests_per_connection`: how many batches of a broker may be on their way at once, 1
-        to 5. `max_block_ms`: how long a call may wait, unless it has a `timeout_ms` of its own.
+        `max_in_flight_requests_per_connection`: how many Produce requests of a broker, and batches of a
+        partition, may be unacknowledged at once, 1 to 5. `max_block_ms`: how long a call may wait, unless it
+        has a `timeout_ms` of its own.
         `compression_type`: none, gzip, snappy, lz4 or zstd. `partitioner`: selects the partition of a record
         with a key. "murmur2" is the default of Kafka's Java client, "consistent" (CRC-32) the one of
         librdkafka; or a function of the key and the number of partitions, which must always return the same

@@ -80,8 +80,8 @@ class SendFuture(PendingRecord["Producer"]):
     __slots__ = ()
 
     def result(self, timeout_ms: Milliseconds | None = None) -> RecordMetadata:
-        """The place of the record, or raises its error. `timeout_ms`: the limit, None for no limit; then
-        RequestTimeout.
+        """The place of the record, or raises its error. `timeout_ms`: the limit, after which RequestTimeout is
+        raised; None for no limit.
         """
         batch = self[1]
         if batch.base_offset >= 0:  # the usual case, without another call
@@ -97,8 +97,8 @@ class SendFutures(PendingColumn["Producer"]):
     __slots__ = ()
 
     def result(self, timeout_ms: Milliseconds | None = None) -> StoredRecords:
-        """The places in the order of the values; raises the first error. `timeout_ms`: the limit, None for no
-        limit; then RequestTimeout.
+        """The places in the order of the values; raises the first error. `timeout_ms`: the limit, after which
+        RequestTimeout is raised; None for no limit.
         """
         self._owner.wait_for(self.batches, timeout_ms)
         return self.outcomes()
@@ -111,9 +111,9 @@ class Producer(ProducerClient[SendFuture, Driver]):
     transaction holds the records of all threads. The end of a `with` block flushes and closes the producer.
 
     Ctrl-C, or another exception of a signal handler, ends a call, and the producer can be used further. If it
-    strikes between two calls of a `transaction()` block's own, the transaction stays open: abort it, or close
-    the producer. A handler may call close(), but not send(); one that an `on_delivery` sets counts from the
-    next call on. A forked process needs clients of its own.
+    strikes between two calls that a `transaction()` block makes itself, the transaction stays open: abort it,
+    or close the producer. A handler may call close(), but not send(); one that an `on_delivery` sets counts
+    from the next call on. A forked process needs clients of its own.
     """
 
     _make_driver = Driver
