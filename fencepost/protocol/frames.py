@@ -263,7 +263,7 @@ class FrameReader:
         return self.take_whole(size) if self.arrived >= size else None
 
     def take_whole(self, size: int) -> memoryview:
-        """The next frame, of which all `size` bytes with its length have arrived."""
+        """The next frame, whose `size` bytes, with its length, have all arrived."""
         at = self._at
         self._at = end = at + size
         self.arrived -= size

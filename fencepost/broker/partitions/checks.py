@@ -300,8 +300,8 @@ class KeysSeen(NamedTuple):
 
 
 def keys_seen(header: BatchHeader, records: Buffer, *, work_max: int) -> KeysSeen:
-    """Look for a record without a key. Only compressed records cost work: others take as many bytes of their
-    request.
+    """Look for a record without a key. Only compressed records count as work: the size of the request bounds
+    the others.
     """
     work = size_max = 0
     if header.compression:
