@@ -531,7 +531,7 @@ def _coordinator(group_id: str) -> CoordinatorOf:
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions of a member of the consumer protocol; none for other protocols."""
+    """The partitions of a member whose protocol type is "consumer"; none for other types."""
     if protocol_type != CONSUMER_PROTOCOL:
         return ()
     try:

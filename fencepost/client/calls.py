@@ -619,7 +619,7 @@ class ConsumerCalls(RequestCalls):
         self._consumer.pause(partitions, is_paused=True)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Reads paused partitions again; nothing happens to those that are not paused."""
+        """Reads paused partitions again; the others are not changed. WrongState if one is not assigned."""
         self._consumer.pause(partitions, is_paused=False)
         self._wake()
 
@@ -676,7 +676,8 @@ class ConsumerCalls(RequestCalls):
     def committed(self, partitions: Iterable[TopicPartition]) -> CallScript[dict[TopicPartition, int | None]]:
         """The committed offset of the group for each partition, or None.
 
-        With read_committed it waits for open transactions that commit offsets of these partitions (KIP-447).
+        It waits for open transactions that commit offsets of these partitions (KIP-447), whatever the
+        isolation level.
         """
         found = yield from self.committed_metadata(partitions)
         return {where: None if each is None else each.offset for where, each in found.items()}

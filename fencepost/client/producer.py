@@ -171,7 +171,7 @@ class ProducerMachine(RequestMachine):
 
     @property
     def io_tick_ms(self) -> int:
-        """Records linger between calls, so a thread checks them every linger_ms."""
+        """Records linger between calls, so a thread checks them, first after linger_ms."""
         return max(1, self.settings.linger_ms)
 
     # --- calls of the user ----------------------------------------------------------------------------------

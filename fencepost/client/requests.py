@@ -41,8 +41,8 @@ class RequestMachine:
 
     @property
     def io_tick_ms(self) -> int | None:
-        """How often a thread must run unfinished work while no call runs (ms). None: never, because
-        everything happens inside calls.
+        """After how long (ms) a thread first runs unfinished work while no call runs (shells/sync_driver.py).
+        None: no thread, because everything happens inside calls.
         """
         return None
 

@@ -112,7 +112,7 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         partition waits for an acknowledgement. `buffer_memory`: the limit for records without an
         acknowledgement. `delivery_timeout_ms`: the limit from send() to the acknowledgement, retries
         included; then DeliveryTimeout. `request_timeout_ms`: the limit of one attempt.
-        `max_in_flight_requests_per_connection`: how many Produce requests of a broker, and batches of a
+        `max_in_flight_requests_per_connection`: how many Produce requests to a broker, and batches of a
         partition, may be unacknowledged at once, 1 to 5. `max_block_ms`: how long a call may wait, unless it
         has a `timeout_ms` of its own.
         `compression_type`: none, gzip, snappy, lz4 or zstd. `partitioner`: selects the partition of a record

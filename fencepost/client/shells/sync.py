@@ -80,8 +80,8 @@ class SendFuture(PendingRecord["Producer"]):
     __slots__ = ()
 
     def result(self, timeout_ms: Milliseconds | None = None) -> RecordMetadata:
-        """The place of the record, or raises its error. `timeout_ms`: the limit, after which RequestTimeout is
-        raised; None for no limit.
+        """The place of the record, or raises its error. `timeout_ms`: the limit, after which RequestTimeout
+        is raised; None for no limit.
         """
         batch = self[1]
         if batch.base_offset >= 0:  # the usual case, without another call

@@ -253,7 +253,8 @@ class Sockets:
 class IOThread:
     """A thread that does rounds while something is unfinished, so that nothing waits for the next call.
 
-    It polls every few milliseconds and skips its turn when a caller does a round, so no caller waits for it.
+    It polls after `tick_ms` at first, then in intervals that double up to TICK_MAX_MS, and skips its turn when
+    a caller does a round, so no caller waits for it.
     """
 
     TICK_MAX_MS = 50
