@@ -71,8 +71,8 @@ class BrokerFailed(FencepostError):
 
 
 class KeptPorts:
-    """The ports of a broker. They stay bound while the broker is down: connections are refused, and no other
-    program gets them.
+    """The ports of a broker. On Linux they stay bound while the broker is down: connections are refused, and
+    no other program gets them.
     """
 
     def __init__(self) -> None:
@@ -351,7 +351,7 @@ class Broker:
 
     def kill(self) -> None:
         """End the broker at once, as SIGKILL ends a process: connections are reset, nothing more is written.
-        What was written is there at the next start.
+        What was written is there at the next start. Raises BrokerFailed if the broker is down.
         """
         check_own(self._is_parents)
         with self._changes:

@@ -97,8 +97,8 @@ class GroupListing:
 
 @attrs.frozen(kw_only=True)
 class MemberDescription:
-    """A member of a group. `partitions`: those that it reads; none during a rebalance, or in a group of
-    another protocol type. `host`: the address that it connects from.
+    """A member of a group. `partitions`: those of its last assignment, also during a rebalance; none in a
+    group of another protocol type. `host`: the address that it connects from.
     """
 
     member_id: str

@@ -306,8 +306,8 @@ class DiskStorage:
     def replace(self, path: str, data: Buffer, *, durable: bool) -> None:
         target = self._path(path)
         with _reported(f"replace {target}"):
-            # The content is synced before the rename, the rename before the return. In another order a power
-            # failure could leave the new name with an empty file.
+            # If durable, the content is synced before the rename, the rename before the return. In another
+            # order a power failure could leave the new name with an empty file.
             with open(target + TEMPORARY_SUFFIX, "wb") as file:
                 file.write(data)
                 file.flush()  # all of it, or OSError: a single unbuffered write may take only a part

@@ -90,7 +90,7 @@ def _offset_fetch_by_id(request: Any, version: int, known: NodeTopics) -> Exchan
         values = exchange.respond(answers)
         fetched: list[Values] = []
         for group, refused in zip(values["groups"], unknown, strict=True):
-            # The offsets of a topic that is gone are not told: they have no id (KafkaApis.fetchAllOffsets).
+            # The offsets of a deleted topic are left out: it has no id any more (KafkaApis.fetchAllOffsets).
             with_ids = [
                 {**topic, "topic_id": uuid_of(topic_id)}
                 for topic in group["topics"]

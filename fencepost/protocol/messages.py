@@ -996,7 +996,7 @@ class DescribedMember:
 
 @value(kw_only=True)
 class DescribedGroup:
-    """`protocol`, and the bytes of each member, are empty unless the group is stable."""
+    """`protocol`, and the metadata of each member, are empty unless the group is stable."""
 
     group_id: str
     error: ErrorCode

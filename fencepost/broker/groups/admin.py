@@ -92,7 +92,7 @@ def _group_id(group: m.ListedGroup) -> str:
 
 
 def delete_groups(node: Node, request: m.DeleteGroups, to: ReplyTo, now: int) -> None:
-    """DeleteGroups. Each group has its own result; one batch contains all its tombstones."""
+    """DeleteGroups. Each group has its own result; its tombstones are one batch, or several if too large."""
     found = tuple(
         m.GroupError(group_id=group_id, error=_delete(node, group_id, now)) for group_id in request.groups
     )

@@ -253,7 +253,7 @@ class Sockets:
 class IOThread:
     """A thread that does rounds while something is unfinished, so that nothing waits for the next call.
 
-    It polls after `tick_ms` at first, then in intervals that double up to TICK_MAX_MS, and skips its turn when
+    It polls after `tick_ms` at first, then in intervals that double up to TICK_MAX_MS. It skips its turn when
     a caller does a round, so no caller waits for it.
     """
 
