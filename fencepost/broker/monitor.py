@@ -77,7 +77,7 @@ class Monitor:
         self.notices.log(f"refused: {why}", f"refused a connection{whose}: {why}", peer=peer or None)
 
     def dropped(self, connection: Connection, why: str) -> None:
-        """A connection was closed because its client is idle, late or in the way of others."""
+        """A connection was closed: its client is late, in others' way, or its Produce with acks 0 failed."""
         peer = connection.peer
         self.notices.log("a connection", f"closed a connection from {peer}: its client {why}", peer=peer)
 
