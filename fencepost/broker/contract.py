@@ -137,10 +137,11 @@ class LogStartMoved:
 
 
 @value
-class FetchFilled:
-    """The result of a MeasureFetch, if the parked Fetch with this ticket has its bytes."""
+class FetchMeasured:
+    """The result of a MeasureFetch: the bytes that the Fetch with this ticket can read of each partition."""
 
     ticket: int
+    sizes: tuple[tuple[TopicPartition, int], ...]
 
 
 @value(kw_only=True)
@@ -181,8 +182,8 @@ class Reassign:
 
 
 Input = (
-    Received | Answered | BecomeLeader | ResignLeader | Durable | LogStartMoved | FetchFilled | StorageFailed
-    | Disconnected | Started | Tick | Reassign
+    Received | Answered | BecomeLeader | ResignLeader | Durable | LogStartMoved | FetchMeasured
+    | StorageFailed | Disconnected | Started | Tick | Reassign
 )  # fmt: skip
 
 
@@ -235,11 +236,11 @@ class ReplyFetched:
 
 @value(kw_only=True)
 class MeasureFetch:
-    """Report FetchFilled with this ticket if the plans can read `min_bytes` or more."""
+    """Report with this ticket how many bytes each plan can read; `enough` of a plan that can be answered."""
 
     ticket: int
     plans: tuple[FetchPlan, ...]
-    min_bytes: int
+    enough: int
 
 
 @value(kw_only=True)

@@ -68,7 +68,7 @@ from fencepost.broker.contract import (
     Durable,
     Effect,
     ExpireLog,
-    FetchFilled,
+    FetchMeasured,
     Input,
     LogStartMoved,
     MeasureFetch,
@@ -456,13 +456,9 @@ class Host:
         """
         if act.to.connection != NODE and not self.is_open(act.to.connection):
             return  # its connection is gone
-        # The ACLs reduced this request when it arrived, and all versions of Fetch mean the same. It need not
-        # wait for its bytes again.
-        request = act.request if act.request.min_bytes <= 1 else attrs.evolve(act.request, min_bytes=1)
-        again = Received(request, to=act.to)
         encoding = self.encoding_for(act.to.connection)
         if encoding is not None and self._is_round_over:
-            self.put_off.append(again)
+            self.put_off.append(_again(act))
             return
         pool = self.answers_pool
         size_max = act.max_bytes if pool is None else min(act.max_bytes, fetch_share(pool))
@@ -474,19 +470,14 @@ class Host:
             # A first batch may exceed the limits (KIP-74), so the size is known only now.
             size = sum(len(part.records) for part in body.partitions)
             if size > FETCH_OWN_BYTES and size > pool.free:
-                pool.wait(size, act.to.connection, partial(self.offer, again))
+                pool.wait(size, act.to.connection, partial(self.offer, _again(act)))
                 return
             pool.take(size)
             self.read_bytes += size
         self._answer(Reply(act.to, body=body), now)
 
     def _measure_fetch(self, act: MeasureFetch, now: int) -> None:
-        try:
-            is_filled = fetch.is_filled(act, self._journal)
-        except StorageError:
-            is_filled = True  # its reader learns of it
-        if is_filled:
-            self.inbox.append(FetchFilled(act.ticket))
+        self.inbox.append(FetchMeasured(act.ticket, fetch.sizes_of(act, self._journal)))
 
     def sent_read(self) -> None:
         """The records that were read are with the connections now, which hold the room for them."""
@@ -793,6 +784,13 @@ class Host:
         WakeMe: _wake_me,
         Warn: lambda host, act, now: host.warn(act.because),
     }
+
+
+def _again(act: ReplyFetched) -> Received:
+    """A Fetch that could not be read now, as a request that is answered at once: it has waited for its bytes.
+    The ACLs reduced it when it arrived, and all versions of Fetch mean the same.
+    """
+    return Received(attrs.evolve(act.request, min_bytes=0), to=act.to)
 
 
 # Under `commit`, decisions and granted identities must survive as surely as the data that they are about.

@@ -163,7 +163,12 @@ class Node:
     markers_due: dict[tuple[TopicPartition, str], int] = attrs.Factory(dict[tuple[TopicPartition, str], int])
     reelections: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     damaged: set[TopicPartition] = attrs.Factory(set[TopicPartition])  # assigned, and not served
-    marked: set[FetchTicket] = attrs.Factory(set[int])  # fetches that may see more than before this step
+    marked: dict[FetchTicket, set[TopicPartition]] = attrs.Factory(dict[int, set[TopicPartition]])
+    """The fetches that may see more than before this step, and where."""
+    fetch_sizes: dict[FetchTicket, dict[TopicPartition, int]] = attrs.Factory(
+        dict[int, dict[TopicPartition, int]]
+    )
+    """The bytes that parked fetches can read, as far as they were measured."""
     tickets: Ignored[int] = 0
     scans_at_ms: Ordered[dict[Scan, int]] = attrs.Factory(dict[Scan, int])
     wakes_at_ms: int | None = None
@@ -382,8 +387,8 @@ class Node:
 
     def mark_readers(self, key: TopicPartition) -> None:
         """Mark the parked fetches of this partition; `wake_readers` checks them once, as the step ends."""
-        if key in self.readers:
-            self.marked |= self.readers[key]
+        for ticket in self.readers.get(key, ()):
+            self.marked.setdefault(ticket, set()).add(key)
 
     def drop(self, log: LeaderLog, error: ErrorCode) -> None:
         """Give up a partition: forget its state, and answer every waiting request with an error."""

@@ -6,6 +6,7 @@ and the handlers park them and take them out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Annotated, Any
 
@@ -69,6 +70,7 @@ class ParkedFetch:
 
     to: ReplyTo
     request: m.Fetch
+    parts: Ignored[Mapping[TopicPartition, m.FetchPartition]]  # of the request
     until_ms: int
 
 

@@ -407,17 +407,15 @@ class Journal:
                 return data
         return b""
 
-    def bytes_between(self, offset: int, before: int, *, enough: int) -> int:
-        """The size of the batches from the one that holds `offset` to the last one below offset `before`.
-        If they have `enough` bytes, the rest need not count.
+    def bytes_between(self, offset: int, before: int) -> int | None:
+        """The size of the batches from the one that holds `offset` to the last one below offset `before`;
+        None if they are in several segments.
         """
-        size = 0
-        for segment in self._segments[self._segment_at(offset) :]:
-            if segment.base_offset >= before or size >= enough:
-                break
-            self._look_into(segment)
-            size += segment.bytes_between(offset, before)
-        return size
+        at = self._segment_at(offset)
+        if at + 1 < len(self._bases) and self._bases[at + 1] < before:
+            return None
+        self._look_into(self._segments[at])
+        return self._segments[at].bytes_between(offset, before)
 
     def _segment_at(self, offset: int) -> int:
         """The index of the segment that holds an offset; the first one for earlier offsets."""

@@ -79,6 +79,9 @@ _UNCOVERED = struct.Struct(HEADER.format[:6])  # up to the checksum, which cover
 _COVERED = struct.Struct(">" + HEADER.format[6:])
 _PLACE = struct.Struct(">qii")  # base offset, batch length, leader epoch
 _CRC = struct.Struct(">I")
+_CRC_AT = MAGIC_AT + 1
+_MAX_TIMESTAMP = struct.Struct(">q")
+_MAX_TIMESTAMP_AT = 35
 _ATTRIBUTES = struct.Struct(">h")
 
 
@@ -346,20 +349,20 @@ def renumber(batch: bytearray, *, producer_id: int, producer_epoch: int, base_se
     """
     # A batch that may be in the log must keep its sequence, by which the broker recognises a retry.
     struct.pack_into(">qhi", batch, 43, producer_id, producer_epoch, base_sequence)
-    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_START:]))
 
 
 def set_max_timestamp(batch: bytearray | memoryview, timestamp: int) -> None:
     """Set the latest timestamp of a batch; computes the checksum again."""
-    struct.pack_into(">q", batch, 35, timestamp)
-    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, timestamp)
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_START:]))
 
 
 def mark_create_time(batch: bytearray | memoryview) -> None:
     """Say of a batch that its records have the time of their producer; computes the checksum again."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
     _ATTRIBUTES.pack_into(batch, CRC_START, attributes & ~LOG_APPEND_TIME_BIT)
-    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_START:]))
 
 
 # A control record (KIP-98): length 16 zig-zagged, attributes, deltas 0, key (version, type), value (version,

@@ -207,6 +207,23 @@ def has_null_key(payload: bytes, record_count: int) -> bool:
     return False
 
 
+def latest_timestamp_delta(payload: bytes, record_count: int) -> int:
+    """The largest timestamp delta of the records that fill `payload`; ProtocolViolation when they do not fill
+    it. Nothing else of a record is read.
+    """
+    end = latest = 0
+    for number in range(record_count):
+        size, at = read_varint(payload, end)
+        end = at + size
+        if size < 1 or end > len(payload):
+            raise ProtocolViolation(f"a record announces {size} bytes, {len(payload) - at} are left")
+        delta = 0 if payload[at + 1 : at + 2] == b"\0" else read_varlong(payload, at + 1)[0]
+        latest = delta if number == 0 else max(latest, delta)
+    if end != len(payload):
+        raise ProtocolViolation(f"{len(payload) - end} bytes follow the last record")
+    return latest
+
+
 def with_timestamp_delta(payload: bytes, record: PlacedRecord, timestamp_delta: int) -> bytes:
     """The bytes of the record with another timestamp delta."""
     start = _NO_ATTRIBUTES + varint(timestamp_delta)

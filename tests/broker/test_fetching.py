@@ -8,10 +8,12 @@ import attrs
 import msgpack
 import pytest
 
-from fencepost.broker.contract import Reply, ReplyTo
+from fencepost.broker.contract import FetchPlan, Reply, ReplyTo
+from fencepost.broker.partitions import fetch
 from fencepost.broker.partitions.fetch import OUTLIVED_FACTOR, OUTLIVED_MIN
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.storage import StorageError, StorageFile
+from fencepost.kafka_bridge.records import KafkaEncoding
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import build_batch, walk
 from fencepost.protocol.errors import ErrorCode
@@ -399,6 +401,50 @@ def test_a_reader_that_wants_more_bytes_than_fit_waits_for_no_more_than_fit(limi
     story.produce(NOBODY, "a" * 400, name=None)
     story.produce(NOBODY, "b" * 400, name=None)
     assert (to in story.replies) == (limit == "of the request")  # as in Kafka: a partition counts this far
+
+
+@pytest.mark.parametrize("max_bytes", [0, -1])
+def test_a_reader_that_has_no_room_does_not_wait(max_bytes: int) -> None:
+    story = Story()
+    assert bytes_of(story.ask(attrs.evolve(wanting(1_000, ORDERS), max_bytes=max_bytes))) == 0
+
+
+def test_a_reader_in_an_older_segment_does_not_wait_for_bytes_of_the_next() -> None:
+    """One Fetch reads to the end of a segment, so further bytes would come too late for it."""
+    story = Story(journal=JournalSettings(segment_bytes=1))
+    story.produce(NOBODY, "a", name=None)
+    to = waiting(story, wanting(1_000, ORDERS))
+    story.produce(NOBODY, "b", name=None)
+    assert visible_values(fetched(story.replies[to])) == ["a"]
+
+
+def test_a_fetch_that_was_put_off_does_not_wait_again() -> None:
+    story = Story()
+    to = waiting(story, wanting(1_000, ORDERS))
+    story.host.encoding_for = lambda connection: KafkaEncoding()
+    story.host.work_left = 0
+    story.now += WAIT_MS
+    story.run()
+    assert to not in story.replies, "the round is over"
+    story.host.begin_round()
+    assert story.host.offers_put_off()
+    story.run()
+    assert bytes_of(story.replies[to]) == 0
+
+
+def test_only_what_changed_is_planned_for_a_reader_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each append would cost as much as the reader has partitions."""
+    story = Story()
+    waiting(story, wanting(1_000, ORDERS, OTHERS, level=UNCOMMITTED))
+    planned: list[TopicPartition] = []
+
+    def noting(**fields: Any) -> Any:
+        planned.append(fields["partition"])
+        return FetchPlan(**fields)
+
+    monkeypatch.setattr(fetch, "FetchPlan", noting)
+    story.produce(NOBODY, "a", name=None)
+    assert set(planned) == {ORDERS}
 
 
 def test_a_reader_that_wants_many_bytes_learns_of_an_error_at_once() -> None:

@@ -37,10 +37,11 @@ import attrs
 from fencepost.broker.check_tables import Check, first_refusal
 from fencepost.broker.contract import Refused
 from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER, CachedBatch, Partition, ProducerEntry
-from fencepost.protocol.batch_work import BYTES_PER_WORK, COMPRESSED_RECORDS_MAX
+from fencepost.protocol.batch_work import BYTES_PER_WORK, COMPRESSED_RECORDS_MAX, work_of
 from fencepost.protocol.batches import (
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
+    LOG_APPEND_TIME_BIT,
     MAGIC_AT,
     MAGIC_KAFKA,
     BatchHeader,
@@ -50,8 +51,9 @@ from fencepost.protocol.batches import (
 )
 from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, Compression, DecompressedTooLarge
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
+from fencepost.protocol.kafka_records import latest_timestamp_delta
 from fencepost.protocol.messages import Produce, TransactionMarker
-from fencepost.protocol.records import check_records, columns_of, has_null_key, payload_of
+from fencepost.protocol.records import check_records, has_null_key, payload_of
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -246,7 +248,7 @@ FORM_CHECKS: Final = (
         source="LogValidator.validateRecord",
     ),
 )
-_UNREADABLE, _TOO_COSTLY, _NO_KEY = FORM_CHECKS[-3:]
+_TIMESTAMP, _UNREADABLE, _TOO_COSTLY, _NO_KEY = FORM_CHECKS[-4:]
 
 
 def _of_form(check: FormCheck, problem: object = None) -> Refused:
@@ -278,7 +280,8 @@ def refused_form(
         header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0,
         header.max_timestamp > rules.latest
         or header.base_timestamp > rules.latest
-        or (header.base_timestamp < rules.earliest and header.base_timestamp != NO_TIMESTAMP),
+        or (header.base_timestamp < rules.earliest and header.base_timestamp != NO_TIMESTAMP)
+        or (header.attributes & LOG_APPEND_TIME_BIT and header.max_timestamp < header.base_timestamp),
     )
     if True in is_wrong:
         return _of_form(FORM_CHECKS[is_wrong.index(True)])
@@ -287,6 +290,11 @@ def refused_form(
     except ProtocolViolation as problem:
         return _of_form(_UNREADABLE, problem)
     return None
+
+
+def too_late() -> Refused:
+    """The refusal of a batch whose latest timestamp is too far ahead, as far as only its records tell."""
+    return _of_form(_TIMESTAMP)
 
 
 # --- the keys of a compacted topic --------------------------------------------------------------------------
@@ -331,21 +339,18 @@ class LatestTimestamp(NamedTuple):
 
 def latest_timestamp(header: BatchHeader, records: Buffer, *, work_max: int) -> LatestTimestamp:
     """Look for it in the records, if that costs no more than `work_max`; otherwise, take the base timestamp,
-    which is that of the first record.
+    which is that of the first record. A batch of columns comes from a client that fills its header in.
     """
-    work, limit = 0, DECOMPRESSED_SIZE_MAX
-    if header.compression:
-        work, limit = header.record_count, min(limit, (work_max - header.record_count) * BYTES_PER_WORK)
-        if limit <= 0:
-            return LatestTimestamp(header.base_timestamp, 0)
+    least = header.base_timestamp
+    limit = min((work_max - header.record_count) * BYTES_PER_WORK, DECOMPRESSED_SIZE_MAX)
+    if limit <= 0 or header.magic != MAGIC_KAFKA:
+        return LatestTimestamp(least, 0)
     try:
-        payload = payload_of(records, header, limit=limit)
-        if header.compression:
-            work += len(payload) // BYTES_PER_WORK
-        deltas = columns_of(payload, header).timestamp_deltas
-    except ProtocolViolation:  # its readers learn of it
-        return LatestTimestamp(header.base_timestamp, work_max if header.compression else 0)
-    return LatestTimestamp(header.base_timestamp + max(deltas or (0,)), work)
+        payload = bytes(payload_of(records, header, limit=limit))
+        delta = latest_timestamp_delta(payload, header.record_count)
+    except ProtocolViolation:  # too large, or its readers learn of it
+        return LatestTimestamp(least, work_max)
+    return LatestTimestamp(least + max(delta, 0), work_of(header.record_count, len(payload)))
 
 
 # --- a batch and what the partition knows of its producer -------------------------------------------------

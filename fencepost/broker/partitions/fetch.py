@@ -12,13 +12,13 @@ Rule: the node plans with offsets alone; `complete_*`, called by the host, read 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Final
 
 from fencepost.broker.contract import (
     EpochPlan,
-    FetchFilled,
+    FetchMeasured,
     FetchPlan,
     MeasureFetch,
     OffsetPlan,
@@ -75,23 +75,23 @@ def fetch(node: Node, request: m.Fetch, to: ReplyTo, now: int) -> None:
     """Answer at once if there is enough data or an error; else park the request for max_wait_ms
     (DelayedFetch). The bytes are in the logs, so the host measures them if one batch may not be enough.
     """
-    plans = _plans(node, request)
-    if _is_enough(request, plans) or request.min_bytes <= 0 or request.max_wait_ms <= 0 or not plans:
+    parts = {TopicPartition(part.topic, part.partition): part for part in request.partitions}
+    plans = _plans(node, request, parts)
+    if _is_enough(request, plans) or _bytes_wanted(request) <= 0 or request.max_wait_ms <= 0 or not plans:
         _answer(node, request, to, plans)
         return
     node.tickets += 1
     until_ms = now + request.max_wait_ms
-    node.fetches[node.tickets] = ParkedFetch(to=to, request=request, until_ms=until_ms)
+    node.fetches[node.tickets] = ParkedFetch(to=to, request=request, parts=parts, until_ms=until_ms)
     if len(node.fetch_deadlines) >= OUTLIVED_MIN + OUTLIVED_FACTOR * len(node.fetches):
         node.fetch_deadlines = sorted((parked.until_ms, ticket) for ticket, parked in node.fetches.items())
     else:
         heappush(node.fetch_deadlines, (until_ms, node.tickets))
     node.fetches_of.setdefault(to.connection, set()).add(node.tickets)
-    for plan in plans:
-        node.readers.setdefault(plan.partition, set()).add(node.tickets)
+    for key in parts:
+        node.readers.setdefault(key, set()).add(node.tickets)
     node.wake_at(until_ms)
-    if _has_news(plans):
-        _measure(node, node.tickets, request, plans)
+    _measure(node, node.tickets, request, plans)
 
 
 def _answer(node: Node, request: m.Fetch, to: ReplyTo, plans: tuple[FetchPlan, ...]) -> None:
@@ -100,31 +100,41 @@ def _answer(node: Node, request: m.Fetch, to: ReplyTo, plans: tuple[FetchPlan, .
     node.outcome.effects.append(reply)
 
 
-def _plans(node: Node, request: m.Fetch) -> tuple[FetchPlan, ...]:
-    parts = request.partitions
-    if len(parts) > 1:
-        # The last entry of a partition counts, as where Kafka collects them in a map
-        # (FetchRequest.fetchData).
-        parts = {(part.topic, part.partition): part for part in parts}.values()
-    return tuple([_plan_fetch(node, part, request.isolation_level) for part in parts])
+def _answer_parked(node: Node, ticket: int) -> None:
+    parked = forget_fetch(node, ticket)
+    _answer(node, parked.request, parked.to, _plans(node, parked.request, parked.parts))
 
 
-def _has_news(plans: tuple[FetchPlan, ...]) -> bool:
+def _plans(
+    node: Node, request: m.Fetch, parts: Mapping[TopicPartition, m.FetchPartition]
+) -> tuple[FetchPlan, ...]:
+    """Plans for parts of a request. Of a partition that is named twice the last entry counts, as where Kafka
+    collects them in a map (FetchRequest.fetchData).
+    """
+    return tuple([_plan_fetch(node, key, part, request.isolation_level) for key, part in parts.items()])
+
+
+def _is_enough(request: m.Fetch, plans: Iterable[FetchPlan]) -> bool:
+    """Whether the answer is due, as far as offsets tell. A reader learns of an error at once."""
+    if request.min_bytes > 1:
+        return any(plan.error for plan in plans)
     return any(plan.error or plan.fetch_offset < plan.before for plan in plans)
 
 
-def _is_enough(request: m.Fetch, plans: tuple[FetchPlan, ...]) -> bool:
-    """Whether the answer is due, as far as offsets tell. A reader learns of an error at once."""
-    return _has_news(plans) and (request.min_bytes <= 1 or any(plan.error for plan in plans))
+def _bytes_wanted(request: m.Fetch) -> int:
+    return min(request.min_bytes, request.max_bytes, FETCH_BYTES_MAX)
 
 
-def _measure(node: Node, ticket: int, request: m.Fetch, plans: tuple[FetchPlan, ...]) -> None:
-    wanted = min(request.min_bytes, request.max_bytes, FETCH_BYTES_MAX)
-    node.outcome.effects.append(MeasureFetch(ticket=ticket, plans=plans, min_bytes=wanted))
+def _measure(node: Node, ticket: int, request: m.Fetch, plans: Iterable[FetchPlan]) -> None:
+    news = tuple([plan for plan in plans if plan.fetch_offset < plan.before])
+    if news:
+        effect = MeasureFetch(ticket=ticket, plans=news, enough=_bytes_wanted(request))
+        node.outcome.effects.append(effect)
 
 
-def _plan_fetch(node: Node, part: m.FetchPartition, isolation_level: IsolationLevel) -> FetchPlan:
-    key = TopicPartition(part.topic, part.partition)
+def _plan_fetch(
+    node: Node, key: TopicPartition, part: m.FetchPartition, isolation_level: IsolationLevel
+) -> FetchPlan:
     log = _led(node, key, part.current_leader_epoch)
     if not isinstance(log, ErrorCode):
         start, end = log.partition.log_start_offset, log.partition.log_end_offset
@@ -157,22 +167,28 @@ def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> LeaderLo
 
 
 def wake_readers(node: Node) -> None:
-    """Check the parked fetches of partitions that changed in this step, and answer those with enough data."""
-    marked, node.marked = node.marked & node.fetches.keys(), set()
-    for ticket in sorted(marked):
-        request = node.fetches[ticket].request
-        plans = _plans(node, request)
-        if _is_enough(request, plans):
-            _answer(node, request, forget_fetch(node, ticket).to, plans)
-        elif _has_news(plans):
-            _measure(node, ticket, request, plans)
+    """Check the parked fetches of partitions that changed in this step, and answer those with enough data.
+    Only these partitions are looked at: a fetch may have thousands.
+    """
+    marked, node.marked = node.marked, {}
+    for ticket in sorted(marked.keys() & node.fetches.keys()):
+        parked = node.fetches[ticket]
+        changed = {key: parked.parts[key] for key in sorted(marked[ticket])}
+        plans = _plans(node, parked.request, changed)
+        if _is_enough(parked.request, plans):
+            _answer_parked(node, ticket)
+        else:
+            _measure(node, ticket, parked.request, plans)
 
 
-def filled(node: Node, arrived: FetchFilled, now: int) -> None:
+def measured(node: Node, arrived: FetchMeasured, now: int) -> None:
     """Answer a parked fetch that has its `min_bytes`, unless it is answered already."""
-    if arrived.ticket in node.fetches:
-        parked = forget_fetch(node, arrived.ticket)
-        _answer(node, parked.request, parked.to, _plans(node, parked.request))
+    parked = node.fetches.get(arrived.ticket)
+    if parked is not None:
+        sizes = node.fetch_sizes.setdefault(arrived.ticket, {})
+        sizes.update(arrived.sizes)
+        if sum(sizes.values()) >= _bytes_wanted(parked.request):
+            _answer_parked(node, arrived.ticket)
 
 
 def end_waits(node: Node, now: int) -> None:
@@ -187,8 +203,7 @@ def end_waits(node: Node, now: int) -> None:
             return
         heappop(deadlines)
         if is_parked:
-            parked = forget_fetch(node, ticket)
-            _answer(node, parked.request, parked.to, _plans(node, parked.request))
+            _answer_parked(node, ticket)
 
 
 def forget_fetch(node: Node, ticket: int) -> ParkedFetch:
@@ -198,7 +213,8 @@ def forget_fetch(node: Node, ticket: int) -> ParkedFetch:
     parked_beside.discard(ticket)
     if not parked_beside:
         del node.fetches_of[parked.to.connection]
-    for key in {TopicPartition(part.topic, part.partition) for part in parked.request.partitions}:
+    node.fetch_sizes.pop(ticket, None)
+    for key in parked.parts:
         node.readers[key].discard(ticket)
         if not node.readers[key]:
             del node.readers[key]
@@ -265,14 +281,19 @@ def _plan_epoch(node: Node, part: m.LeaderEpochPartition) -> EpochPlan:
 # --- measuring and completing ----------------------------------------------------------------------------
 
 
-def is_filled(act: MeasureFetch, journal: OpenJournal) -> bool:
-    """Whether there are `min_bytes` between the offsets of the plans, as they are stored."""
-    left = act.min_bytes
+def sizes_of(act: MeasureFetch, journal: OpenJournal) -> tuple[tuple[TopicPartition, int], ...]:
+    """How many bytes each plan can read, as they are stored. A plan whose bytes cannot be measured has
+    `enough`, and so has one whose offset is in an older segment: a Fetch reads to the end of one segment
+    (DelayedFetch.tryComplete).
+    """
+    sizes: list[tuple[TopicPartition, int]] = []
     for plan in act.plans:
-        if left > 0 and plan.fetch_offset < plan.before:
-            log, enough = journal(plan.partition), min(left, plan.max_bytes)
-            left -= min(enough, log.bytes_between(plan.fetch_offset, plan.before, enough=enough))
-    return left <= 0
+        try:
+            size = journal(plan.partition).bytes_between(plan.fetch_offset, plan.before)
+        except (StorageError, ProtocolViolation):  # its reader learns of it
+            size = None
+        sizes.append((plan.partition, act.enough if size is None else min(size, plan.max_bytes)))
+    return tuple(sizes)
 
 
 def complete_fetch(

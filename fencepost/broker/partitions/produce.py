@@ -269,19 +269,16 @@ def answer_to_add(node: Node, in_flight: InFlightAddPartitions, answer: Answered
 
 
 def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int) -> None:
-    refused = checks.refused_form(
-        incoming.header,
-        incoming.records,
-        key=incoming.key,
-        acks=incoming.acks,
-        rules=_form_rules(node, incoming.key.topic, now),
-    )
+    header, rules = incoming.header, _form_rules(node, incoming.key.topic, now)
+    refused = checks.refused_form(header, incoming.records, key=incoming.key, acks=incoming.acks, rules=rules)
+    latest = header.max_timestamp
+    if refused is None and latest < header.base_timestamp:
+        latest = _latest_timestamp(node, incoming)
+        refused = checks.too_late() if latest > rules.latest else None
     verdict = (
         refused
         or _refused_keys(node, incoming)
-        or checks.judge(
-            log.partition, incoming.header, verification_guard=guard, checks=node.settings.batch_checks
-        )
+        or checks.judge(log.partition, header, verification_guard=guard, checks=node.settings.batch_checks)
     )
     error, base_offset, log_start_offset = NO_ERROR, NO_OFFSET, log.partition.log_start_offset
     match verdict:
@@ -295,9 +292,9 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
             base_offset = verdict.base_offset
         case None:
             batch = writable(incoming.records)
-            if incoming.header.max_timestamp < incoming.header.base_timestamp:
-                _set_latest_timestamp(node, incoming, batch)
-            if incoming.header.attributes & LOG_APPEND_TIME_BIT:
+            if latest != header.max_timestamp:
+                set_max_timestamp(batch, latest)
+            if header.attributes & LOG_APPEND_TIME_BIT:
                 mark_create_time(batch)
             base_offset = node.append(log, batch, entries=()).base_offset
     part = _part(
@@ -320,14 +317,14 @@ def _refused_keys(node: Node, incoming: Incoming) -> Refused | None:
     return seen.refused
 
 
-def _set_latest_timestamp(node: Node, incoming: Incoming, batch: bytearray | memoryview) -> None:
-    """Complete a batch whose producer left its latest timestamp out, as sarama does: lookups and retention by
+def _latest_timestamp(node: Node, incoming: Incoming) -> int:
+    """The latest timestamp of a batch whose producer left it out, as sarama does: lookups and retention by
     time rely on it (LogValidator).
     """
     reply = node.partial_replies[incoming.ticket]
     latest = checks.latest_timestamp(incoming.header, incoming.records, work_max=reply.work_left)
     reply.work_left -= latest.work
-    set_max_timestamp(batch, latest.timestamp)
+    return latest.timestamp
 
 
 def _note_row(node: Node, incoming: Incoming, refused: Refused, *, table: str = "CHECKS") -> None:
@@ -339,10 +336,8 @@ def _note_row(node: Node, incoming: Incoming, refused: Refused, *, table: str = 
 def _form_rules(node: Node, topic_name: str, now: int) -> FormRules:
     topic, settings = node.cluster.topics.get(topic_name), node.settings
     own = {} if topic is None else topic.configs  # not `log_config`: this runs for every batch
-    before_ms, after_ms = (
-        settings.log_message_timestamp_before_max_ms,
-        settings.log_message_timestamp_after_max_ms,
-    )
+    before_ms = settings.log_message_timestamp_before_max_ms
+    after_ms = settings.log_message_timestamp_after_max_ms
     return FormRules(
         size_max=int(own.get("max.message.bytes", settings.message_max_bytes)),
         earliest=now - int(own.get("message.timestamp.before.max.ms", before_ms)),
