@@ -38,6 +38,7 @@ from __future__ import annotations
 import socket
 import time
 from contextlib import closing, suppress
+from itertools import count
 from typing import Final
 
 import attrs
@@ -77,8 +78,8 @@ RECEIVE_SIZE: Final = 1 << 20  # bytes of a large frame per wake-up
 ROUND_NS: Final = 10_000_000
 OUT_OF_RESOURCES_S: Final = 0.1
 IDLE_WAKE_MS: Final = 3_600_000
-UNACKNOWLEDGED: Final = 1 << 31
-"""The correlation id, which no request has, of the answer to a Produce with acks 0. It is not sent."""
+FIRST_UNACKNOWLEDGED: Final = 1 << 31
+"""Requests with acks 0, whose answers are not sent, get correlation ids from here on: no client has them."""
 PAST_NODE: Final = frozenset({*FAULT_REQUESTS, Follow})
 
 
@@ -131,6 +132,7 @@ class Server:
         self._received = memoryview(bytearray(RECEIVE_SIZE))
         self._alarm = trio.lowlevel.ParkingLot()
         self._alarm_at_ms = 0
+        self._unacknowledged = count(FIRST_UNACKNOWLEDGED)
         self._manifest_due_ms: int | None = None
         self._sweep = trio.lowlevel.ParkingLot()
         self._sweep_at_ms = 0
@@ -218,14 +220,16 @@ class Server:
                 if connection.is_closed and observer is not None:
                     observer.answered(answer, "a fault drops it")
                 continue
+            if answer.to.correlation_id >= FIRST_UNACKNOWLEDGED:
+                if connection is not None:
+                    self._close_if_failed(connection, answer)
+                continue
             if observer is not None:
                 observer.answered(answer, "nobody waits for it" if connection is None else None)
             # Not in progress: refused already, when its handler failed after part of its work.
             if connection is not None and (ended := connection.end(answer.to.correlation_id)) is not None:
                 self.monitor.answered(connection, ended, answer)
                 self._go_on(connection, self._answered(connection, answer))
-            elif connection is not None and answer.to.correlation_id == UNACKNOWLEDGED:
-                self._close_if_failed(connection, answer)
         if self.host.read_bytes:
             self.host.sent_read()
         pool = self.connections.answers
@@ -247,7 +251,7 @@ class Server:
         connection = self.connections.opened.get(answer.to.connection)
         if connection is None:
             return
-        if answer.to.correlation_id == UNACKNOWLEDGED:
+        if answer.to.correlation_id >= FIRST_UNACKNOWLEDGED:
             self._close_if_failed(connection, answer)
         elif connection.end(answer.to.correlation_id) is not None:
             self._go_on(connection, self._answered(connection, answer))
@@ -394,7 +398,7 @@ class Server:
     def _begin(self, connection: Connection, arrived: RequestFrame) -> None:
         request, session = arrived.request, connection.session
         is_unacknowledged = type(request) is Produce and request.acks == 0
-        number = UNACKNOWLEDGED if is_unacknowledged else arrived.correlation_id
+        number = next(self._unacknowledged) if is_unacknowledged else arrived.correlation_id
         to = ReplyTo(connection.number, number)
         if self.observer is not None:
             self.observer.asked(to, arrived)
@@ -438,7 +442,7 @@ class Server:
         if verdict.denial is not None:
             what = f"{verdict.denial} ({type(request).__name__})"
             self.monitor.denied(connection, session.principal, what)
-            if number == UNACKNOWLEDGED:  # the part that is allowed is appended all the same
+            if number >= FIRST_UNACKNOWLEDGED:  # the part that is allowed is appended all the same
                 self.connections.drop(connection, f"sent a Produce with acks 0 that failed: may not {what}")
         if number in connection.in_progress:
             if verdict.request is None:

@@ -59,7 +59,13 @@ def _refused_produce(topic: Any) -> Values:
     return {"partition_responses": [_produced_values(part) for part in produced]}
 
 
-@ById(first=13, entries="topic_data", answers="responses", refused=_refused_produce)
+@ById(
+    first=13,
+    entries="topic_data",
+    answers="responses",
+    refused=_refused_produce,
+    is_unanswered=lambda request: request.acks == 0,
+)
 def produce(request: Any, _: int) -> Exchange:
     """One batch for each partition."""
     parts = tuple(

@@ -9,7 +9,7 @@ Rule: an id that no topic has gets UNKNOWN_TOPIC_ID, and the rest of the request
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import attrs
@@ -17,6 +17,9 @@ import attrs
 from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated, Values
 from fencepost.protocol.terms import NO_TOPIC_ID
 from fencepost.protocol.wire_protocol import NodeTopics
+
+NO_TOPIC: Final = ""
+"""The name of no topic: an empty one is not allowed."""
 
 
 class Replaced:
@@ -51,6 +54,8 @@ class ById:
     answers: str
     name: str = "name"
     refused: Callable[[Any], Values]
+    is_unanswered: Callable[[Any], bool] = lambda request: False
+    """Whether the response is not sent. Then the node must learn of ids that no topic has."""
 
     def __call__(self, translate: Callable[[Any, int], Exchange]) -> Callable[[Any, int], Translated]:
         def translate_any(request: Any, version: int) -> Translated:
@@ -68,7 +73,9 @@ class ById:
         unknown: list[Any] = []
         for entry in getattr(request, self.entries):
             name = name_of(context.topics, entry.topic_id)
-            if name is None:
+            if name is None and self.is_unanswered(request):
+                named.append(Replaced(entry, name=NO_TOPIC, topic=NO_TOPIC))
+            elif name is None:
                 unknown.append(entry)
             else:
                 ids[name] = entry.topic_id

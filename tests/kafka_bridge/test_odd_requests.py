@@ -312,6 +312,23 @@ def produce(wire: KafkaSocket, *parts: tuple[int, bytes], version: int = 12, top
     return results
 
 
+def test_a_producer_that_wants_no_answer_learns_that_its_topic_is_another_one(
+    broker: fencepost.Broker,
+) -> None:
+    """It knows the topic by the id that it had before it was deleted."""
+    with closing(connected(broker.address)) as admin, fencepost.Admin(broker.address) as ours:
+        create(admin, "again")
+        known, old = topic_id(admin), topic_id(admin, "again")
+        ours.delete_topic("again")
+        create(admin, "again")
+        with closing(connected(broker.address)) as wire:
+            data = [{"index": 1, "records": batch()}]
+            sent = [{"topic_id": each, "partition_data": data} for each in (old, known)]
+            with pytest.raises(EOFError):
+                ask(wire, PRODUCE, 13, transactional_id=None, acks=0, timeout=9_000, topic_data=sent)
+        assert produce(admin, (1, batch()))[1].base_offset >= 1, "the known topic got its records"
+
+
 def test_zstd_is_written_from_version_7_on_and_read_in_all(wire: KafkaSocket) -> None:
     packed = batch(compression=Compression.ZSTD)
     refused = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
