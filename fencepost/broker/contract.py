@@ -36,7 +36,7 @@ NODE: Final = -1
 """The connection of a message that this node sent to itself; its correlation id is the token of the Send."""
 
 NOBODY: Final = ReplyTo(-2, 0)
-"""The receiver of an answer that is discarded."""
+"""The receiver of an answer that is discarded: of a request that a fault delivers a second time."""
 
 
 # --- Input: to a node ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Rule: a topic's own setting counts, else the broker's. Internal topics have sett
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -147,12 +148,18 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicSetting]] = {
 """What a topic can set; fixed_configs.py has the settings of Kafka that have one value here."""
 
 
+NAME_MAX: Final = 100  # more of an unknown name is not compared with the known ones
+
+
 def parse_config(name: str, value: str) -> Any:
     """The value of a topic's setting; ValueError if it has no such setting, or not this value."""
     if (setting := TOPIC_CONFIGS.get(name)) is not None:
         return setting.parse(value)
     if (fixed := FIXED_CONFIGS.get(name)) is None:
-        raise ValueError(f"a topic has no such setting; its settings are {', '.join(TOPIC_CONFIGS)}")
+        known = {**TOPIC_CONFIGS, **FIXED_CONFIGS}
+        close = get_close_matches(name[:NAME_MAX], known, 1)
+        what = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+        raise ValueError(f"a topic has no such setting; {what}")
     fixed.check(value)
     return fixed.value
 

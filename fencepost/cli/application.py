@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import attrs
 from cyclopts import (
@@ -465,8 +466,13 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
         extra = " ".join(problem.unused_tokens or ())
         return f"{' '.join(chain)} has too many arguments: {extra} (quote an argument that contains spaces)"
     if isinstance(problem, UnknownCommandError) and (unknown := arguments[len(chain)]).startswith("-"):
+        if meant := get_close_matches(unknown, WITHOUT_COMMAND, 1, 0.75):
+            return f"{unknown} is not an option of fencepost; did you mean {meant[0]}?"
         return f"{unknown} is given before the command; options go after it"
     return f"{problem}{_others_of(problem)}"
+
+
+WITHOUT_COMMAND: Final = ("--version", "--help")
 
 
 def run(arguments: Sequence[str]) -> int:

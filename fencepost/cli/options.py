@@ -126,7 +126,7 @@ def reach(bootstrap: str) -> str:
 
 
 def _is_address(text: str) -> bool:
-    found = re.fullmatch(r"[^:].*:(\d{1,5})", text)
+    found = re.fullmatch(r"[^:/][^/]*:(\d{1,5})", text)
     return found is not None and 0 < int(found[1]) < 1 << 16
 
 

@@ -283,7 +283,8 @@ def _list(stories: list[list[Chosen]], *, as_json: bool) -> None:
             )
     elif len(stories) <= FEW:
         for story in stories:
-            print(f"{story[0].path.stem}: {_beginning(story[0].case.scenario.lesson)}")
+            told = story[0].case.scenario
+            print(f"{story[0].path.stem}: {_beginning(told.lesson) or told.name}")
             print_table(("variant", "title"), [(each.number, each.case.title or "-") for each in story])
     else:
         margin = max(len(story[0].path.stem) for story in stories) + 2

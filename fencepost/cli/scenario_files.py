@@ -96,14 +96,18 @@ class Chosen:
     @property
     def words(self) -> str:
         """The scenario and its variant, as arguments of `fencepost run`."""
-        bundled = bundled_scenarios().get(self.path.stem)
-        name = self.path.stem if bundled == self.path else str(self.path)
+        name = name_of(self.path)
         return name if self.of == 1 else f"{name} --variant {self.number}"
 
     @property
     def stem(self) -> str:
         """A name for files about this run."""
         return self.path.stem if self.of == 1 else f"{self.path.stem}-{self.number}"
+
+
+def name_of(path: Path) -> str:
+    """A scenario as an argument of `fencepost run`: a bundled one by its name, others by their path."""
+    return path.stem if bundled_scenarios().get(path.stem) == path else str(path)
 
 
 def chosen(paths: Iterable[Path], variant: str | None) -> list[list[Chosen]]:
@@ -123,8 +127,9 @@ def chosen(paths: Iterable[Path], variant: str | None) -> list[list[Chosen]]:
 def _no_variant(path: Path, every: Sequence[tuple[int, Case]], variant: str) -> CommandFailed:
     shown = [f"{number} {case.title or '(plain)'}" for number, case in every[:SHOWN_MAX]]
     more = f", and {len(every) - SHOWN_MAX} more" if len(every) > SHOWN_MAX else ""
+    name = name_of(path)
     return CommandFailed(
-        f"{path.stem} has no variant {variant!r}",
-        then=f"its variants are: {'; '.join(shown)}{more} (`fencepost run {path.stem} --list`)",
+        f"{name} has no variant {variant!r}",
+        then=f"its variants are: {'; '.join(shown)}{more} (`fencepost run {name} --list`)",
         code=WRONG_USAGE,
     )

@@ -175,8 +175,9 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
     from fencepost.simulator.fuzz.shrinking import failing_run, failing_seed
 
     if (file is None) is (seed is None):
+        given = "none was given" if file is None else "not both"
         raise CommandFailed(
-            "shrink needs --seed or a scenario file, not both",
+            f"shrink needs either --seed or a scenario file; {given}",
             then="for example: fencepost shrink --seed 17",
             code=WRONG_USAGE,
         )

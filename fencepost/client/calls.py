@@ -211,10 +211,10 @@ class ProducerCalls:
             if error is not None and now >= patience:
                 raise unknown_topic(topic, error).exception()
             if now >= deadline:
-                because = (
-                    f"the metadata of topic {topic!r} did not arrive within max_block_ms ({timeout_ms} ms)"
+                raise full or RequestTimeout(
+                    f"the metadata of topic {topic!r} did not arrive within max_block_ms ({timeout_ms} ms): "
+                    f"{machine.calls.why_pending()}"
                 )
-                raise full or RequestTimeout(because)
             limit = deadline if error is None else min(patience, deadline)
             yield self._ready(topic, limit) if full is None else self._room(used, limit)
 

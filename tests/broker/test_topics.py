@@ -124,7 +124,8 @@ def test_a_setting_that_is_not_there_is_refused(name: str, value: str | None) ->
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("nope", "1", "a topic has no such setting; its settings are cleanup"),
+        ("nope", "1", "a topic has no such setting; it has cleanup.policy, .*, min.insync.replicas"),
+        ("retention.mss", "1", "a topic has no such setting; did you mean retention.ms\\?"),
         ("flush.ms", "1", "it must be 9223372036854775807: the broker's --sync says when"),
         ("retention.ms", "-2", "it must be an integer from -1 to 9223372036854775807"),
         ("min.cleanable.dirty.ratio", "half", "it must be a number from 0 to 1"),

@@ -147,6 +147,7 @@ def test_what_the_broker_does_not_have_is_a_failure(
 @pytest.mark.parametrize(
     ("command", "what"),
     [
+        ("--vers", "--vers is not an option of fencepost; did you mean --version?"),
         ("-b there:1 topic list", "-b is given before the command; options go after it"),
         ("topic --json list", "--json is given before the command; options go after it"),
         ("topic delete a b c", "topic delete has too many arguments: b c (quote an argument"),

@@ -349,7 +349,7 @@ DIFFERENCES: Final = (
         what="timestamps of records",
         kafka="message.timestamp.type says whether records have the time of their producer or of the broker.",
         here="The time of their producer.",
-        because="A batch is stored as it came.",
+        because="The time of a record is what its producer says, and a batch of columns has no such bit.",
         noticed="message.timestamp.type=LogAppendTime gets INVALID_CONFIG.",
     ),
     Difference(
@@ -364,10 +364,11 @@ DIFFERENCES: Final = (
         kafka="Every record is decoded, compressed ones too; offsets and the latest timestamp are rewritten.",
         here="Every record of an uncompressed batch from a Kafka client is checked. Of a larger batch of "
         "columns, the broker checks the number and the lengths of the columns, but not the types of their "
-        "entries. It decompresses only records for compacted topics, to find those without a key, up to a "
-        "limit for each request. A compressed batch has at most 262,144 records. Offsets must be "
+        "entries. It decompresses records for compacted topics, to find those without a key, and those of a "
+        "batch without a latest timestamp, to find it, up to a limit for each request. A compressed batch "
+        "has at most 262,144 records. Offsets must be "
         "0, 1, 2 ... The latest timestamp is set if the producer left it out, and believed otherwise.",
-        because="A batch is stored as it arrives, and a small one may decompress to a large one.",
+        because="A small batch may decompress to a large one.",
         noticed="A consumer refuses invalid records. A batch gets INVALID_TIMESTAMP even if only the "
         "timestamp in its header is too far ahead, and INVALID_RECORD, not UNKNOWN_SERVER_ERROR, if its "
         "compression is unknown. Batches beyond a limit get MESSAGE_TOO_LARGE, and Kafka's Java producer "

@@ -187,7 +187,8 @@ class Table:
         self.known[key] = None
         found, name = self.values.get(key, []), name or f"[[{inside(self.name, key)}]]"
         if not isinstance(found, list):
-            raise self.mistyped(key, "a list")
+            is_table = isinstance(self.values[key], dict)
+            raise self.mistyped(key, f"a list: write [[{key}]]" if is_table else "a list")
         for values in cast("list[object]", found):
             if not isinstance(values, dict):
                 raise self.wrong(key, f"contains {values!r}, but must contain tables")
