@@ -231,8 +231,8 @@ def test_a_variant_that_there_is_not_lists_those_that_there_are(
 ) -> None:
     assert run(["run", str(story), "--variant", variant]) == 2
     told = capsys.readouterr().err
-    assert f"story has no variant {variant!r}" in told
-    assert "its variants are: 1 (plain); 2 sync all" in told
+    assert f"{story} has no variant {variant!r}" in told
+    assert f"its variants are: 1 (plain); 2 sync all (`fencepost run {story} --list`)" in told
 
 
 def test_the_table_is_as_wide_as_asked(capsys: Output, story: Path, monkeypatch: pytest.MonkeyPatch) -> None:

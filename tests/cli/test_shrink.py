@@ -184,8 +184,8 @@ def test_what_cannot_be_shrunk_fails_with_two_lines(capsys: Output, tmp_path: Pa
     table: list[tuple[list[str], int, str]] = [
         (["--seed", "1", "--output", str(tmp_path / "none.toml")], 1, "seed 1 violates no invariant"),
         ([str(story)], 2, "was written by hand"),
-        ([], 2, "needs --seed or a scenario file"),
-        ([str(story), "--seed", "1"], 2, "needs --seed or a scenario file"),
+        ([], 2, "needs either --seed or a scenario file; none was given"),
+        ([str(story), "--seed", "1"], 2, "needs either --seed or a scenario file; not both"),
         ([str(tmp_path / "nowhere.toml")], 2, "no such file"),
         ([str(tmp_path / "nowhere.toml")], 2, "fencepost shrink --seed"),
         ([str(tmp_path)], 2, "fencepost shrink --seed"),

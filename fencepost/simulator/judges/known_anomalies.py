@@ -18,6 +18,7 @@ from fencepost.broker.contract import Append, Received
 from fencepost.broker.settings import NodeSettings
 from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.batches import BatchHeader, read_header, read_marker
+from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.messages import EndTxn, Produce, Request, TxnOffsetCommit, WriteTxnMarkers
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -182,7 +183,10 @@ class LateMessages:
     def _note_writes(self, request: Request, left_at: int) -> None:
         if isinstance(request, Produce):
             for part in request.partitions:
-                header = read_header(part.records)
+                try:
+                    header = read_header(part.records)
+                except ProtocolViolation:
+                    continue  # a stranger's, which no leader writes
                 key = TopicPartition(part.topic, part.partition)
                 self.written_at[_written(key, header)] = left_at
         elif isinstance(request, TxnOffsetCommit):
