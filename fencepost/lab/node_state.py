@@ -205,6 +205,8 @@ def touched_by(arrived: Input, outcome: Outcome) -> set[TopicPartition] | None:
     found = {append.partition for append in outcome.appends}
     where: object = getattr(arrived, "partition", None)
     if isinstance(where, TopicPartition):
+        if where.topic == CLUSTER_METADATA_TOPIC:  # what becomes durable there may delete any topic
+            return None
         found.add(where)
     if isinstance(arrived, Received):
         request = arrived.request

@@ -53,7 +53,7 @@ from fencepost.simulator.judges.partition_rules import (
     judge_fetched,
 )
 from fencepost.simulator.judges.rules import Exercised, Violation
-from fencepost.simulator.judges.transaction_rules import Entry, TransactionBook
+from fencepost.simulator.judges.transaction_rules import BookEntry, TransactionBook
 from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import OffsetsAcknowledged, OffsetsListed
@@ -276,7 +276,7 @@ class Coordinator:
     def says(self, state: STATE, *, is_durable: bool = True, **changes: object) -> None:
         self.record = self.record._replace(state=state, **changes)
         self.end += 1
-        self.book.enter(LOG, Entry(self.end, "payer", self.record, self.leader_epoch))
+        self.book.enter(LOG, BookEntry(self.end, "payer", self.record, self.leader_epoch))
         if is_durable:
             self.book.durable(LOG, self.end)
 
@@ -419,7 +419,7 @@ def test_epochs_do_not_fall_and_ids_are_new(coordinator: Coordinator) -> None:
     with pytest.raises(Violation, match="I7 unique identity"):
         coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=1)
     with pytest.raises(Violation, match="which payer had before"):
-        coordinator.book.enter(LOG, Entry(9, "other", coordinator.record, 0))
+        coordinator.book.enter(LOG, BookEntry(9, "other", coordinator.record, 0))
 
 
 def test_an_owner_who_was_replaced_writes_nothing_more(coordinator: Coordinator) -> None:

@@ -39,7 +39,7 @@ _RENEWS_IDENTITY: Final = 2  # the client's transaction version from which each 
 RETIRED: Final = INT16_MAX + 1  # above every epoch of a producer id that was replaced by another one
 
 
-class Entry(NamedTuple):
+class BookEntry(NamedTuple):
     """One record of a coordinator's log, the offset after it, and the leader epoch of who decided it."""
 
     end_offset: int
@@ -70,8 +70,12 @@ class TransactionBook:
 
     exercised: Exercised
     partitions: Mapping[TopicPartition, PartitionRecord]
-    entries: defaultdict[TopicPartition, list[Entry]] = attrs.Factory(lambda: defaultdict(list[Entry]))
-    waiting: defaultdict[TopicPartition, deque[Entry]] = attrs.Factory(lambda: defaultdict(deque[Entry]))
+    entries: defaultdict[TopicPartition, list[BookEntry]] = attrs.Factory(
+        lambda: defaultdict(list[BookEntry])
+    )
+    waiting: defaultdict[TopicPartition, deque[BookEntry]] = attrs.Factory(
+        lambda: defaultdict(deque[BookEntry])
+    )
     latest: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
     durable_records: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
     current: dict[str, JudgedTransaction] = attrs.Factory(dict[str, JudgedTransaction])
@@ -91,7 +95,7 @@ class TransactionBook:
 
     # --- the coordinator's log ------------------------------------------------------------------------------
 
-    def enter(self, key: TopicPartition, entry: Entry) -> None:
+    def enter(self, key: TopicPartition, entry: BookEntry) -> None:
         """A coordinator decided; its record entered the log."""
         name, record = entry.name, entry.record
         before = self.latest.get(name)
@@ -101,7 +105,7 @@ class TransactionBook:
         self._judge_identity(name, before, record)
         self._note(key, entry, before)
 
-    def _note(self, key: TopicPartition, entry: Entry, before: TransactionRecord | None) -> None:
+    def _note(self, key: TopicPartition, entry: BookEntry, before: TransactionRecord | None) -> None:
         name, record = entry.name, entry.record
         self.latest[name] = record
         self.entries[key].append(entry)
@@ -120,7 +124,7 @@ class TransactionBook:
         elif state in DECISIONS:
             self._decide(entry, before)
 
-    def _decide(self, entry: Entry, before: TransactionRecord | None) -> None:
+    def _decide(self, entry: BookEntry, before: TransactionRecord | None) -> None:
         name, record = entry.name, entry.record
         if before is None or before.state is not _ONGOING:  # an end of nothing, which raises the epoch
             epoch = record.producer_epoch if before is None else before.producer_epoch

@@ -75,7 +75,7 @@ from fencepost.simulator.judges.partition_rules import (
     judge_order,
 )
 from fencepost.simulator.judges.rules import CONVERGENCE, RECOVERY, TIMEOUT, Exercised, Violation
-from fencepost.simulator.judges.transaction_rules import Entry, TransactionBook
+from fencepost.simulator.judges.transaction_rules import BookEntry, TransactionBook
 from fencepost.simulator.world.events import (
     FetchAnswered,
     NodeKilled,
@@ -275,7 +275,7 @@ class Invariants:
                 if is_tick:
                     self._judge_abort(node, name, decided)
                 self.cells.decided(name, decided, is_tick=is_tick)
-                self.transactions.enter(key, Entry(record.end_offset, name, decided, record.leader_epoch))
+                self.transactions.enter(key, BookEntry(record.end_offset, name, decided, record.leader_epoch))
         elif key.topic == CONSUMER_OFFSETS_TOPIC:
             self._enter_offsets(host, append, None if marker is None else marker.result)
 
