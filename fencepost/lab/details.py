@@ -7,6 +7,7 @@ world (observer.py), of an explored one, or of a running broker.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import attrs
@@ -15,7 +16,7 @@ from fencepost.broker.contract import Append
 from fencepost.lab.node_state import Changes
 from fencepost.lab.rules import Reason
 from fencepost.protocol.batches import walk
-from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import Produce, ReplyBody, Request, WriteTxnMarkers
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, NO_PRODUCER_ID
@@ -83,8 +84,9 @@ def _producer_ids(request: Request) -> Iterator[int]:
     match request:
         case Produce():
             for part in request.partitions:
-                found = (header.producer_id for _, header in walk(part.records))
-                yield from (number for number in found if number != NO_PRODUCER_ID)
+                with suppress(ProtocolViolation):  # a stranger's garbage has no producer
+                    found = (header.producer_id for _, header in walk(part.records))
+                    yield from (number for number in found if number != NO_PRODUCER_ID)
         case WriteTxnMarkers():
             yield from (marker.producer_id for marker in request.markers)
         case _:
@@ -118,4 +120,7 @@ def batch_values(append: Append) -> tuple[str, ...]:
         return ()
     if append.partition.topic == CONSUMER_OFFSETS_TOPIC or header.record_count > VALUES_MAX:
         return (batch_label(append),)
-    return tuple(value_text(value) for value in read_columns(append.batch, header).values)
+    try:
+        return tuple(value_text(value) for value in read_columns(append.batch, header).values)
+    except ProtocolViolation:  # a broker does not open compressed records
+        return (batch_label(append),)

@@ -14,6 +14,7 @@ import attrs
 
 from fencepost.broker.contract import OffsetPlan, ReplyListed, ReplyTo
 from fencepost.protocol.batches import BatchHeader
+from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -115,7 +116,10 @@ class ListingRule:
 def _times_of(header: BatchHeader, batch: memoryview) -> list[tuple[int, int]]:
     if header.is_control:
         return [(header.base_offset, header.max_timestamp)]
-    columns = read_columns(batch, header)
+    try:
+        columns = read_columns(batch, header)
+    except ProtocolViolation:  # a stranger's, which nobody can read
+        return []
     offsets = columns.offset_deltas or range(len(columns.values))
     times = columns.timestamp_deltas or [0] * len(columns.values)
     return [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from fencepost.protocol.batches import Buffer, read_header, walk
 from fencepost.protocol.checksum import crc32c
-from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import (
     AddOffsetsToTxn,
     AddPartitionsToTxn,
@@ -80,7 +80,10 @@ def values_of(batch: Buffer) -> str:
     header = read_header(batch)
     if header.record_count > VALUES_MAX:
         return f"{header.record_count} records"
-    return " ".join(value_text(value) for value in read_columns(batch, header).values)
+    try:
+        return " ".join(value_text(value) for value in read_columns(batch, header).values)
+    except ProtocolViolation:  # a stranger's: a broker does not open compressed records
+        return f"{header.record_count} unreadable records"
 
 
 def value_text(value: Buffer | None) -> str:
@@ -120,9 +123,13 @@ def _of_request(request: Request) -> Iterator[str]:
     match request:
         case Produce():
             for part in request.partitions:
-                for at, header in walk(part.records):
-                    batch = memoryview(part.records)[at : at + header.size]
-                    yield f"{part.topic}-{part.partition} {values_of(batch)} {producer(header)}".rstrip()
+                where = f"{part.topic}-{part.partition}"
+                try:
+                    for at, header in walk(part.records):
+                        batch = memoryview(part.records)[at : at + header.size]
+                        yield f"{where} {values_of(batch)} {producer(header)}".rstrip()
+                except ProtocolViolation:
+                    yield f"{where} no batch"
         case InitProducerId():
             yield request.transactional_id or ""
             yield producer(request)
