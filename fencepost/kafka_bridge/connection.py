@@ -90,14 +90,9 @@ class KafkaProtocol:
 
     is_serial = True
 
-    def __init__(
-        self, topics: NodeTopics, sessions: SessionRoom, operations: Operations | None = None
-    ) -> None:
+    def __init__(self, topics: NodeTopics, sessions: SessionRoom, operations: Operations) -> None:
         self.frames: FrameReader = KafkaFrameReader()
-        session = FetchSession(sessions)
-        self._context = (
-            Context(topics, session) if operations is None else Context(topics, session, operations)
-        )
+        self._context = Context(topics, FetchSession(sessions), operations)
         self._token: int | None = None  # the correlation id of a token of the login
         self._next = 0
         self._current: _InProgress | None = None

@@ -19,3 +19,10 @@ BYTES_PER_OBJECT: Final = 8
 def work_of(record_count: int, size: int) -> int:
     """The work of looking at so many records that take `size` bytes when they are decompressed."""
     return record_count + size // BYTES_PER_WORK
+
+
+def size_within(work: int, record_count: int) -> int:
+    """How many bytes so many records may take for `work_of` to stay within this work; none fit if it is 0 or
+    less.
+    """
+    return (work - record_count) * BYTES_PER_WORK

@@ -13,6 +13,7 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_writer
 
+from fencepost.broker.access.session import all_operations
 from fencepost.kafka_bridge.apis import SERVED
 from fencepost.kafka_bridge.connection import KafkaProtocol
 from fencepost.kafka_bridge.counts import check_counts
@@ -160,7 +161,7 @@ def test_damaged_frames_are_refused_and_are_no_bugs() -> None:
     read = 0
     for sent in islice(damaged_frames(Random(1)), FRAMES):
         try:
-            KafkaProtocol(NoTopics(), SessionRoom(0)).ask(memoryview(bytearray(sent[4:])))
+            KafkaProtocol(NoTopics(), SessionRoom(0), all_operations).ask(memoryview(bytearray(sent[4:])))
             read += 1
         except ProtocolViolation:
             continue

@@ -13,6 +13,7 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
+from fencepost.broker.access.session import all_operations
 from fencepost.kafka_bridge.connection import KafkaProtocol
 from fencepost.kafka_bridge.data import fetch as translate
 from fencepost.kafka_bridge.exchange import Answer, Context, Exchange
@@ -269,7 +270,7 @@ def answer(protocol: KafkaProtocol, number: int, *names: str) -> Any:
 
 
 def test_a_session_of_topic_ids() -> None:
-    protocol = KafkaProtocol(Topics(), SessionRoom(ROOM))
+    protocol = KafkaProtocol(Topics(), SessionRoom(ROOM), all_operations)
     asked = fetch(protocol, 0, 0, ORDERS, GHOST)
     assert [part.topic for part in asked.partitions] == ["orders"]
     first = answer(protocol, 0, "orders")

@@ -37,7 +37,7 @@ import attrs
 from fencepost.broker.check_tables import Check, first_refusal
 from fencepost.broker.contract import Refused
 from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER, CachedBatch, Partition, ProducerEntry
-from fencepost.protocol.batch_work import BYTES_PER_WORK, COMPRESSED_RECORDS_MAX, work_of
+from fencepost.protocol.batch_work import COMPRESSED_RECORDS_MAX, size_within, work_of
 from fencepost.protocol.batches import (
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
@@ -313,13 +313,13 @@ def keys_seen(header: BatchHeader, records: Buffer, *, work_max: int) -> KeysSee
     """
     work = size_max = 0
     if header.compression:
-        work, size_max = header.record_count, (work_max - header.record_count) * BYTES_PER_WORK
+        work, size_max = header.record_count, size_within(work_max, header.record_count)
         if size_max <= 0:
             return KeysSeen(_of_form(_TOO_COSTLY))
     try:
         payload = payload_of(records, header, limit=min(size_max, DECOMPRESSED_SIZE_MAX))
         if header.compression:
-            work += len(payload) // BYTES_PER_WORK
+            work = work_of(header.record_count, len(payload))
         return KeysSeen(_of_form(_NO_KEY) if has_null_key(payload, header) else None, work)
     except DecompressedTooLarge:
         return KeysSeen(_of_form(_TOO_COSTLY), work_max)
@@ -342,7 +342,7 @@ def latest_timestamp(header: BatchHeader, records: Buffer, *, work_max: int) -> 
     which is that of the first record. A batch of columns comes from a client that fills its header in.
     """
     least = header.base_timestamp
-    limit = min((work_max - header.record_count) * BYTES_PER_WORK, DECOMPRESSED_SIZE_MAX)
+    limit = min(size_within(work_max, header.record_count), DECOMPRESSED_SIZE_MAX)
     if limit <= 0 or header.magic != MAGIC_KAFKA:
         return LatestTimestamp(least, 0)
     try:

@@ -138,7 +138,7 @@ def _refuse(
     node: Node, ticket: int, index: int, key: TopicPartition, refused: Refused, *, table: str = ""
 ) -> None:
     node.note_ruling(node.partial_replies[ticket].to, refused, table=table, partition=key)
-    node.collect(_part(ticket, index, key, refused.error, log_start_offset=NO_OFFSET))
+    node.collect(_part(ticket, index, key, refused.error))
 
 
 def _part(
@@ -147,8 +147,7 @@ def _part(
     key: TopicPartition,
     error: ErrorCode,
     base_offset: int = NO_OFFSET,
-    *,
-    log_start_offset: int,
+    log_start_offset: int = NO_OFFSET,
 ) -> Collect:
     result = ProducedPartition(
         topic=key.topic,
@@ -177,7 +176,7 @@ def _start_adding(
     )
     if isinstance(verdict, Refused):
         _note_row(node, incoming, verdict, table="BEFORE_ASKING")
-        part = _part(incoming.ticket, incoming.index, incoming.key, verdict.error, log_start_offset=NO_OFFSET)
+        part = _part(incoming.ticket, incoming.index, incoming.key, verdict.error)
         node.after(log, (part,))
         return
     guard = partition.start_verification(
@@ -297,9 +296,7 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
             if header.attributes & LOG_APPEND_TIME_BIT:
                 mark_create_time(batch)
             base_offset = node.append(log, batch, entries=()).base_offset
-    part = _part(
-        incoming.ticket, incoming.index, incoming.key, error, base_offset, log_start_offset=log_start_offset
-    )
+    part = _part(incoming.ticket, incoming.index, incoming.key, error, base_offset, log_start_offset)
     # Refusals and duplicates wait, too, and so do refusals by BEFORE_ASKING: they were decided by batches
     # that may not be durable yet. A newer epoch usually is durable, at the coordinator; that of an
     # administrator's marker may not be.
