@@ -1,6 +1,7 @@
 """The three storages keep the same promises; the real one also for two threads, the simulated one also for a
 loss of power."""
 
+import errno
 import os
 import random
 import resource
@@ -209,6 +210,27 @@ def test_a_file_that_the_disk_takes_only_a_part_of_is_not_replaced(tmp_path: Pat
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert storage.read_file("small.json") == b"old"
+
+
+@pytest.mark.parametrize("content", [b"new", b""])
+@pytest.mark.parametrize("can_allocate", [True, False])
+def test_a_file_is_replaced_whether_or_not_its_blocks_can_be_allocated_in_advance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, *, can_allocate: bool
+) -> None:
+    sizes: list[tuple[int, int]] = []  # of the file before, and of what is to be allocated
+
+    def allocate(descriptor: int, _position: int, size: int) -> None:
+        sizes.append((os.fstat(descriptor).st_size, size))
+        if not can_allocate:
+            raise OSError(errno.EOPNOTSUPP, "this file system cannot")
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    storage = DiskStorage(tmp_path)
+    storage.replace("a", b"old", durable=True)
+    assert sizes == []  # what is synced has its blocks by then
+    storage.replace("a", content, durable=False)
+    assert storage.read_file("a") == content
+    assert sizes == ([(0, 3)] if content else [])  # before it is written: not within the rename
 
 
 def test_a_directory_that_is_a_link_is_removed_with_the_files_it_leads_to(tmp_path: Path) -> None:
