@@ -37,7 +37,7 @@ from fencepost.broker.connections import half_of_descriptors, raise_descriptor_l
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.fault_site import injector_of
 from fencepost.broker.feed import FEED_BYTES
-from fencepost.broker.host import Host, MetadataLost
+from fencepost.broker.host import Host, MetadataLost, SyncPolicy
 from fencepost.broker.listeners import bound_sockets
 from fencepost.broker.memory import MemoryBound
 from fencepost.broker.node import Node
@@ -111,7 +111,13 @@ def machine_of(settings: BrokerSettings) -> Machine:
     # Each election writes to the log of the metadata, even an election that follows because another log found
     # the disk full. The broker would end if that write failed.
     reserved_for = directory_name(METADATA_PARTITION)
-    return Machine(DiskStorage(Path(settings.directory), reserved_for=reserved_for))
+    # Manifests are replaced five times a second, and waiting for each could cost a fifth of that time. But a
+    # manifest says what was synced, and one that is lost with the power no longer does. So only a broker that
+    # syncs nothing does without the wait.
+    starts_writeback = settings.sync is not SyncPolicy.NONE
+    return Machine(
+        DiskStorage(Path(settings.directory), reserved_for=reserved_for, starts_writeback=starts_writeback)
+    )
 
 
 async def _serve_once(

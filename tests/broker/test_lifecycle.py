@@ -6,6 +6,7 @@ Rule: a test says what survives and what does not; the same body runs in memory 
 from __future__ import annotations
 
 import gc
+import os
 import re
 import socket
 import subprocess
@@ -21,7 +22,10 @@ import pytest
 import fencepost
 from fencepost import Admin, Broker, BrokerProcess, Consumer, Producer, TopicPartition
 from fencepost.broker import embedded
+from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.embedded import BrokerFailed
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.lifecycle import machine_of
 from fencepost.broker.listeners import BoundSockets, CannotListen
 from fencepost.journal.power import Machine, ProcessFile
 
@@ -441,3 +445,18 @@ def test_a_forked_process_takes_nothing_from_the_brokers_of_its_parent(tmp_path:
     command = [sys.executable, "-m", "tests.broker.forked", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("sync", SyncPolicy)
+def test_manifests_are_on_their_way_to_the_disk_only_for_a_broker_that_syncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: SyncPolicy
+) -> None:
+    allocated: list[int] = []
+
+    def allocate(_file: int, _position: int, size: int) -> None:
+        allocated.append(size)
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    storage = machine_of(BrokerSettings(directory=str(tmp_path), sync=sync)).process()
+    storage.replace("manifest", b"content", durable=False)
+    assert allocated == ([7] if sync is SyncPolicy.NONE else [])

@@ -214,8 +214,14 @@ def test_a_file_that_the_disk_takes_only_a_part_of_is_not_replaced(tmp_path: Pat
 
 @pytest.mark.parametrize("content", [b"new", b""])
 @pytest.mark.parametrize("can_allocate", [True, False])
-def test_a_file_is_replaced_whether_or_not_its_blocks_can_be_allocated_in_advance(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, *, can_allocate: bool
+@pytest.mark.parametrize("starts_writeback", [True, False])
+def test_a_replaced_file_has_its_blocks_before_the_rename_where_the_rename_must_not_write_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes,
+    *,
+    can_allocate: bool,
+    starts_writeback: bool,
 ) -> None:
     sizes: list[tuple[int, int]] = []  # of the file before, and of what is to be allocated
 
@@ -225,12 +231,12 @@ def test_a_file_is_replaced_whether_or_not_its_blocks_can_be_allocated_in_advanc
             raise OSError(errno.EOPNOTSUPP, "this file system cannot")
 
     monkeypatch.setattr(os, "posix_fallocate", allocate)
-    storage = DiskStorage(tmp_path)
+    storage = DiskStorage(tmp_path, starts_writeback=starts_writeback)
     storage.replace("a", b"old", durable=True)
-    assert sizes == []  # what is synced has its blocks by then
+    assert sizes == []
     storage.replace("a", content, durable=False)
     assert storage.read_file("a") == content
-    assert sizes == ([(0, 3)] if content else [])  # before it is written: not within the rename
+    assert sizes == ([(0, 3)] if content and not starts_writeback else [])
 
 
 def test_a_directory_that_is_a_link_is_removed_with_the_files_it_leads_to(tmp_path: Path) -> None:
