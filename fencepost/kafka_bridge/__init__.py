@@ -12,6 +12,7 @@ def _load_kio() -> None:
     Its import takes longer than that of kio, switches trio's scheduler to its test mode, and prints a warning
     into the log of the broker.
     """
+    # A test has imported it already, so nothing is left to save.
     if "hypothesis" in sys.modules:
         import_module("kio.static.primitive")
         return
@@ -22,4 +23,5 @@ def _load_kio() -> None:
         del sys.modules["hypothesis"]
 
 
+# Here, since this runs before any module of the package can import kio.
 _load_kio()

@@ -37,6 +37,8 @@ def _served(key: int, versions: tuple[int, int], translate: Translate) -> Served
     return ServedApi(key, *versions, translate)
 
 
+# What Kafka serves and this broker does not, is in docs/fidelity.md: most requests between brokers, changes
+# of ACLs and quotas, delegation tokens, share groups and streams groups.
 # The first versions are those of Apache Kafka 4.
 _SERVED: Final = (
     _served(0, (3, 13), data.produce),
@@ -77,6 +79,7 @@ _SERVED: Final = (
     _served(69, (0, 1), consumer_groups.describe),
     _served(75, (0, 0), describe.describe_topic_partitions),
 )
+# Apart from the others, since ApiVersions lists itself: its own entry needs the finished list.
 API_VERSIONS_RANGE: Final = (18, 0, 4)
 
 SERVED: Final = {

@@ -61,9 +61,12 @@ def api_versions(versions: Iterable[tuple[int, int, int]]) -> Any:
                     {"name": name, "min_version": 0, "max_version": newest}
                     for name, newest in FEATURES.items()
                 ],
+                # Features never change while a broker runs. -1 would say that the epoch is unknown.
                 "finalized_features_epoch": 0,
                 "finalized_features": [
                     {"name": name, "max_version_level": level, "min_version_level": level}
+                    # A feature at level 0 is off, and is not listed. Java's producer has an epoch for each
+                    # transaction (KIP-890) if it finds transaction.version at 2.
                     for name, level in finalized.items()
                     if level
                 ],
@@ -88,9 +91,12 @@ def metadata(request: Any, version: int) -> Translated:
     it; the client asks again until it is there.
     """
     asked = request.topics
+    # One id makes it a request by ids, and names beside it do not count
+    # (KafkaApis.handleTopicMetadataRequest).
     if asked and any(getattr(topic, "topic_id", None) for topic in asked):
         ids = tuple(dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id is not None))
         return lambda context: _metadata_by_id(ids, version, context.topics)
+    # An empty list asks for no topic; in version 0, which cannot send null, for all topics.
     names = None if asked is None or not (asked or version) else tuple(topic.name or "" for topic in asked)
     may_create = version <= AUTO_CREATES_ALWAYS or request.allow_auto_topic_creation
     return lambda context: _metadata_by_name(names, may_create and context.topics.creates_named_topics)
@@ -112,6 +118,7 @@ def _metadata_by_name(names: tuple[str, ...] | None, creates: bool) -> Exchange:
         described = _or_refused(answers[0], names or ())
         created = answers[1].body.topics if len(answers) > 1 and answers[1].body else ()
         # A topic that is created now is still missing in this response: the client asks again.
+        # To a client that may not create it, Kafka denies a missing topic instead of calling it unknown.
         denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         not_created = {topic.topic for topic in created if topic.error is denied}
         topics = tuple(
@@ -132,6 +139,7 @@ def _metadata_by_id(ids: Sequence[UUID], version: int, topics: NodeTopics) -> Ex
         reply = _or_refused(answers[0], tuple(named))
         described: list[Values] = []
         for topic in reply.topics:
+            # By now the topic may be deleted, and its name may belong to another one.
             is_same = topic.error is not NO_ERROR or topic.topic_id == named[topic.topic].bytes
             if is_same and topic.error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 # The name of a topic that the client may not describe is a secret, its id is not.
@@ -200,16 +208,19 @@ def _described_topic(topic: m.TopicMetadata) -> Values:
 def find_coordinator(request: Any, version: int) -> Exchange:
     """Find the coordinators of groups or transactional ids; before version 4, of one."""
     keys = tuple(request.coordinator_keys) if version >= 4 else (request.key,)
+    # Version 0 knows no kinds: transactions came with version 1 (KIP-98).
     kind = getattr(request, "key_type", CoordinatorType.GROUP.value)
 
     def respond(answers: Sequence[Answer]) -> Values:
         found = [_coordinator(key, answer) for key, answer in zip(keys, answers, strict=True)]
+        # Older versions have the fields of their only coordinator at the top (KIP-699).
         return {"throttle_time": 0, "coordinators": found, **(found[0] if version < 4 else {})}
 
     return Exchange(tuple(m.FindCoordinator(kind=kind, key=key) for key in keys), respond)
 
 
 def _coordinator(key: str, answer: Answer) -> Values:
+    # Kafka's Node.noNode.
     node = answer.body or m.FindCoordinatorReply(node_id=-1, host="", port=-1)
     return {
         "key": key,
@@ -269,9 +280,12 @@ def _created_values(result: m.TopicError, shown: m.TopicConfigs | None) -> Value
     hidden = NO_ERROR if shown is None else shown.error
     is_shown = result.error is NO_ERROR and hidden is NO_ERROR
     return _topic_values(result) | {
+        # To a client that may not see them, KIP-525 shows -1 for the two numbers, and says why in a field of
+        # its own: the topic was created nevertheless.
         "topic_config_error_code": hidden,
         "num_partitions": result.partition_count if is_shown else -1,
         "replication_factor": 1 if is_shown else -1,
+        # Never null: Java's admin client fails on null.
         "configs": [config_values(config) for config in (() if shown is None else shown.configs)],
     }
 
@@ -305,6 +319,7 @@ def _delete_any_topics(topics: Sequence[Any], known: NodeTopics) -> Exchange:
     refused = [
         _not_deleted(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST)
         for topic in topics
+        # One of the two must be given, not both (ControllerApis.deleteTopics).
         if (topic.name is None) == (topic.topic_id is None)
     ]
     by_name = [topic.name for topic in topics if topic.name is not None and topic.topic_id is None]
@@ -313,6 +328,7 @@ def _delete_any_topics(topics: Sequence[Any], known: NodeTopics) -> Exchange:
     for topic_id, times_named in by_id.items():
         name = name_of(known, topic_id)
         if name is None:
+            # Kafka refuses what is named twice before it looks whether it exists.
             error = ErrorCode.UNKNOWN_TOPIC_ID if times_named == 1 else ErrorCode.INVALID_REQUEST
             refused.append(_not_deleted(None, topic_id, error))
         else:
@@ -330,6 +346,8 @@ def _delete_any_topics(topics: Sequence[Any], known: NodeTopics) -> Exchange:
             name = values["name"]
             if name in ids:
                 told.append({**values, "name": None if name in hidden else name, "topic_id": ids[name]})
+            # A hidden topic that was named by its id and by its name gets an entry for each: a single one
+            # would tell that they belong together.
             if name not in ids or (name in named and name in hidden):
                 told.append(values)
         return {"throttle_time": 0, "responses": [*told, *refused]}
@@ -346,6 +364,7 @@ def _delete_topics(names: tuple[str, ...]) -> Exchange:
     asked = m.DeleteTopics(topics=names)
 
     def respond(answer: Answer) -> Values:
+        # A name that was given twice gets one result, as in Kafka.
         results = {each.topic: each for each in of_each(answer, "topics", names, _refused_topic)}
         return {"throttle_time": 0, "responses": [_topic_values(result) for result in results.values()]}
 

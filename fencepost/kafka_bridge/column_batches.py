@@ -63,7 +63,7 @@ HEADER_COUNT_MAX: Final = 1 << 16  # headers of a record whose headers take more
 LAST_PARTS_MAX: Final = 1_000  # batches; each takes half a kilobyte
 _TEXT_SIZES: Final = {0xD9: 1, 0xDA: 2, 0xDB: 4}  # of the lengths of strings, by msgpack's first byte
 _SHORT_TEXT, _SHORT_TEXT_BITS = 0xA0, 0xE0
-_PAIR: Final = 0x92
+_PAIR: Final = 0x92  # msgpack's array of two: the name and the value of a header
 
 
 def decompressed(batch: Buffer, header: BatchHeader, *, limit: int) -> Buffer:
@@ -84,6 +84,7 @@ def headers_size(payload: Buffer, header: BatchHeader) -> int:
 
 def encode_whole(payload: Buffer, header: BatchHeader) -> bytearray:
     """The columns of a small batch, whose `headers_size` is known, as one batch of Kafka's."""
+    # A column that is missing means the same for all records: no key, no headers, a delta of 0, no gap.
     columns, count = columns_of(payload, header), header.record_count
     records = map(
         encode_record,
@@ -169,6 +170,7 @@ def _pieces(
     identity = (partition, header.base_offset, header.crc, header.size)
     known = _last_parts.get(identity)
     if known is None:
+        # Of a batch that nobody has read, the first record is that of the last part, too.
         known = (_Start(0, tuple(column_places(payload, header.record_count))),) * 2
     begin, last = known
     first, near = _first_record(payload, begin, last, header, offset - header.base_offset)
@@ -176,9 +178,11 @@ def _pieces(
     starts = [
         None if place is None else entry_at(payload, place, first - near.number) for place in near.places
     ]
+    # After the last record there is nothing from which a next part could begin.
     if count:
         _last_parts.put(identity, begin, _Start(first, tuple(starts)))
     deltas, times = (_numbers(payload, starts[column], count) for column in (OFFSET_DELTAS, TIMESTAMP_DELTAS))
+    # The deltas are its producer's. One beyond the batch would send a reader to a wrong offset.
     check_deltas(deltas, times, header)
     records = zip(
         range(first, first + count) if deltas is None else deltas,
@@ -193,6 +197,7 @@ def _pieces(
     for delta, time, key, value, named in records:
         piece = encode_record(key, value, named, time, delta)
         size -= len(piece)
+        # One record is always given: its reader would otherwise ask for the same offset for ever (KIP-74).
         if size < 0 and pieces:
             break
         pieces.append(piece)
@@ -209,6 +214,7 @@ def _first_record(
     that is not behind it.
     """
     place, count = last.places[OFFSET_DELTAS], header.record_count
+    # Without the column there is no gap, so the offset says which record it is.
     if place is None:
         first = min(max(0, offset_delta), count)
         return first, last if last.number <= first else begin
@@ -256,6 +262,7 @@ def _headers(payload: memoryview, at: int | None) -> Iterator[RecordHeaders]:
             end = unpacker.tell()
             entry = msgpack.unpackb(window[start:end], max_map_len=0, max_ext_len=0)
         except msgpack.OutOfData:
+            # The window ends within this entry. It is the first of the next part, unless no part can hold it.
             if not start:
                 yield _large_headers(payload, at)
             return

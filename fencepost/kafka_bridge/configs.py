@@ -46,6 +46,7 @@ def describe_configs(request: Any, _: int) -> Exchange:
 
     def respond(answers: Sequence[Answer]) -> Values:
         of_topics = _of_topics(topics, answers[0]) if topics else {}
+        # The answers are in the order of the requests: all topics in one, then a node in each.
         of_nodes = dict(zip(node_ids, answers[-len(node_ids) :], strict=True)) if node_ids else {}
         shown = _Shown(with_synonyms=request.include_synonyms)
         results = [
@@ -125,6 +126,7 @@ class _Shown:
 
     def values(self, configs: Sequence[m.DescribedConfig], names: Sequence[str] | None) -> list[Values]:
         """The settings with these names; without names, all."""
+        # By identity, which costs nothing. It is safe, since the answers outlive the response in the making.
         key = (id(configs), tuple(names or ()))
         if key not in self.made:
             self.made[key] = [self._values(config) for config in configs if not names or config.name in names]
@@ -134,6 +136,7 @@ class _Shown:
         return {
             **config_values(config),
             "config_type": config.config_type,
+            # Kafka describes its settings to those who ask (KIP-569), and answers null to all others.
             "documentation": None,
             "synonyms": [
                 {"name": each.name, "value": each.value, "source": each.source}
@@ -164,6 +167,7 @@ def incremental_alter_configs(request: Any, _: int) -> Exchange:
     asked = m.IncrementalAlterConfigs(topics=topics, validate_only=request.validate_only)
 
     def respond(answers: Sequence[Answer]) -> Values:
+        # If every resource was refused, the node was not asked, and there is no answer.
         results = dict(refused)
         for answer in answers:
             if answer.body is None:

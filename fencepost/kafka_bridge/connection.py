@@ -65,6 +65,7 @@ class KafkaFrameReader(FrameReader):
         self.check_length(length)
         if api_key == PRODUCE_KEY:
             return Announced(4 + length, length // COPIES_PER_HEADER)
+        # Only a Produce carries records. All else becomes objects, which take more memory than its bytes.
         if length > REQUEST_HEADER_MAX:
             raise ProtocolViolation(
                 f"a Kafka request of {length} bytes without records; the limit is {REQUEST_HEADER_MAX}"
@@ -107,8 +108,11 @@ class KafkaProtocol:
         translated = api.translate(decode_request(frame, header), header.version)
         exchange = translated if isinstance(translated, Exchange) else translated(self._context)
         if not exchange.requests:
+            # A login is checked with the requests for the node, and there are none.
             return Asked(pieces=_encoded(header, exchange, ()), needs_login=True)
         requests = self._numbered(exchange.requests, header)
+        # The node answers acks 0, too. If it failed, the server closes the connection, which is all that
+        # Kafka tells such a producer; the answer itself goes nowhere.
         first = exchange.requests[0]
         if not (isinstance(first, Produce) and first.acks == NO_ACKS):  # that gets no response
             places = {request.correlation_id: place for place, request in enumerate(requests)}
@@ -143,6 +147,7 @@ class KafkaProtocol:
         if len(current.answers) < len(current.places):
             return Asked()
         answers = [current.answers[place] for place in range(len(current.places))]
+        # Once: what answers the follow-up calls for nothing more.
         if not current.is_followed_up:
             current.is_followed_up = True
             more = self._numbered(current.exchange.follow_up(answers), current.header)
@@ -151,8 +156,11 @@ class KafkaProtocol:
                     each.correlation_id: place for place, each in enumerate(more, len(answers))
                 }
                 return Asked(more)
+        # The server calls again with an error when the response was too large or could not be made. All that
+        # was asked has failed then, whatever was answered.
         if current.has_failed:
             answers = [answer] * len(answers)  # the error that the caller gives instead
+        # Before the attempt, since the exception leaves from here.
         current.has_failed = True
         pieces = _encoded(current.header, current.exchange, answers)
         self._current = None
@@ -176,6 +184,8 @@ def _unsupported(header: RequestHeader) -> Asked:
         "error_code": ErrorCode.UNSUPPORTED_VERSION,
         "api_keys": [{"api_key": API_VERSIONS_KEY, "min_version": served.first, "max_version": served.last}],
     }
+    # Version 0, which every client can read, with the range in which to ask again (KIP-511). A client may ask
+    # for versions before it logs in, so this needs no login.
     return Asked(pieces=encode_response(API_VERSIONS_KEY, 0, header.correlation_id, values))
 
 

@@ -24,6 +24,8 @@ def heartbeat(request: Any, version: int) -> Exchange:
     """Join a group, stay in it, or leave it."""
     if version >= FIRST_OWN_MEMBER_ID and not request.member_id:
         return known(_beat_values(ErrorCode.INVALID_REQUEST))
+    # Null in a heartbeat means that nothing has changed since the last one, an empty list that there is none;
+    # so null is passed on (KIP-848).
     owned: Any = request.topic_partitions
     asked = m.ConsumerGroupHeartbeat(
         group_id=request.group_id,
@@ -33,7 +35,7 @@ def heartbeat(request: Any, version: int) -> Exchange:
         rack_id=request.rack_id,
         rebalance_timeout_ms=milliseconds(request.rebalance_timeout),
         subscribed_topic_names=request.subscribed_topic_names,
-        subscribed_topic_regex=getattr(request, "subscribed_topic_regex", None),
+        subscribed_topic_regex=getattr(request, "subscribed_topic_regex", None),  # since version 1
         server_assignor=request.server_assignor,
         topic_partitions=None if owned is None else tuple(map(_assigned, owned)),
     )
@@ -108,6 +110,8 @@ def _described(group: m.DescribedConsumerGroup) -> Values:
                 "subscribed_topic_regex": member.subscribed_topic_regex,
                 "assignment": _assignment(member.assignment),
                 "target_assignment": _assignment(member.target_assignment),
+                # KIP-1099: 0 would be a classic member in a group that is on its way to this protocol; there
+                # is none.
                 "member_type": CONSUMER_MEMBER,
             }
             for member in group.members

@@ -9,6 +9,15 @@ limits of a request.
 # billion topics would end the process. So each request is walked over before kio reads it. The limits are
 # those of our own frames (protocol/frames.py): entries of one array, entries of all arrays, and bytes that
 # are not records.
+#
+# A walk is compiled once for each class of kio, from the types of its fields:
+#
+#     neighbours of a fixed size   one step over all of them: i16 i32 uuid is a step of 22 bytes
+#     string, bytes, records       a length, then a step over so many bytes; those of records are noted
+#     array                        a number, counted before its entries are walked over one by one
+#     tagged fields                a number, counted, then for each a tag, a size and a step (KIP-482)
+#
+# So a request costs a step per string and per entry, and no object is made before its size is known.
 
 from __future__ import annotations
 
@@ -26,7 +35,7 @@ from fencepost.protocol.terms import INT32_MAX
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
-_VARINT_BITS: Final = 35
+_VARINT_BITS: Final = 35  # five bytes of seven bits hold every length of 32 bits
 _NULL: Final = -1
 _SIZES: Final = {
     "bool": 1,
@@ -156,6 +165,7 @@ def _step(kind: Any, kafka_type: str, *, is_flexible: bool) -> _Step | int:
     if is_nullable:
         (kind,) = (each for each in arguments if each is not NoneType)
     if get_origin(kind) is tuple:
+        # kio notes the type of the entries at the array itself.
         entry = _step(get_args(kind)[0], kafka_type, is_flexible=is_flexible)
         return _array(entry, is_flexible=is_flexible, is_nullable=is_nullable)
     if hasattr(kind, "__dataclass_fields__"):
@@ -175,6 +185,7 @@ def _text(kafka_type: str, *, is_flexible: bool) -> _Step:
     form, is_records = _INT16 if kafka_type == "string" else _INT32, kafka_type == "records"
 
     def run(walk: _CountedWalk) -> None:
+        # A compact length is one more than the size, so that 0 can be null (KIP-482).
         size = walk.varint() - 1 if is_flexible else walk.fixed(form)
         if size > size_max:  # only a compact string can be: Kafka's generated readers refuse it, too
             raise ProtocolViolation(f"a string of {size} bytes in a Kafka request; the limit is {size_max}")

@@ -107,6 +107,7 @@ def _produced_values(part: m.ProducedPartition) -> Values:
         "base_offset": part.base_offset,
         "log_append_time": NO_TIMESTAMP,  # the time of a record is that of its producer (CreateTime)
         "log_start_offset": part.log_start_offset,
+        # KIP-467 names single records; here a batch is refused as a whole.
         "record_errors": (),
         "error_message": None if part.error is NO_ERROR else part.error.meaning,
     }
@@ -117,8 +118,12 @@ def fetch(request: Any, version: int) -> Translated:
 
     def within_session(context: Context) -> Exchange:
         session = context.fetch_session
+        # First the session, then the ids: it keeps topics as they were named, so each Fetch looks their ids
+        # up anew.
         opened = session.open(request, version)
         if isinstance(opened, ErrorCode):
+            # Such an error is for the whole request. The client then opens another session, with all its
+            # partitions.
             return known(_fetched_values((), error=opened))
         translated = _fetch(Replaced(request, topics=opened.topics), version)
         exchange = translated if isinstance(translated, Exchange) else translated(context)
@@ -154,6 +159,7 @@ def _fetch(request: Any, version: int) -> Exchange:
             topic=topic.topic,
             partition=part.partition,
             current_leader_epoch=getattr(part, "current_leader_epoch", NO_LEADER_EPOCH),
+            # LastFetchedEpoch (KIP-595) is not read: followers truncate their logs by it, and there are none.
             fetch_offset=part.fetch_offset,
             max_bytes=part.partition_max_bytes,
         )
@@ -162,7 +168,8 @@ def _fetch(request: Any, version: int) -> Exchange:
     )
 
     def respond(answer: Answer) -> Values:
-        # The oldest versions have no other place for an error of the whole request.
+        # Before version 13 an error of the whole request stands in each partition, too: the oldest versions
+        # have no other place (FetchRequest.getErrorResponse).
         refused = parts if version < FIRST_FETCH_BY_ID else ()
         fetched = of_each(answer, "partitions", refused, _not_fetched)
         return _fetched_values(fetched, error=answer.error)
@@ -196,6 +203,8 @@ def _fetched_part(part: m.FetchedPartition) -> Values:
         "high_watermark": part.high_watermark,
         "last_stable_offset": part.last_stable_offset,
         "log_start_offset": part.log_start_offset,
+        # The preferred replica (KIP-392) and the diverging epoch (KIP-595) stay at their defaults: no
+        # followers.
         "aborted_transactions": None
         if part.aborted is None
         else [{"producer_id": each.producer_id, "first_offset": each.first_offset} for each in part.aborted],
@@ -208,6 +217,7 @@ _NO_SUCH_LEVEL: Final = Answer(ErrorCode.UNKNOWN_SERVER_ERROR, None)  # what Iso
 
 
 def _isolation_level(request: Any) -> IsolationLevel | None:
+    # ListOffsets 1 is older than transactions, and has no such field.
     return _LEVELS.get(getattr(request, "isolation_level", IsolationLevel.READ_UNCOMMITTED.value))
 
 

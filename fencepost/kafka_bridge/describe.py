@@ -17,6 +17,8 @@ from fencepost.protocol.terms import NO_TOPIC_ID
 
 BROKERS: Final = 1  # EndpointType
 CONTROLLERS: Final = 2
+# Kafka's codes (KIP-919). Only this bridge gives them, so ErrorCode, which Fencepost's own clients read, has
+# no names for them.
 MISMATCHED_ENDPOINT_TYPE: Final = 114
 UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 PARTITIONS_MAX: Final = 2_000  # max.request.partition.size.limit
@@ -60,6 +62,8 @@ def _cluster_values(error: int, because: str | None, body: m.MetadataReply | Non
                 "host": node.host,
                 "port": node.port,
                 "rack": None,
+                # Kafka lists fenced brokers on request (KIP-1073); a node that does not run is in no list
+                # here.
                 "is_fenced": False,
             }
             for node in nodes
@@ -85,6 +89,7 @@ def describe_topic_partitions(request: Any, _: int) -> Exchange:
         if answer.body is None:
             topics = [_topic_values(_refused(name, answer.error)) for name in wanted]
             return {"throttle_time": 0, "topics": topics, "next_cursor": None}
+        # At least one, or no page would ever bring its reader further.
         limit = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
         return _page(answer.body.topics, cursor, limit)
 
@@ -104,9 +109,11 @@ def _page(topics: Iterable[m.TopicMetadata], cursor: Any, limit: int) -> Values:
         first = 0 if cursor is None or topic.topic != cursor.topic_name else cursor.partition_index
         rest = topic.partitions[first:]
         shown.append(_topic_values(topic, rest[:limit]))
+        # Below 0, it is minus the number of partitions that found no room, which the next page begins with.
         limit -= len(rest)
         if limit < 0:
             return _paged(shown, (topic.topic, first + len(rest) + limit))
+        # Full exactly at the end of a topic: the next page begins with the next topic, if there is one.
         if limit == 0 and number < len(rest_of_topics):
             return _paged(shown, (rest_of_topics[number].topic, 0))
     return _paged(shown, None)

@@ -3,6 +3,30 @@
 Rule: an exchange is a value. It asks, and turns the answers into the fields of one response.
 """
 
+# Theory of operation
+#
+#     kio request, version ─▶ translation ─▶ Exchange
+#                                              requests ──▶ node ──▶ answers ─┬─▶ follow_up ──▶ node ─┐
+#                             Values ◀──────── respond ◀──────────────────────┴───────────────────────┘
+#                               └─▶ bytes (wire.py)
+#
+# A translation is a function of a request and its version. It has no state, so it can be tested without a
+# connection. What it needs to know of the connection (ids of topics, the fetch session, rights, a login)
+# comes as a Context; then it returns a function of that.
+#
+# `Values` have the fields of all versions, and the writer takes those that a version has. So a version shows
+# in a translation only where a field changed its meaning or its place, or is missing in requests: a
+# `getattr` with a default reads a field that older versions lack.
+#
+# Kafka's messages nest partitions in topics, and Fencepost's list them: `nested` goes one way, a
+# comprehension the other. The node may refuse a request as a whole, and most of Kafka's responses have an
+# error for each part but none for all of it: `of_each` then gives that error to each part.
+#
+# Translations are wrapped by changing `respond` alone: ById (topic_ids.py) puts ids back in the place of
+# names, TellsOperations (operations.py) adds rights, data.fetch leaves out what has no news.
+#
+# `throttle_time` is always 0: there are no quotas.
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -17,6 +41,7 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Request
 from fencepost.protocol.wire_protocol import NodeTopics, Operations
 
+# The default in Kafka's schemas (KIP-430): no set of operations has this bit alone.
 NOT_ASKED: Final = -(2**31)
 """The authorized operations in a response that does not list them (operations.py)."""
 

@@ -12,6 +12,15 @@ Rule: a partition that is left out of a response has nothing new for its client.
 # that of another, and it ends with the connection. All of them share a room of partitions, which bounds their
 # memory. As in Kafka, a session may be denied: the response to an epoch of 0 then names none, and the client
 # continues with full requests.
+#
+#     session id   epoch   the client ...                              the response has ...
+#     0            0       wants a session                             an id, and all partitions
+#     id           n > 0   continues it; n counts its requests         the id, and the partitions with news
+#     id           0       replaces it by another one                  another id, and all partitions
+#     any          -1      wants none, and ends that of this id        no id, and all partitions
+#
+# When the client and the broker disagree about id or epoch, one of them has missed a message. The client
+# then begins again with all its partitions, so no partition is forgotten.
 
 from __future__ import annotations
 
@@ -89,6 +98,7 @@ class FetchSession:
     def open(self, request: Any, version: int) -> SessionFetch | ErrorCode:
         """Take a Fetch: it opens a session, continues it, ends it or does without."""
         session_id = getattr(request, "session_id", NO_SESSION)
+        # Before version 7 there were no sessions.
         epoch = getattr(request, "session_epoch", FINAL_EPOCH)
         if epoch not in (FIRST_EPOCH, FINAL_EPOCH):
             return self._continue(request, version, session_id, epoch)
@@ -104,11 +114,13 @@ class FetchSession:
         return SessionFetch(_by_topic(wanted.items()), self.session_id)
 
     def _continue(self, request: Any, version: int, session_id: int, epoch: int) -> SessionFetch | ErrorCode:
+        # The order of the checks is Kafka's (FetchManager.newContext).
         if session_id == NO_SESSION or session_id != self.session_id:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if epoch != self.epoch:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         if self.uses_ids != (version >= FIRST_FETCH_BY_ID):
+            # Names and ids are different keys of a session: a client that was upgraded has to begin again.
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         for key, part in _wanted(request.topics).items():
             known = self._partitions.get(key)
@@ -120,8 +132,10 @@ class FetchSession:
             for number in topic.partitions:
                 self._partitions.pop((_ref(topic), number), None)
         if not self._takes(_size(self._partitions)):
+            # The client begins again, and gets no session while there is no room: full requests need none.
             self.end()
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        # As in Kafka, a session that has lost its last partition is over.
         if not self._partitions:
             self.end()
             return SessionFetch(())
@@ -150,6 +164,7 @@ class FetchSession:
             return response
         topics: list[Mapping[str, Any]] = []
         for topic in response["responses"]:
+            # Of a full response, too: it notes what the client was told, with which the next one is compared.
             news = [part for part in topic["partitions"] if self._is_news(_ref_of_values(topic), part)]
             parts = news if opened.is_incremental else topic["partitions"]
             if parts:
@@ -175,6 +190,7 @@ class FetchSession:
 
 
 def _next(epoch: int) -> int:
+    # 0 and -1 have meanings of their own (FetchMetadata.nextEpoch).
     return 1 if epoch == _EPOCH_MAX else epoch + 1
 
 

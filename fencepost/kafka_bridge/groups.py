@@ -118,16 +118,19 @@ def _refused_fetch(topic: Any) -> Values:
 def _offset_fetch(request: Any, version: int) -> Exchange:
     is_batched = version >= FIRST_BATCHED_OFFSET_FETCH
     groups = request.groups if is_batched else (request,)
+    # Before version 7, a client cannot wait for pending offsets (KIP-447), and gets the last committed ones.
     asked = tuple(_offsets_of(group, stable=getattr(request, "require_stable", False)) for group in groups)
 
     def respond(answers: Sequence[Answer]) -> Values:
         fetched = [_fetched(one, answer, version) for one, answer in zip(asked, answers, strict=True)]
+        # Older versions have the fields of their only group at the top (KIP-709).
         return {"throttle_time": 0, "groups": fetched, **({} if is_batched else fetched[0])}
 
     return Exchange(asked, respond)
 
 
 def _offsets_of(group: Any, *, stable: bool) -> m.OffsetFetch:
+    # Null asks for all offsets of the group.
     parts = (
         None
         if group.topics is None
@@ -169,6 +172,7 @@ def join_group(request: Any, version: int) -> Exchange:
     asked = m.JoinGroup(
         group_id=request.group_id,
         session_timeout_ms=milliseconds(session_timeout),
+        # Version 0 has one timeout for both.
         rebalance_timeout_ms=milliseconds(getattr(request, "rebalance_timeout", session_timeout)),
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
@@ -183,6 +187,7 @@ def join_group(request: Any, version: int) -> Exchange:
 
 
 def _joined(asked: m.JoinGroup, answer: Answer, version: int) -> Values:
+    # Most refusals have a body: with MEMBER_ID_REQUIRED it holds the id with which to join again (KIP-394).
     joined = answer.body or m.JoinGroupReply(
         generation_id=NO_GENERATION,
         protocol_type=None,
@@ -266,6 +271,7 @@ def leave_group(request: Any, version: int) -> Exchange:
 
     def respond(answer: Answer) -> Values:
         left = () if answer.body is None else answer.body.members
+        # Older versions have no list of members, so the error of their only member is that of the response.
         first = left[0].error if left and not is_batched else answer.error
         return {
             "throttle_time": 0,

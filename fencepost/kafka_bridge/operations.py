@@ -14,7 +14,7 @@ from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translate
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.wire_protocol import ResourceKind
 
-CLUSTER_NAME: Final = "kafka-cluster"
+CLUSTER_NAME: Final = "kafka-cluster"  # Resource.CLUSTER_NAME
 DESCRIBE_BIT: Final = 1 << 8  # AclOperation.DESCRIBE
 NOTHING: Final = 0
 # Kafka lists them even for a topic that does not exist.
@@ -58,7 +58,9 @@ class TellsOperations:
         return attrs.evolve(exchange, respond=respond)
 
     def _told(self, entry: Mapping[str, Any], name: str | None, context: Context) -> Values:
+        # Without a name, the client may not describe it; with another error, nothing was described.
         if name is None or entry["error_code"] not in _TOLD_WITH:
             return entry
         operations = context.operations(self.kind, name)
+        # Who may not describe a resource learns nothing of it, not even what else it may do there.
         return {**entry, self.field: operations if operations & DESCRIBE_BIT else NOTHING}

@@ -13,7 +13,7 @@ import attrs
 
 from fencepost.protocol.scram import PLAIN, SCRAM_SHA_256
 
-TOKENS: Final[Mapping[str, int]] = {PLAIN: 1, SCRAM_SHA_256: 2}
+TOKENS: Final[Mapping[str, int]] = {PLAIN: 1, SCRAM_SHA_256: 2}  # SCRAM: client-first, client-final
 """How many tokens a client sends in a login with each mechanism."""
 
 

@@ -61,6 +61,7 @@ class RecentBatches:
     def put(self, batch: bytes, encoded: Buffer) -> None:
         """Keep a batch, and forget those that were not used for the longest time."""
         with self._lock:
+            # Another thread may have encoded it meanwhile.
             if batch not in self._encoded:
                 self.held += len(batch) + len(encoded)
             self._encoded[batch] = encoded
@@ -99,6 +100,7 @@ class KafkaEncoding:
                         break
                     batch = encoded
                 elif not is_as_stored and header.size > left:
+                    # As long as everything leaves as it is stored, the read has kept to the limit.
                     break
                 kept.append(batch)
                 left -= len(batch)
@@ -113,6 +115,7 @@ class KafkaEncoding:
         is_large = header.size > HEADER_SIZE + SMALL_SIZE_MAX or header.record_count > SMALL_COUNT_MAX
         if is_large or size_max <= 0 or self.work >= ROUND_WORK_MAX:
             return None
+        # A copy, as it is the key of a dictionary that outlives the read.
         batch = bytes(stored)
         encoded = _recent.get(batch)
         if encoded is not None:
@@ -139,5 +142,6 @@ class KafkaEncoding:
     ) -> Buffer:
         """A large batch, from this offset on."""
         check(batch, 0, header)
+        # As much as a round allows: all of the batch is decompressed, and a Fetch gets one part.
         self.work += ROUND_WORK_MAX
         return encode_part(batch, header, partition, offset=offset, size=size)

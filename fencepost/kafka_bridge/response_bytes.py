@@ -108,6 +108,7 @@ def _part(field: Field[Any], *, is_flexible: bool) -> _Part:
     elif is_dataclass(default):
         default = {}  # each of its fields has its own
     elif default is None and is_number:
+        # kio says None for a number that is not set, such as a time; Kafka's schemas say -1.
         default = _NULL
     write = _writer(field.type, kafka_type, is_flexible=is_flexible)
     return _Part(field.name, kafka_type, default, field.metadata.get("tag"), is_number, write)
@@ -182,6 +183,7 @@ def _nullable(kind: Any, kafka_type: str, *, is_flexible: bool) -> tuple[Write, 
     if hasattr(kind, "__dataclass_fields__"):
         return _following(write), _NULL_STRUCT
     if kafka_type == "uuid":
+        # Kafka has no null for ids: all zeros (Uuid.ZERO_UUID) stand for it.
         return write, _NULL_UUID
     form = INT16 if kafka_type == "string" and get_origin(kind) is not tuple else INT32
     return write, _written(_length(form, is_flexible=is_flexible), _NULL)

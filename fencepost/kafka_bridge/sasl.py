@@ -19,6 +19,7 @@ def sasl_handshake(request: Any, version: int) -> Translated:
 
     def of_connection(context: Context) -> Exchange:
         def respond(answer: Answer) -> Values:
+            # Only once the mechanism is accepted: no token follows a refusal.
             if answer.error is NO_ERROR and version < FIRST_WITH_SASL_AUTHENTICATE:
                 context.raw_login.begin(request.mechanism)
             offered = () if answer.body is None else answer.body.mechanisms

@@ -57,6 +57,7 @@ def _tagged_fields(
         if tag in known:
             name, read_field = known[tag]
             values[name], _ = read_field(frame, at)
+        # The size that was sent says where the next field begins: a newer client's may be longer than ours.
         at += size
     return at
 

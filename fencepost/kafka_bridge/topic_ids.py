@@ -22,6 +22,7 @@ NO_TOPIC: Final = ""
 """The name of no topic: an empty one is not allowed."""
 
 
+# kio's classes are frozen, and copying a large request to change one field would cost as much as reading it.
 class Replaced:
     """A request, or a part of one, of which some fields have other values."""
 
@@ -73,6 +74,8 @@ class ById:
         unknown: list[Any] = []
         for entry in getattr(request, self.entries):
             name = name_of(context.topics, entry.topic_id)
+            # A response could name it as unknown, but none is sent. With an invalid name the node refuses it,
+            # and the server closes the connection, as Kafka does for acks 0.
             if name is None and self.is_unanswered(request):
                 named.append(Replaced(entry, name=NO_TOPIC, topic=NO_TOPIC))
             elif name is None:

@@ -90,6 +90,7 @@ def _add_partitions_of_several(request: Any) -> Exchange:
     )
 
     def respond(answers: Sequence[Answer]) -> Values:
+        # These two concern the sender or the cluster and not a transaction: the first of them speaks for all.
         of_all = next((answer.error for answer in answers if answer.error in ERRORS_OF_ALL), NO_ERROR)
         results = [
             {"transactional_id": each.transactional_id, "topic_results": _added(each.partitions, answer)}
@@ -141,6 +142,7 @@ def end_txn(request: Any, _: int) -> Exchange:
         return {
             "throttle_time": 0,
             "error_code": answer.error,
+            # Only EndTxn 5 has these two: the identity of the next transaction (KIP-890).
             "producer_id": NO_PRODUCER_ID if ended is None else ended.producer_id,
             "producer_epoch": NO_PRODUCER_EPOCH if ended is None else ended.producer_epoch,
         }
@@ -156,6 +158,7 @@ def offsets_to_commit(request: Any) -> tuple[m.OffsetToCommit, ...]:
             partition=part.partition_index,
             offset=part.committed_offset,
             leader_epoch=getattr(part, "committed_leader_epoch", NO_LEADER_EPOCH),
+            # Kafka stores null as an empty text, too (OffsetAndMetadata.fromRequest).
             metadata=part.committed_metadata or "",
         )
         for topic in request.topics
@@ -177,6 +180,8 @@ def txn_offset_commit(request: Any, _: int) -> Exchange:
         group_id=request.group_id,
         producer_id=request.producer_id,
         producer_epoch=request.producer_epoch,
+        # Before version 3 a client cannot say who it is in its group, so a member that was replaced is not
+        # fenced (KIP-447).
         generation_id=getattr(request, "generation_id", NO_GENERATION),
         member_id=getattr(request, "member_id", ""),
         group_instance_id=getattr(request, "group_instance_id", None),
@@ -252,7 +257,7 @@ def list_transactions(request: Any, _: int) -> Exchange:
     asked = m.ListTransactions(
         states=tuple(request.state_filters),
         producer_ids=tuple(request.producer_id_filters),
-        duration_ms=getattr(request, "duration_filter", -1),
+        duration_ms=getattr(request, "duration_filter", -1),  # -1: any
         transactional_id_pattern=getattr(request, "transactional_id_pattern", None),
     )
 
@@ -284,6 +289,8 @@ def write_txn_markers(request: Any, _: int) -> Exchange:
                 producer_epoch=each.producer_epoch,
                 result=TransactionResult.COMMIT if each.transaction_result else TransactionResult.ABORT,
                 coordinator_epoch=each.coordinator_epoch,
+                # Only version 2 says it (KIP-1228). A marker of version 0 is judged by the older, weaker rule
+                # for epochs.
                 transaction_version=getattr(each, "transaction_version", 0),
                 partitions=tuple(
                     TopicPartition(topic.name, partition)

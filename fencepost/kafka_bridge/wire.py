@@ -34,6 +34,8 @@ from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import CLIENT_ID_LENGTH_MAX, FRAME_SIZE_MAX, FrameTooLarge
 
 API_VERSIONS_KEY: Final = 18
+# The client id is never compact, not even in a flexible header: a broker has to read it before it knows
+# whether it knows the version (RequestHeader.json).
 _HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
 _CORRELATION_ID = struct.Struct(">i")
 _LENGTH = struct.Struct(">I")
@@ -78,6 +80,7 @@ def decode_request(frame: memoryview, header: RequestHeader) -> Any:
     try:
         request, size = _read(schema, frame.toreadonly(), at)
     except Exception as problem:
+        # kio's readers raise whatever the bytes make them stumble over: it is no request.
         raise ProtocolViolation(f"the bytes of a {name} cannot be decoded: {problem}") from problem
     # Kafka does not look at what follows a request. librdkafka sends a byte too many with some.
     if at + size > len(frame):
