@@ -186,16 +186,22 @@ class Run:
         """The judges of steps look on from now on; whatever records the run has subscribed before."""
         world = self.world
         if self.spec.may_be_damaged:
+            # Damage strikes only what a manifest has promised (faults/damage.py).
             world.writes_manifests = True
             self.damage.attach()
+        # Only planned faults wait for points. They look at each message and each append, which a search can
+        # do without.
         if self.spec.keeps_going or self.spec.faults:
             self.protocol_events.attach()
         if self.spec.keeps_going:
             self.invariants.attach(self._guarded)
             for node in world.nodes:
+                # A fault may strike between two acts, and what the first one sent must have left by then.
                 node.sends_at_once = True
             return
         if not world.settings.node_settings.transaction_version.renews_identity:
+            # Subscribed before the white box: it has to name an old behaviour before that calls it a
+            # violation.
             LateMessages(world, self.invariants.transactions, self.invariants.partitions).attach()
         self.invariants.attach()
 
@@ -222,6 +228,7 @@ class Run:
         for node, drift_ppm in zip(world.nodes, spec.drifts_ppm, strict=False):
             node.clock.drift_ppm = drift_ppm
         world.start()
+        # Before faults are planned: points are counted from here, and nothing strikes the setup.
         world.create_topics(spec.topics, spec.configs)
         self.reached += [self.protocol_events.listen(point, _heard) for point in spec.reaches]
         self.injector.plan(spec.faults)
@@ -233,6 +240,7 @@ class Run:
         self._heal()
         is_at_rest = self._until(self._is_at_rest)
         self._read_all()
+        # Everything may be read, but a coordinator may still have to log COMPLETE_*.
         if is_at_rest:
             self._until(self._has_settled)
         self._note_what_is_stuck()
@@ -261,6 +269,7 @@ class Run:
         for node in self.world.nodes:
             if node.host is None:
                 node.start()
+        # A participant that chance made the slowest has no effect that an injector could undo.
         self.world.speeds.clear()
 
     def _until(self, is_over: Callable[[], bool]) -> bool:
@@ -276,6 +285,8 @@ class Run:
         end = since + self.spec.patience_ms * NS_PER_MS if keeps_going else None
 
         def has_waited() -> bool:
+            # From the later of both: each phase gets the patience, and so does damage that is noticed late in
+            # one.
             is_late = damage.is_detected and world.now >= max(since, damage.detected_at) + DAMAGED_PATIENCE
             return is_late or (end is not None and world.now >= end)
 
@@ -302,6 +313,7 @@ class Run:
 
     def _is_worked(self) -> bool:
         working = self.working
+        # Asked before each act of the run, so it looks at no more than one process that is still at work.
         while working and working[-1].is_over:
             working.pop()
         return not working
@@ -310,6 +322,7 @@ class Run:
         """Whether all inputs are copied; where all processors of an id are gone, another one begins."""
         for role in self.spec.roles:
             if role.task is Task.COPY:
+                # Not before one has entered: a fault may have to start the first.
                 rivals = [
                     each for each in self.copiers if each.role.transactional_id == role.transactional_id
                 ]
@@ -403,6 +416,7 @@ class Run:
             self.copiers.append(member)
         if role.waits_for_fault:
             self.world.events.publish(CallBegan(process.participant, "starts"))
+        # Last: the script runs to its first wait at once, and must find itself in the cast.
         process.start(script)
         return member
 
@@ -494,6 +508,7 @@ class Run:
         return values
 
     def _read_to_their_end(self) -> list[TopicPartition]:
+        # The last reader enters last; a run that ended before has read nothing to its end.
         positions = dict(self.cast[-1].actor.positions()) if self.cast[-1].role is self.spec.final else {}
         return [where for where in self.spec.partitions if positions.get(where, 0) >= self._end(where)]
 
@@ -517,6 +532,7 @@ class Run:
             self.exercised.update(verdict.exercised)
             yield from verdict.anomalies
         visible = self.visible()
+        # Rivals and members of one group copy the same inputs, which are judged once.
         copies = dict.fromkeys(
             (self._copied_from(role), role.writes) for role in self.spec.roles if role.task is Task.COPY
         )
@@ -592,6 +608,7 @@ class Run:
         coverage = Coverage()
         kinds = [mark.removeprefix(FAULT) for mark in world.marks if mark.startswith(FAULT)]
         coverage.add(invariants.cells.cells, kinds)
+        # Among the breaches, since it ended the run; `violation` leaves it out.
         known_anomaly = next((each for each in self.breaches if isinstance(each, KnownAnomaly)), None)
         return RunResult(
             choices=tuple(world.choices.taken),
@@ -708,6 +725,7 @@ def failure(rule: str, problem: Exception) -> Violation:
     """
     trace = problem.__traceback__
     assert trace is not None, "what was raised has a traceback"
+    # The innermost frame: the shrinker tells failures apart by their place, so that it keeps to one cause.
     while trace.tb_next is not None:
         trace = trace.tb_next
     code = trace.tb_frame.f_code

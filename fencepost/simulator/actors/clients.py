@@ -3,6 +3,22 @@
 Rule: an act trusts only what its machine resolved; an outcome without an answer is recorded as unknown.
 """
 
+# Theory of operation
+#
+#     Sender    a producer ──▶ AttemptedTransaction per transaction ─┐
+#     Receiver  a consumer ──▶ Poll per batch ───────────────────────┴─▶ ClientOperation ──▶ black box
+#
+# The judges may believe only what a client knows for certain. So each transaction has one of Jepsen's three
+# outcomes, by the last thing that its process learned:
+#
+#     begun, and no commit asked for             FAIL   it will be aborted, by whomever
+#     commit asked for, and no answer yet        INFO   also when the process dies here
+#     commit is ok                               OK
+#     TransactionAborted, ProducerFenced         FAIL
+#     any other failure of the commit            INFO   as CommitOutcomeUnknown: a refusal after a lost answer
+#
+# What was read counts whatever the outcome: no abort takes a read back.
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -89,6 +105,7 @@ class AttemptedTransaction:
 
 def _offset(place: Place) -> int | None:
     batch, index = place
+    # A batch that failed has no offset.
     return batch.base_offset + index if batch.is_done and batch.base_offset >= 0 else None
 
 
@@ -352,6 +369,7 @@ class Actor:
     def all_operations(self, now: int) -> list[ClientOperation]:
         """What it did, in its own order; what is not over ends now."""
         name = self.process.participant
+        # Transactions and polls of one process are numbered apart; only the time of their end is compared.
         ended = [transaction.operation(name, at, now=now) for at, transaction in enumerate(self.transactions)]
         return [*ended, *self.operations]
 

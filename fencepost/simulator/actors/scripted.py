@@ -57,6 +57,8 @@ class ProducerPlayer(Actor):
         }
         for line in self.part.script:
             if line.verb is Verb.WAIT and line.point is not None:
+                # From the beginning: a point may be reached before the script comes to the line that waits
+                # for it.
                 self._look_out_for(line.point)
         for line in self.part.script:
             self.world.events.publish(CallBegan(self.process.participant, str(line)))
@@ -99,6 +101,7 @@ class ProducerPlayer(Actor):
         sender = self._usable()
         if sender is not None:
             self.transaction = sender.begin()
+        # No wait, but every line of a script is a generator.
         yield from ()
 
     def _send(self, line: ScriptLine) -> Script[None]:
@@ -121,6 +124,8 @@ class ProducerPlayer(Actor):
         sender, transaction = self._usable(), self.transaction
         if sender is None or transaction is None:
             return
+        # A transaction that has failed already cannot be committed, and Kafka's producer would raise; an
+        # application aborts it.
         failure = sender.machine.failure
         if failure is None:
             failure = yield from sender.commit(transaction)
@@ -145,6 +150,7 @@ class ProducerPlayer(Actor):
     def _look_out_for(self, point: Point) -> None:
         def reached(_: ProtocolEvent) -> None:
             self.reached.add(point)
+            # Not at once: a node may be in the middle of the act that reached the point.
             self.world.next(lambda _: self.process.advance())
 
         self.protocol_events.listen(point, reached)

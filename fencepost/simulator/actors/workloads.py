@@ -4,6 +4,21 @@ epoch bumpers that call InitProducerId repeatedly, and readers.
 Rule: every value is written once and by one process, so that a judge can tell where each came from.
 """
 
+# Theory of operation. Each process puts something else to the test:
+#
+#     txn_writer          atomicity; fencing, where two have one transactional id
+#     idempotent_writer   sequence numbers: no duplicate, and no record lost, without transactions
+#     processor           exactly once from end to end: what it reads, writes and commits is one transaction
+#     group_processor     the same while partitions change hands between members (KIP-447)
+#     epoch_bumper        InitProducerId and its retries, with the identity that it has (KIP-360)
+#     stranger            requests that no client of ours would send
+#     reader, rereader    what others may see, and in which order
+#
+# A processor that loses its id, or its partitions, ends or begins again from the committed offsets, as a
+# program would. `settled` is how far any of them knows that copies are committed: once it has reached the
+# ends of the inputs, the run has nothing to wait for. It only rises, and says nothing about whether a copy
+# is right: that is for the judges to say.
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -66,13 +81,13 @@ INPUT: Final = "in"
 OUTPUT: Final = "out"
 GROUP: Final = "copiers"
 MARK: Final = b"@"
-FETCH_WAIT_MS: Final = 5_000
+FETCH_WAIT_MS: Final = 5_000  # long, so that readers who wait cause few events
 READER_RESTS_MS: Final = (200, 50, 5)  # between two polls
 # A next transaction that begins at once often meets the markers of the last one.
 BETWEEN_TRANSACTIONS_MS: Final = (300, 100, 20, 0)
 FOR_EVER_MS: Final = 10**9
 NO_IDENTITY: Final = InitProducerIdReply(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
-TAKING_BACK_MS: Final = (1_000, 300, 50)
+TAKING_BACK_MS: Final = (1_000, 300, 50)  # before a processor that was fenced takes its id back
 TAKEN_BACK: Final = "copier took its id back"
 OFFSETS_ALONE_PERMILLE: Final = 150  # of the transactions of a member that committed
 AWAY_MS: Final = (20, 200, 1_000)  # between leaving a group and joining it again
@@ -259,6 +274,7 @@ def epoch_bumper(runner: Runner, count: int) -> Script[None]:
     calls = RequestCalls(machine, port, api_timeout_ms=FOR_EVER_MS)
     name = runner.transactional_id
     assert name is not None, "only a transactional id has identities"
+    # First as a new instance: without an expectation, it is always admitted.
     had = NO_IDENTITY
     for _ in range(count):
         request = InitProducerId(
@@ -358,6 +374,7 @@ def _copy(
     consumer = runner.receiver(group_id=group)
     consumer.assign(inputs)
     machine = consumer.machine
+    # The offsets of the group have to be read before anything is: they say where the last owner stopped.
     yield lambda: len(machine.positions) == len(inputs)
     own = dict(machine.positions)  # no other client commits at the same time
     _raise(settled, own)
@@ -380,6 +397,7 @@ def _copy(
             own = dict(machine.positions)
             _raise(settled, own)
         else:
+            # An abort does not move a consumer back: that is the program's business, in Kafka, too.
             consumer.seek(own)
             read = [PositionSet(where) for where in inputs]
 
@@ -391,6 +409,7 @@ def _write_copies(
     read_now = [(poll.partition, value) for poll in polls for _, value in poll.records]
     for at, (where, value) in enumerate(read_now):
         copy = _marked(transform(value), runner, len(runner.transactions), at)
+        # The producer failed: `_end` aborts what is there.
         if not (yield from made.send(transaction, TopicPartition(output, where.partition), copy)):
             return
         yield from runner.rests()
@@ -442,6 +461,7 @@ def _copy_as_member(
         transaction.read += [*placed, *polls]
         yield from _write_copies(runner, made, transaction, polls, output=output)
         if membership.stalls and runner.choices.happens(membership.stalls):
+            # By then the group has gone on without this member, and must refuse its commit (KIP-447).
             yield membership.max_poll_interval_ms + membership.session_timeout_ms
         ends = {poll.partition: machine.committable[poll.partition] for poll in polls}
         offsets = {where: end.offset for where, end in ends.items()}
@@ -490,7 +510,9 @@ def stranger(runner: Runner, count: int, *, others: tuple[TopicPartition, ...]) 
     drawn = Extremes(runner.choices, own)
     creation = CreateTopics(topics=(CreateTopic(topic=STRANGE, partition_count=2),))
     for number in range(count):
+        # Any node, also one that is not responsible, which has to refuse.
         node = runner.choices.one_of(runner.world.nodes)
+        # First the topic to which the other requests refer.
         request: Request = creation
         if number and runner.choices.happens(LISTS_PERMILLE):
             request = _listing(runner.choices, others, now_ms=port.now)

@@ -136,6 +136,7 @@ class ExploredBroker:
     def restart(self) -> list[Posted]:
         """Replace the node by a new one that recovers from the logs."""
         self.node, self.slots = Node(self.node.settings), {}
+        # As Host.start does: a rising epoch fences the earlier incarnation.
         epoch = max((header.leader_epoch for header, _ in self.batches(METADATA_PARTITION)), default=-1) + 1
         self.take(self._lead(METADATA_PARTITION, epoch))
         return self.take(Started(node_id=self.node.settings.node_id))
@@ -192,6 +193,8 @@ class ExploredBroker:
                 if self.may_die or append.partition.topic not in INTERNAL_TOPICS:
                     known = self.logs.get(append.partition, ())
                     self.logs[append.partition] = (*known, bytes(append.batch))
+                # No world has a disk that fails, so the time between a write and its sync would only add
+                # states.
                 inputs.append(Durable(partition=append.partition, offset=append.header.next_offset))
             for effect in outcome.effects:
                 match effect:
@@ -212,6 +215,8 @@ class ExploredBroker:
         match effect:
             case Send():
                 taken = set(self.slots.values())
+                # The lowest free number instead of the token, which counts all requests ever sent and would
+                # make every message a new one.
                 slot = self.slots[effect.token] = next(n for n in range(len(taken) + 1) if n not in taken)
                 return [(NODE, RequestInFlight(slot, effect.request, effect.version))]
             case Reply():

@@ -92,6 +92,7 @@ class ExploredClient:
 
     def start(self) -> None:
         """Ask for a producer id and for the leaders of the topic."""
+        # Metadata before the search begins: otherwise each world would begin with the same look-ups.
         self.machine.partition_count(TOPIC)
         self._perform(self.machine.init_transactions(self.now))
 
@@ -162,6 +163,7 @@ class ExploredClient:
     def _decide(self) -> list[ExploredClient]:
         ways: list[ExploredClient] = []
         for result in self.config.ends:
+            # Both ways from one state: what a script may do is a choice, not a fault.
             twin = fork(self)
             twin._end(result)
             ways += twin.go_on()

@@ -232,6 +232,8 @@ class StateSearch:
     def wrong(self, world: World) -> ExploredAnomaly | None:
         """The anomaly in this world, if there is one."""
         broker = world[BROKER]
+        # What one client can observe depends on the broker and on itself, so pairs are judged, and most are
+        # known.
         for process in world[FIRST_CLIENT::2]:
             if (broker, process) not in self._right:
                 contents = self._contents_of(broker)

@@ -81,6 +81,7 @@ class Connections(NamedTuple):
     def given_up(self, place: int) -> Connections:
         """A new connection; requests on the old one may still arrive, unless the broker crashed."""
         line = self.lines[place]
+        # Sorted: in which order connections were given up decides nothing, so such worlds are equal.
         strays = self.strays if not line.outgoing else tuple(sorted((*self.strays, line.outgoing)))
         return self._with(place, ConnectionQueues(generation=line.generation + 1))._replace(strays=strays)
 
@@ -98,6 +99,7 @@ LOOPBACK: Final = Connections((ConnectionQueues(),))
 
 def connection_of(client: int, place: int, generation: int, clients: int) -> int:
     """The broker's number for a connection, from 1 on."""
+    # Below 1 are the node's own queues (NODE, ANSWERS) and the strays.
     return 1 + (generation * clients + client) * len(PLACES) + place
 
 
@@ -272,6 +274,7 @@ class Steps:
             case TransitionKind.BREAK:
                 ways = process.lose(PLACES[place])
             case TransitionKind.GIVE_UP:
+                # Each time-out spends one: without a bound, worlds with retries would have no end.
                 process.retries -= 1
                 ways = process.lose(PLACES[place])
             case _:
@@ -281,6 +284,7 @@ class Steps:
 
     def keep_process(self, process: ExploredClient) -> Move:
         """The number of a client's state, and what it has just sent."""
+        # Taken out before the state is numbered: what was sent is in the world, and no longer in the client.
         sent = tuple((PLACES.index(node), self.messages.number(question)) for node, question in process.sent)
         process.sent.clear()
         return self.processes.keep(process), sent

@@ -116,6 +116,7 @@ def judge(contents: DecidedRecords, attempts: tuple[ExploredTransaction, ...]) -
     """The anomaly that one client can observe, if there is one."""
     for attempt in attempts:
         found = [contents.decided.get(value) for value in attempt.values]
+        # Nobody but the client can commit, whatever it was told.
         if attempt.requested is ABORT and COMMIT in found:
             value = attempt.values[found.index(COMMIT)]
             return ExploredAnomaly(

@@ -166,6 +166,7 @@ class Worlds:
         return self._number_of(wires.answered(place, generation, message))
 
     def _crash(self, world: World) -> World:
+        # What the node had sent to itself dies with it.
         after = [world[BROKER], self._number_of(LOOPBACK), world[CRASHES] - 1, *world[FIRST_CLIENT:]]
         for at in range(FIRST_CLIENT + 1, len(world), 2):
             after[at] = self._number_of(self.steps.wires[world[at]].broken())
@@ -276,6 +277,7 @@ class Symmetry:
             case []:
                 return world
             case [mirror]:
+                # Two clients, the usual case: one mirror, and no search of an orbit.
                 return min(world, mirror.world(world))
             case _:
                 return self._least(world)

@@ -170,6 +170,7 @@ class FaultInjector:
         for listener in self.waiting:
             listener.is_over = True
         while self.lasting:
+            # In the order in which they began.
             oldest = self.lasting[0]
             strike, until = oldest[0], oldest[0].fault.until
             strike.never_ended = strike.never_ended or (until is not None and not until.is_time)
@@ -183,6 +184,7 @@ class FaultInjector:
         if event.is_between or is_own or kind in _AT_ONCE:
             self._strike(strike, event)
         else:
+            # After the act that reached the point, and before anything else.
             self.world.next(partial(self._strike, strike), event)
 
     def _strike(self, strike: Strike, event: ProtocolEvent) -> None:
@@ -283,6 +285,7 @@ def _take_for_lost(injector: FaultInjector, connection: SimulatedConnection) -> 
     """The sender believes that the connection broke; what it has sent may still arrive."""
     if connection.is_open:
         connection.caller.lost(connection)
+        # After the caller, which takes the requests that it has lost from the connection; this forgets them.
         injector.world.network.give_up(connection)
 
 
@@ -315,6 +318,7 @@ def _answer(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Ef
 
     def do() -> None:
         network.hold(channel, message)
+        # A message cannot be taken away in the middle of its arrival, only once it waits.
         injector.world.next(refuse, None)
 
     def refuse(_: None) -> None:
@@ -401,6 +405,7 @@ def _jump(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect |
 
     def do() -> None:
         bearer.clock.offset_ns += action.amount * NS_PER_MS
+        # Its timers were planned by the clock as it was.
         bearer.look_at_clock()
 
     return Effect(bearer.participant, str(action), do)
@@ -409,6 +414,7 @@ def _jump(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect |
 def _slow(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
     participant, speeds = injector.protocol_events.participant(action.who), injector.world.speeds
     is_disk = action.kind is ActionKind.SLOW_DISK
+    # One slowness at a time: two would be undone by the end of the first.
     slow = disk_of(participant) if is_disk else participant
     if slow in speeds or (is_disk and injector.world.settings.policy is SyncPolicy.NONE):
         return None
@@ -443,6 +449,7 @@ def _partition(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Eff
 
 def _isolate(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
     participant = injector.protocol_events.participant(action.who)
+    # Those of this moment: a process that starts later is not cut off.
     alive = [process for process in injector.world.processes if not process.is_over]
     others = [each.participant for each in (*injector.world.nodes, *alive)]
     pairs = tuple(pair for other in others for pair in ((participant, other), (other, participant)))
@@ -466,6 +473,7 @@ def _block(injector: FaultInjector, action: Action, pairs: tuple[tuple[str, str]
 def _break_disk(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
     """The effect has struck once an operation has failed."""
     world, where = injector.world, injector.protocol_events.partition(action.who)
+    # A second failure of the same kind would be ended by the end of the first.
     broken = (APPEND if action.kind is ActionKind.FAIL_APPENDS else SYNC, str(where))
     if broken in world.broken_disks:
         return None

@@ -4,6 +4,20 @@ Rule: it changes nothing in the world. A message is reported before the receiver
 before or after it is written.
 """
 
+# Theory of operation. A scenario names moments in words; the events of a world (world/events.py) become those
+# moments here:
+#
+#     MessageSent        p sends EndTxn         node 1 sends EndTxn reply      node 1 answers PRODUCER_FENCED
+#     MessageArriving    node 1 receives EndTxn p receives EndTxn reply        p gets PRODUCER_FENCED
+#     ActBegins          before t-0 appends data                               only if a listener looks ahead
+#     ActDone            t-0 appends COMMIT marker                             coordinator of app appends ...
+#     CallEnded          commit of p is ok
+#     LifeChanged        node 1 crashes         p starts
+#     RecordsRead        c reads a
+#
+# Names are resolved when an event comes, not when a scenario is read: "leader of t-0" is another node after
+# each move. What a real broker can name (broker/faults.py) it names with the same phrases.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -110,6 +124,7 @@ class ProtocolEvents:
     def listen(self, point: Point, hear: Callable[[ProtocolEvent], None], *, times: int = 1) -> Listener:
         """Call `hear` when this point is reached, counting from now on."""
         if point.is_before and not self.looks_ahead:
+            # Rare, and it slows down every act of every node, so it is not done before somebody asks.
             self.looks_ahead = True
             self.world.events.subscribe(ActBegins, self._act_begins)
         listener = Listener(point, hear, times)
@@ -121,6 +136,7 @@ class ProtocolEvents:
         waiting = self.listeners.get(event.kind)
         if waiting is None:
             return
+        # A copy: what one of them does may make another one listen.
         for listener in list(waiting):
             if not listener.is_over and self._matches(listener.point, event):
                 listener.seen += 1
@@ -139,6 +155,7 @@ class ProtocolEvents:
     def _is(self, named: str, participant: str) -> bool:
         """Whether a name in a scenario means this participant, or one that it replaced."""
         return (
+            # p~2 has replaced p, and whatever is said of p holds for it.
             named in (participant, participant.partition(SAME)[0], ANYONE)
             or self.participant(named) == participant
         )

@@ -39,12 +39,12 @@ from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.world import World
 
-DURATIONS_MS: Final = (1, 5, 20, 50, 120, 300, 700, 1_700)
+DURATIONS_MS: Final = (1, 5, 20, 50, 120, 300, 700, 1_700)  # the longest outlasts a request timeout
 LATE_MS: Final = (120, 150, 200, 300, 700, 1_700)  # long enough for the caller to retry before
 SLOWNESS: Final = (5, 20, 100)
 SLOWEST: Final = 400  # times the usual latency, whose worst case is 250: all others overtake this participant
 SLOWEST_PAUSES: Final = 8  # the pauses within which a participant may become the slowest
-JUMPS_MS: Final = (50, 400, 3_000, -20, -300, 70_000)
+JUMPS_MS: Final = (50, 400, 3_000, -20, -300, 70_000)  # the longest outlasts a transaction timeout
 FAVOUR_PERMILLE: Final = 500  # how often a favoured process is the victim
 ACTS_BEFORE_DEATH: Final = 12
 WRITES_BEFORE_DEATH: Final = 4
@@ -100,6 +100,8 @@ DAMAGES: Final = {
     FaultKind.LOST_DIRECTORY: ActionKind.LOSE_DIRECTORY,
 }
 """What disks do to bytes that they promised to keep; only worlds of the workload `damage` have these."""
+# A crash loses what was decided and not written, a loss of power also what was written and not synced. So
+# each comes most often where there is something of that kind.
 DEATHS: Final = {
     FaultKind.CRASH: (DeathPlace.ANYWHERE, DeathPlace.BEFORE_A_WRITE),
     FaultKind.POWER_LOSS: (DeathPlace.ANYWHERE, DeathPlace.AFTER_A_WRITE, DeathPlace.AFTER_A_WRITE),
@@ -197,6 +199,7 @@ class RandomFaults:
 
     def _plan_next(self) -> None:
         world = self.world
+        # An eighth of the pause up to two pauses: about one on average.
         world.at(world.now + self.plan.pause * (1 + world.choices.below(16)) // 8, self._draw)
 
     def _draw(self, _: object) -> None:
@@ -361,6 +364,7 @@ def _strike_one(
     if not able:
         return None
     choices, names = faults.world.choices, {process.participant for process in faults.favoured()}
+    # Processors that are struck while they copy are where exactly-once is at stake.
     favoured = [each for each in able if each.participant in names]
     victim = choices.one_of(favoured if favoured and choices.happens(FAVOUR_PERMILLE) else able)
     return faults.strike(kind, Action(kind=action, who=victim.participant))
@@ -377,6 +381,7 @@ def _kill(faults: RandomFaults) -> Strike | None:
 
 def _fail_over(faults: RandomFaults) -> Strike | None:
     world = faults.world
+    # The first node is the controller, which has to move what the victim led.
     able = [node for node in _up(world) if node is not world.nodes[0]]
     if not able or world.nodes[0].host is None:
         return None
@@ -385,6 +390,8 @@ def _fail_over(faults: RandomFaults) -> Strike | None:
     led = led_by(node.host)
     strike = faults.strike(FaultKind.FAILOVER, Action(kind=ActionKind.CRASH, who=node.participant))
     for partition in led:
+        # By the injector, and not as a fault of its own: the moves belong to the failover, which is counted
+        # once.
         heir = world.choices.one_of(world.nodes).participant
         faults.injector.strike(Action(kind=ActionKind.MOVE, who=str(partition), whom=heir))
     return strike
@@ -393,6 +400,7 @@ def _fail_over(faults: RandomFaults) -> Strike | None:
 def _move(faults: RandomFaults) -> Strike | None:
     world = faults.world
     able = [key for node in _up(world) if node.host is not None for key in led_by(node.host)]
+    # Nobody but the controller can lead its log.
     able = [key for key in able if key != METADATA_PARTITION]
     if not able or world.nodes[0].host is None or len(world.nodes) == 1:
         return None
@@ -422,6 +430,7 @@ def _slow(faults: RandomFaults) -> Strike | None:
 
 def _break_disk(faults: RandomFaults) -> Strike | None:
     world = faults.world
+    # A failure of the metadata log ends the process, and deaths are faults of another kind.
     able = sorted(key for key in world.journals.disks if key != METADATA_PARTITION)
     if not able:
         return None

@@ -4,6 +4,20 @@ Rule: the calmest comes first in each draw. A plan is a value (`scenarios/model.
 the same world.
 """
 
+# Theory of operation. The first choices of a seed draw a plan, and the others decide what happens in it.
+# Each plan leaves out a part of what there is: a run with everything at once hides what a run with two things
+# shows (swarm testing, Groce et al., 2012).
+#
+#     transactions   writers of transactions; in every other world a topic is copied, too
+#     groups         two or three members of one group copy a topic
+#     power          nodes lose their power, under the policies that promise something about it
+#     damage         disks damage synced data, and nodes crash, since a start reads it
+#     requests       a stranger sends extreme requests meanwhile
+#     compaction     one compacted topic, to which everybody writes
+#
+# A draw that is added, taken away or moved gives every seed another world: of its population, and of those
+# that begin with the same draws. So what follows from an earlier draw is not drawn.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -47,6 +61,7 @@ def draw(choices: Choices, **given: Any) -> FuzzPlan:
     transaction version, and what the brokers do without.
     """
     plan = _draw_world(choices, given)
+    # Drawn before the kinds of fault: whether a loss of power is allowed depends on it.
     copies = choices.happens(500)
     plan = _draw_kinds(choices, plan, copies=copies)
     plan = attrs.evolve(
@@ -92,6 +107,7 @@ def draw_damage(choices: Choices, **given: Any) -> FuzzPlan:
 def draw_power(choices: Choices, **given: Any) -> FuzzPlan:
     """Worlds of `draw` whose nodes lose their power, under the policies that promise something about it."""
     plan = draw(choices, **given)
+    # The input of processors is written without transactions, which only the strictest policy protects.
     policies = (SyncPolicy.ALL,) if plan.processors else (SyncPolicy.COMMIT, SyncPolicy.ALL)
     others = [kind for kind in plan.kinds if kind is not FaultKind.POWER_LOSS]
     return attrs.evolve(
@@ -198,6 +214,7 @@ def _draw_txn_writers(choices: Choices) -> tuple[TxnWriterPlan, ...]:
     return tuple(
         TxnWriterPlan(
             name=f"payer-{number + 1}",
+            # Two with one id fence each other again and again.
             transactional_id=choices.one_of((f"payer-{number + 1}", "payers")),
             transactions=5 + choices.below(25),
             transaction_timeout_ms=choices.one_of(TIMEOUTS_MS),
@@ -219,6 +236,7 @@ def _draw_members(choices: Choices) -> tuple[MemberPlan, ...]:
             assignor=assignor,
             group_instance_id=f"sharer-{number + 1}" if choices.happens(300) else None,
             session_timeout_ms=session_timeout_ms,
+            # Kafka advises a third at most; here several may get lost.
             heartbeat_interval_ms=session_timeout_ms // 6,
             max_poll_interval_ms=max_poll_interval_ms,
             starts_after_ms=choices.one_of(STARTS_MS),

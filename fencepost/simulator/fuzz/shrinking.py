@@ -94,6 +94,7 @@ class ShrinkSearch:
 
     def run(self) -> Failing:
         """Search until nothing smaller is found, or the budget is spent."""
+        # Choices of other seeds only here: later they would replace those that were made small.
         self._reduce_plan(TRIES)
         self.budget += self.for_choices
         while not self.is_spent:
@@ -153,10 +154,12 @@ class ShrinkSearch:
             return None
         if result.events > self.events_max:
             return None
+        # The choices that were taken: a smaller world asks for fewer, and cuts numbers that are too large.
         return _failing(plan, result, result.choices)
 
     def _run(self, plan: FuzzPlan, choices: Choices) -> RunResult:
         spec = spec_of(plan)
+        # A run that hangs is known by the limit that it reaches, so it needs the real one.
         if self.best.violation.rule != NOT_LIVE:
             events_max = min(spec.world.events_max, self.events_max)
             spec = attrs.evolve(spec, world=attrs.evolve(spec.world, events_max=events_max))
@@ -166,6 +169,7 @@ class ShrinkSearch:
 def _kind(violation: Violation) -> str:
     """What makes two violations equal: the rule and, for a core that failed, the place."""
     if violation.rule in (CORE_FAILED, NOT_LIVE):
+        # A smaller run may fail in another line of the same function.
         return f"{violation.rule} {violation.evidence.partition(', line')[0]}"
     return violation.rule
 
@@ -203,6 +207,7 @@ def _tried(choices: Sequence[int], attempt: Attempt, instead_of: tuple[int, ...]
 
 def size_of(choices: Sequence[int]) -> tuple[int, int, int]:
     """The size of a list: how many choices are not 0, how many there are, and their sum."""
+    # In this order, as each choice that is not 0 is a line of the scenario that somebody reads.
     return sum(1 for choice in choices if choice), len(choices), sum(choices)
 
 

@@ -25,6 +25,7 @@ _NEED_NODES: Final = frozenset({FaultKind.FAILOVER, FaultKind.MOVE})
 
 def _fewer_processors(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     if plan.processors:
+        # What the plain producer writes is for the processors, so it goes with them.
         yield attrs.evolve(plan, processors=(), idempotent_writes=0)
     if len(plan.processors) > 1:
         yield attrs.evolve(plan, processors=plan.processors[:1])
@@ -42,6 +43,7 @@ def _calmer_member(member: MemberPlan) -> Iterator[MemberPlan]:
 
 
 def _fewer_txn_writers(plan: FuzzPlan) -> Iterator[FuzzPlan]:
+    # Somebody has to work, or no rule is put to the test.
     if plan.txn_writers and (plan.processors or plan.members):
         yield attrs.evolve(plan, txn_writers=())
     if len(plan.txn_writers) > 1:
@@ -98,6 +100,7 @@ def _fewer_features(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     names = ["reads_uncommitted", "drifts_ppm", "slow_participants"]
     names += ["encodes", "own_travels", "segment_bytes", "latency_us", "sync_latency_us"]
     if FaultKind.POWER_LOSS not in plan.kinds:
+        # Without syncs nothing is promised about power, and any loss would be a breach of another kind.
         names.append("sync")
     return _as_usual(plan, (*names, "coordinators"))
 

@@ -227,6 +227,7 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
     """The run of a plan."""
     compaction = plan.compaction
     world = plan.world(
+        # Kafka's three seconds are for members that start slowly; here they would be idle time.
         group_initial_rebalance_delay_ms=50,
         group_min_session_timeout_ms=min(SESSIONS_MS),
         **({} if compaction is None else _UPKEEP),
@@ -373,6 +374,7 @@ def _writes(plan: FuzzPlan, writer: TxnWriterPlan) -> Act:
 
 
 def _feeds(plan: FuzzPlan, runner: Runner) -> Script[None]:
+    # Rebalances and cleanings need time between the records, or they meet none.
     is_slow = plan.members or plan.compaction is not None
     return idempotent_writer(
         runner,

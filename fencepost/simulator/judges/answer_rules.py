@@ -108,6 +108,7 @@ class AnswerRules:
         asked = Unanswered(request)
         if isinstance(request, EndTxn | InitProducerId) and request.transactional_id is not None:
             name = request.transactional_id
+            # A coordinator that was replaced answers by what it knew, and owes no retry a success.
             if self._is_newest(host, name) and self.transactions.homes[name] in host.node.logs:
                 asked = self._compared(name, request)
         self.asked[host.node.settings.node_id, to] = asked
@@ -175,6 +176,7 @@ class AnswerRules:
                     continue
                 self.exercised[rules.DURABLE_REPLIES.name] += 1
                 record = self.partitions[TopicPartition(part.topic, part.partition)]
+                # The first: a repeated marker is answered when the one before it is durable.
                 marker = record.model.first_marker(producer_id, epoch)
                 if marker is None or marker.offset >= record.high_watermark:
                     raise rules.DURABLE_REPLIES.broken(
@@ -244,6 +246,7 @@ class AnswerRules:
         if connection is None:
             return  # the connection is gone: no client gets it
         self.exercised[rules.UNIQUE_IDENTITY.name] += 1
+        # Its retries come on other connections of the same caller, so the caller counts.
         holder = self.granted.setdefault(identity, connection.caller)
         if holder is not connection.caller:
             raise rules.UNIQUE_IDENTITY.broken(
@@ -269,6 +272,7 @@ class AnswerRules:
             if ended is None or not ended.renews_identity or ended.decision is not request.result:
                 return Unanswered(request)
             now = book.latest[ended.name]
+            # Kafka recognises the retry by the epoch before the current one, so of the last end only.
             is_last = book.marked_as.get((now.producer_id, now.producer_epoch)) is ended
             is_durable = book.durable_records[ended.name] is now
             return Unanswered(request, is_last and now.state in COMPLETED and is_durable)

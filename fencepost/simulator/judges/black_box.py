@@ -104,10 +104,12 @@ def judge_reads(seen: Observations, log: ObservedLog, isolation_level: Isolation
         if position == write[0]:
             continue  # what a transaction reads of itself has a rule of its own
         if writer.outcome is _FAIL:
+            # At read_uncommitted, aborted records are there for everybody to read.
             if filtered or not writer.transactional:
                 yield _read(rules.ABORTED_READ, log, record, reader=operations[position], writer=writer)
         elif filtered and writer.commit_asked_at is not None:
             seen.exercised[rules.UNDECIDED_READ.name] += 1
+            # Only then is it certain: a read that ended later may have seen the commit.
             if operations[position].completed_at < writer.commit_asked_at:
                 yield _read(rules.UNDECIDED_READ, log, record, reader=operations[position], writer=writer)
 
@@ -182,6 +184,7 @@ def judge_missing(
 def _count(seen: Observations, log: ObservedLog, counts: dict[int, _Count], *, finally_read: bool) -> None:
     """Goes through the writes of one partition."""
     operations, exercised = seen.operations, seen.exercised
+    # Of a write without a known offset nobody can say that it was passed; it may be unseen, though.
     passages = _passages(seen, log)
     highest = log.committed.highest
     # A value has arrived when readers of committed records saw it, where there are such readers.
@@ -191,6 +194,7 @@ def _count(seen: Observations, log: ObservedLog, counts: dict[int, _Count], *, f
         if count is None:
             count = counts[position] = _Count()
         count.written += 1
+        # Only these show that its transaction committed: at read_uncommitted, all writes are read.
         count.read += value in log.committed.values
         offset = log.places.get(value, acknowledged)
         if not seen.happened(position, value, log):
@@ -301,6 +305,7 @@ def judge_polls(seen: Observations, log: ObservedLog, *, may_skip: bool = False)
             across += before[0] != position
             offsets.insert(0, before[1])
         last[operation.process] = (position, offsets[-1])
+        # Nearly every poll is a run of neighbours, which one comparison shows; the others go step by step.
         start = readings.index.get(offsets[0])
         if start is None or readings.order[start : start + len(offsets)] != offsets:
             since = position if before is None else before[0]
@@ -348,6 +353,8 @@ def judge_sends(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
     last: dict[str, tuple[int, int, bytes]] = {}  # position in the history, offset and value, by process
     within = across = 0
     for value, (position, offset) in log.writes.items():
+        # Only what is there for certain has a place: a leader that lost its power may take the others with
+        # it.
         if offset is None or not seen.is_committed[position]:
             continue
         operation = seen.operations[position]
@@ -411,6 +418,7 @@ def judge_mixed(seen: Observations) -> Iterator[Anomaly]:
 
 
 def _cycle(seen: Observations, edges: Edges) -> Iterator[Anomaly]:
+    # One cycle is enough to break the rule, and this finds one in linear time.
     sorter: TopologicalSorter[int] = TopologicalSorter()
     for writer, readers in edges.items():
         for reader in readers:

@@ -95,6 +95,7 @@ class CellCounter:
         if home is None or book.partitions[home].host is not host:
             return
         record = book.latest.get(request.transactional_id)
+        # While a record is not durable, no table is asked: the id is busy (TransactionMetadata.pendingState).
         if record is None or book.durable_records.get(request.transactional_id) is not record:
             return
         generation = self.generation

@@ -65,6 +65,7 @@ class DamageBook:
     def _fetched(self, answered: FetchAnswered) -> None:
         damaged = self.world.journals.damaged
         for part in answered.reply.partitions:
+            # A disk that fails for a while gives the same errors, and that is no damage.
             if part.error in _SAID and TopicPartition(part.topic, part.partition) in damaged:
                 self._note("a reader got an error")
 

@@ -34,6 +34,7 @@ class OwnerRule:
             if other is member or process.is_over or other.metadata.group_id != group_id:
                 continue
             self.exercised[ONE_OWNER.name] += 1
+            # A member has given up what it no longer reads, whatever its group thinks.
             both = [where for where in event.partitions if where in other.assigned]
             # A coordinator that loses a generation before it is logged gives its number again, to others.
             if (

@@ -167,6 +167,7 @@ class LateMessages:
         if isinstance(arrived, Received) and isinstance(arrived.request, _WATCHED):
             request, to = arrived.request, arrived.to
             # What a node asks itself past the network leaves when it comes.
+            # Taken away, so that what is left in the dictionary is on its way.
             left_at = self.left_at.pop((to.connection, to.correlation_id), left_at)
             self._note_writes(request, left_at)
         for append in outcome.appends:
@@ -208,6 +209,7 @@ class LateMessages:
             return
         if record.state not in DECISIONS or not isinstance(request, EndTxn):
             return
+        # If the EndTxn of another identity ends it, that is a bug, and the white box is to find it.
         is_own = (request.producer_id, request.producer_epoch) == _identity(before)
         if is_own and left_at < self.began_at[name]:
             self._meet(
@@ -358,6 +360,7 @@ def known_kafka(
     anomaly: Anomaly, partitions: Mapping[TopicPartition, PartitionRecord]
 ) -> KnownBehaviour | None:
     """The entry that explains an anomaly, if there is one."""
+    # Transactions are what the rules are about: nothing excuses a breach of theirs.
     if not anomaly.operations or any(operation.transactional for operation in anomaly.operations):
         return None
     for entry in KNOWN:

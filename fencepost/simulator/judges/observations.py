@@ -112,6 +112,7 @@ def observe(operations: Sequence[ClientOperation]) -> Observations:
     )
     for position, operation in enumerate(operations):
         _take(seen, position, operation)
+    # Two passes: what a reader saw in one partition shows that the transaction is committed in all.
     for log in seen.logs.values():
         _learn_commits(seen, log)
     for log in seen.logs.values():

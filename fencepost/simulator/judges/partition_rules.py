@@ -89,6 +89,8 @@ class PartitionRecord:
 
     def judge_sequence(self, header: BatchHeader, *, starts_at_zero: bool) -> None:
         """I3, before a batch enters: it continues its producer's sequence in this epoch."""
+        # Markers and committed offsets have none: their coordinators write them, and nobody retries a batch
+        # of theirs.
         if header.base_sequence < 0:
             return
         self.exercised[rules.UNIQUE_SEQUENCE.name] += 1
@@ -131,6 +133,8 @@ class PartitionRecord:
             offset = self.model.end_offset
         if offset > self.high_watermark:
             self.high_watermark = offset
+            # Strictly below the high watermark (ProducerStateManager.onHighWatermarkUpdated): a marker at it
+            # is not replicated.
             if self.unreplicated_txns:
                 self.unreplicated_txns = [ended for ended in self.unreplicated_txns if ended.offset >= offset]
 
@@ -147,6 +151,8 @@ class PartitionRecord:
         stable = self.high_watermark
         if self.model.open:  # the first of them is the oldest: the model keeps the order of their offsets
             stable = min(stable, self.model.last_stable_offset)
+        # A decided transaction counts until its marker is replicated, as for Kafka's firstUnstableOffset: a
+        # marker that is lost would leave readers with records that are undecided again.
         for ended in self.unreplicated_txns:
             if ended.first_offset < stable:
                 stable = ended.first_offset
@@ -182,6 +188,7 @@ class PartitionRecord:
     def cut(self, count: int) -> None:
         """Only the first `count` batches are left."""
         self.headers = self.headers[:count]
+        # All that is left counts as replicated for the leader that found it.
         self.model, self.unreplicated_txns = self._model_of(self.headers), []
 
     def as_of(self, offset: int) -> PartitionModel:
@@ -208,6 +215,7 @@ class PartitionRecord:
             self.taken_over_at.append(self.end_offset)
         self.host, self.leader_epoch, self.begun_at = host, leader_epoch, self.end_offset
         if is_cut:
+            # What is lost may lie below the LSO, if the power was lost. Then it may go back (I2).
             self.high_watermark = self.last_stable_offset = 0
         self.durable(self.end_offset)
 
@@ -324,12 +332,14 @@ def judge_fetched(part: FetchedPartition, record: PartitionRecord, exercised: Ex
     """One partition of an answer that has records, judged as it leaves the node. The broker's index of
     aborted transactions is not asked.
     """
+    # By the headers alone and without objects: this runs for each Fetch that brings records.
     begin, end = _span(part.records)
     if end > record.high_watermark:
         raise rules.DURABLE_REPLIES.broken(
             f"{record.key}: a fetch goes up to {end}, but the log is durable only up to "
             f"{record.high_watermark}"
         )
+    # Null at read_uncommitted: only the high watermark bounds such a reader.
     if part.aborted is None:
         return
     exercised[rules.READ_COMMITTED.name] += 1
@@ -340,6 +350,8 @@ def judge_fetched(part: FetchedPartition, record: PartitionRecord, exercised: Ex
     named = {(found.producer_id, found.first_offset): None for found in part.aborted}
     aborted = record.model.aborted
     for producer_id, first, last, _ in reversed(aborted):
+        # Those that overlap what was returned (TransactionIndex.collectAbortedTxns). The marker of one may
+        # lie beyond it: the reader must skip its records even so.
         if last >= begin and first < end and (producer_id, first) not in named:
             if record.is_compacted and not _holds(part.records, producer_id, first, last):
                 continue  # nothing is left of it
@@ -350,6 +362,7 @@ def judge_fetched(part: FetchedPartition, record: PartitionRecord, exercised: Ex
     if named:
         real = {(each.producer_id, each.first_offset): None for each in aborted}
         for producer_id, first in named:
+            # An entry too many would make readers skip records that were committed.
             if (producer_id, first) not in real and not (
                 record.is_compacted and _is_inside(aborted, producer_id, first)
             ):
@@ -437,8 +450,10 @@ class RecoveryRule:
         self.exercised[rules.RECOVERY.name] += 1
         if record.host is not None:  # the last leader lives, and may not know yet
             self._remember(record, record.host.node)
+        # `powerless` is an ordered set: all its values are None.
         lost_power = self.powerless.pop(key, "no") is None
         is_damaged = key in self.journals.damaged
+        # Only a loss of power tears batches, so only then is each checksum worth its time.
         found = self._read_damaged(record) if is_damaged else self._read(key, checked=lost_power)
         log_start = self.journals.journal(key).log_start_offset if self.journals.has(key) else 0
         record.is_compacted = node.log_config(key.topic).is_compacted
@@ -476,6 +491,7 @@ class RecoveryRule:
         The judge takes the damaged part as it was decided, and must not be the one to notice.
         """
         disk = self.journals.disks[record.key]
+        # A misdirected read strikes the next reader, which must be the broker and not the judge.
         astray, disk.astray = disk.astray, {}
         try:
             found = self._read(record.key, checked=False)
@@ -510,6 +526,7 @@ def _accounted_for(found: list[BatchHeader], record: PartitionRecord, *, log_sta
     have thinned a batch, and one empty batch may cover several.
     """
     decided = record.headers
+    # The start may lie within a batch (DeleteRecords), which is then still there as a whole.
     at = bisect_right(decided, log_start, key=_next_offset)
     for header in found:
         first = at

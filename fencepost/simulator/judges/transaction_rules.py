@@ -113,6 +113,7 @@ class TransactionBook:
         self.homes[name] = key
         self.owners[record.producer_id] = name
         if record.next_producer_id != NO_PRODUCER_ID:
+            # It is promised from now on, though nobody writes under it before the end (KIP-890).
             self.owners[record.next_producer_id] = name
         state = record.state
         if state is _ONGOING:
@@ -152,6 +153,7 @@ class TransactionBook:
             elif record.state in DECISIONS:
                 self.current[name].is_prepared = True
             elif record.state is _EMPTY:
+                # Only InitProducerId writes EMPTY, and once that is durable, another owner is admitted.
                 self.floors[record.producer_id] = record.producer_epoch
             if before is not None and before.producer_id != record.producer_id:
                 self.floors[before.producer_id] = RETIRED
@@ -162,11 +164,13 @@ class TransactionBook:
         kept = [entry for entry in entered if entry.end_offset <= end]
         if len(kept) < len(entered):
             names = {entry.name: None for entry in entered}
+            # All names of this log are read anew: the state of each follows from all its entries.
             self.waiting[key], self.entries[key] = deque(), []
             for name in names:
                 for known in (self.latest, self.durable_records, self.current):
                     known.pop(name, None)
             for entry in kept:
+                # Without its rules: it was judged when it entered.
                 self._note(key, entry, self.latest.get(entry.name))
                 self.durable(key, entry.end_offset)
         self.durable(key, end)
@@ -193,6 +197,7 @@ class TransactionBook:
             )
         for where in before.partitions:
             log = self.partitions.get(where)
+            # A partition that was deleted gets no marker, and none is missed.
             if log is not None and not _is_marked(log, before):
                 raise rules.DURABLE_DECISION.broken(
                     f"{name} is {record.state.title} without a durable marker of epoch "
@@ -237,6 +242,7 @@ class TransactionBook:
                 f"producer's coordinator has no such transaction in this partition (it has {held})"
             )
         record = self.latest[transaction.name]
+        # Until its marker is there, a batch may still enter that its leader verified before the end.
         if transaction.is_prepared and record.state in COMPLETED:
             raise rules.HANGING.broken(
                 f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, but "
@@ -298,6 +304,8 @@ class TransactionBook:
         if epoch < known:
             return f"its coordinator has epoch {epoch}, but that of the last marker has {known}"
         present = self.partitions[self.homes[transaction.name]].leader_epoch
+        # A marker carries the epoch of the coordinator that sends it: of the one that decided, or, after a
+        # failover, of a later one.
         if not transaction.decided_under <= epoch <= present:
             since = f"{transaction.decided_under} decided, and {present} leads now"
             return f"its coordinator has epoch {epoch}, but {since}"

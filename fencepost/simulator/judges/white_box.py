@@ -195,6 +195,8 @@ class Invariants:
         log, record = host.node.logs.get(key), self.partitions.get(key)
         if log is None or record is None:
             return
+        # A leader that was replaced need not know it yet, but it must not learn more than its successor
+        # found.
         if record.host is not host:
             record.judge_replaced(arrived.offset)
             judge_order(log.partition)
@@ -217,6 +219,7 @@ class Invariants:
         record = self.partitions.get(key)
         if record is None:
             record = self.partitions[key] = PartitionRecord(key, self.exercised)
+        # A leader that writes in its first step knows more than what it has read, and cannot be compared.
         is_untouched = all(append.partition != key for append in outcome.appends)
         count = self.recovery.take_over(record, arrived, host.node, is_untouched=is_untouched)
         is_cut = count < len(record.headers)
@@ -262,6 +265,8 @@ class Invariants:
                 marker = marker_of(append.batch, 0, header)
                 identity = (header.producer_id, header.producer_epoch)
                 self.transactions.judge_marker(key, identity, marker)
+                # A marker must not move the LSO before it is replicated. Data may move the bounds only when
+                # it is durable, which is a step of its own.
                 self._moves(host, record)
             else:
                 self._judge_batch(record, header)
@@ -284,8 +289,11 @@ class Invariants:
         starts_at_zero = False
         record.judge_after_marker(header)
         if header.is_transactional:
+            # Plain batches have no owner: fencing is about transactional ids.
             self.transactions.judge_fenced(record.key, *identity)
             starts_at_zero = self.transactions.judge_write(record.key, *identity).renews_identity
+        # Where each transaction has an epoch of its own, its first batch in a partition has sequence 0
+        # (KIP-890).
         record.judge_sequence(header, starts_at_zero=starts_at_zero)
 
     def _enter_offsets(self, host: Host, append: Append, result: TransactionResult | None) -> None:
@@ -314,6 +322,7 @@ class Invariants:
     def _judge_timeouts(self, node: SimulatedNode, host: Host) -> None:
         """A scan leaves nothing open that is overdue, unless there is no producer id to abort it with."""
         ids, book = host.node.producer_ids, self.transactions
+        # At the last epoch, an abort needs another producer id (KAFKA-20090).
         if ids.is_empty and ids.next_block is None:
             return
         now = node.clock.ms(self.world.now)
@@ -369,6 +378,7 @@ def _unsettled(node: SimulatedNode) -> Iterator[str]:
         yield f"{len(core.partial_replies)} answers lack a part"
     if core.markers_due or core.reelections:
         yield f"retries are planned: {[*core.markers_due, *core.reelections]}"
+    # A follower of the metadata always has a fetch on its way.
     unanswered = [why for why in core.in_flight.values() if not isinstance(why, InFlightMetadataFetch)]
     if unanswered:
         yield f"waits for an answer: {unanswered[0]}"

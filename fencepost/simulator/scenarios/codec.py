@@ -273,6 +273,7 @@ def _number(between: Between) -> Codec:
     kind = f"a whole number {'above 0' if between.least == 1 else f'from {between.least}'}"
 
     def read(table: Table, key: str, raw: Any) -> int:
+        # Not isinstance: for Python, true is a number, too.
         if type(raw) is not int or raw < between.least:
             raise table.mistyped(key, kind)
         if raw > between.most:
@@ -325,6 +326,7 @@ def _list(inner: Codec) -> Codec:
     def write(value: tuple[Any, ...]) -> str:
         texts = [inner.write(each) for each in value]
         line = f"[{', '.join(texts)}]"
+        # The key and its equals sign stand before it.
         return line if len(line) <= LINE - 20 else "[\n" + "".join(f"  {text},\n" for text in texts) + "]"
 
     return Codec(kind, read, write, inner.possible)
@@ -336,6 +338,7 @@ def _dictionary(keys: Codec, values: Codec) -> Codec:
     def read(table: Table, key: str, raw: Any) -> tuple[tuple[Any, Any], ...]:
         if not isinstance(raw, dict):
             raise table.mistyped(key, "a table")
+        # Its keys are names and not fields, so nothing of it goes into `known`.
         inner = Table(f"{table.name} {key}", cast("dict[str, Any]", raw), table.source)
         return tuple(
             (keys.read(table, key, name), values.read(inner, name, each))
@@ -364,6 +367,7 @@ def _codec(kind: Any, marks: tuple[object, ...] = ()) -> Codec:
     """The codec of an annotation."""
     if get_origin(kind) is Annotated:
         inner, *more = get_args(kind)
+        # The marks of an inner type come first, so that an outer one has the last word.
         return _codec(inner, (*more, *marks))
     if get_origin(kind) in (Union, types.UnionType):
         return _codec(_without_none(kind), marks)
@@ -372,6 +376,7 @@ def _codec(kind: Any, marks: tuple[object, ...] = ()) -> Codec:
         if get_origin(element) is tuple:
             name, value = get_args(element)
             return _dictionary(_codec(name), _codec(value))
+        # A mark of a list is about its elements.
         return _list(_codec(element, marks))
     codec = _spelled(_texts_of(kind)) if kind not in _PLAIN and issubclass(kind, Enum) else _PLAIN[kind]
     for mark in marks:
@@ -465,6 +470,7 @@ def read_table(kind: type[ValueT], table: Table, usual: ValueT | None = None) ->
                 cast("object", read_table(inner, each)) for inner, found in lists for each in found
             )
             continue
+        # Present or not: an unknown key is refused with the list of those that are possible.
         home.known[entry.key] = None
         if entry.key in home.values:
             values[entry.field] = entry.codec.read(home, entry.key, home.values[entry.key])
@@ -480,6 +486,7 @@ def written(value: object, usual: object | None = None, *, within: str = "") -> 
     kind = type(value)
     required = [each.field for each in entries(kind) if each.is_required and usual is None]
     if usual is None:
+        # Keys without a default are always written; given their values, the defaults of the others are known.
         usual = kind(**{field: getattr(value, field) for field in required})
     for entry in entries(kind):
         if entry.codec is not None and entry.table is None and entry.within == within:

@@ -59,6 +59,7 @@ def scenario_in(values: dict[str, Any], source: str, lines: Sequence[str] = ()) 
         scenario = attrs.evolve(read_table(Scenario, top), choices=_choices(top.inner("seeded")))
     else:
         cluster = read_table(ClusterShape, top.inner("cluster"))
+        # First the cluster: an error about a partition lists those that there are.
         top.source.partitions = cluster.partitions
         scenario = read_table(Scenario, top)
         rows = expect.each("also_with", "[expect] also_with")

@@ -4,6 +4,18 @@ Rule: the same case gives the same result, recorded or not. A case with a `[seed
 search found: it ends at its first breach, as it did there.
 """
 
+# Theory of operation
+#
+#     Scenario ── cases ──▶ Case ── stage ──▶ Run (simulator/run.py) ── finish ──▶ RunResult, with `problems`
+#
+# A story is played with every choice at 0: messages take the same time, and nothing happens but what its
+# scripts and faults say. It keeps going after a breach, since it may expect several of them, and then all
+# judges look at it. What is expected and missing is a problem, and so is what is there and not expected: a
+# scenario about a late EndTxn must not pass because of something else.
+#
+# A run that a search found has the plan and the choices of that run, and ends at its first breach: all that
+# comes after a breach may be its consequence.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

@@ -60,6 +60,8 @@ def judge(run: Run) -> None:
     of_steps, hanging = list(run.breaches), _hanging(run)
     run.breaches[:] = [Violation(anomaly.rule.name, anomaly.text) for anomaly in run.judge_clients()]
     run.breaches += [Violation(HANGING_TRANSACTION, text) for text in hanging]
+    # A hanging transaction keeps everything behind it from ending: it is the cause, and has a rule of its
+    # own.
     if run.stuck and not hanging:
         run.breaches.append(Violation(CONVERGES, run.stuck[0]))
     run.breaches += of_steps
@@ -204,6 +206,7 @@ def _of_faults(run: Run) -> list[str]:
     for strike in run.injector.strikes:
         (when,) = strike.fault.when
         named = f"{strike.fault.do} ({when})"
+        # A fault that never strikes proves nothing, and a scenario would rot in silence.
         if strike.struck < strike.fault.times:
             found.append(f"fault struck {strike.struck} of {strike.fault.times} times: {named}")
         elif strike.never_ended:

@@ -32,10 +32,12 @@ class Choices:
     def below(self, count: int) -> int:
         """A number from 0 up to `count`, exclusive."""
         if self._recorded:
+            # A shrunk list is played under other plans, where there may be less to choose from.
             chosen = min(self._recorded.popleft(), count - 1)
         elif self._random is None:
             chosen = 0
         else:
+            # Python promises the same numbers from `random()` in all its versions, and from no other method.
             chosen = int(self._random() * count)
         self.taken.append(chosen)
         return chosen
@@ -46,6 +48,7 @@ class Choices:
 
     def happens(self, permille: int) -> bool:
         """Whether something happens that does `permille` times in a thousand; the calm answer is no."""
+        # The largest numbers, since 0 has to be the calm answer.
         return self.below(PERMILLE) >= PERMILLE - permille
 
     def some_of(self, things: Sequence[Thing]) -> tuple[Thing, ...]:

@@ -47,6 +47,7 @@ class ClusterJournals:
                 when_named=partial(self.listed.__setitem__, partition, True),
             )
             self.opened[partition] = journal
+            # Until the first sync, the names of its files may be lost with the power.
             self.listed.setdefault(partition, False)
         return journal
 
@@ -70,6 +71,7 @@ class ClusterJournals:
             disk = self.disks[partition]
             if power_is_lost:
                 disk.lose_power()
+                # No name was ever synced, so the next leader need not find the log, and creates it.
                 if not self.listed[partition]:
                     del self.listed[partition]
             else:
@@ -88,6 +90,7 @@ class ClusterJournals:
     def set_aside(self, partition: TopicPartition) -> str:
         """Takes the disk of a partition that the metadata does not know out of service."""
         self.give_up(partition)
+        # Kept, as a real broker renames the directory, but no node looks at it again.
         self.aside.append(self.disks.pop(partition))
         self.listed.pop(partition, None)
         self.damaged.pop(partition, None)

@@ -5,6 +5,28 @@ Rule: a message is delivered once, or its connection dies with it. After a calle
 may still arrive: the receiver cannot tell the difference.
 """
 
+# Theory of operation
+#
+#     caller ── to_server ──▶ node      due at now + latency, but not before the message ahead of it:
+#     caller ◀── to_caller ── node      each direction is FIFO, and no two connections are ordered
+#
+#     send ──(latency)──▶ arrive ─┬─▶ _hand_over ─▶ its receiver, or the backlog of one that is paused
+#                                 ├─▶ held: by a fault, by a partition, or behind a message that is held
+#                                 └─▶ lost: the channel is dead
+#
+# A connection ends in one of two ways. `give_up`: its caller stops waiting and closes it. Replies no longer
+# reach the caller, but what it had sent still arrives, and then the Close. The caller retries on another
+# connection, so the first request may arrive after the second: this is how a late EndTxn can meet the next
+# transaction (KAFKA-17754), and all late requests come about like this. `reset`: the connection breaks. What
+# is on its way in both directions is lost, and both ends are informed.
+#
+# On a connection that lives, no message gets lost, arrives twice, or overtakes another one, because TCP does
+# not do that. An anomaly that needs it would be one of the simulator. Scenarios can ask for more (`deliver
+# twice`, `answer`), as a proxy between client and broker could do it.
+#
+# Messages travel as objects, since a codec would slow down every run. Some worlds encode and decode each of
+# them (`encodes`), so that it takes part in the search.
+
 from __future__ import annotations
 
 from collections import deque
@@ -141,6 +163,7 @@ class Network:
     # --- sending --------------------------------------------------------------------------------------------
 
     def connect(self, caller: Requester, server: SimulatedNode) -> SimulatedConnection:
+        # At once: a handshake would only add events. A node that is down refuses the first message.
         self.made += 1
         connection = SimulatedConnection(self.made, caller, server)
         self.connections[connection.number] = connection
@@ -168,6 +191,7 @@ class Network:
         if MessageSent in self.heard:
             world.events.publish(MessageSent(channel, message))
         at = world.now + world.latency(channel.source)
+        # It does not overtake the message before it.
         if at < channel.last_at:
             at = channel.last_at
         channel.last_at = at
@@ -183,12 +207,15 @@ class Network:
             self._lost(channel, message, "the connection is gone")
             return
         if (
+            # Behind a message that waits, everything waits.
             channel.is_held
             or channel.held
             or (self.blocked and (channel.source, channel.target) in self.blocked)
         ):
             channel.held.append(message)
             return
+        # A subscriber may hold the message or break its connection, so both are looked at afterwards. What
+        # was held when it was sent has its event when it is released.
         if MessageArriving in self.heard and not (self.held and self.is_held(message)):
             self.world.events.publish(MessageArriving(channel, message))
         if self.held and self.is_held(message):
@@ -207,6 +234,7 @@ class Network:
         if MessageTaken in self.heard:
             self.world.events.publish(MessageTaken(channel, message))
         if isinstance(message, ReplyMessage):
+            # The second reply to a request that arrived twice finds nobody who waits for it.
             if message.token in connection.in_flight:
                 del connection.in_flight[message.token]
                 connection.caller.answered(connection, message)
@@ -214,6 +242,7 @@ class Network:
             if message is CLOSE:
                 channel.is_dead = True
                 self.connections.pop(connection.number, None)
+            # A Close, too: a node is told of it, as a server is when a socket closes.
             connection.server.asked(connection, message)
 
     def resume(self, target: Participant) -> None:
@@ -242,6 +271,7 @@ class Network:
         world, waiting, channel.held = self.world, channel.held, deque()
         for each in waiting:
             world.happened += 1
+            # What is sent from now on arrives after these.
             channel.last_at = max(channel.last_at, world.now)
             heappush(world.queue, (world.now, world.happened, self.arrive, (channel, each)))
 
@@ -266,6 +296,7 @@ class Network:
 
     def give_up(self, connection: SimulatedConnection) -> None:
         """The caller closes: replies no longer reach it, but what it sent before may still arrive."""
+        # The connection is forgotten only when the Close arrives: until then a fault may hold what is on it.
         self._kill(connection.to_caller, "the caller gave up")
         connection.in_flight.clear()
         if not connection.to_server.is_dead:
@@ -274,6 +305,7 @@ class Network:
     def reset(self, connection: SimulatedConnection, *, server_is_gone: bool = False) -> None:
         """The connection breaks: everything on its way is lost, and both ends are informed."""
         self.connections.pop(connection.number, None)
+        # Whoever gave the connection up is not interested any more.
         was_open = connection.is_open
         self._kill(connection.to_server, "the connection broke")
         self._kill(connection.to_caller, "the connection broke")

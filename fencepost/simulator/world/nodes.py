@@ -4,6 +4,26 @@ outlive it.
 Rule: the node's own code never learns that it is simulated. It sees inputs, its own clock, and journals.
 """
 
+# Theory of operation
+#
+#     network ── asked, answered, lost ──▶ offer ─┐
+#     clock   ── _tick ──────────────────▶ tick   ├─▶ host ─▶ work ─▶ _flush ─▶ network, timers, syncs
+#     disk    ── _sync, _clean ──────────▶ synced ┘
+#
+# This is to the host (broker/host.py) what broker/server.py is in a real process: it offers inputs, lets the
+# host work until it is idle, and carries out what the host wants from outside. Work takes no virtual time;
+# messages, syncs and timers do.
+#
+# Death is to drop the host: what was in its memory is gone, what its journals have written stays. Each act of
+# a host, a write or an effect, is a point at which it can die, so the broker's code needs no hooks. That is
+# the slow way (`_work_watched`); if no fault and no recorder looks at single acts, the host works through.
+#
+# Acts in the queue outlive the host that planned them. Each carries its host, or the incarnation, and does
+# nothing for a later one.
+#
+# Journals are shared by all nodes, as there is one log for each partition. A leader that was replaced may
+# not know it yet; the journal refuses its writes, and its death gives up only the logs that it still leads.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -68,6 +88,7 @@ class CountedDeath:
             return bool(host.to_do) and type(host.to_do[0]) is Append
         if self.place is DeathPlace.IN_A_CLEANING:
             return False
+        # Only while there is work left, so that the death interrupts something.
         return self.place is DeathPlace.AFTER_A_WRITE or not host.is_idle
 
     def is_due_in_cleaning(self) -> bool:
@@ -117,6 +138,7 @@ class SimulatedNode(Participant):
         self.is_manifest_due = False
         self.is_cleaning = False
         self.host = Host(Node(self.settings), self.journals, policy=self.policy)
+        # Otherwise a node's requests to itself take the network as all others do, and may be late or lost.
         self.host.carries_own = self.carries_own
         self.host.watch = self._stepped
         try:
@@ -143,6 +165,7 @@ class SimulatedNode(Participant):
         self.backlog.clear()
         self.syncing.clear()
         self.death = None
+        # Now: the logs are still open, and what the host knew is compared with what the next leader reads.
         self.world.events.publish(NodeKilled(self, host, power_is_lost))
         for key in led_by(host):
             self.journals.give_up(key, power_is_lost=power_is_lost)
@@ -150,6 +173,7 @@ class SimulatedNode(Participant):
             self.world.network.reset(connection, server_is_gone=True)
         self.callers.clear()
         for connection in self.peers.values():
+            # What it had sent to other nodes still arrives: so a marker of a dead coordinator comes late.
             self.world.network.give_up(connection)
         self.peers.clear()
         self.world.events.publish(LifeChanged(self.participant, Life.CRASHES))
@@ -173,6 +197,7 @@ class SimulatedNode(Participant):
             self.disconnected(connection)
             return
         assert isinstance(message, RequestMessage), "a message that arrives is a request or a Close"
+        # Kept for the reply: the host knows connections by their numbers alone.
         self.callers[connection.number] = connection
         caller = connection.caller
         host.offer(
@@ -216,6 +241,7 @@ class SimulatedNode(Participant):
             return
         now = self.clock.ms(self.world.now)
         heard = self.heard
+        # Looked up once, and not at each act: most worlds have nobody who looks at single acts.
         is_watched = self.death is not None or self.sends_at_once or ActDone in heard or ActBegins in heard
         try:
             self._work_watched(host, now) if is_watched else host.work_until_idle(now)
@@ -231,6 +257,7 @@ class SimulatedNode(Participant):
         while self.host is host and not self.is_paused:
             death = self.death
             if death is not None and death.is_due(host):
+                # What it sent before its death has left.
                 self._flush(host)
                 death.strike()
                 return
@@ -264,9 +291,12 @@ class SimulatedNode(Participant):
         if host.outbox:
             sends, host.outbox = host.outbox, []
             for send in sends:
+                # Between nodes of one release, the newest version.
                 version = API_BY_REQUEST[type(send.request)].maximum
                 network.ask(self._peer(send.node_id), RequestMessage(send.token, send.request, version))
         if not host.unsynced <= self.syncing:
+            # Sorted, because each sync draws a latency, and the order of a set differs from process to
+            # process.
             for key in sorted(host.unsynced - self.syncing):
                 self.syncing.add(key)
                 journal = self.journals.journal(key)
@@ -302,9 +332,11 @@ class SimulatedNode(Participant):
             return
         key = journal.partition
         self.syncing.discard(key)
+        # Meanwhile another node took the log over, or it was deleted, or its disk failed.
         if not host.directory.holds(journal) or key not in host.unsynced:
             return
         try:
+            # A sync promises what was written when it began, not what came meanwhile.
             offset = min(journal.sync(), end)
         except StorageError as problem:
             try:
@@ -335,6 +367,8 @@ class SimulatedNode(Participant):
         return True
 
     def _wake_at(self, shown_ms: int) -> None:
+        # An earlier wake-up replaces a later one; the act of the latter stays in the queue, and `_tick`
+        # ignores it.
         self.ticks_for_ms = shown_ms
         at = max(self.clock.when(shown_ms), self.world.now)
         if self.tick_at is None or at < self.tick_at:

@@ -4,6 +4,21 @@ Rule: a process sees its own clock and what its machines resolved. When it dies,
 what it had sent.
 """
 
+# Theory of operation
+#
+#     script ── yields a wait ──▶ advance ── until the wait is over ──▶ script goes on
+#     script ── calls ──▶ machine ── effects ──▶ Port.perform ──▶ requests, timers, results
+#     network ── answered, lost ──▶ machine ── effects ──▶ perform; then advance looks at the wait again
+#
+# The machines, and the scripts of their calls (client/calls.py), are those of the real clients; a process
+# takes the place of the threads or trio tasks that run them there. A script waits for a condition, for
+# milliseconds of its own clock, or for what a call waits for. Nothing polls: whatever may end a wait calls
+# `advance`.
+#
+# A request that gets no answer in time makes its port give up the whole connection, as Kafka's client does
+# (NetworkClient.handleTimedOutRequests): the retry takes another connection, and the old request may arrive
+# late. A process that is killed leaves its requests in the same way.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
@@ -118,6 +133,7 @@ class Port:
             self.timed.add(send.token)
             world.at(world.now + send.timeout_ms * NS_PER_MS, self._time_out_one, (connection, send.token))
         elif not connection.is_timed:
+            # One act for a connection and not for each request: the oldest request is the first to be late.
             self._time(connection, world.now)
         world.network.ask(connection, RequestMessage(send.token, send.request, send.version))
 
@@ -138,6 +154,7 @@ class Port:
         asked_at = next(usual, None)
         if asked_at is None or self.process.is_over:
             return
+        # The request for which this was planned is answered, and the oldest one is younger now.
         if asked_at + self.request_timeout_ms * NS_PER_MS > self.process.world.now:
             self._time(connection, asked_at)
         else:
@@ -165,6 +182,7 @@ class Port:
         self._forget(connection, list(connection.in_flight))
 
     def _forget(self, connection: SimulatedConnection, tokens: list[int]) -> None:
+        # First of all: a machine that retries at once must get another connection.
         for node_id, known in list(self.connections.items()):
             if known is connection:
                 del self.connections[node_id]
@@ -183,6 +201,7 @@ class Port:
         world.at(max(self.process.clock.when(shown_ms), world.now), self._wake_due, shown_ms)
 
     def _wake_due(self, shown_ms: int) -> None:
+        # A later WakeAt replaces this one, whose act is still in the queue.
         if shown_ms == self.wakes_at_ms and not self.process.is_over:
             self.look_at_clock()
 
@@ -190,6 +209,7 @@ class Port:
         """Time passed, or the clock jumped."""
         if self.wakes_at_ms is None:
             return
+        # The clock was set back.
         if self.wakes_at_ms > self.now:
             self._wake_at(self.wakes_at_ms)
             return
@@ -222,6 +242,7 @@ class ClientProcess(Participant):
 
     def advance(self) -> None:
         """Run the script as far as its waits are over."""
+        # A script that calls its machine gets here from within; the outer loop continues anyway.
         if self.is_advancing or self.is_paused or self.script is None:
             return
         self.is_advancing = True
@@ -253,6 +274,7 @@ class ClientProcess(Participant):
             self.world.at(max(due, self.world.now), self._waited_enough, wait.until)
 
     def _waited_enough(self, until: Callable[[], bool]) -> None:
+        # The same wait, not a later one that began meanwhile.
         if until is self.waits_for and not self.is_over:
             self.waits_for = _at_once
             self.advance()
@@ -281,6 +303,7 @@ class ClientProcess(Participant):
 
     def catch_up(self) -> None:
         self.look_at_clock()
+        # After the clock: what became overdue in the pause is overdue, even if its answer is in the backlog.
         super().catch_up()
         self.advance()
 

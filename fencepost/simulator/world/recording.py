@@ -208,6 +208,7 @@ class Recorder:
         host = node.host
         if host is None:
             return
+        # Only a new leader finds out what a crash has lost.
         if isinstance(arrived, BecomeLeader) and arrived.partition in self.ends:
             self._led(node, arrived.partition, host)
         for where, log in host.node.logs.items():

@@ -92,6 +92,7 @@ class World:
         self._acts: list[int] = []  # time and number of each, in turn
 
     def _make_node(self, node_id: int) -> SimulatedNode:
+        # A node's port is its number, so `server` finds it by the address that clients know.
         settings = attrs.evolve(
             self.settings.node_settings, node_id=node_id, controller_id=1, host="node", port=node_id
         )
@@ -108,12 +109,14 @@ class World:
 
     def at(self, time: int, act: Callable[[Any], None], argument: object = None) -> None:
         """Call `act(argument)` at a time (nanoseconds), after what is scheduled for that time already."""
+        # The number is unique, so the heap never compares acts, and equal times keep their order.
         self.happened += 1
         heappush(self.queue, (time, self.happened, act, argument))
 
     def next(self, act: Callable[[Any], None], argument: object = None) -> None:
         """Let `act(argument)` happen right after what happens now, before anything else."""
         self.happened += 1
+        # Several of these keep their order among each other, too.
         heappush(self.queue, (self.now, self.happened - FIRST, act, argument))
 
     def latency(self, source: str) -> int:
@@ -134,6 +137,7 @@ class World:
                 because = "nothing is left to happen" if not queue else "it produces events without end"
                 raise Disordered(f"the world does not finish: {because}")
             self.now, number, act, argument = heappop(queue)
+            # Only kept here, and hashed when somebody asks: this loop runs for everything that happens.
             acts += (self.now, number)
             act(argument)
 
@@ -186,6 +190,7 @@ class World:
 
         process.start(script())
         self.run_until(lambda: process.is_over)
+        # Chance picks its victims from these, and a setup is not one of them.
         self.processes.remove(process)
 
     def move(self, partition: TopicPartition, node_id: int) -> None:
@@ -208,5 +213,6 @@ class World:
         directory = path.partition("/")[0]
         if (operation, directory) not in self.broken_disks:
             return False
+        # A fault of a disk has struck only once an operation has failed; the injector waits for this.
         self.events.publish(DiskFailed(operation, directory))
         return True
