@@ -1,6 +1,7 @@
 """The APIs that Kafka's clients are served, with their versions: what ApiVersions advertises.
 
-Rule: nothing is advertised that is not served in every version of its range.
+Rule: nothing is advertised that is not served in every version of its range. Produce is the exception, as in
+Kafka: see LISTED_FROM.
 """
 
 from __future__ import annotations
@@ -79,6 +80,11 @@ _SERVED: Final = (
     _served(69, (0, 1), consumer_groups.describe),
     _served(75, (0, 0), describe.describe_topic_partitions),
 )
+LISTED_FROM: Final = {0: 0}
+"""By API key: the first version that ApiVersions lists, where it is not the first one served. If Produce 0 is
+missing, older versions of librdkafka conclude that the broker cannot read compressed batches (KAFKA-18659).
+Kafka closes the connection of a client that sends a version that is only listed, and so does the bridge."""
+
 # Apart from the others, since ApiVersions lists itself: its own entry needs the finished list.
 API_VERSIONS_RANGE: Final = (18, 0, 4)
 
@@ -88,7 +94,12 @@ SERVED: Final = {
         *_SERVED,
         ServedApi(
             *API_VERSIONS_RANGE,
-            cluster.api_versions([*((api.key, api.first, api.last) for api in _SERVED), API_VERSIONS_RANGE]),
+            cluster.api_versions(
+                [
+                    *((api.key, LISTED_FROM.get(api.key, api.first), api.last) for api in _SERVED),
+                    API_VERSIONS_RANGE,
+                ]
+            ),
         ),
     )
 }
