@@ -81,7 +81,7 @@ def describe_topic_partitions(request: Any, _: int) -> Exchange:
     cursor = request.cursor
     names = sorted({topic.name for topic in request.topics})
     wanted = [name for name in names if cursor is None or name >= cursor.topic_name]
-    if cursor is not None and (cursor.partition_index < 0 or (names and not wanted)):
+    if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
         refused = [_topic_values(_refused(name)) for name in names]
         return known({"throttle_time": 0, "topics": refused, "next_cursor": None})
 

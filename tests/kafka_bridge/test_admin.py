@@ -219,6 +219,7 @@ def page(topics: dict[str, int], names: list[str], limit: int, cursor: tuple[str
         ([], 10, ("a", 0), "t0 t1 t2 v0", None),
         (["t"], 10, ("u", 0), "t INVALID_REQUEST", None),
         (["t"], 10, ("t", -1), "t INVALID_REQUEST", None),
+        (["t", "v"], 10, ("u", 0), "t INVALID_REQUEST v INVALID_REQUEST", None),
         (["nope", "u"], 10, None, "nope UNKNOWN_TOPIC_OR_PARTITION u UNKNOWN_TOPIC_OR_PARTITION", None),
     ],
 )
