@@ -250,10 +250,10 @@ class Network:
         waiting = list(target.backlog)
         target.backlog.clear()
         for channel, message in waiting:
-            if channel.is_dead or target.is_paused:
+            if channel.is_dead:
                 self._lost(channel, message, "the connection is gone")
             else:
-                self._hand_over(channel, message)
+                self._hand_over(channel, message)  # into the backlog again, if it was paused again
 
     def hold(self, channel: Channel, message: Message | None = None) -> None:
         """Nothing more arrives on this channel until it is released: at once, or from this message on."""

@@ -1,0 +1,43 @@
+"""The network of a simulated world: what a participant takes that was paused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+
+from fencepost.simulator.world.network import CLOSE, Network, SimulatedConnection
+
+
+@attrs.define(eq=False)
+class Server:
+    """Takes messages, and is paused again after each."""
+
+    participant: str = "node"
+    is_paused: bool = True
+    backlog: list[Any] = attrs.Factory(list[Any])
+    taken: list[Any] = attrs.Factory(list[Any])
+
+    def asked(self, _connection: SimulatedConnection, message: Any) -> None:
+        self.taken.append(message)
+        self.is_paused = True
+
+    def resume(self, network: Network) -> None:
+        self.is_paused = False
+        network.resume(self)  # pyright: ignore[reportArgumentType] - all that it uses
+
+
+def test_who_is_paused_again_by_what_he_takes_loses_nothing_of_his_backlog() -> None:
+    server, caller = Server(), SimpleNamespace(participant="p")
+    network = Network(SimpleNamespace(events=SimpleNamespace(heard={})))  # pyright: ignore[reportArgumentType] - all that it uses
+    connection = network.connect(caller, server)  # pyright: ignore[reportArgumentType] - all that it uses
+    for message in ("first", "second", "third", CLOSE):
+        network.arrive((connection.to_server, message))  # pyright: ignore[reportArgumentType] - nobody looks inside
+    assert server.taken == []
+    for count in range(1, 4):
+        server.resume(network)
+        assert server.taken == ["first", "second", "third"][:count]
+        assert connection.is_open
+    server.resume(network)
+    assert (server.taken[-1], server.backlog, network.connections) == (CLOSE, [], {})
