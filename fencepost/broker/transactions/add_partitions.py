@@ -37,6 +37,8 @@ def decide_partitions(
     found = find(state, name)
     if isinstance(found, Refused):
         return found
+    # Before the identity, which changes when a rotation becomes durable (KAFKA-18660): its owner has to
+    # retry, and is not foreign. PREPARE_* comes before it for the same reason.
     if name in state.pending:
         return busy(name)
     cell = rules.transaction_version.moves[found.state][CoordinatorInput.ADD]
@@ -51,6 +53,7 @@ def decide_partitions(
     # or the id would be busy.
     if found.state is ONGOING and partitions.issubset(found.partitions):
         return Decision(effects=(reply,))
+    # A request without partitions opens a transaction, too, as in Kafka.
     joined = tuple(sorted(partitions.union(found.partitions)))
     start_ms = found.start_ms if found.state is ONGOING else now
     record = found._replace(
@@ -69,6 +72,8 @@ def verify_partitions(
     found = find(state, request.transactional_id)
     if isinstance(found, Refused):
         return found
+    # `pending` is not consulted, and the order differs from `decide_partitions`, both as in Kafka: the guard
+    # has the last word, at the append (handleVerifyPartitionsInTransaction).
     refused = check_identity(found, request.producer_id, request.producer_epoch, rules)
     if refused is not None:
         return refused
@@ -79,6 +84,7 @@ def verify_partitions(
 
 def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPartitionsToTxnReply:
     def error(key: TopicPartition) -> ErrorCode:
+        # The state need not be looked at: only ONGOING has partitions here.
         return NO_ERROR if key in record.partitions else ErrorCode.TRANSACTION_ABORTABLE
 
     return AddPartitionsToTxnReply(

@@ -125,6 +125,7 @@ def _is_retry(record: TransactionRecord, request: EndTxn) -> bool:
     """
     if request.producer_id == record.producer_id:
         return request.producer_epoch == record.producer_epoch - 1
+    # InitProducerId sets `previous_producer_id`, too, but leaves EMPTY: only COMPLETE_* follows an end.
     rotated = record.producer_epoch == 0 and request.producer_id == record.previous_producer_id
     return rotated and record.state in COMPLETED and request.producer_epoch == LAST_GRANTED_EPOCH
 
@@ -159,6 +160,9 @@ def prepare(
     rotates = version.renews_identity and record.producer_epoch >= LAST_GRANTED_EPOCH
     rotates = rotates and (rules.fixes.rotates_when_fencing or not fences)
     was_open = record.state is ONGOING
+    # An epoch of 32767 was granted to nobody; a request that has it all the same must not overflow the field.
+    # An abort without a transaction starts when it ends (prepareAbortOrCommit: noPartitionAdded). The markers
+    # carry `client_version`, and partitions check them strictly from 2 on (MARKER_CHECKS).
     prepared = record._replace(
         state=target,
         producer_epoch=min(record.producer_epoch + raised_by, INT16_MAX),
@@ -182,6 +186,7 @@ def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Trans
     assert record is not None, "markers are only written for an id that is known"
     cell = rules.transaction_version.moves[record.state][CoordinatorInput.MARKERS_WRITTEN]
     assert isinstance(cell, TransactionState), "markers are only written for a decided transaction"
+    # Not the epochs: PREPARE_* raised them already, so that the markers have them.
     done = record._replace(state=cell, partitions=(), update_ms=now)
     if record.next_producer_id != NO_PRODUCER_ID:
         done = done._replace(
@@ -199,6 +204,7 @@ def decide_timeout(
     """Abort a transaction that exceeded transaction.timeout.ms, and fence its producer by a new epoch."""
     record = known_record(state, name)
     assert record is not None, "only an id that is known has a deadline"
+    # By the version of the cluster: no request says which one the client implements.
     cell = rules.transaction_version.moves[record.state][CoordinatorInput.TIMEOUT]
     assert isinstance(cell, TransactionState), "only an open transaction has a deadline"
     return prepare(

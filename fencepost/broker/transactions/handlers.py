@@ -33,6 +33,7 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import transaction_batch
 
+# Retriable at this coordinator: it is the right one, and only waits for the controller (KIP-730).
 NO_PRODUCER_IDS: Final = Refused(
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     "the node has no producer ids left; the controller grants more",
@@ -82,12 +83,15 @@ def init_producer_id(
     node: Node, request: m.InitProducerId, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """Grant an identity: for a transactional id by its coordinator, otherwise any fresh producer id."""
+    # A decision cannot wait for the controller, so it is offered an id before it is known whether it needs
+    # one. An id that it does not use is offered again (writes.py).
     fresh = node.fresh_producer_id()
     if request.transactional_id is None:
         refused = first_refusal((HALF_AN_IDENTITY,), request, node.settings.rules)
         if refused is not None or fresh is None:
             node.reply(to, refused or NO_PRODUCER_IDS)
             return
+        # Nothing is written, and nothing waits: the whole block was durable before this node got it.
         node.use_producer_id()
         body = m.InitProducerIdReply(producer_id=fresh, producer_epoch=0)
         node.outcome.effects.append(Reply(to, body=body))
@@ -106,6 +110,8 @@ def add_partitions(
     node: Node, request: m.AddPartitionsToTxn, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """From partition leaders on behalf of a producer (KIP-890), or from a client; all partitions or none."""
+    # Before the id is looked up, as in KafkaApis.handleAddPartitionsToTxnRequest. One bad partition refuses
+    # all; the good ones get OPERATION_NOT_ATTEMPTED.
     problems = [_add_problem(node, key, client_version.transaction_version) for key in request.partitions]
     if any(problems):
         parts = tuple(
@@ -156,6 +162,8 @@ def add_offsets(
     if isinstance(log, Refused):
         node.reply(to, log)
         return
+    # No check that the partition exists, unlike in `add_partitions`: the topic may be created later, at the
+    # latest for the marker (markers.py).
     number = coordinator_partition(request.group_id, node.coordinators(CONSUMER_OFFSETS_TOPIC))
     add = m.AddPartitionsToTxn(
         transactional_id=request.transactional_id,
@@ -198,6 +206,7 @@ def end_transaction(
 ) -> None:
     """Commit or abort. The answer leaves when the decision is durable, before any marker is written."""
     log = log_of_id(node, request.transactional_id)
+    # Needed where the epochs are used up: the next transaction then has another producer id.
     fresh = node.fresh_producer_id()
     if isinstance(log, Refused) or fresh is None:
         node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)

@@ -192,6 +192,8 @@ def decide_identity(
         because = f"{name} belongs to {record.producer_id}/{record.producer_epoch}"
         return Refused(grant, because, source=GRANT_SOURCE, table="GRANTS")
     if grant is Grant.ABORT_FIRST:
+        # The caller's retry finds COMPLETE_ABORT and is granted an epoch then. The abort is the coordinator's
+        # own, so it follows the version of the cluster.
         answer = Reply(to, error=ErrorCode.CONCURRENT_TRANSACTIONS)
         return prepare(
             name, record, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules,
@@ -236,12 +238,16 @@ def _next_identity(
     """The record of the granted identity, and the epoch that identifies a retry
     (TransactionMetadata.prepareIncrementProducerEpoch, prepareProducerIdRotation).
     """
+    # `previous_producer_id` is set even if the id stays the same, as in Kafka. So a switch to a new id can be
+    # retried once: that retry makes the former id a foreign one.
     settled = record._replace(
         state=TransactionState.EMPTY, partitions=(), update_ms=now, start_ms=NO_TIMESTAMP,
         timeout_ms=request.transaction_timeout_ms, previous_producer_id=record.producer_id,
     )  # fmt: skip
+    # The answer to the retry may be lost as well, so the same epoch identifies the next one.
     if grant is Grant.SAME_AGAIN:
         return settled, request.producer_epoch
+    # A caller without an expectation is a new instance: the previous one must not pass as its retry.
     last_epoch = NO_PRODUCER_EPOCH if request.producer_id == NO_PRODUCER_ID else record.producer_epoch
     if grant is Grant.NEXT_EPOCH:
         return settled._replace(producer_epoch=record.producer_epoch + 1), last_epoch

@@ -95,6 +95,7 @@ def send_due_markers(node: Node, now: int) -> None:
 def _send_markers(node: Node, log: TransactionLog, name: str, now: int) -> None:
     state = log.coordinator
     record = state.records.get(name)
+    # The transaction was completed by an answer that came after this attempt had been scheduled.
     if record is None or record.state not in PREPARED:
         return
     pending_markers = state.pending_markers.setdefault(name, set(record.partitions))
@@ -176,6 +177,7 @@ def _finish(node: Node, log: TransactionLog, name: str, now: int) -> None:
     """Write COMPLETE_* when no marker is pending (TransactionMetadata.prepareComplete)."""
     state = log.coordinator
     if name in state.pending_markers and not state.pending_markers[name]:
+        # First, so that no further answer can complete the transaction a second time.
         del state.pending_markers[name]
         decision = end_txn.complete(state, name, now=now, rules=node.settings.rules)
         carry_out(node, log, decision, now)
@@ -198,6 +200,7 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
             node.note_ruling(to, log, partition=key)
             node.collect(_marker_part(ticket, index, key, log.error))
             continue
+        # Internal topics have to be named here: judge_marker looks only at the producer.
         refused = (
             _INTERNAL
             if has_no_transactions(key)

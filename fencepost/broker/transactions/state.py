@@ -44,6 +44,7 @@ from fencepost.protocol.transaction_log import TransactionRecord
 PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 COMPLETED: Final = frozenset({COMPLETE_COMMIT, COMPLETE_ABORT})
 IDENTITY_SOURCE: Final = "KIP-98, TransactionCoordinator.endTransaction"
+# No log end reaches this offset, so an id that is pending until then stays busy (`Unwritable`).
 NEVER_DURABLE: Final = INT64_MAX
 RESULT_OF: Final = {PREPARE_COMMIT: TransactionResult.COMMIT, PREPARE_ABORT: TransactionResult.ABORT}
 
@@ -125,6 +126,7 @@ def find(state: Transactions, name: str) -> TransactionRecord | Refused:
     if not name:
         return Refused(ErrorCode.INVALID_REQUEST, "the transactional id is empty", source=IDENTITY_SOURCE)
     record = known_record(state, name)
+    # Also where the id has expired: its former producer cannot go on either.
     if record is None:
         return Refused(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -148,12 +150,14 @@ def check_identity(
     """Why this is not the owner at its current epoch, or None. Here the coordinator fences zombies."""
     if "fencing" in rules.broken:
         return None
+    # The id comes first: an epoch says nothing about another producer id.
     if producer_id != record.producer_id:
         return Refused(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
             f"the owner is producer {record.producer_id}",
             source=IDENTITY_SOURCE,
         )
+    # A higher epoch is refused, too: only this coordinator raises epochs, and it has granted none above.
     if producer_epoch != record.producer_epoch:
         return Refused(
             ErrorCode.PRODUCER_FENCED, f"the owner's epoch is {record.producer_epoch}", source=IDENTITY_SOURCE
@@ -190,6 +194,7 @@ def clear_pending(state: Transactions, offset: int) -> list[str]:
     for name, end in list(state.pending.items()):
         if end <= offset:
             del state.pending[name]
+            # The id is not there if what became durable is its tombstone.
             if name in state.records and state.records[name].state in PREPARED:
                 decided.append(name)
     return decided
@@ -208,6 +213,8 @@ def timed_out(state: Transactions, *, now: int) -> list[str]:
     """Transactional ids whose transaction exceeded its timeout, the oldest deadline first; a busy id is left
     for the next scan.
     """
+    # Strictly after the deadline (TransactionStateManager.timedOutTransactions); ids and producers expire at
+    # theirs.
     late = [(due_ms, name) for name, due_ms in state.deadlines.items() if due_ms < now]
     return [name for _, name in sorted(late) if name not in state.pending]
 
@@ -226,5 +233,6 @@ def apply(state: Transactions, entries: Iterable[TransactionEntry]) -> None:
             state.records[name] = record
         else:
             state.records.pop(name, None)
+            # An id that comes back gets a new producer, and these are about the old one.
             state.last_epochs.pop(name, None)
             state.other_ids.pop(name, None)

@@ -113,6 +113,7 @@ END_VERSION_2: Final[EndTable] = {
         EndInput.COMMIT_RETRY: _FENCED,
         EndInput.ABORT_RETRY: _FENCED,
     },
+    # Whatever the request is: the rows of COMPLETE_* answer it once the markers are written.
     PREPARE_COMMIT: dict.fromkeys(EndInput, BUSY),
     PREPARE_ABORT: dict.fromkeys(EndInput, BUSY),
     COMPLETE_COMMIT: {
@@ -141,6 +142,9 @@ END_VERSION_0: Final[EndTable] = {
 }
 
 # Equal in every version: versions differ in who sends ADD, and in the epoch after an end.
+# Kafka fences in two steps, with the state PrepareEpochFence in between. That state is never written, so here
+# ONGOING becomes PREPARE_ABORT at once. Inputs that are missing in a row cannot happen: only ONGOING has a
+# deadline, and only PREPARE_* has markers.
 MOVES: Final[MoveTable] = {
     EMPTY: {CoordinatorInput.INIT: EMPTY, CoordinatorInput.ADD: ONGOING},
     ONGOING: {
@@ -255,6 +259,7 @@ INTRODUCED_ERRORS: Final[dict[type, ErrorIntroduced]] = {
     m.AddPartitionsToTxn: _FENCED_FROM_2,
     m.AddOffsetsToTxn: _FENCED_FROM_2,
     m.EndTxn: _FENCED_FROM_2,
+    # Also tells groups/offsets.py which clients know the consumer protocol (`knows_epochs`).
     m.OffsetCommit: ErrorIntroduced(
         ErrorCode.STALE_MEMBER_EPOCH, known_from=9, instead=ErrorCode.UNSUPPORTED_VERSION
     ),
