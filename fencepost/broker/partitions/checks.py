@@ -278,6 +278,8 @@ def refused_form(
         header.is_control,
         header.attributes & DELETE_HORIZON_BIT != 0,
         header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0,
+        # The times of the header stand for those of all records, which Kafka compares one by one: compressed
+        # records are not opened here.
         header.max_timestamp > rules.latest
         or header.base_timestamp > rules.latest
         or (header.base_timestamp < rules.earliest and header.base_timestamp != NO_TIMESTAMP)
@@ -408,6 +410,8 @@ def _is_unknown(partition: Partition, written: Written, producer: ProducerEntry,
 
 
 def _is_out_of_order(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
+    # Since KIP-360 a producer that the partition has forgotten may continue anywhere; where forgetting is not
+    # allowed, rows above refuse it. A batch without an epoch has nothing to continue.
     if producer.producer_epoch == NO_PRODUCER_EPOCH or written.producer_epoch == NO_PRODUCER_EPOCH:
         return False
     # Sequences restart with the epoch. A producer known by a marker alone has no batches: it starts at 0,
@@ -550,6 +554,7 @@ def _is_of_this_epoch(marker: TransactionMarker, producer: ProducerEntry) -> boo
 
 
 def _is_of_an_older_coordinator(marker: TransactionMarker, producer: ProducerEntry) -> bool:
+    # An equal epoch is the same coordinator, which retries.
     return marker.coordinator_epoch < producer.coordinator_epoch
 
 

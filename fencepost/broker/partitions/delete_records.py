@@ -45,12 +45,14 @@ def _new_start(
     if isinstance(log, Refused):
         return log.error
     if key.topic in INTERNAL_TOPICS:
+        # A coordinator reads its log from the start, and would miss what was deleted.
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     config = node.log_config(key.topic)
     if config.is_compacted and not config.is_deleted:  # it keeps the last value of each key
         return ErrorCode.POLICY_VIOLATION
     high_watermark = log.partition.high_watermark
     offset = high_watermark if part.offset == HIGH_WATERMARK else part.offset
+    # A record that is not durable yet may still vanish, and the log would begin after its end.
     return (log, offset) if 0 <= offset <= high_watermark else ErrorCode.OFFSET_OUT_OF_RANGE
 
 

@@ -116,6 +116,7 @@ def _plans(
 
 def _is_enough(request: m.Fetch, plans: Iterable[FetchPlan]) -> bool:
     """Whether the answer is due, as far as offsets tell. A reader learns of an error at once."""
+    # One byte is in every batch, so fetch.min.bytes of 1, the clients' default, needs no measuring.
     if request.min_bytes > 1:
         return any(plan.error for plan in plans)
     return any(plan.error or plan.fetch_offset < plan.before for plan in plans)
@@ -138,6 +139,8 @@ def _plan_fetch(
     log = _led(node, key, part.current_leader_epoch)
     if not isinstance(log, ErrorCode):
         start, end = log.partition.log_start_offset, log.partition.log_end_offset
+        # Up to the log end, not the high watermark: a record that is not durable yet is no error, the reader
+        # waits.
         log = log if start <= part.fetch_offset <= end else ErrorCode.OFFSET_OUT_OF_RANGE
     if isinstance(log, ErrorCode):
         return FetchPlan(partition=key, error=log, fetch_offset=part.fetch_offset, max_bytes=part.max_bytes)
@@ -242,6 +245,7 @@ def _plan_offset(node: Node, part: m.ListOffsetsPartition, isolation_level: Isol
         if part.timestamp == LATEST_TIMESTAMP:
             found = (before, epoch)
         elif part.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            # An empty log has no record to take the epoch from: the next one will have the present epoch.
             is_lookup = start < state.log_end_offset
             found = (start, NO_LEADER_EPOCH if is_lookup else epoch)
     return OffsetPlan(

@@ -94,6 +94,7 @@ class ProducerEntry(NamedTuple):
     """A producer as this partition knows it (ProducerStateEntry)."""
 
     producer_epoch: int = NO_PRODUCER_EPOCH
+    # -1: no marker of this producer was written here.
     coordinator_epoch: int = -1
     last_timestamp: int = NO_TIMESTAMP
     current_txn_first_offset: int = NO_OFFSET
@@ -149,6 +150,7 @@ class Partition:
         oldest = next(iter(self.open_transactions), None)
         if not self.unreplicated_txns:
             return oldest
+        # They are in the order of their markers, so any of them may have begun first.
         decided = min(ended.first_offset for ended in self.unreplicated_txns)
         return decided if oldest is None else min(decided, oldest)
 
@@ -208,6 +210,7 @@ def start_verification(
             lowest = min(lowest, sequence)
         partition.verifying[producer_id] = known._replace(lowest_sequence=lowest)
         return known.guard
+    # The first guard is 1: 0 is NO_GUARD.
     partition.guards_issued += 1
     partition.verifying[producer_id] = Verification(
         partition.guards_issued, producer_epoch, sequence, starts_at_zero, now
@@ -258,6 +261,8 @@ def _apply_marker(partition: Partition, header: BatchHeader, marker: Marker) -> 
     # This line is KIP-890's protection: a batch that was verified before the marker loses its guard here, and
     # cannot reopen the transaction that the marker has just ended (KAFKA-14884).
     partition.verifying.pop(header.producer_id, None)
+    # The time of the marker counts as the producer's last. Otherwise its entry could expire soon after a long
+    # transaction, and the epochs that fence with it (KAFKA-9144).
     # A marker for an unknown producer creates its entry, so the marker's epoch fences from now on.
     partition.producers[header.producer_id] = ProducerEntry(
         header.producer_epoch, marker.coordinator_epoch, header.max_timestamp, NO_OFFSET, recent
@@ -300,6 +305,7 @@ def forget_expired(partition: Partition, *, before_ms: int) -> None:
     for producer_id, producer in list(partition.producers.items()):
         if producer.last_timestamp <= before_ms and producer.current_txn_first_offset == NO_OFFSET:
             del partition.producers[producer_id]
+    # A refused verification leaves its entry, and its transaction may never get a marker here.
     for producer_id, entry in list(partition.verifying.items()):
         if entry.asked_ms <= before_ms:
             del partition.verifying[producer_id]

@@ -197,6 +197,7 @@ def _ask_to_add(
     now: int,
     client_version: ClientVersion,
 ) -> None:
+    # All batches have this producer and epoch: REQUEST_CHECKS refuse a request with several.
     header = batches[0][0].header
     why = InFlightAddPartitions(tuple(batches), client_version=client_version)
     request = add_request(
@@ -261,6 +262,7 @@ def answer_to_add(node: Node, in_flight: InFlightAddPartitions, answer: Answered
                 source="KIP-890, AddPartitionsToTxnManager",
                 table="ADD_ERRORS" if meanings is ADD_ERRORS else "VERIFY_ERRORS",
             )
+            # At once, unlike refusals by this log: the coordinator's log was durable before it answered.
             _refuse(node, incoming.ticket, incoming.index, incoming.key, refused)
 
 
