@@ -34,6 +34,8 @@ def _described(node: Node, group_id: str, now: int) -> m.DescribedGroup:
     log = group_log(node, group_id)
     group = None if isinstance(log, Refused) else log.coordinator.group(group_id, now=now)
     if group is None:
+        # A group that does not exist is described as Dead, which is no error up to DescribeGroups 5
+        # (KIP-1043).
         error = log.error if isinstance(log, Refused) else NO_ERROR
         group = Group(group_id=group_id, state=GroupState.DEAD)
     else:

@@ -282,6 +282,7 @@ def metadata_hash(group: ConsumerGroup, known: SubscribableTopics) -> int:
         topic = known.topics.get(name)
         if topic is not None:
             digest = zlib.crc32(topic.topic_id + len(topic.leaders).to_bytes(4, "big"), digest)
+            # 0 stands for no topic at all, and is not written (consumer_group_log.py).
             digest = digest or 1
     return digest
 

@@ -55,6 +55,7 @@ def _carry_out(node: Node, log: GroupLog, turn: ConsumerTurn, *, must: bool = Fa
     batch = tombstones_batch((), replaced, entries, timestamp=turn.now)
     if node.is_too_large(len(batch)) and not must:
         return False
+    # The empty classic group may also be in memory.
     state.live.pop(group_id, None)
     node.append(log, batch, GroupBatch(groups=tuple([(each, None) for each in replaced]), consumers=entries))
     return True
@@ -97,6 +98,7 @@ def _leave(
         return refused
     if not _carry_out(node, log, turn):
         return TOO_LARGE
+    # A static member that is away keeps its session. When that ends, others get its partitions (`expire`).
     if request.member_epoch == LEFT_EPOCH:
         _end_sessions(log, request.group_id, (request.member_id,))
     return m.ConsumerGroupHeartbeatReply(
@@ -123,6 +125,8 @@ def _beat(
     if predecessor is not None and predecessor != member_id:
         _end_sessions(log, request.group_id, (predecessor,))
     _keep_session(node, log, turn, member_id, beat)
+    # The assignment is repeated only for a member that may lack it: one that joins, or one that sends all of
+    # its fields because an answer was lost (KIP-848). Other heartbeats stay small.
     is_full = (
         request.rebalance_timeout_ms != consumer_heartbeat.NO_REBALANCE_TIMEOUT
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -154,6 +158,7 @@ def _keep_session(node: Node, log: GroupLog, turn: ConsumerTurn, member_id: str,
     known = state.deadlines.get(key)
     revoke_ms = None
     if beat.after.state is AssignmentState.UNREVOKED_PARTITIONS:
+        # The time to revoke runs from when the member was first asked to; heartbeats do not extend it.
         is_same = beat.after == beat.before and known is not None and known.revoke_ms is not None
         timeout_ms = turn.group.subscriptions[member_id].rebalance_timeout_ms
         revoke_ms = known.revoke_ms if known is not None and is_same else turn.now + timeout_ms

@@ -145,6 +145,7 @@ def heartbeat(
         has_new_subscription = _subscribe(turn, request, member_id, client)
     except BadPattern as problem:
         return Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, str(problem))
+    # A group above the limit (its topics may have grown) goes on, and only must not grow further.
     if has_new_subscription and max(size, GROUP_MEMBERS.value) < turn.group.membership.size:
         return Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
     _refresh_regexes(turn)
@@ -302,6 +303,7 @@ def _assign(turn: ConsumerTurn) -> None:
     """Compute the target assignment for a new group epoch, at most once in an interval (KIP-1263)."""
     group = turn.group
     computed_ms = group.target_epoch.computed_ms
+    # A clock that was set back leaves `computed_ms` in the future; this must not stop assignments.
     is_too_early = computed_ms <= turn.now < computed_ms + turn.rules.assignment_interval_ms
     if group.epoch == group.target_epoch.epoch or is_too_early:
         return

@@ -292,6 +292,7 @@ def loaded(group_id: str, record: GroupRecord | None, *, now: int) -> Group:
     """
     if record is None:
         return Group(group_id=group_id)
+    # Of each member's protocols the log keeps the one that was chosen; its next join brings the others.
     members = tuple(
         Member(
             member_id=member.member_id,
@@ -308,6 +309,8 @@ def loaded(group_id: str, record: GroupRecord | None, *, now: int) -> Group:
     )
     group = Group(
         group_id=group_id,
+        # Nothing is written during a rebalance: a record with members is that of a generation with
+        # assignments.
         state=GroupState.STABLE if members else GroupState.EMPTY,
         state_since_ms=record.state_since_ms,
         generation_id=record.generation_id,

@@ -68,6 +68,7 @@ def join_group(node: Node, arrived: Received, now: int) -> None:
         return
     log, group = found
     consumers = log.coordinator.consumers.get(request.group_id)
+    # As with group.consumer.migration.policy=disabled (KIP-848): only an empty group changes its protocol.
     if consumers is not None and consumers.subscriptions:
         error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         node.after(log, (refused_join(to, error, request.member_id),))
@@ -117,6 +118,7 @@ def sync_group(node: Node, request: m.SyncGroup, to: ReplyTo, now: int) -> None:
     turn = Turn(group, now, node.settings.group_rules)
     group_requests.sync(turn, request, to)
     if not _carry_out(node, log, turn.decision(), now):
+        # Nothing of the decision was kept, so the group is as before: decide again, without an assignment.
         turn = Turn(group, now, node.settings.group_rules)
         group_requests.refuse_assignment(turn, to, TOO_LARGE.error)
         _carry_out(node, log, turn.decision(), now)

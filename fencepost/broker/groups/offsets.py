@@ -201,6 +201,7 @@ def _written(
     client_version: ClientVersion,
 ) -> tuple[m.PartitionError, ...]:
     """Append the offsets that have no problem, as one batch; one error per offset of the request."""
+    # At the append, not before the coordinator is asked: the group may have rebalanced in between.
     refused = _check_member(node, log, request, now, client_version)
     if refused is not None:
         node.note_ruling(to, refused, partition=log.partition.key)
@@ -235,6 +236,8 @@ def commit_in_transaction(
     """TxnOffsetCommit: pending until the producer's transaction ends. The first one of a transaction adds the
     partition to it, or verifies it.
     """
+    # Without a partition that exists any refusal will do: `_errors` then answers each offset with
+    # UNKNOWN_TOPIC_OR_PARTITION.
     has_place = request.group_id and _has_known_place(node, request)
     log = group_log(node, request.group_id) if has_place else NO_GROUP_ID
     if isinstance(log, Refused):

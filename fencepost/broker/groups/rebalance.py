@@ -210,9 +210,12 @@ def complete_join(turn: Turn) -> None:
     turn.group = with_subscription(turn.group)
     turn.enter(GroupInput.JOINED if group.members else GroupInput.ABANDONED)
     if not group.members:
+        # Otherwise a new coordinator would find the members of the last generation, and wait for them.
         turn.record = record_of(turn.group)
         return
     turn.group = attrs.evolve(turn.group, sync_due_ms=turn.now + group.rebalance_timeout_ms)
+    # The generation is not in the log before its assignment is. If the coordinator fails now, the next one
+    # knows an earlier generation: the members' syncs are refused, and they join again.
     for member in group.members:
         if member.joining is not None:
             turn.answers.append(joined(turn.group, member.joining, member.member_id))
@@ -288,6 +291,7 @@ def check_commit(
         simple, member = GroupInput.SIMPLE_TXN_COMMIT, GroupInput.TXN_COMMIT
     state = GroupState.DEAD if group is None else group.state
     has_identity = generation_id >= 0 or member_id != NO_MEMBER or instance_id is not None
+    # In a group without members a negative generation is enough, whatever member is named, as in Kafka.
     is_simple = generation_id < 0 and (state in {GroupState.EMPTY, GroupState.DEAD} or not has_identity)
     if group is not None and not is_simple:
         if problem := check_member(group, member_id, instance_id):

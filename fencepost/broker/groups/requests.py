@@ -205,6 +205,7 @@ def sync(turn: Turn, request: m.SyncGroup, to: ReplyTo) -> None:
     unsynced = tuple(each for each in group.unsynced if each != member.member_id)
     sync_due_ms = group.sync_due_ms if unsynced else None
     turn.group = attrs.evolve(group, unsynced=unsynced, sync_due_ms=sync_due_ms)
+    # Every member's part is known by now: one that syncs late, or again, need not wait.
     if group.state is STABLE:
         turn.answers.append(synced(group, to, member))
         return
@@ -218,6 +219,7 @@ def _sync_problem(group: Group, request: m.SyncGroup) -> ErrorCode:
         return problem
     if request.generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
+    # Clients before SyncGroup 5 do not say which protocol they mean (KIP-559).
     said = ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol_name))
     if any(asked is not None and known is not None and asked != known for asked, known in said):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL

@@ -5,8 +5,18 @@ Rule: a transactional offset is pending until its producer's marker enters the l
 the one that was written later wins. The members (`live`) are notes.
 """
 
+# Theory of operation
+#
 # "Written later" means the offset of its record, not of the marker: a plain commit that is written after a
 # pending one stays when the transaction commits. Otherwise a slow transaction would move a group back.
+#
+#     record of the log                       committed                pending, by producer
+#     20   7 commits offset 5 for orders-0                             7: orders-0 -> 5, written at 20
+#     21   plain commit of 6 for orders-0     orders-0 -> 6, at 21     7: orders-0 -> 5, written at 20
+#     22   COMMIT marker of 7                 orders-0 -> 6, at 21     -          20 < 21: 5 is dropped
+#
+# Until the marker, OffsetFetch with require_stable gets UNSTABLE_OFFSET_COMMIT for orders-0, and the offset
+# cannot expire: either value may be the one from which the group continues.
 #
 # The marker reaches this log like that of any data partition. So offsets and records become visible by the
 # same decision, which is what makes consume-transform-produce exactly-once.
@@ -255,6 +265,8 @@ def apply(state: Groups, header: BatchHeader, batch: Buffer, entries: GroupBatch
             _forget(state, key)
             continue
         if key.group_id not in state.consumers:
+            # A group exists from its first offset on, pending or not: it can be listed, described and
+            # deleted.
             state.records.setdefault(key.group_id, None)
         if header.is_transactional:
             pending = state.pending.setdefault(header.producer_id, {})
@@ -302,4 +314,5 @@ def _forget(state: Groups, key: OffsetKey) -> None:
     if not offsets:
         state.committed.pop(key.group_id, None)
     for pending in state.pending.values():
+        # Otherwise a later marker would bring back the offset of a deleted topic or group.
         pending.pop(key, None)

@@ -65,10 +65,14 @@ MEMBERSHIP: Final[GroupTable] = {
         _IN.LEADER_REJOIN: PREPARING,
         _IN.CHANGED_REJOIN: PREPARING,
         _IN.STATIC_RETURN: PREPARING,
+        # The generation of this sync is over; its member has to join the next one.
         _IN.SYNC: _AGAIN,
         _IN.LEADER_SYNC: _AGAIN,
         _IN.HEARTBEAT: _AGAIN,
+        # A member learns of the rebalance by its next heartbeat; until then it may commit what it has
+        # processed.
         _IN.COMMIT: PREPARING,
+        # A consumer that assigns its partitions itself must not overwrite the offsets of a group's members.
         _IN.SIMPLE_COMMIT: _STRANGER,
         _IN.TXN_COMMIT: PREPARING,
         _IN.SIMPLE_TXN_COMMIT: PREPARING,
@@ -77,6 +81,7 @@ MEMBERSHIP: Final[GroupTable] = {
         _IN.ABANDONED: EMPTY,
         _IN.DELETE: _BUSY,
         _IN.DELETE_OFFSETS: PREPARING,
+        # The topics that its members read are known of consumers alone (ClassicGroup.validateOffsetDelete).
         _IN.DELETE_FOREIGN_OFFSETS: _BUSY,
     },
     COMPLETING: {
@@ -89,9 +94,12 @@ MEMBERSHIP: Final[GroupTable] = {
         _IN.STATIC_RETURN: PREPARING,
         _IN.SYNC: COMPLETING,
         _IN.LEADER_SYNC: STABLE,
+        # The member has the new generation already, and waits for its assignment.
         _IN.HEARTBEAT: COMPLETING,
+        # It has joined the new generation and owns nothing in it yet (ClassicGroup.validateOffsetCommit).
         _IN.COMMIT: _AGAIN,
         _IN.SIMPLE_COMMIT: _STRANGER,
+        # Only plain commits are refused during a rebalance: KIP-447 fences by the generation alone.
         _IN.TXN_COMMIT: COMPLETING,
         _IN.SIMPLE_TXN_COMMIT: COMPLETING,
         _IN.GONE: PREPARING,
