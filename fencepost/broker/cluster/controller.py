@@ -4,6 +4,33 @@ producer ids.
 Rule: every grant is a record first, and nodes learn of it only from the log (cluster/follower.py).
 """
 
+# Theory of operation (Kafka: QuorumController, ReplicationControlManager, ClusterControlManager)
+#
+# The state of the cluster is the sum of the records in this log. Each request is decided here and becomes one
+# batch. Once that is durable, each node does its part:
+#
+#     request                    records                                what a node then does
+#     BrokerRegistration         BrokerRegistered, LeaderChanged ...    leads its partitions under new epochs
+#     CreateTopics               TopicCreated, TopicConfigured ...,     leads its share of them, in new logs
+#                                PartitionCreated ...
+#     CreatePartitions           PartitionCreated ...                   the same for the new ones
+#     ElectLeaders, Reassign     LeaderChanged ...                      reads the log again, or gives it up
+#     IncrementalAlterConfigs    TopicConfigured ...                    keeps its logs by the new settings
+#     DeleteTopics               TopicRemoved                           drops the partitions and their files
+#     AllocateProducerIds        ProducerIdsAllocated                   -          the answer grants the block
+#
+# The invariant: under one name the leader epoch of a partition never falls. Elections and starts raise it. A
+# topic that is deleted and created again continues above the old one:
+#
+#     create   start   delete            create
+#     epoch 0  1       `removed` has 1   2
+#
+# All fencing below rests on it: a journal refuses an older epoch (StaleLeader), a marker carries it as
+# coordinator epoch, a verification guard contains it.
+#
+# There is one replica of each partition and one controller, the node `controller_id`. So no decision is about
+# replicas in sync, and a partition whose node is down is led by nobody else.
+
 from __future__ import annotations
 
 from collections import Counter
@@ -396,6 +423,7 @@ def _changed_value(own: str | None, change: m.ConfigChange) -> str | Refused | N
         if setting is not None and setting.config_type is not ConfigType.LIST:
             because = f"{change.name} is not a list: nothing can be added to it or removed from it"
             return Refused(ErrorCode.INVALID_CONFIG, because)
+        # A list that the topic does not have yet starts as the broker's own, which is always `delete`.
         value = _changed_list(DELETE if own is None else own, change.operation, listed(value))
     return _config_problem(change.name, value) or value
 
@@ -477,6 +505,7 @@ def _assign(state: Controller, record: PartitionCreated | LeaderChanged) -> Assi
     topic = state.topics[state.names[record.topic_id]]
     before = topic.leaders.get(record.partition)
     topic.leaders[record.partition] = Leader(record.leader_id, record.leader_epoch)
+    # The kept answer to Metadata names leaders and epochs.
     topic.described = None
     return Assign(
         partition=TopicPartition(topic.name, record.partition),

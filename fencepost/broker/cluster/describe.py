@@ -171,6 +171,7 @@ def describe_transactions(node: Node, request: m.DescribeTransactions, to: Reply
 def _transaction(node: Node, name: str) -> m.TransactionDescription:
     log = log_of_id(node, name)
     if not name or isinstance(log, Refused):
+        # An empty id hashes to a partition, too, so it would otherwise be called unknown.
         error = ErrorCode.INVALID_REQUEST if not name else ErrorCode.NOT_COORDINATOR
         return m.TransactionDescription(transactional_id=name, error=error)
     state = log.coordinator
@@ -210,6 +211,7 @@ def list_transactions(node: Node, request: m.ListTransactions, to: ReplyTo, now:
             and (not request.producer_ids or record.producer_id in request.producer_ids)
             and (
                 request.duration_ms < 0
+                # An id without a start time passes this filter, as in Kafka.
                 or record.start_ms == NO_TIMESTAMP
                 or now - record.start_ms > request.duration_ms
             )

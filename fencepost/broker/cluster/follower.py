@@ -153,6 +153,8 @@ def act_on_news(node: Node, now: int) -> None:
         log = node.logs.get(change.partition)
         match change:
             case Assign():
+                # An assignment to another node, too, ends this leadership: its writes must not reach the log
+                # any more.
                 if log is not None and log.partition.leader_epoch < change.leader_epoch:
                     node.drop(log, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 node.damaged.discard(change.partition)  # its new leader reads the disk again
@@ -160,6 +162,8 @@ def act_on_news(node: Node, now: int) -> None:
             case Remove():
                 if log is not None:
                     node.drop(log, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                # The nodes of a simulated cluster share a directory: one of them, the controller's, deletes
+                # the files.
                 if METADATA_PARTITION in node.logs:
                     node.outcome.effects.append(change)
                 node.damaged.discard(change.partition)

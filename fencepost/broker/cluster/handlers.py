@@ -109,6 +109,7 @@ def move(node: Node, arrived: Reassign, now: int) -> None:
 
 def _registered(node: Node, address: m.NodeAddress, to: ReplyTo | None) -> ClusterDecision:
     log = node.logs.get(METADATA_PARTITION)
+    # Without the log the decision is refused by `_control`, and the number does not matter.
     broker_epoch = 0 if log is None else log.partition.log_end_offset
     return controller.register(node.cluster, address, broker_epoch=broker_epoch, to=to)
 
@@ -127,6 +128,9 @@ def _create(node: Node, request: m.CreateTopics, to: ReplyTo, now: int, *, inter
         return
     request = _with_default_counts(request, node.settings.num_partitions)
     is_settled = log.partition.high_watermark == log.partition.log_end_offset
+    # Which deletion is not durable yet is not noted, so all of them count. Once it is, the files are deleted
+    # before the next request. A new topic of the name must not be in the log before that: after a kill, the
+    # next start would take the old files for its own.
     leaving = () if is_settled else node.cluster.removed
     decision = controller.create_topics(
         node.cluster, request, to=to, now=now, internal=internal, leaving=leaving
