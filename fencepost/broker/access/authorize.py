@@ -95,6 +95,7 @@ def authorize(acls: Acls, principal: str, request: Request, version: int) -> Ver
     for need in row.needs:
         if not need.when(request, version):
             continue
+        # Later: a refusal of the whole request comes first, whatever the order of the needs.
         if need.entries:
             of_entries = need
         elif not allowed(need.rights, name := _name_of(request, need.rights[0].resource)):
@@ -121,6 +122,8 @@ def authorize(acls: Acls, principal: str, request: Request, version: int) -> Ver
         filters=filters,
     )
     denial = _denial(of_entries, _named(denied[0])) if denied else None
+    # The reply is made here if nothing is left to do. Metadata and DescribeConfigs say more than their
+    # entries (nodes, settings of a node), so the node still answers those.
     is_nothing_left = not kept and bool(entries) and not isinstance(request, m.Metadata | m.DescribeConfigs)
     if is_nothing_left or (row.all_or_none and denial is not None):
         reply = API_BY_REQUEST[type(request)].reply
