@@ -115,6 +115,7 @@ class Admission:
         try:
             return await trio.to_thread.run_sync(session.authenticate, message, number, limiter=self._checks)
         except NotAdmitted:
+            # Each guess costs its client a while, as in Kafka (KIP-306). The limiter is free again by now.
             await trio.sleep(self.access.connection_failed_authentication_delay_ms / 1000)
             raise
 

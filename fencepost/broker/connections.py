@@ -4,6 +4,23 @@ Rule: a connection takes room before it reads a request, and is not read from wh
 the answers.
 """
 
+# Theory of operation
+#
+#     receive ---> frames ---> next_request ---> begin ... end ---> send ---> unsent
+#     bytes        until a     waits (below)     in_progress:       at once   what the kernel did not take;
+#                  frame is                      the room of a                `_send_rest` sends it
+#                  whole                         request is held
+#
+# Backpressure has one place: `next_request` takes no request while the peer has answers to read, there is no
+# room in the pool, FETCHES_MAX fetches wait, or, in Kafka's protocol, the one before it is not answered. Then
+# nothing is read either, TCP's window closes, and the peer has to stop sending.
+#
+# Three clocks watch a peer, each against another way to hold resources:
+#
+#     active_ms     nothing moves in either direction             `is_idle`: connections.max.idle.ms
+#     frame_ms      a frame that is begun and never completed     `is_late`: FRAME_MS, and a second per 64 KiB
+#     progress_ms   holds room that others wait for               `relieve`: STALLED_MS
+
 from __future__ import annotations
 
 import errno
@@ -434,6 +451,7 @@ class ConnectionTable:
     ) -> Connection:
         """A connection for a socket that was accepted from a host."""
         in_child(accepted, socket.socket.close).setblocking(False)
+        # An answer is handed over whole; to wait for more of it would only delay it.
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.made += 1
         number = self.made

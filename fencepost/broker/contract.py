@@ -6,6 +6,21 @@ Rule: cores take and return these values; only a host performs them, appends bef
 # Live and at recovery a node sees the same inputs and leaves the same values, so a recorded run can be
 # replayed, drawn and judged from these classes alone. None of them refers to a socket, a file or a clock.
 
+# Theory of operation. A node cannot wait for anything, so each effect with a result comes back as an input:
+#
+#     from the node                  from its host, later
+#     Append                         Durable, or StorageFailed
+#     Send(token)                    Answered(token), perhaps only to say that the connection broke
+#     Assign                         BecomeLeader, or StorageFailed
+#     MoveLogStart, ExpireLog        LogStartMoved; none if an ExpireLog finds nothing to delete
+#     MeasureFetch(ticket)           FetchMeasured(ticket)
+#     WakeMe(at_ms)                  Tick
+#     Reply, ReplyFetched, ...       -
+#     Remove, Configure, CleanLog    -
+#
+# Received, Disconnected, Started and Reassign come from outside. A node takes one input at a time, so nothing
+# happens between the reading of its state and the decision.
+
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -207,6 +207,7 @@ def _lead(node: Node, arrived: BecomeLeader, now: int) -> None:
         case Groups():
             group_handlers.resume(node, cast("GroupLog", log), now)
             consumer_handlers.resume(node, cast("GroupLog", log), now)
+            # A kill may have hit between the deletion of a topic and the tombstones of its offsets.
             offsets.forget_topics(node, cast("GroupLog", log), node.cluster.removed, now)
         case _:
             pass
@@ -240,6 +241,7 @@ def _started(node: Node, arrived: Started, now: int) -> None:
         cluster_handlers.start(node, now)
     else:
         follower.register(node)
+    # Before any producer needs one: the first InitProducerId would otherwise have to be retried.
     node.ask_for_producer_ids()
 
 
@@ -254,6 +256,7 @@ def _schedule_rest(node: Node, now: int) -> None:
 
 
 def _tick(node: Node, arrived: Tick, now: int) -> None:
+    # Before the handlers, which ask for the next Tick.
     node.wakes_at_ms = None
     for handle_due in TICKS:
         try:

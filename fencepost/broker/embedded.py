@@ -3,6 +3,20 @@
 Rule: it is the broker of `fencepost serve`, on a real socket; only the process is the caller's.
 """
 
+# Theory of operation
+#
+#     caller's thread                                 thread of the broker
+#     start()        a new _Run ------------------->  trio.run: lifecycle.serve
+#                    waits until it is settled <----  ready, or the problem that prevented it
+#     stop()         token.run_sync_soon ---------->  cancels the scope: a clean stop
+#     kill()         token.run_sync_soon ---------->  Server.kill: nothing more is written
+#                    joins the thread <-------------  the end
+#
+# A _Run is one life of the broker, with the crashes in it after which a fault lets it start again by itself.
+# What the lives share is kept by Broker: the machine with the data (journal/power.py), the bound ports, the
+# faults with their counts. Objects of trio belong to the broker's thread, so whatever a caller wants of them
+# goes through the token of its loop.
+
 from __future__ import annotations
 
 import os
@@ -382,6 +396,7 @@ class Broker:
                 if self._run is not None:
                     self._run.end(is_killed=is_killed)
             finally:
+                # A thread that has not ended is still this object's: `stop` can be called again.
                 if not self.is_running:  # Ctrl-C ends the wait, and not the broker
                     self._run = None
 

@@ -39,6 +39,7 @@ MAY_EXPIRE: Final = frozenset({TransactionState.EMPTY, *COMPLETED})
 
 def start(node: Node, log: LeaderLog, now: int) -> None:
     """Forget producers that expired while this node did not lead the log, and schedule the scans."""
+    # A snapshot or an old log brings back producers that have expired since.
     _forget_producers(node, log, now)
     for scan in Scan:
         _schedule(node, scan, now)
@@ -114,6 +115,8 @@ def _expire_offsets_of(node: Node, log: GroupLog, group_id: str, *, before_ms: i
     group = state.any_group(group_id, now=now)
     assert group is not None, "a group with a record is there"
     keys = expired_offsets(state, group, before_ms=before_ms)
+    # A group that loses its last offsets goes with them, unless it has members or a transaction moves its
+    # offsets.
     if is_over(state, group, keys):
         forget_group(node, log, group_id, now)
     elif keys:

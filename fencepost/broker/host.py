@@ -384,6 +384,7 @@ class Host:
             self.to_do.extend(outcome.appends)
         if outcome.effects:
             self.to_do.extend(outcome.effects)
+        # At a Durable, because only what is below the high watermark can be compacted.
         if self.upkeep.bytes_left <= 0 and type(arrived) is Durable:
             self.upkeep.bytes_left = self.node.settings.coordinator_logs_dirty_bytes_max
             self.to_do.extend(orders_to_clean_coordinators(self.node, now))

@@ -258,6 +258,8 @@ class Node:
             offset, entries = order.snapshot
             partition.restore(state, entries, at_offset=offset)
         for header, batch in order.batches:
+            # The first batch is the one that holds the offset asked for; what is before a snapshot is in it
+            # already.
             if header.base_offset >= state.log_end_offset:
                 self.enter(log, header, batch)
         if order.is_restart:
@@ -396,6 +398,8 @@ class Node:
         # These batches may still become durable under the next leader, so the outcome is unknown to the
         # client: it retries, and the sequence numbers or the epoch tell a retry from a new request.
         refused = Refused(
+            # A client of a coordinator looks for the next one at this error, as after a failed append in
+            # Kafka (TransactionStateManager.appendTransactionToLog).
             error if log.coordinator is None else ErrorCode.NOT_COORDINATOR,
             "waited for a log that this node has given up",
             source="ReplicaManager.stopPartitions, DelayedProduce",

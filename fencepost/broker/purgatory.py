@@ -81,6 +81,7 @@ class ProducerIds:
     next_id: int = 0
     end: int = 0
     next_block: tuple[int, int] | None = None
+    # A restart forgets the rest of the block, so ids have gaps (KIP-730).
     is_asked: bool = False
 
     @property

@@ -89,6 +89,7 @@ class NodeSettings:
     fixes: KafkaFixes = ALL_FIXES  # the fixes of Kafka that this broker has
     auto_create_topics_enable: bool = True  # for Kafka's clients; ours never ask for it
     num_partitions: int = 1  # of a topic that is created without a number
+    # Ids are hashed to them; once the topic exists, its own number counts (`Node.coordinators`).
     transaction_state_log_num_partitions: int = 50
     offsets_topic_num_partitions: int = 50
     message_max_bytes: int = 1_048_588  # message.max.bytes: 1 MiB of records and a header

@@ -45,6 +45,7 @@ class PartitionStatus(NamedTuple):
 
 def partition_statuses(node: Node, now: int) -> dict[TopicPartition, PartitionStatus]:
     """All partitions that the node leads, sorted."""
+    # Each of these walks over all logs, so both are done once and not per partition.
     late = frozenset(partitions_with_late_transactions(node, now))
     known = _known_transactions(node)
     return {key: _status(log, known, is_late=key in late) for key, log in sorted(node.logs.items())}
@@ -63,6 +64,7 @@ def _known_transactions(node: Node) -> KnownTransactions | None:
     """The producer id and the partitions of each unfinished transaction. None if a coordinator is missing."""
     topic = node.cluster.topics.get(TRANSACTION_STATE_TOPIC)
     logs = node.coordinator_logs(Transactions)
+    # The transactions of the missing ones would all look as if no coordinator knew them.
     if topic is not None and len(logs) < len(topic.leaders):
         return None
     return {
