@@ -187,6 +187,7 @@ def has_null_key(payload: bytes, record_count: int) -> bool:
     end = 0
     try:
         for _ in range(record_count):
+            # `size` is kept as it stands in the bytes, doubled by zig-zag; the shift below halves it.
             size, at = payload[end], end + 1
             if size > 0x7F:
                 size, at = read_varint(payload, end)

@@ -73,6 +73,7 @@ class Produce:
 
     transactional_id: str | None
     acks: Int16
+    # In Kafka, how long to wait for replicas; with one replica nothing waits.
     timeout_ms: Int32
     partitions: tuple[ProducePartition, ...]
 
