@@ -3,8 +3,20 @@
 Rule: the node plans with offsets alone; `complete_*`, called by the host, read the journal.
 """
 
+# Theory of operation (Kafka: DelayedFetch)
+#
+#     fetch: plan --- enough, or an error -----------------------------------> ReplyFetched --> complete_fetch
+#              | too little                                                         ^
+#              v                                                                    |
+#            parked                                                                 |
+#              |-- MeasureFetch --> FetchMeasured: fetch.min.bytes are there -------|
+#              |-- high watermark or LSO moved: wake_readers plans, may measure ----|
+#              |-- the leadership ended: wake_readers finds the error --------------|
+#              '-- fetch.max.wait.ms is over: end_waits ----------------------------'
+#
 # A plan is made and bounded at one moment, and the bytes are read right after it in the same step's effects.
-# So a reader never sees bytes of a batch that was appended, or became durable, after its bound was taken.
+# So a reader never sees bytes of a batch that was appended, or became durable, after its bound was taken. A
+# parked fetch keeps its request only, and is planned again when it is answered.
 #
 # At read_committed the answer contains all records up to the LSO, aborted ones included, together with the
 # list of aborted transactions that overlap them. The client filters: the broker would otherwise have to parse
