@@ -9,6 +9,18 @@ Rule: a TxnOffsetCommit is verified like a Produce (KIP-890); then the group che
 # even if its producer id is new. The first protects a fixed transactional id per input partition (KIP-98),
 # the second one producer per process (KIP-447).
 
+# Theory of operation
+#
+#     producer               group coordinator                          transaction coordinator
+#     TxnOffsetCommit  --->  BEFORE_ASKING: the epoch
+#                            start_verification(), park the request --> add or verify __consumer_offsets-n
+#                            OFFSET_CHECKS: the epoch, the guard   <--- NONE
+#                            _check_member: member, generation
+#                            append: the offsets are pending
+#       <--- NONE ---------  durable
+#     EndTxn  ----------------------------------------------------->    PREPARE_COMMIT
+#                            COMMIT marker: the offsets are committed <- WriteTxnMarkers
+
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence

@@ -4,6 +4,18 @@ Rule: a decision changes no state. It builds a Turn: the next value of the group
 that must be durable before they leave.
 """
 
+# Theory of operation. A group has four kinds of deadlines; nothing else in it depends on time. `expire`
+# handles those that are due, the earliest first, in a Tick and at the end of each request's decision:
+#
+#     deadline         runs                                        when it passes
+#     join_due_ms      while the join barrier is up                members that have not joined leave
+#     sync_due_ms      while the sync barrier is up                members that have not synced leave: again
+#     Member.due_ms    from a member's last request or answer      it leaves, unless it waits at a barrier
+#     pending          from the grant of a member id (KIP-394)     the id is forgotten
+#
+# A decision changes `turn.group` step by step. Nobody sees it before `carry_out` in handlers.py has made sure
+# that its record can be written.
+
 from __future__ import annotations
 
 from typing import Final
