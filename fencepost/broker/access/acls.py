@@ -113,6 +113,7 @@ class Pattern:
         if self.name == WILDCARD and not self.is_prefix:
             return True
         if self.is_prefix:
+            # The literal `*` stands for every name, so no prefix covers it.
             return other.name.startswith(self.name) and (other.is_prefix or other.name != WILDCARD)
         return not other.is_prefix and other.name == self.name
 
@@ -215,6 +216,8 @@ class Acls:
             and rule.pattern.resource is resource
             and rule.operations & {operation, _O.ALL}
         ]
+        # A denial of some of the names that a rule allows leaves others; only one that covers all of them
+        # counts.
         denied = [rule.pattern for rule in found if not rule.is_allowed]
         return any(
             rule.is_allowed and not any(pattern.covers(rule.pattern) for pattern in denied) for rule in found
@@ -231,6 +234,7 @@ class Acls:
             and rule.operations & {operation, _O.ALL}
             for rule in self.rules
         )
+        # `*` as a name matches literal rules for all names only: a prefix allows some.
         return not denies_some and self.allows(principal, operation, resource, WILDCARD)
 
 

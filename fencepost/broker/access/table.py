@@ -239,6 +239,7 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
     m.InitProducerId: RequestRights((
         _WRITE_ID._replace(when=_has_id, condition="with a transactional id"),
         Need(
+            # Producers are idempotent by default, so whoever may write to some topic may be one (KIP-679).
             (Right(_R.CLUSTER, _O.IDEMPOTENT_WRITE), Right(_R.TOPIC, _O.WRITE, any_name=True)),
             when=_has_no_id,
             condition="without one",
