@@ -4,6 +4,23 @@ Rule: a step never waits. It ends with the follow-up work inside the node (news 
 markers, readers with new data), because no later input would trigger it.
 """
 
+# Theory of operation. One transaction of a current client, as steps of the nodes that serve it. Each line is
+# an input, found in the table INPUTS; the last column says what its answer waits for:
+#
+#     Received   InitProducerId       transactions/handlers.py     the record with the new epoch
+#     Received   Produce              partitions/produce.py        the coordinator's answer
+#     Received     AddPartitionsToTxn   transactions/handlers.py     ONGOING; the leader sent this
+#     Answered     InFlightAddPartitions  produce.answer_to_add      the batch
+#     Received   TxnOffsetCommit      groups/offsets.py            the same two, and the offsets
+#     Received   EndTxn               transactions/handlers.py     PREPARE_COMMIT
+#     Durable      PREPARE_COMMIT       node.became_durable, then send_due_markers as the step ends
+#     Received     WriteTxnMarkers      transactions/markers.py      the marker
+#     Durable      the marker           node.became_durable: the LSO moves, readers wake as the step ends
+#     Answered     InFlightMarkers      markers.take_marker_answers; the last one writes COMPLETE_COMMIT
+#
+# What a step appends is durable in a later step. So a handler ends with `node.after`, which keeps its answer
+# until then, and the step goes on with the next input.
+
 from __future__ import annotations
 
 from collections.abc import Callable

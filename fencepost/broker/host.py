@@ -279,6 +279,7 @@ class Host:
             # The controller elects everyone but itself; a rising epoch fences its own earlier incarnation.
             epoch = self.directory.journal(METADATA_PARTITION).leader_epoch + 1
             self._lead(Assign(partition=METADATA_PARTITION, leader_id=self.node_id, leader_epoch=epoch), now)
+            # Before any partition is led: a new topic of the name would find the files of the old one.
             for key in self.directory.partitions():
                 if key.topic in self.node.cluster.removed:
                     self.directory.delete(key)  # a kill hit between the TopicRemoved record and this
@@ -671,6 +672,7 @@ class Host:
     def _lead(self, assign: Assign, now: int) -> None:
         """Load the partition's log, and give it to the node as BecomeLeader."""
         key = assign.partition
+        # Each leadership opens its log under its own epoch: `_load` does, or without files the first append.
         self.held.pop(key, None)
         try:
             if assign.is_new:
@@ -709,6 +711,8 @@ class Host:
             self.warn(journal.dropped)
             journal.dropped = None
         self.upkeep.forget(key)
+        # Whoever opens a log anew knows only the last batch of each producer, as a restart of Kafka; an
+        # election of a log that is open loses none.
         is_restart = assign.was_leader and journal.is_fresh
         journal.lead(assign.leader_epoch)
         if self.policy is not SyncPolicy.NONE:

@@ -385,6 +385,7 @@ class Server:
             connection.took_ns = time.monotonic_ns()
             self._go_on(connection, connection.protocol.ask(frame))
             self.turn()
+            # No request holds this room: the frame was answered at once, or it is a Produce with acks 0.
             if connection.reserved:
                 connection.drop_reserved()
             connection.was_slow = time.monotonic_ns() - connection.took_ns >= ROUND_NS
