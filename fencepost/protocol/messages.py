@@ -242,6 +242,7 @@ class DeleteRecordsPartition:
 class DeleteRecords:
     """Move the start of logs forward."""
 
+    # Unused, as for Produce.
     timeout_ms: Int32
     partitions: tuple[DeleteRecordsPartition, ...]
 
@@ -778,6 +779,7 @@ class OffsetToCommit:
     topic: str
     partition: Int32
     offset: Int64
+    # Of the last record that was processed: whoever continues there notices if the log has lost it (KIP-320).
     leader_epoch: Int32
     metadata: str
 

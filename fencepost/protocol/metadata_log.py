@@ -60,6 +60,7 @@ _TAG_LEADER: Final = 1
 _TAG_LEADER_EPOCH: Final = 1_000
 _NO_LEADER_CHANGE: Final = -2
 _TOPIC_RESOURCE: Final = 2  # ConfigResource.Type.TOPIC
+# Kafka refuses requests of an earlier incarnation by it; here a late one only wastes a block of ids.
 _UNKNOWN_BROKER_EPOCH: Final = -1
 _FIRST_PARTITION_EPOCH: Final = 0
 _NO_INCARNATION: Final = bytes(UUID_SIZE)

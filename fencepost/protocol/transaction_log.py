@@ -92,6 +92,8 @@ _EMPTY: Final = TransactionState.EMPTY
 
 def _transaction_value(record: TransactionRecord) -> bytes:
     """TransactionLogValue version 1, the flexible one that transaction.version 1 and later write."""
+    # For transaction.version 0, too: what its records cannot store, the coordinator leaves out
+    # (`without_other_ids`).
     start = _TRANSACTION_START.pack(
         _TRANSACTION_VALUE_VERSION,
         record.producer_id,

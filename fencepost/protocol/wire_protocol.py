@@ -118,6 +118,7 @@ class WireProtocol(Protocol):
 class FencepostProtocol:
     """Fencepost's own frames: one request, one reply, in any order."""
 
+    # Replies name their request by its correlation id, so a parked Fetch need not hold up the others.
     is_serial = False
 
     def __init__(self) -> None:
