@@ -273,6 +273,7 @@ class DeleteRecordsReply:
 class Metadata:
     """Describe topics and the nodes that lead their partitions; None means all topics."""
 
+    # Never creates one, unlike Kafka's: for Kafka's clients the bridge sends CreateTopics (kafka_bridge).
     topics: tuple[str, ...] | None
 
 
@@ -923,6 +924,7 @@ class SyncGroup:
     generation_id: Int32
     member_id: str
     group_instance_id: str | None
+    # What the member believes was chosen; None from clients before KIP-559, which do not say.
     protocol_type: str | None
     protocol_name: str | None
     assignments: tuple[MemberAssignment, ...]

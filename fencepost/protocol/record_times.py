@@ -25,6 +25,7 @@ def first_record_since(
     """The first of the decompressed records that is at or after an offset, and at least as new as `timestamp`
     (ms). ProtocolViolation when they cannot be read so far.
     """
+    # The bounds become deltas once, so that no record needs an addition.
     least_time, least_offset = timestamp - header.base_timestamp, from_offset - header.base_offset
     for time, offset in _record_times(payload, header):
         if time >= least_time and offset >= least_offset:

@@ -3,6 +3,13 @@
 Rule: Kafka's own tools can read every record written here; a record with a key of another kind is skipped.
 """
 
+#     key     i16 0, STRING transactional id
+#     value   i16 1, i64 producer id, i16 producer epoch, i32 timeout (ms), i8 state,
+#             COMPACT_ARRAY of (COMPACT_STRING topic, COMPACT_ARRAY of i32 partitions, no tags),
+#             i64 last update, i64 start,
+#             tag 0: i64 previous producer id   tag 1: i64 next producer id   tag 2: i16 transaction version
+#     null    the id has expired: it has no owner
+#
 # One record per transactional id is live at a time: the topic is compacted, and each change of state writes
 # the whole TransactionMetadata again. A transaction writes at least three: Ongoing whenever partitions are
 # added, PrepareCommit when the outcome is decided, CompleteCommit when every marker is written. Fields that

@@ -3,6 +3,17 @@
 Rule: an instance belongs to one connection. It knows bytes and messages, and neither sockets nor the node.
 """
 
+# Theory of operation
+#
+#     bytes --> frames --> ask ------ requests ------> node ------ reply ------> bytes
+#                           |                                        |
+#                           '- pieces: answered at once              '- requests: more is needed first
+#                              (an unsupported version)                 (a Metadata that creates its topics)
+#
+# Fencepost's own frames hold one message each. A request of Kafka's may stand for several of them, and may
+# lead to others before it can be answered; kafka_bridge/connection.py hides this, so the server knows one
+# kind of connection.
+
 from __future__ import annotations
 
 from collections.abc import Callable
