@@ -161,8 +161,7 @@ class InFlightMarkers:
 
     log_key: TopicPartition
     transactional_id: str
-    producer_epoch: int
-    partitions: frozenset[TopicPartition]
+    partitions: tuple[TopicPartition, ...]
 
 
 @value(kw_only=True)

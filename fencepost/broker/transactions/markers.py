@@ -98,28 +98,28 @@ def _send_markers(node: Node, log: TransactionLog, name: str, now: int) -> None:
     # The transaction was completed by an answer that came after this attempt had been scheduled.
     if record is None or record.state not in PREPARED:
         return
-    pending_markers = state.pending_markers.setdefault(name, set(record.partitions))
+    pending_markers = state.pending_markers.setdefault(name, dict.fromkeys(record.partitions))
     by_node: dict[int, list[TopicPartition]] = {}
     for key in sorted(pending_markers):
+        # A marker that is in flight is not sent again: its answer would come when this transaction has ended,
+        # and the next one may have the same epoch.
+        if pending_markers[key] is not None:
+            continue
         leader = node.cluster.leader(key)
         if leader is not None:
             by_node.setdefault(leader.node_id, []).append(key)
         elif node.cluster.is_gone(key):
             # A deleted partition needs no marker; Kafka drops it, too (addTxnMarkersToBrokerQueue).
-            pending_markers.discard(key)
+            del pending_markers[key]
         else:
             if key.topic == CONSUMER_OFFSETS_TOPIC:
                 _create_offsets_topic(node)
             _retry_markers(node, log, name, now)
     # One request per node, as Kafka batches markers per broker.
     for node_id, keys in by_node.items():
-        why = InFlightMarkers(
-            log_key=log.partition.key,
-            transactional_id=name,
-            producer_epoch=record.producer_epoch,
-            partitions=frozenset(keys),
-        )
-        node.ask(node_id, WriteTxnMarkers(markers=(_marker(state, record, keys),)), why)
+        why = InFlightMarkers(log_key=log.partition.key, transactional_id=name, partitions=tuple(keys))
+        token = node.ask(node_id, WriteTxnMarkers(markers=(_marker(state, record, keys),)), why)
+        pending_markers.update(dict.fromkeys(keys, token))
     _finish(node, log, name, now)
 
 
@@ -148,22 +148,25 @@ def take_marker_answers(node: Node, in_flight: InFlightMarkers, answer: Answered
     log = node.coordinator_log(Transactions, in_flight.log_key)
     if log is None:
         return
-    state = log.coordinator
     name = in_flight.transactional_id
-    record, pending_markers = state.records.get(name), state.pending_markers.get(name)
-    if record is None or pending_markers is None or record.producer_epoch != in_flight.producer_epoch:
-        return  # the answer belongs to an earlier transaction
+    pending_markers = log.coordinator.pending_markers.get(name, {})
     errors: dict[tuple[str, int], ErrorCode]
     if isinstance(answer.body, WriteTxnMarkersReply):
         parts = [part for marker in answer.body.markers for part in marker.partitions]
         errors = {(part.topic, part.partition): part.error for part in parts}
     else:
         errors = dict.fromkeys(in_flight.partitions, answer.error)
-    # A partition that refused for good stays pending: this coordinator must not write COMPLETE_*, since a
-    # newer owner continues. Describing the transaction then shows which partition it was.
-    pending_markers -= {key for key, error in errors.items() if error is NO_ERROR}
-    if not MARKER_SETTLED.issuperset(errors.values()):
-        _retry_markers(node, log, name, now)
+    for key in in_flight.partitions:
+        if pending_markers.get(key) != answer.token:
+            continue  # the answer belongs to an earlier transaction
+        error = errors[key]
+        if error is NO_ERROR:
+            del pending_markers[key]
+        # A partition that refused for good stays pending and is not sent to again: this coordinator must not
+        # write COMPLETE_*, since a newer owner continues. Describing the transaction shows which one it was.
+        elif error not in MARKER_SETTLED:
+            pending_markers[key] = None
+            _retry_markers(node, log, name, now)
     _finish(node, log, name, now)
 
 

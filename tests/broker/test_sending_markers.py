@@ -1,0 +1,128 @@
+"""Markers that are sent again, by a coordinator whose partitions are led by other nodes."""
+
+from __future__ import annotations
+
+import attrs
+
+from fencepost.broker.cluster.controller import Leader, Topic
+from fencepost.broker.contract import (
+    Answered,
+    BecomeLeader,
+    Durable,
+    Input,
+    Received,
+    Reply,
+    ReplyTo,
+    Send,
+    Tick,
+)
+from fencepost.broker.dispatch import step
+from fencepost.broker.node import Node
+from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transactions.state import Transactions
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
+
+LOG = TopicPartition("__transaction_state", 0)
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+ID = "pay"
+PRODUCER_ID, EPOCH = 100, 0
+BEFORE_VERSION_2 = 3  # of AddPartitionsToTxn and EndTxn: an epoch may have many transactions
+
+
+@attrs.define(eq=False)
+class RemotePartitions:
+    """Node 1 with the coordinator; nodes 2 and 3 lead a partition each. Every record is durable at once."""
+
+    node: Node = attrs.field(init=False)
+    now: int = 0
+    sent: list[Send] = attrs.Factory(list[Send])
+
+    def __attrs_post_init__(self) -> None:
+        self.node = node = Node(NodeSettings(node_id=1, transaction_state_log_num_partitions=1))
+        for number, topic in enumerate((LOG.topic, A.topic, B.topic), 1):
+            node.cluster.topics[topic] = Topic(topic, bytes([number]) * 16, {0: Leader(number, 0)})
+        node.producer_ids.next_id, node.producer_ids.end = PRODUCER_ID, PRODUCER_ID + 1_000
+        self.offer(BecomeLeader(partition=LOG, leader_epoch=0))
+        self.ask(
+            m.InitProducerId(
+                transactional_id=ID, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+            )
+        )
+
+    def offer(self, arrived: Input) -> list[ErrorCode]:
+        """Returns the errors of the answers to clients."""
+        outcome = step(self.node, arrived, self.now)
+        errors = [act.error for act in outcome.effects if isinstance(act, Reply)]
+        self.sent += [act for act in outcome.effects if isinstance(act, Send)]
+        for append in outcome.appends:
+            errors += self.offer(Durable(partition=append.partition, offset=append.header.next_offset))
+        return errors
+
+    def ask(self, request: m.Request) -> None:
+        assert self.offer(Received(request, to=ReplyTo(1, 1), version=BEFORE_VERSION_2)) == [NO_ERROR]
+
+    def commit(self, *partitions: TopicPartition) -> dict[int, Send]:
+        """Returns the markers that are sent, by node."""
+        self.ask(
+            m.AddPartitionsToTxn(
+                transactional_id=ID,
+                producer_id=PRODUCER_ID,
+                producer_epoch=EPOCH,
+                verify_only=False,
+                partitions=partitions,
+            )
+        )
+        self.ask(
+            m.EndTxn(
+                transactional_id=ID,
+                producer_id=PRODUCER_ID,
+                producer_epoch=EPOCH,
+                result=TransactionResult.COMMIT,
+            )
+        )
+        return self.markers()
+
+    def markers(self) -> dict[int, Send]:
+        found = {sent.node_id: sent for sent in self.sent if isinstance(sent.request, m.WriteTxnMarkers)}
+        self.sent.clear()
+        return found
+
+    def written(self, sent: Send) -> None:
+        assert isinstance(sent.request, m.WriteTxnMarkers)
+        parts = tuple(
+            m.PartitionError(topic=key.topic, partition=key.partition, error=NO_ERROR)
+            for key in sent.request.markers[0].partitions
+        )
+        body = m.WriteTxnMarkersReply(markers=(m.WrittenMarker(producer_id=PRODUCER_ID, partitions=parts),))
+        self.offer(Answered(token=sent.token, error=NO_ERROR, body=body))
+
+    def lost(self, sent: Send) -> dict[int, Send]:
+        """Returns the markers that are sent again, by node."""
+        self.offer(Answered(token=sent.token, error=ErrorCode.NETWORK_EXCEPTION, body=None))
+        self.now += self.node.settings.marker_retry_backoff_ms
+        self.offer(Tick())
+        return self.markers()
+
+    @property
+    def state(self) -> TransactionState:
+        log = self.node.coordinator_log(Transactions, LOG)
+        assert log is not None
+        return log.coordinator.records[ID].state
+
+
+def test_a_transaction_ends_when_no_marker_of_it_is_in_flight() -> None:
+    """Or a late answer would stand for the marker of the next transaction, which may have the same epoch."""
+    coordinator = RemotePartitions()
+    first = coordinator.commit(A, B)
+    assert first.keys() == {2, 3}
+    again = coordinator.lost(first[2])
+    assert again.keys() == {2}  # the other one may still be written
+    coordinator.written(again[2])
+    assert coordinator.state is TransactionState.PREPARE_COMMIT
+    coordinator.written(first[3])
+    assert coordinator.state is TransactionState.COMPLETE_COMMIT
+    second = coordinator.commit(B)
+    assert coordinator.state is TransactionState.PREPARE_COMMIT
+    assert coordinator.lost(second[3]).keys() == {3}
