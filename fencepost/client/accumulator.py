@@ -16,16 +16,16 @@ batch.
 #                    linger_ms            no sequence yet           sequence, in flight        memory is free
 #                    batch_size                                     or waiting for a retry
 #
-# Memory. `used` counts `batch_size` bytes for an open batch and the real size after it was closed, as the
-# BufferPool of Kafka reserves whole buffers. So an append inside a batch needs no check of the limit, and
-# only opening a batch can raise BufferFull. A record larger than `batch_size` gets a batch of its own.
+# Memory. `used` counts `batch_size` bytes for an open batch and the real size once it is closed, as Kafka's
+# BufferPool reserves whole buffers. So an append inside a batch needs no check of the limit, and only opening
+# a batch can raise BufferFull. A record larger than `batch_size` gets a batch of its own.
 #
 # The hot path. `hot` maps a topic to its `Route`, and a route holds the open batch of each partition. `put`
 # looks up both, appends, and returns, without a `threading.Lock` (send_turn.py) and without a call of our own
 # code. Everything that it must not do is encoded in the data that it reads anyway:
 #
 #     sending is not allowed (no transaction)     `hot` is empty: the look-up fails
-#     no batch is open                            NO_BATCH stands there, which has no room
+#     no batch is open                            NO_BATCH takes its place, which has no room
 #     the batch has headers or timestamps         its `room` is NO_ROOM
 #
 # Time. `batches` is ordered by the time at which a batch was opened, so only the oldest ones must be checked
@@ -34,9 +34,9 @@ batch.
 # sooner, and more records fit in. That is how throughput grows when the broker is slow.
 #
 # Without linger (`linger_ms` is 0), a part-filled batch also stays open while an earlier batch of its
-# partition has no acknowledgement, as a small segment of TCP waits (Nagle, RFC 896). Otherwise, records that
-# are sent faster than the broker answers would have a request each. A lone record is sent at once, and a full
-# batch never waits:
+# partition has no acknowledgement, as a small TCP segment waits (Nagle, RFC 896). Otherwise, records that
+# are sent faster than the broker answers would each get a request of their own. A lone record is sent at
+# once, and a full batch never waits:
 #
 #     send a    send b    send c                ack of a              ack of b, c
 #     [a] -->   [b]       [b c]                 [b c] -->             nothing is open
@@ -96,12 +96,12 @@ class Accumulator:
     _next: Ignored[int] = 1
     _routes: Ordered[dict[str, Route]] = attrs.field(factory=dict)
     hot: dict[str, Route] = attrs.field(factory=dict)
-    """The same object for ever; empty while sending is not allowed."""
+    """Always the same object; empty while sending is not allowed."""
     _is_hot: bool = False
     batches: Ordered[dict[int, ProducerBatch]] = attrs.field(factory=dict)
     """The batches without an outcome, oldest first."""
     lingering: deque[ProducerBatch] = attrs.field(factory=deque)
-    """Oldest first; some were closed since."""
+    """Oldest first; some have been closed since."""
     queues: Ordered[dict[TopicPartition, PartitionQueue]] = attrs.field(factory=dict)
     active: Ordered[dict[TopicPartition, PartitionQueue]] = attrs.field(factory=dict)
     """The queues with closed batches."""
@@ -137,8 +137,8 @@ class Accumulator:
         return route
 
     def fit(self, partition_counts: Mapping[str, int]) -> list[ProducerBatch]:
-        """Makes the routes as long as their topics; returns the batches of partitions that are gone, without
-        those in flight, which may still be stored.
+        """Gives each route a slot per partition of its topic; returns the batches of partitions that are
+        gone, except those in flight, which may still be stored.
         """
         for topic in self._routes:
             count = partition_counts.get(topic)
@@ -214,7 +214,7 @@ class Accumulator:
         self.lingering.clear()
 
     def close_lingered(self, now: int) -> bool:
-        """Closes the batches that are open for `linger_ms`; True if there was one.
+        """Closes the batches that have been open for `linger_ms`; True if there was one.
 
         A batch stays open while earlier batches of its partition wait to be sent: closing it would not send
         it sooner. Without linger, it stays open while they wait for their acknowledgement, too.
@@ -291,7 +291,7 @@ class Accumulator:
             if retry_at is not None and now < retry_at < at:
                 at = retry_at
         for batch in self.lingering:
-            # A batch that is due already waits for an answer of an earlier batch.
+            # A batch that is already due waits for the reply to an earlier batch.
             due = batch.opened_at + self.settings.linger_ms
             if due > now and self.is_open(batch):
                 return min(at, due)

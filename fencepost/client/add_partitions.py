@@ -29,7 +29,7 @@ class TransactionContents:
     partitions: set[TopicPartition] = attrs.field(factory=set)
     groups: set[str] = attrs.field(factory=set)
     call: CallNumber | None = None
-    """The number of the request without an answer."""
+    """The number of the request without a reply."""
     _asked: tuple[TopicPartition, ...] = ()
     _asked_group: str | None = None
 
@@ -41,7 +41,7 @@ class TransactionContents:
     def ask(
         self, identity: tuple[int, int], partitions: Iterable[TopicPartition], groups: Iterable[str]
     ) -> bool:
-        """Requests what is not added yet, partitions first; False without need, or while one is in flight."""
+        """Requests what is not added yet, partitions first; False if unneeded, or while one is in flight."""
         if self.call is not None:
             return False
         producer_id, producer_epoch = identity

@@ -97,7 +97,7 @@ class GroupListing:
 
 @attrs.frozen(kw_only=True)
 class MemberDescription:
-    """A member of a group. `partitions`: those of its last assignment, also during a rebalance; none in a
+    """A member of a group. `partitions`: those of its last assignment, even during a rebalance; none in a
     group of another protocol type. `host`: the address that it connects from.
     """
 
@@ -110,8 +110,8 @@ class MemberDescription:
 
 @attrs.frozen(kw_only=True)
 class GroupDescription:
-    """A group of either protocol. `state`: DEAD if the group does not exist. `protocol`: its assignor; of the
-    classic protocol, that of a stable group. `members`: all of them, also those without partitions.
+    """A group of either protocol. `state`: DEAD if the group does not exist. `protocol`: its assignor; in the
+    classic protocol only while the group is stable. `members`: all of them, even those without partitions.
     """
 
     group_id: str
@@ -147,7 +147,7 @@ class AdminCalls(RequestCalls):
         """Adds partitions to a topic. A key may then belong to another partition.
 
         `name`: the topic. `total`: how many partitions it has afterwards. RequestFailed when the topic does
-        not exist (UNKNOWN_TOPIC_OR_PARTITION), or has as many already (INVALID_PARTITIONS).
+        not exist (UNKNOWN_TOPIC_OR_PARTITION), or has at least as many already (INVALID_PARTITIONS).
         """
         wanted = m.NewPartitions(topic=name, count=total)
         yield from self.ask(m.CreatePartitions(topics=(wanted,), validate_only=False), CONTROLLER)
@@ -172,7 +172,7 @@ class AdminCalls(RequestCalls):
         return list((yield from self.ask(request, ANY_NODE)).topics[0].configs)
 
     def alter_topic_configs(self, name: str, configs: Mapping[str, str | None]) -> CallScript[None]:
-        """Changes settings of a topic, at once and all of them or none; the others stay.
+        """Changes settings of a topic, all of them at once or none; the others stay.
 
         `name`: the topic. `configs`: values by Kafka's names. With None, the broker's setting applies again.
         RequestFailed when the topic does not exist (UNKNOWN_TOPIC_OR_PARTITION), or a setting is invalid
@@ -223,8 +223,8 @@ class AdminCalls(RequestCalls):
     def offsets_for_times(
         self, partitions: Iterable[TopicPartition], timestamp_ms: Timestamp
     ) -> CallScript[dict[TopicPartition, int]]:
-        """The first offset of each partition whose timestamp is at least `timestamp_ms` (since 1970); -1 if
-        there is none.
+        """For each partition, the offset of the first record whose timestamp is at least `timestamp_ms`
+        (since 1970); -1 if there is none.
         """
         return self._offsets(partitions, timestamp_ms, "read_committed")
 
@@ -246,8 +246,8 @@ class AdminCalls(RequestCalls):
         """Deletes the records before an offset of each partition; returns the new log start offsets.
 
         `before`: offsets by partition; HIGH_WATERMARK (-1) deletes all records. RequestFailed with
-        OFFSET_OUT_OF_RANGE if an offset is above the high watermark, and with POLICY_VIOLATION if the topic
-        is compacted and not deleted (cleanup.policy).
+        OFFSET_OUT_OF_RANGE if an offset is above the high watermark, and with POLICY_VIOLATION if the topic's
+        cleanup.policy is "compact" without "delete".
         """
         starts: dict[TopicPartition, int] = {}
         for where, offset in before.items():
@@ -271,7 +271,7 @@ class AdminCalls(RequestCalls):
         `states`, `producer_ids`: only these, or all if empty. `duration_ms`: only transactions that have been
         open for longer; ids without a transaction pass, as in Kafka (KIP-994). `transactional_id_pattern`: a
         regular expression of RE2 for the whole id (KIP-1152). RequestFailed with INVALID_REGULAR_EXPRESSION
-        if it is none.
+        if it is not one.
         """
         request = m.ListTransactions(
             states=tuple(state.title for state in states),

@@ -271,7 +271,7 @@ def _items(inner: Allowed) -> Allowed:
     def checked(name: str, value: Iterable[Any]) -> list[Any]:
         return [inner.argument(f"each of {name}", item) for item in value]
 
-    return Allowed(f"a list of which each is {inner.expected}", is_type, checked)
+    return Allowed(f"a list in which each item is {inner.expected}", is_type, checked)
 
 
 def _mapping(key: Allowed, content: Allowed) -> Allowed:

@@ -5,7 +5,7 @@ or, while it moves between two members, to none.
 """
 
 # The coordinator only collects subscriptions and passes shares on; one member, the leader, runs an assignor
-# over all subscriptions. An assignor is pure: two leaders that see the same subscriptions decide the same.
+# over all subscriptions. An assignor is pure: two leaders that see the same subscriptions decide alike.
 #
 # Eager and cooperative. With `range` every member gives up all partitions before it joins, so any new share
 # is safe. With `cooperative-sticky` (KIP-429) members keep reading during a rebalance, so a partition may be
@@ -71,7 +71,8 @@ class Assignor:
 
 def assign_ranges(members: Iterable[SubscribedMember], partition_counts: Mapping[str, int]) -> Shares:
     """Topic by topic, each member gets consecutive partitions; the first members get one more if needed
-    (RangeAssignor). Members that read two topics with equally many partitions get the same numbers of both.
+    (RangeAssignor). Members that read two topics with equally many partitions get the same partition numbers
+    of both.
     """
     in_order = sorted(members, key=lambda member: member.order)
     shares: Shares = {member.member_id: [] for member in in_order}

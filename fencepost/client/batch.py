@@ -9,8 +9,8 @@ broker has certainly rejected may get another one. Otherwise its records could b
 #     columns     lists of values, keys, timestamps and headers. A column that no record needs stays None, and
 #                 is filled with defaults when the first record needs it.
 #     bytes       `data`, built once at the first send (`build`), when the sequence is known.
-#     outcome     `base_offset` or `failure`. A record's offset is `base_offset` plus its index, so its
-#                 records need no objects.
+#     outcome     `base_offset` or `failure`. A record's offset is `base_offset` plus its index, so records
+#                 need no objects.
 #
 # Threads. The hot path appends without a lock while the IO thread may close the batch. `close` first sets
 # `is_closed` and then counts; `put` first appends and then reads `is_closed`. So at least one of the two sees
@@ -63,7 +63,7 @@ OnDelivery = Callable[[ClientError | None, RecordMetadata], object]
 
 
 class ProducerRecord(NamedTuple):
-    """A record as a program sends it, on every way but the hot path."""
+    """A record as a program sends it, on every path but the hot one."""
 
     topic: str
     value: bytes | None
@@ -160,7 +160,7 @@ class ProducerBatch:
             self.callbacks = [(indexes, call) for indexes, call in self.callbacks if indexes.start < count]
 
     def call_back(self, indexes: range, on_delivery: OnDelivery) -> None:
-        """Calls a function for each record at `indexes` when it is done; before they are appended."""
+        """Has a function called for each record at `indexes` once it is done; to be set before the append."""
         if self.callbacks is None:
             self.callbacks = []
         self.callbacks.append((indexes, on_delivery))
@@ -271,7 +271,7 @@ class PartitionQueue:
     numbered: int = 0
     """Batches that got a sequence since `unacked` was empty."""
     is_broken: bool = False
-    """A sequence may be missing in the log: no new batch is sent under this identity (KIP-360)."""
+    """A sequence may be missing from the log: no new batch is sent under this identity (KIP-360)."""
 
     def next_to_send(self, now: int) -> ProducerBatch | None:
         """The batch that may be sent now: while one waits for its retry, only the lowest sequence."""

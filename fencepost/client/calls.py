@@ -187,7 +187,9 @@ class ProducerCalls:
     def _until_ready(
         self, topic: str, attempt: Callable[[int], ResultT | None], timeout_ms: float | None = None
     ) -> CallScript[ResultT]:
-        """Repeats `attempt` until it succeeds; then BufferFull, RequestTimeout or UnknownTopic."""
+        """Repeats `attempt` until it succeeds. BufferFull or RequestTimeout at the deadline; UnknownTopic if
+        the topic is still unknown after UNKNOWN_TOPIC_PATIENCE_MS.
+        """
         driver, machine = self._driver, self._machine
         deadline: float | None = None
         patience = inf
@@ -219,7 +221,7 @@ class ProducerCalls:
             yield self._ready(topic, limit) if full is None else self._room(used, limit)
 
     def _room(self, used: int, deadline: float) -> Wait:
-        """Less memory is used than `used`; whether it suffices is for the next attempt to find out."""
+        """Waits until less than `used` bytes are in use; the next attempt finds out if that is enough."""
         machine = self._machine
         return Wait(lambda: machine.is_over or machine.accumulator.used < used, ROOM, deadline)
 
@@ -306,7 +308,7 @@ class ProducerCalls:
         """Commits: flushes all records of the transaction and makes them visible to read_committed readers.
 
         `timeout_ms`: the limit, None for `max_block_ms`. TransactionAborted when the transaction failed and
-        must be aborted. CommitOutcomeUnknown when the commit was sent and no answer arrived in time, or the
+        must be aborted. CommitOutcomeUnknown when the commit was sent and no reply arrived in time, or the
         caller was interrupted; this error replaces the cancellation of a task, so that no caller can miss it.
         KeyboardInterrupt is raised unchanged, and its cause is CommitOutcomeUnknown, or TransactionAborted if
         the commit was not sent yet; if the transaction was committed, a note says so.
@@ -318,7 +320,7 @@ class ProducerCalls:
         except ends_the_wait as cancellation:
             failure = self._give_up_commit()
             if failure is None:
-                return  # the answer arrived in the same moment: committed
+                return  # the reply arrived at the same moment: committed
             if failure.kind is CommitOutcomeUnknown:
                 # A scope such as move_on_after swallows a cancellation, and would hide the unknown outcome.
                 raise failure.exception() from cancellation
@@ -456,7 +458,7 @@ class RequestCalls:
             self._wake()
             yield Wait(lambda: number in answers, ("answer", number))
         finally:
-            machine.calls.cancel(number)  # an interrupted caller does not need the answer
+            machine.calls.cancel(number)  # an interrupted caller does not need the reply
             answer = answers.pop(number, None)
         assert answer is not None, "every request is answered, if only by its deadline"
         if answer.failure is not None:
@@ -489,7 +491,7 @@ class ConsumerCalls(RequestCalls):
         self._consumer.assign(partitions)
 
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
-        """Joins the group and reads this consumer's share of the topics; the next poll() starts it.
+        """Joins the group and reads this consumer's share of the topics; the next poll() starts the join.
 
         `topics`: their names; a later call replaces them. `listener`: its methods run inside poll() when
         partitions are assigned or revoked. WrongState without a `group_id`, or while partitions are assigned
@@ -576,8 +578,8 @@ class ConsumerCalls(RequestCalls):
 
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
         """The records of polled batches. What the program has seen follows each record that is returned, so
-        commit() covers no other. The next poll() returns the remaining records again; after it, or after a
-        seek, a loop that goes on leaves them out.
+        commit() covers no other. The next poll() returns the remaining records again; a loop that continues
+        after that poll(), or after a seek, skips them.
         """
         self._is_iterating, consumer = True, self._consumer
         seen = {batch.partition: batch.base_offset for batch in reversed(batches)}
@@ -602,8 +604,8 @@ class ConsumerCalls(RequestCalls):
                 reading.iterated = None
 
     def _end_iteration(self) -> None:
-        """Reads again what is left of an iteration. Not at its end: that may come in any thread, and even in
-        the middle of another step, when an iterator is garbage.
+        """Reads again what is left of an iteration. Not when the iterator ends: that may happen in any
+        thread, and even in the middle of another step, when an iterator is garbage-collected.
         """
         for where, reading in self._consumer.readings.items():
             if reading.iterated is not None:
@@ -611,7 +613,7 @@ class ConsumerCalls(RequestCalls):
         self._is_iterating = False
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Stops reading assigned partitions: poll() returns nothing of them until resume().
+        """Stops reading assigned partitions: poll() returns nothing from them until resume().
 
         The consumer stays in its group, and positions stay. A rebalance that takes a partition away forgets
         that it was paused. WrongState if one is not assigned.
@@ -634,7 +636,7 @@ class ConsumerCalls(RequestCalls):
         reading = self._consumer.reading(partition)
         deadline = self._driver.now + self._api_timeout_ms
         self._wake()
-        if reading.problem is not None:  # an answer that has arrived may end it
+        if reading.problem is not None:  # a reply that has arrived may end it
             yield Wait(lambda: False, ANYTHING, self._driver.now)
         yield Wait(lambda: reading.seen is not None or reading.problem is not None, ANYTHING, deadline)
         if reading.seen is not None:  # a problem is raised by poll(), after the records before it
@@ -657,7 +659,7 @@ class ConsumerCalls(RequestCalls):
         self._consumer.seek(partition, offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Sets the position to the log start; of all assigned partitions if none is given."""
+        """Sets the position to the log start, for all assigned partitions if none is given."""
         self._seek_to(partitions, EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
@@ -685,7 +687,7 @@ class ConsumerCalls(RequestCalls):
     def committed_metadata(
         self, partitions: Iterable[TopicPartition]
     ) -> CallScript[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """As committed(), with the metadata and the leader epoch that were committed with each offset."""
+        """Like committed(), with the metadata and the leader epoch that were committed with each offset."""
         wanted = list(partitions)
         reply: m.OffsetFetchReply = yield from self.ask(self._consumer.committed_request(wanted), self._group)
         return committed_offsets(reply, wanted)

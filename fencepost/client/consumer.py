@@ -16,7 +16,7 @@ Rule: a position advances only over records that were returned to the applicatio
 #
 # `take` returns what is in `fetched` and moves `position`; `commit` without arguments commits `position`. So
 # a commit never covers records that the application has not seen. The next fetch starts when `fetched` is
-# empty and no fetch is in flight: one batch of answers is processed while the next is on its way.
+# empty and no fetch is in flight: one batch of replies is processed while the next is on its way.
 #
 # A program that takes polled records one by one has seen less than poll() has returned, and the fetch ahead
 # may move `position` meanwhile, over aborted records. Until its loop ends, `iterated` is what it has seen.
@@ -28,12 +28,12 @@ Rule: a position advances only over records that were returned to the applicatio
 #
 # OffsetFetch asks with `require_stable`, whatever the isolation level: while a transaction that moves the
 # offset is undecided, the coordinator answers UNSTABLE_OFFSET_COMMIT, and the call is retried (KIP-447).
-# Without that a restarted reader would process the input of a transaction that is about to commit a second
-# time.
+# Without that, a restarted reader would process a second time the input of a transaction that is about to
+# commit.
 #
 # Lost records (KIP-320). After a loss of power, or when a topic was created again, the log may end before the
 # position. New records then get the old offsets, and a reader that only fetches at its position skips them.
-# So a position has the `leader_epoch` of the record before it. When metadata brings another leader epoch, an
+# So a position has the `leader_epoch` of the record before it. When metadata shows another leader epoch, an
 # OffsetForLeaderEpoch replaces the next Fetch: it asks where the leader epoch of the position ends in the log
 # of the leader (SubscriptionState.maybeCompleteValidation):
 #
@@ -44,7 +44,7 @@ Rule: a position advances only over records that were returned to the applicatio
 # A WarnProgram says what was lost. A commit has the leader epoch, too, so committed positions are checked. An
 # offset that the program gives without a leader epoch is not.
 #
-# Stale answers. A seek, a reset or a new assignment may overtake a fetch or a lookup that is in flight. The
+# Stale replies. A seek, a reset or a new assignment may overtake a fetch or a lookup that is in flight. The
 # reading remembers the token of its fetch and the number of its lookup; `forget` clears both, and a reply
 # that matches no reading is dropped. Nothing has to be cancelled on the wire.
 #
@@ -135,7 +135,7 @@ class Reading:
     checked_in: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
     """The leader epoch of the leader that was asked to check the position."""
     is_at_end: bool = attrs.field(default=False, kw_only=True)
-    """Whether the last fetch brought nothing."""
+    """Whether the last fetch returned nothing."""
     lookup: int | None = attrs.field(default=None, kw_only=True)
     """The number of the call that will return the position."""
     attempts: int = attrs.field(default=0, kw_only=True)
@@ -166,7 +166,7 @@ class Reading:
     def begin_at(
         self, offset: int, leader_epoch: int = NO_LEADER_EPOCH, valid_in: int = NO_LEADER_EPOCH
     ) -> None:
-        """Continues at `offset`; drops fetched records and pending answers."""
+        """Continues at `offset`; drops fetched records and pending replies."""
         self.forget()
         self.position = self.fetch_offset = offset
         self.leader_epoch, self.valid_in = leader_epoch, valid_in
@@ -178,7 +178,7 @@ class Reading:
             self.leader_epoch = selection.leader_epoch
 
     def forget(self) -> None:
-        """Makes the position unknown; pending answers no longer match."""
+        """Makes the position unknown; pending replies no longer match."""
         self.position = self.in_flight = self.lookup = self.problem = None
         self.leader_epoch = self.valid_in = NO_LEADER_EPOCH
         self.is_at_end = False
@@ -188,7 +188,7 @@ class Reading:
 @attrs.define(eq=False)
 class ConsumerMachine(RequestMachine):
     """One consumer. It reads the partitions given to `assign`, or its share of the topics given to
-    `subscribe`. `take` returns what was fetched; `wake` after it fetches more.
+    `subscribe`. `take` returns what was fetched; a `wake` after that fetches more.
     """
 
     settings: Shared[ConsumerSettings]
@@ -317,7 +317,7 @@ class ConsumerMachine(RequestMachine):
     # --- the group ------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str], now: int) -> list[Effect]:
-        """Joins the group to read its share of these topics; the next poll() starts it."""
+        """Joins the group to read its share of these topics; the next poll() starts the join."""
         wanted = tuple(topics)
         if not wanted or not all(wanted):
             raise ValueError("topics must be at least one topic name; unsubscribe() ends a subscription")
@@ -372,12 +372,12 @@ class ConsumerMachine(RequestMachine):
 
     @property
     def has_left(self) -> bool:
-        """Whether this consumer is in no group and awaits no answer from one."""
+        """Whether this consumer is in no group and awaits no reply from one."""
         return self.member is None
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The membership under which the polled records may be committed. It stays the last one after the
-        member was replaced, so that a transaction with it is rejected (KIP-447).
+        """The membership under which the polled records may be committed. After the member has been replaced,
+        it remains the last one, so that a transaction with it is rejected (KIP-447).
         """
         if self.member is not None:
             return self.member.metadata
@@ -446,12 +446,12 @@ class ConsumerMachine(RequestMachine):
         )
         if is_known and self._reset_timestamp(now) is not None:
             reading.begin_at(end.end_offset, end.leader_epoch, checked_in)
-            self._out.append(WarnProgram(f"{because}; it continues at that offset"))
+            self._out.append(WarnProgram(f"{because}; the consumer continues at that offset"))
             return
         self._reset(reading, because, now)
         if reading.problem is None:
             strategy = self.settings.auto_offset_reset
-            self._out.append(WarnProgram(f"{because}; it continues as auto_offset_reset says: {strategy}"))
+            self._out.append(WarnProgram(f"{because}; the consumer uses auto_offset_reset: {strategy}"))
 
     def _fetch_failed(self, reading: Reading, error: ErrorCode, now: int) -> None:
         reading.attempts += 1
@@ -597,7 +597,7 @@ class ConsumerMachine(RequestMachine):
             reading.lookup = number
 
     def committed_request(self, partitions: Collection[TopicPartition]) -> m.OffsetFetch:
-        """Requests committed offsets; the answer waits for transactions that commit them (KIP-447)."""
+        """Requests committed offsets; the reply waits for transactions that commit them (KIP-447)."""
         return m.OffsetFetch(group_id=self.group_id, require_stable=True, partitions=tuple(partitions))
 
     def _look_up(self, reading: Reading, timestamp: int) -> None:
@@ -622,8 +622,9 @@ class ConsumerMachine(RequestMachine):
         for node, readings in doubtful.items():
             self._check(node, readings)
         for node, readings in by_node.items():
-            # Partitions come to their ends at different times, each with a fetch that waits there. A further
-            # fetch must not wait too, or no request would be read, not even one for records that are there.
+            # The reader reaches the ends of partitions at different times, and a fetch waits at each. A
+            # further fetch must not wait too, or no request would be read, not even one for records that are
+            # there.
             may_wait = self.calls.unanswered(node) < WAITING_FETCHES_MAX
             asked = readings if may_wait else [reading for reading in readings if not reading.is_at_end]
             if asked:

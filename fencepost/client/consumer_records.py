@@ -1,6 +1,6 @@
 """What a consumer returns: batches as views over the fetched bytes, and records only on request.
 
-Rule: the filter for aborted transactions is the one of Kafka (CompletedFetch, KIP-98): a heap of first
+Rule: the filter for aborted transactions is Kafka's (CompletedFetch, KIP-98): a heap of first
 offsets and a set of producer ids.
 """
 

@@ -12,7 +12,7 @@ failed batch means for the producer.
 # that the batch already has. Three rules follow for the client.
 #
 # 1. Five in flight. At most `max_in_flight_requests_per_connection` (5) batches of a partition are in the
-#    window that begins with the oldest batch without an answer. With six, the leader could have forgotten the
+#    window that begins with the oldest batch without a reply. With six, the leader could have forgotten the
 #    first one before its retry arrives, and would answer DUPLICATE_SEQUENCE_NUMBER without an offset, or
 #    OUT_OF_ORDER_SEQUENCE_NUMBER (ProducerStateEntry.NUM_BATCHES_TO_RETAIN). The window counts numbered
 #    batches, acknowledged or not, because the leader remembers those too:
@@ -52,10 +52,10 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.fork import Shared
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition
 
-# The limit for the batches of one request, as Kafka's max.request.size (1 MiB).
+# The limit for the batches of one request; Kafka's, max.request.size, is 1 MiB.
 REQUEST_SIZE_MAX: Final = 4 * 1024 * 1024
 
-# An earlier batch is missing in the log, or the leader has forgotten the producer (before KIP-360).
+# An earlier batch is missing from the log, or the leader has forgotten the producer (before KIP-360).
 SEQUENCE_ERRORS: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 ACKS_ALL: Final = -1
@@ -147,7 +147,7 @@ class Delivery:
     # --- in -------------------------------------------------------------------------------------------------
 
     def answered(self, answer: OnceAnswered, now: int) -> list[Refusal]:
-        """Applies the answer to a request: its batches are stored, retried, or returned as refusals."""
+        """Applies the reply to a request: its batches are stored, retried, or returned as refusals."""
         _, numbers = self._requests.pop(answer.token)
         body = answer.body
         parts = body.partitions if isinstance(body, m.ProduceReply) else ()

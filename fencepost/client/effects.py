@@ -29,7 +29,7 @@ class TransactionCall(Enum):
 
 @value
 class SendRequest:
-    """Send `request`, in Kafka's `version` of it, to a node; its answer, or its loss, comes back under
+    """Send `request`, encoded as Kafka's `version`, to a node; its reply, or its loss, comes back under
     `token`, at most once. `timeout_ms` replaces the client's request timeout for this request.
     """
 
@@ -85,7 +85,7 @@ class CallAnswered:
 
 @value
 class WarnProgram:
-    """Something that no call raises and the program should know, in words: for `logging`."""
+    """Something that no call raises and that the program should know about, in words: for `logging`."""
 
     because: str
 

@@ -5,10 +5,10 @@ a failure.
 """
 
 # A message has two parts, "<object and cause> (<ERROR_CODE>). <next step>". The first part is `because` and
-# depends on the case; the second is `advice` and depends on the class, as a program branches on the class,
-# and in a few rows on the error. Kafka's exceptions are grouped in the same way since KIP-1050: retriable
-# errors never leave the client, abortable ones raise TransactionAborted, fatal ones ProducerFenced or
-# ProducerFailed.
+# depends on the case; the second is `advice` and depends on the class, because a program branches on that,
+# and in a few rows also on the error code. Kafka's exceptions are grouped in the same way since KIP-1050:
+# retriable errors never leave the client, abortable ones raise TransactionAborted, fatal ones ProducerFenced
+# or ProducerFailed.
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ProducerFailed(ClientError):
 
 
 class CommitOutcomeUnknown(ClientError):
-    """The commit request was sent, but its answer is missing: the transaction is committed or aborted."""
+    """The commit request was sent, but its reply is missing: the transaction is committed or aborted."""
 
     advice = (
         "Close this producer and call init_transactions() on a new one with the same transactional id: it "
@@ -187,7 +187,7 @@ _ADVICE_BY_ERROR: Final[dict[tuple[type[ClientError], ErrorCode], str]] = {
     (RequestFailed, _E.GROUP_ID_NOT_FOUND): "Admin.list_consumer_groups() shows the groups",
     (RequestFailed, _E.NON_EMPTY_GROUP): _MEMBERS,
     (RequestFailed, _E.GROUP_SUBSCRIBED_TO_TOPIC): _MEMBERS,
-    (RequestFailed, _E.OFFSET_OUT_OF_RANGE): "Admin.beginning_offsets() and end_offsets() show what there is",
+    (RequestFailed, _E.OFFSET_OUT_OF_RANGE): "Admin.beginning_offsets() and end_offsets() show the range",
 }
 """The next step where that of the class would not help."""
 

@@ -20,7 +20,7 @@ callback that the application must run, and `returned` confirms it.
 #   and sends one of them, the leader, all subscriptions. The leader runs an assignor (assignors.py) and
 #   returns the shares in its SyncGroup; the reply to SyncGroup gives each member its own share.
 # * Heartbeats show that the member is alive, and their replies report a rebalance. They continue while the
-#   application processes records, so they need no call of the application.
+#   application processes records, so they need no call by the application.
 # * Everything that changes what the application reads happens inside its poll(): the member joins only there,
 #   and the callbacks of REVOKING and ASSIGNING run only there. In them the application can commit what it has
 #   read: no partition has a new owner before its old one has returned from `on_partitions_revoked`.
@@ -86,7 +86,7 @@ class MemberState(Enum):
     LEAVING = "leaving"
     LEFT = "left"
 
-    __hash__ = object.__hash__  # the one of Enum is written in Python
+    __hash__ = object.__hash__  # Enum's own is written in Python
 
 
 class MemberInput(Enum):
@@ -136,7 +136,7 @@ MEMBER_STATES: Final[MemberTable] = {
         _I.REFUSED: _S.UNJOINED,
     },
     _S.SYNCING: {**_USUAL, _I.POLL: _S.SYNCING, _I.SYNCED: _S.SYNCED, _I.REFUSED: _S.UNJOINED},
-    # After a rebalance here the share is outdated before the application saw it.
+    # After a rebalance here, the share is outdated before the application has seen it.
     _S.SYNCED: {**_USUAL, _I.POLL: _S.ASSIGNING, _I.REFUSED: _S.REJOINING},
     _S.ASSIGNING: {
         **_USUAL,
@@ -414,7 +414,7 @@ class GroupMember:
     # --- what happens ---------------------------------------------------------------------------------------
 
     def finished(self, finished: FinishedCall, now: int) -> bool:
-        """Applies the end of a call; False if the call is not of this member."""
+        """Applies the end of a call; False if the call is not this member's."""
         number = finished.call.number
         if number == self._beat_call:
             self._beat_call = None
@@ -429,7 +429,7 @@ class GroupMember:
             else:
                 self._take_share(finished.body)
         elif number == self._leave_call:
-            self._leave_call = None  # this member is gone, whatever the answer
+            self._leave_call = None  # this member is gone, whatever the reply
         else:
             return False
         return True
@@ -603,7 +603,7 @@ class GroupMember:
     # --- staying and leaving --------------------------------------------------------------------------------
 
     def step(self, now: int) -> None:
-        """Does what is due at `now` without a call of the application."""
+        """Does what is due at `now` and needs no call by the application."""
         if self._joined is not None:
             self._lead(self._joined, now)
         if self.state not in _BEATING:
@@ -654,7 +654,7 @@ class GroupMember:
     # --- time -----------------------------------------------------------------------------------------------
 
     def wake_at(self) -> int | None:
-        """When `step` has something to do, apart from answers."""
+        """When `step` has something to do, apart from replies."""
         if self.state not in _BEATING or self.generation_id == NO_GENERATION:
             return None
         at = self._polled_at + self._settings.max_poll_interval_ms

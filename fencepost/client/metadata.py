@@ -1,6 +1,6 @@
 """What a client knows of the cluster (nodes, leaders, coordinators, topics) and what it must request again.
 
-Rule: knowledge only. Replies replace it, except by leaders of an older epoch (KIP-320); `forget_*` marks it
+Rule: knowledge only. Replies replace it, except with leaders of an older epoch (KIP-320); `forget_*` marks it
 as doubtful; `PendingCalls` decides who asks, and when.
 """
 

@@ -1,7 +1,7 @@
-"""The connections of one client without their sockets: requests become bytes, bytes become answers.
+"""The connections of one client without their sockets: requests become bytes, bytes become replies.
 
 Rule: a driver opens, reads, writes and closes what `NetworkClient` says, and reports what happened. Each
-request that was sent returns exactly once: as an answer, as NETWORK_EXCEPTION when its connection was lost,
+request that was sent returns exactly once: as a reply, as NETWORK_EXCEPTION when its connection was lost,
 or as REQUEST_TIMED_OUT.
 """
 
@@ -10,11 +10,11 @@ or as REQUEST_TIMED_OUT.
 #         SendRequest     -->    ClientConnection.send: outbox  -->  bytes into a socket
 #         on_reply        <--    received: correlation id       <--  bytes from a socket
 #         on_reply        <--    lost, wake: error codes        <--  end of a connection, the time
-#         Resolve, ...    -->    resolved, answers, notify      -->  wakes the waiting callers
+#         Resolve, ...    -->    resolved, replies, notify      -->  wakes the waiting callers
 #
 # A connection is closed when one of its requests times out (NetworkClient.handleTimedOutRequests): a broker
-# answers the requests of a connection in order, so the later answers would be late too. The machines rely on
-# the exactly-once return: a batch whose request never returned would stay in flight for ever, and block its
+# answers the requests of a connection in order, so the later replies would be late too. The machines rely on
+# the exactly-once return: a batch whose request never returned would stay in flight forever, and block its
 # partition.
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ AddressInfo = tuple[int, int, int, str, Any]
 
 
 class RequestResult(NamedTuple):
-    """The answer to the request with `token`, or its error."""
+    """The reply to the request with `token`, or its error."""
 
     token: int
     error: ErrorCode
@@ -95,7 +95,7 @@ class ClientConnection:
             self._pass_on(self._handshake.outgoing())
 
     def send(self, effect: SendRequest, now: int) -> None:
-        """Encodes a request into the outbox and expects its answer."""
+        """Encodes a request into the outbox and expects its reply."""
         correlation_id = self._next
         self._next = (correlation_id + 1) & INT32_MAX
         timeout_ms = self.request_timeout_ms
@@ -116,11 +116,11 @@ class ClientConnection:
         self._pass_on(pieces)
 
     def _pass_on(self, pieces: list[Buffer]) -> None:
-        # sendmsg() of an empty piece writes nothing, so it would stay for ever.
+        # sendmsg() of an empty piece writes nothing, so the piece would stay forever.
         self.outbox.extend(filter(len, pieces))
 
     def receive(self, chunk: Buffer) -> Iterator[RequestResult]:
-        """The answers that `chunk` completes. ProtocolViolation for an unknown correlation id,
+        """The replies that `chunk` completes. ProtocolViolation for an unknown correlation id,
         HandshakeRefused when the connection can never be used.
         """
         if self._handshake is not None:
@@ -196,9 +196,9 @@ class NetworkClient:
         return address
 
     def untried(self, node_id: int, address: Address) -> list[AddressInfo]:
-        """What the host name of a node stands for and was not tried yet. The driver resolves the name into an
+        """The addresses of a node's host name that were not tried yet. The driver resolves the name into an
         empty list, and removes what it tries. The next connection continues with the rest, because an address
-        may swallow whatever is sent to it; the first answer of the node empties the list (KAFKA-12193).
+        may swallow whatever is sent to it; the first reply of the node empties the list (KAFKA-12193).
         """
         known = self._untried.get(node_id)
         if known is None or known[0] != address:
@@ -281,8 +281,8 @@ class NetworkClient:
         self.perform(self.machine.on_reply(answer.token, answer.error, answer.body, now), now)
 
     def wake(self, now: int) -> list[int]:
-        """Does what is due at `now`; returns the nodes with a timed-out request, for the driver to
-        disconnect.
+        """Does what is due at `now`; returns the nodes with a timed-out request, for the driver to disconnect
+        from.
         """
         late = [
             node

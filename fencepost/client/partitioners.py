@@ -1,6 +1,6 @@
 """Which partition the key of a record belongs to.
 
-Rule: the default is the one of Kafka's Java client, for every key. So records with the same key are in one
+Rule: the default is that of Kafka's Java client, for every key. So records with the same key are in one
 partition, whether Java's client or this one has written them.
 """
 
@@ -31,7 +31,7 @@ def murmur2(key: bytes, partition_count: int) -> int:
 
 
 def consistent(key: bytes, partition_count: int) -> int:
-    """CRC-32 of the key, as librdkafka's default `consistent_random`."""
+    """CRC-32 of the key, like librdkafka's default `consistent_random`."""
     return crc32(key) % partition_count
 
 
@@ -62,7 +62,7 @@ def _partition_from(function: Partitioner, key: bytes, partition_count: int) -> 
 
 
 class KeyPartitions(dict[bytes | None, Any]):
-    """The partitions of the keys of one topic, each found when it is first looked up; None has none."""
+    """The partitions of one topic's keys, each found when it is first looked up; a null key has none."""
 
     def __init__(self, partitioner: Partitioner, partition_count: int) -> None:
         super().__init__()

@@ -22,15 +22,15 @@ Rule: an input records what happened and ends in `_step`; nothing else sends a r
 #     1. expire batches past their delivery timeout
 #     2. close batches that have lingered
 #     3. send batches, then offsets
-#     4. send EndTxn once every batch and offset of the transaction has an answer
+#     4. send EndTxn once every batch and offset of the transaction has a reply
 #     5. collect the requests that are due
 #
 # Two invariants carry exactly-once:
 #
 # * A batch keeps its producer id, epoch and sequence through every retry (`Delivery`). Only a batch that the
 #   broker has certainly rejected is renumbered. Otherwise a retry could be stored twice.
-# * EndTxn is sent when every batch and every offset of the transaction has an answer, and only its first
-#   answer is definite. After a lost answer, a rejection of the retry proves nothing: the first attempt may
+# * EndTxn is sent when every batch and every offset of the transaction has a reply, and only its first
+#   reply is definite. After a lost reply, a rejection of the retry proves nothing: the first attempt may
 #   have committed, and a new owner of the id may have fenced us since. The outcome is then
 #   CommitOutcomeUnknown, never a failure.
 #
@@ -233,7 +233,7 @@ class ProducerMachine(RequestMachine):
         group: ConsumerGroupMetadata | str,
         now: int,
     ) -> list[Effect]:
-        """Adds a group's offsets to this transaction; they are sent at once, and commit waits for the answer.
+        """Adds a group's offsets to this transaction; they are sent at once, and commit waits for the reply.
         A group name alone commits them as a client that is not a member, which is never fenced.
         """
         self._call(_I.SEND_OFFSETS)
@@ -267,7 +267,7 @@ class ProducerMachine(RequestMachine):
                 )
             )
         else:
-            self._lose_commit("commit_transaction() timed out or was interrupted before the answer arrived")
+            self._lose_commit("commit_transaction() timed out or was interrupted before the reply arrived")
         return self._step(now)
 
     def close(self, now: int) -> list[Effect]:
@@ -279,7 +279,7 @@ class ProducerMachine(RequestMachine):
                 because = "the producer was closed before the commit was sent"
                 self._resolve(Failure(ClientClosed, because=because))
             else:
-                self._lose_commit("the producer was closed before the answer arrived")
+                self._lose_commit("the producer was closed before the reply arrived")
         self._drop_calls()
         self._enter(_S.CLOSED)
         self.delivery.fail(
@@ -408,7 +408,7 @@ class ProducerMachine(RequestMachine):
     # --- identity -------------------------------------------------------------------------------------------
 
     def _ask_identity(self) -> None:
-        """A first one, or the one after this: the expectation tells a retry from a stranger (KIP-360)."""
+        """Requests a first identity, or the next: the current one tells a retry from a stranger (KIP-360)."""
         if self._init_call is not None:
             return
         name = self.settings.transactional_id
@@ -455,14 +455,14 @@ class ProducerMachine(RequestMachine):
         self._end_call = self.calls.submit(request, CoordinatorOf(CoordinatorType.TRANSACTION, name))
 
     def _ended(self, finished: FinishedCall) -> None:
-        """Only a first answer is definite: see the second invariant above."""
+        """Only a first reply is definite: see the second invariant above."""
         committing = self.state is _S.COMMITTING_TRANSACTION
         error = finished.failure.error if finished.failure else NO_ERROR
         if isinstance(finished.body, m.EndTxnReply):
             self._go_on_as(finished.body)
         elif committing and finished.call.indefinite:
             self._lose_commit(
-                f"the first answer was lost, and the coordinator answered {error.name} to the retry", error
+                f"the first reply was lost, and the coordinator answered {error.name} to the retry", error
             )
         elif committing and finished.remedy is Remedy.ABORT:
             self._fail(refused(TransactionAborted, error, "the coordinator rejected the commit"))

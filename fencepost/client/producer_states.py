@@ -26,7 +26,7 @@ class ProducerState(Enum):
     COMMIT_OUTCOME_UNKNOWN = "commit outcome unknown"
     CLOSED = "closed"
 
-    __hash__ = object.__hash__  # the one of Enum is written in Python, and tables are looked up often
+    __hash__ = object.__hash__  # Enum's own is written in Python, and tables are looked up often
 
 
 class ProducerInput(Enum):

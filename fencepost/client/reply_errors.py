@@ -87,7 +87,7 @@ def worst_error(body: ReplyBody) -> tuple[ErrorCode, str]:
 
 
 def missing_group(request: Request, error: ErrorCode) -> str:
-    """A sentence about a whole reply that says that the group of its request does not exist, or nothing."""
+    """If the whole reply says that the request's group does not exist, a sentence about that; else ""."""
     return _sentence(error, request) if error is _E.GROUP_ID_NOT_FOUND else ""
 
 

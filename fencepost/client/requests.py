@@ -51,7 +51,7 @@ class RequestMachine:
         return self.calls.submit(request, target, deadline)
 
     def on_reply(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> list[Effect]:
-        """The answer to a SendRequest; NETWORK_EXCEPTION or REQUEST_TIMED_OUT when none will come."""
+        """The reply to a SendRequest; NETWORK_EXCEPTION or REQUEST_TIMED_OUT when none will come."""
         answer = self.calls.answered(token, error, body, now)
         if isinstance(answer, OnceAnswered):
             self._once_answered(answer, now)

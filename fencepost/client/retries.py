@@ -26,14 +26,14 @@ errors of their own, pass through `once` and are returned untouched.
 #   there is a pause between two, because a partition without a leader would otherwise cause a storm of
 #   requests.
 # * A deadline ends a call in either place. Calls of a transaction have none: their callers time out, but the
-#   request continues, and the same call of the application finds its answer.
+#   request continues, and the same call of the application finds its reply.
 #
-# `indefinite` is the memory of a call for lost answers. Once an attempt may have been carried out, a later
+# `indefinite` is a call's memory of lost replies. Once an attempt may have been carried out, a later
 # rejection does not prove that the request had no effect; `ProducerMachine` reports such a commit as
 # CommitOutcomeUnknown.
 #
 # Tokens and numbers come from one counter, so that a reply can be matched to a call or to a request that was
-# sent once, and an answer to a cancelled call is recognised and dropped.
+# sent once, and a reply to a cancelled call is recognised and dropped.
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ class BrokerAt:
 # The minimum time between two Metadata requests: a partition without a leader must not cause a storm.
 METADATA_PAUSE_MS: Final = 50
 _UNANSWERED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
-_SILENCE: Final = "no answer arrived"
+_SILENCE: Final = "no reply arrived"
 _NO_REMEDY: Final = Remedy.NONE
-_CANCELLED: Final = -1  # in place of the node: the call was cancelled, and its answer is dropped
+_CANCELLED: Final = -1  # in place of the node: the call was cancelled, and its reply is dropped
 
 Target = Anywhere | TopicPartition | CoordinatorOf | BrokerAt
 """Which node must answer: any, the controller, the leader of a partition, a coordinator, or one broker."""
@@ -120,7 +120,7 @@ class FinishedCall(NamedTuple):
 
 
 class OnceAnswered(NamedTuple):
-    """The answer to a request that is sent once; its sender knows the token."""
+    """The reply to a request that is sent once; its sender knows the token."""
 
     token: int
     node: int
@@ -179,7 +179,7 @@ class PendingCalls:
         )
 
     def cancel(self, number: int) -> PendingCall | None:
-        """Cancels a call; a later answer is dropped. None if the call has ended already."""
+        """Cancels a call; a later reply is dropped. None if the call has ended already."""
         for token, call in self._tokens.items():
             if isinstance(call, PendingCall) and call.number == number:
                 self._tokens[token] = _CANCELLED
@@ -206,7 +206,7 @@ class PendingCalls:
     def answered(
         self, token: int, error: ErrorCode, body: ReplyBody | None, now: int
     ) -> list[FinishedCall] | OnceAnswered:
-        """Applies the answer to `token`; returns the calls that it ends, none after a retry or a
+        """Applies the reply to `token`; returns the calls that it ends, none after a retry or a
         cancellation.
         """
         call = self._tokens.pop(token, _CANCELLED)
@@ -304,14 +304,14 @@ class PendingCalls:
             self._drop_lookup(call)
             call.indefinite = call.indefinite or call.node is not None
             because = f"{type(call.request).__name__} did not finish in time: {self._why(call)}"
-            # The codes for a missing answer are the client's own; no broker said them.
+            # The codes for a missing reply are the client's own; no broker said them.
             said = NO_ERROR if call.last_error in _UNANSWERED else call.last_error
             failure = Failure(RequestTimeout, because=because, error=said)
             ended.append(FinishedCall(call, None, failure, Remedy.RAISE))
         return ended
 
     def why_pending(self) -> str:
-        """Why the oldest call that has no answer yet has none."""
+        """Why the oldest call that has no reply yet has none."""
         calls = (*self._waiting.values(), *self._tokens.values())
         pending = [call for call in calls if isinstance(call, PendingCall)]
         return self._why(min(pending, key=lambda call: call.number)) if pending else _SILENCE

@@ -14,7 +14,7 @@ raises AuthenticationFailed; the client never falls back to less.
 #
 # A retry does not make a wrong password right, and to the broker each attempt is a guess. So the first
 # refusal ends the client (Kafka: AuthenticationException is not retriable). A connection that breaks without
-# a refusal is opened again as any other.
+# a refusal is opened again like any other.
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class Handshake:
         self._asked = type(request)
 
     def _take(self, frame: memoryview) -> None:
-        """One answer of the broker: each has at most one next message."""
+        """Takes one reply from the broker: each leads to at most one next message."""
         assert self._asked is not None, "the broker only answers"
         reply = decode_reply(frame, API_BY_REQUEST[self._asked])
         if reply.correlation_id != self._steps:

@@ -43,12 +43,12 @@ class PendingRecord(tuple[OwnerT, ProducerBatch, int], Generic[OwnerT]):
         return TopicPartition(self[1].topic, self[1].partition)
 
     def outcome(self) -> RecordMetadata:
-        """The place of the record, or raises its error; only once it is done."""
+        """Returns the place of the record, or raises its error; only once it is done."""
         return delivered(self[1], self[2])
 
 
 def delivered(batch: ProducerBatch, index: int) -> RecordMetadata:
-    """The place of a record of a batch that is done, or raises its error."""
+    """Returns the place of a record of a batch that is done, or raises its error."""
     base_offset = batch.base_offset
     if base_offset >= 0:  # the usual case, without another call
         return make_record_metadata((batch.topic, batch.partition, base_offset + index))
@@ -67,12 +67,12 @@ class BatchRun(NamedTuple):
     length: int
 
     def outcomes(self) -> list[RecordMetadata]:
-        """The places of the records, or raises the first error; only when the batch is done."""
+        """Returns the places of the records, or raises the first error; only when the batch is done."""
         return [delivered(self.batch, index) for index in range(self.first, self.first + self.length)]
 
 
 class PendingColumn(Generic[OwnerT]):
-    """The records of one `send_many`: runs in batches, each with its indexes in the columns."""
+    """The records of one `send_many`: runs of records in batches, each with its indexes in the columns."""
 
     __slots__ = ("_owner", "_runs")
 
@@ -97,7 +97,7 @@ class PendingColumn(Generic[OwnerT]):
         return all(run.batch.is_done for run, _ in self._runs)
 
     def outcomes(self) -> StoredRecords:
-        """The places in the order of the columns, or raises the first error; only when done."""
+        """Returns the places in the order of the columns, or raises the first error; only when done."""
         for run, _ in self._runs:
             if run.batch.base_offset < 0:  # not every record of the batch has an offset
                 run.outcomes()

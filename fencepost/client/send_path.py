@@ -184,7 +184,7 @@ class SendPath(Generic[OutcomeT]):
         return values, keys, is_plain
 
     def _put_again(self, batch: ProducerBatch, index: int, record: ProducerRecord) -> OutcomeT:
-        """The record was not appended; or the IO thread closed the batch meanwhile: was it in time?"""
+        """The future of a record: put again unless it got in before the IO thread closed the batch."""
         if index != NO_INDEX and index < self._count_of(batch):
             return self._outcome((self, batch, index))
         return self._put_slowly(record)

@@ -3,7 +3,7 @@
 Rule: nothing is waited for during a turn.
 """
 
-# A `threading.Lock` around each record would cost a fifth of `send`. But to delete an attribute is one
+# A `threading.Lock` around each record would cost a fifth of `send`. But deleting an attribute is one
 # instruction of the interpreter, which fails if there is no such attribute. No other thread runs in the
 # middle of an instruction, so of two threads that delete `is_free`, one succeeds and has its turn:
 #
@@ -19,7 +19,7 @@ Rule: nothing is waited for during a turn.
 # The interpreter calls signal handlers only after calls and at the ends of loops, neither of which is between
 # the deletion and the second `try`. So Ctrl-C never leaves a turn that nobody ends. `with turn` has no such
 # `try` and is for steps in which no signal handler raises (shells/signals.py). A handler that sends may wait
-# for ever, because it interrupts the thread whose turn it is; `threading.Lock` is no better.
+# forever, because it interrupts the thread whose turn it is; `threading.Lock` is no better.
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ import time
 
 
 class SendTurn:
-    """The turn to append: of one thread at a time. As a context: waits until it is free."""
+    """The turn to append: one thread has it at a time. As a context manager: waits until it is free."""
 
     __slots__ = ("is_free",)
 

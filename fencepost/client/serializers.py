@@ -1,6 +1,6 @@
 """Keys and values from and to bytes: plain functions for `value_serializer`, `key_deserializer` and so on.
 
-Rule: None stays None, because a null value is a tombstone and not a text.
+Rule: None stays None, because a null value is a tombstone and not a string.
 """
 
 from __future__ import annotations

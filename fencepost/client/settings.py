@@ -30,9 +30,9 @@ from fencepost.protocol.terms import (
 # is 100, retry.backoff.max.ms 1000).
 RETRY_BACKOFF_MS: Final = 10
 RETRY_BACKOFF_MAX_MS: Final = 1_000
-# After CONCURRENT_TRANSACTIONS: the broker still syncs its log or writes the markers of the last transaction,
-# which takes about a millisecond, so a pause of 10 would be most of a short transaction. Kafka shortens this
-# pause too, to 20 ms (TransactionManager.ADD_PARTITIONS_RETRY_BACKOFF_MS).
+# After CONCURRENT_TRANSACTIONS: the broker is still syncing its log or writing the markers of the last
+# transaction, which takes about a millisecond, so a pause of 10 would be most of a short transaction. Kafka
+# shortens this pause too, to 20 ms (TransactionManager.ADD_PARTITIONS_RETRY_BACKOFF_MS).
 CONCURRENT_BACKOFF_MS: Final = 1
 
 # How long a topic may stay unknown before a caller gets UnknownTopic: long enough for a topic that is being
@@ -43,8 +43,8 @@ UNKNOWN_TOPIC_PATIENCE_MS: Final = 1_000
 # (metadata.max.idle.ms, KIP-526).
 METADATA_MAX_IDLE_MS: Final = 300_000
 
-# How long close() waits for the acknowledgements, and how long after a Ctrl-C or an exception in the block.
-# Kafka's close() waits for ever; a broker that is down would then hang the end of every program.
+# How long close() waits for acknowledgements: normally, and after Ctrl-C or an exception in the block.
+# Kafka's close() waits forever; a broker that is down would then hang the end of every program.
 CLOSE_TIMEOUT_MS: Final = 30_000
 ABORT_GRACE_MS: Final = 5_000
 

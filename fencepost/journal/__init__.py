@@ -1,6 +1,6 @@
 """The log: segments, indexes and recovery over a storage interface."""
 
-# Each line uses only what stands above it:
+# Each line uses only what is above it:
 #
 #     storage                          what a disk promises; implemented by disk, memory and simulated
 #     open_files                       how many log files are open at a time

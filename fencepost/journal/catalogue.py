@@ -32,8 +32,8 @@ REMOVED: Final = "removed"
 
 
 class Catalogue:
-    """The logs by the names of their directories. `keep` may run in other threads than the rest: it adds one
-    line by one write.
+    """The logs by the names of their directories. `keep` may run in a different thread from the rest: it adds
+    one line in one write.
     """
 
     def __init__(self, storage: Storage, *, synced: Iterable[str]) -> None:

@@ -12,8 +12,8 @@ Rule: a crash at any moment leaves the old segments or the cleaned one, never a 
 #     finish    in the thread of the journal, between two syncs: `Journal.replace_segments`
 #
 # Full segments never change, so the worker needs no locks. It reads them through handles of its own, and
-# nothing looks at its files before they are renamed. Each group takes the place of its segments by itself: a
-# crash between two groups leaves a log that is cleaned in part, with the same meaning.
+# nothing looks at its files before they are renamed. Each group of segments is replaced on its own: a crash
+# between two groups leaves a log that is partly cleaned, with the same meaning.
 #
 # `Journal.replace_segments` renames the cleaned log over the first segment of the group, and then removes the
 # others. After a crash in between, these begin before the cleaned one ends: recovery removes them.
@@ -158,7 +158,7 @@ class Cleaning:
         group: list[Segment] = []
         read: list[int] = []
         written: list[int] = []
-        made.remove()  # what an abandoned cleaning left would stand before what is written now
+        made.remove()  # what an abandoned cleaning left would precede what is written now
         try:
             made.create()
             for header, batch in cleaner.clean(self._next_group(made, group, read)):

@@ -14,7 +14,7 @@ open transactions and the same log end as from the whole log, and no record that
 # Two passes over [log start, end):
 #
 #     survey   the latest offset of each key in the dirty part, aborted records left out; where each producer
-#              wrote last; which transactions have their marker only after the end
+#              last wrote; which transactions have their marker only after the end
 #     clean    each batch: kept, thinned, emptied or removed
 #
 # What stays, and why:
@@ -43,8 +43,8 @@ open transactions and the same log end as from the whole log, and no record that
 # A batch whose records cannot be read stays as it is: compaction removes nothing that it does not understand.
 # So does one with more records than a cleaning has room for.
 #
-# Keys are kept in memory as they are if they are short, and as digests otherwise. So a number of keys is a
-# number of bytes, too.
+# Keys are kept in memory as they are if they are short, and as digests otherwise. So a limit on the number of
+# keys is a limit on bytes, too.
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ class Survey:
     ) -> None:
         """`producers` are the ids that the log's leader still knows."""
         self.end = end  # batches from here on stay as they are; less than planned when the memory is full
-        # The last offset of each key with a committed record, if dirty, by what `_shortened` returns for it.
+        # The offset of each key's last committed record in the dirty part, by what `_shortened` returns for
+        # the key.
         self.latest: dict[bytes, int] = {}
         self.first_dirty = first_dirty
         self._unread: list[int] = []  # base offsets of dirty batches whose keys are not among them
@@ -130,7 +131,7 @@ class Survey:
             self.latest |= latest
 
     def live_offsets(self) -> list[int]:
-        """Offsets in the dirty part, ascending. Of a batch with none of them, no record stays."""
+        """Offsets in the dirty part, ascending. A batch with none of them loses all its records."""
         return sorted([*self.latest.values(), *self._unread])
 
     def kept_batches(self) -> frozenset[int]:
@@ -163,7 +164,7 @@ _marker_offset: Final = attrgetter("last_offset")
 
 
 class Cleaner:
-    """The second pass. `clean` takes the log in pieces, in order, and follows its transactions over them."""
+    """The second pass. `clean` takes the log in pieces, in order, and follows transactions across them."""
 
     def __init__(
         self,
@@ -183,8 +184,8 @@ class Cleaner:
         self._aborted = _Aborted(aborted)
         self._now = now
         self._horizon_ms = min(now + delete_retention_ms, INT64_MAX)
-        # Producers of which a batch is left since their last marker. Retention may have deleted the beginning
-        # of a transaction, but the snapshot remembers it.
+        # Producers with a batch left since their last marker. Retention may have deleted the beginning of a
+        # transaction, but the snapshot remembers it.
         self._with_batches = {transaction.producer_id for transaction in open_at_start}
 
     def clean(self, batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -267,6 +268,6 @@ class Cleaner:
 
 
 def _covering(start: int, last: BatchHeader) -> Batch:
-    # Leader epochs never fall, and the one of the last removed batch is between its neighbours'.
+    # Leader epochs never fall, and that of the last removed batch is between its neighbours'.
     batch = covering_batch(base_offset=start, next_offset=last.next_offset, leader_epoch=last.leader_epoch)
     return read_header(batch), batch

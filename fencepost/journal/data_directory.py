@@ -10,7 +10,7 @@ opened since. A partition's directory that was there and is gone is damage, not 
 #         .lock                  held with flock while a broker runs
 #         meta.json              format and cluster id; says that the directory is Fencepost's
 #         catalogue.txt          which partitions have a log (catalogue.py)
-#         clean-shutdown.json    the mark: how logs were closed that need no check; absent while a broker runs
+#         clean-shutdown.json    the mark: the logs that need no check, as closed; absent while a broker runs
 #         <topic>-<partition>/   one journal each (journal.py)
 #         .deleted/              a partition whose deletion a crash interrupted
 #
@@ -66,7 +66,7 @@ META_VERSION: Final = 1
 DELETED_DIRECTORY: Final = ".deleted"  # not the name of a partition's directory
 DEFAULT_CLUSTER_ID: Final = "fencepost"
 OPEN_FILES_DEFAULT: Final = 500  # below the usual limit of 1,024 file descriptors
-# What a directory may hold before the first start: of a new file system, and of a start that was interrupted.
+# What a directory may hold before the first start: from a new file system, or from an interrupted start.
 _EXPECTED: Final = frozenset({"lost+found", META_FILE + TEMPORARY_SUFFIX})
 
 
@@ -94,7 +94,7 @@ class DataDirectory:
         self._clean = clean  # the last segments of logs that were closed cleanly and not opened since
         self._open_files = open_files
         self._journals: dict[TopicPartition, Journal] = {}
-        # Listed once: a start asks for every partition, and each listing is as long as there are partitions.
+        # Listed once: a start asks for every partition, and each listing has an entry per partition.
         self._names = set(storage.directories())
 
     @classmethod
@@ -120,7 +120,7 @@ class DataDirectory:
                 content = encode_json({"format": META_VERSION, "cluster_id": cluster_id}, place=META_FILE)
                 storage.replace(META_FILE, content, durable=True)
             clean = _read_mark(storage)
-            # Before the mark goes, which says that these logs were synced.
+            # Before the mark, which says that these logs were synced, is removed.
             catalogue = Catalogue(storage, synced=clean)
             _remove_mark(storage)
             storage.remove_directory(DELETED_DIRECTORY)
@@ -193,7 +193,7 @@ class DataDirectory:
         self._clean.pop(name, None)
 
     def finish_deleting(self) -> None:
-        """Return when no deleted partition can be missed after a loss of power; call it after `delete`."""
+        """Return when no loss of power can make a deleted partition look missing; call it after `delete`."""
         self._catalogue.sync_removals()
 
     def set_aside(self, partition: TopicPartition) -> str | None:

@@ -30,7 +30,7 @@ LOCK_FILE = ".lock"
 RESERVE_FILE = ".reserve"
 RESERVE_BYTES: Final = 256 * 1024  # two thousand records of the cluster's metadata
 BLOCK_BYTES: Final = 4_096
-SYNC_THREADS: Final = 16  # more threads would share few more syncs, and each may open a file
+SYNC_THREADS: Final = 16  # with more, few more syncs would be shared, and each thread may open a file
 
 
 @contextmanager
@@ -103,8 +103,8 @@ class DiskFile:
     def size(self) -> int:
         return self._size
 
-    # `append` and `read` spell out `_reported`: they run for every batch, and a generator as context manager
-    # costs a microsecond or more.
+    # `append` and `read` spell out `_reported`: they run for every batch, and a generator as a context
+    # manager costs a microsecond or more.
     def append(self, data: Buffer) -> None:
         written, size = 0, len(data)
         while written < size:
@@ -182,9 +182,10 @@ class DiskStorage:
     ) -> None:
         """`reserved_for`: the directory whose files may use the last RESERVE_BYTES of a full disk.
 
-        `starts_writeback`: a file that replaces another is on its way to the disk by then, even if it is not
-        durable, on a file system that offers this (ext4: auto_da_alloc). Otherwise a loss of power can leave
-        an empty file in its place, but a rename takes a tenth of a millisecond instead of one or more.
+        `starts_writeback`: when a file replaces another, its content is already on its way to the disk, even
+        if it is not durable, on a file system that offers this (ext4: auto_da_alloc). Otherwise a loss of
+        power can leave an empty file in its place, but a rename takes a tenth of a millisecond instead of one
+        or more.
         """
         self._starts_writeback = starts_writeback
         self._reserved_for = reserved_for
@@ -194,12 +195,12 @@ class DiskStorage:
         self._lock: int | None = None
 
     def lock(self) -> None:
-        """Create the directory if it is missing, and lock it. The lock belongs to this object, also within
+        """Create the directory if it is missing, and lock it. The lock belongs to this object, even within
         one process.
         """
         with _reported(f"create the data directory {self.location}"):
             os.makedirs(self.location, exist_ok=True)
-        with _reported(f"write in the data directory {self.location}"):
+        with _reported(f"write to the data directory {self.location}"):
             # O_CLOEXEC: a child process that inherits the descriptor would hold the lock longer than the
             # broker.
             descriptor = os.open(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

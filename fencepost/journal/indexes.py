@@ -14,10 +14,10 @@ Rule: they only save reading the log. The log is the truth, and every one of the
 # begins at the start of the segment. The transaction index must be complete, since a missing entry would
 # show aborted records to a read_committed reader. So its entries are written with their marker, not later.
 #
-# A read_committed fetch of [from, upper) needs every aborted transaction that overlaps it. An entry stands in
-# the segment of its marker, which may be far after the data, so the search goes forward through later
-# segments. It may stop at the first entry whose last stable offset reaches `upper`: everything before that
-# offset was decided when the marker was written, so no later marker can abort records below it.
+# A read_committed fetch of [from, upper) needs every aborted transaction that overlaps it. An entry is in the
+# segment of its marker, which may be far after the data, so the search goes forward through later segments.
+# It may stop at the first entry whose last stable offset reaches `upper`: everything before that offset was
+# decided when the marker was written, so no later marker can abort records below it.
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ class OffsetIndex:
         if len(data) % OFFSET_ENTRY.size:
             raise CorruptIndex(f"an offset index of {len(data)} bytes ends inside an entry")
         # Arrays, not lists: the index of a full segment (1 GiB) has 262,144 entries, at 4 bytes per number
-        # instead of 36. The file is big-endian, as Kafka's.
+        # instead of 36. The file is big-endian, like Kafka's.
         words = array("I", data)
         if sys.byteorder == "little":
             words.byteswap()
         self.offsets = words[0::2]
         self.positions = words[1::2]
-        self.saved = len(self.offsets)  # as many entries are in the file
+        self.saved = len(self.offsets)  # how many entries are in the file
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -137,7 +137,7 @@ class TimeIndex:
         for timestamp, offset in TIME_ENTRY.iter_unpack(data):
             self.timestamps.append(timestamp)
             self.offsets.append(offset)
-        self.saved = len(self.offsets)  # as many entries are in the file
+        self.saved = len(self.offsets)  # how many entries are in the file
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -229,7 +229,7 @@ def collect_aborted(
     """Search the indexes of consecutive segments, as far as needed; the first one is of the segment that
     holds `fetch_offset`.
 
-    Searching that segment alone would let aborted records through, since an entry stands where its marker is.
+    Searching that segment alone would let aborted records through, since an entry is where its marker is.
     """
     found: list[AbortedRange] = []
     for index in indexes:

@@ -21,12 +21,12 @@ older leader epoch, and after a disk failure it refuses every write.
 # instead of from the beginning of the log.
 #
 # Read. The offset index says where to start looking, the header of each batch where the next one is. A fetch
-# gets whole batches of one segment, as they lie on disk. The aborted transactions that overlap it come from
-# the transaction index of this segment and of later ones: an entry stands in the segment of its marker.
+# gets whole batches of one segment, as they are on disk. The aborted transactions that overlap it come from
+# the transaction index of this segment and of later ones: an entry is in the segment of its marker.
 #
-# Failure. When a write or a sync failed, no one knows what is on disk: after a failed fsync Linux marks pages
-# as clean that were never written, so a second sync that succeeds proves nothing. The journal refuses every
-# write from then on; its leader resigns, and the next leader recovers the log from the disk.
+# Failure. When a write or a sync has failed, no one knows what is on disk: after a failed fsync, Linux marks
+# pages that were never written as clean, so a second sync that succeeds proves nothing. The journal refuses
+# every write from then on; its leader resigns, and the next leader recovers the log from the disk.
 #
 # Fencing. `lead` and `append` refuse an older leader epoch than the newest one seen. Two nodes of a simulated
 # cluster share a journal, and a replaced node must not write, even before it learns that it was replaced.
@@ -162,7 +162,7 @@ class Journal:
 
     @property
     def active_bytes(self) -> int:
-        """How many bytes the segment has that takes appends."""
+        """How many bytes the active segment has."""
         return self._active.size
 
     @property
@@ -485,7 +485,7 @@ class Journal:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp (ms) that a batch says to have; deleted records count."""
+        """The largest timestamp (ms) that a batch claims to have; deleted records count."""
         return max(segment.max_timestamp for segment in self._segments)
 
     def newest_snapshot(self, at_most: int) -> tuple[int, list[ProducerSnapshot]] | None:
@@ -558,7 +558,7 @@ class Journal:
         """
         if self.failed is not None:
             raise StorageError(self.failed)
-        try:  # as `_writing`, without its calls: a sync of every commit comes here
+        try:  # like `_writing`, but inline: the sync of every commit comes here
             end = self._sync_files(syncs_upper=syncs_upper)
         except StorageError as error:
             self._fail(error)
@@ -580,8 +580,8 @@ class Journal:
         if end != self._durable_end:
             active.sync(indexes=False)
             active.check_place()
-        # A synced file whose name is not on the disk is lost. The upper directory holds that of the
-        # partition's.
+        # A synced file whose name is not on the disk is lost. The parent directory holds the name of the
+        # partition's directory.
         if names_changed:
             self._storage.sync_directory(self._directory)
             if syncs_upper:

@@ -89,7 +89,7 @@ class KafkaDirectory:
 
     @property
     def was_closed(self) -> bool:
-        """Whether the broker stopped cleanly, so that all files are of the same moment."""
+        """Whether the broker stopped cleanly, so that all files are from the same moment."""
         return self.storage.read_file(CLEAN_SHUTDOWN_FILE) is not None
 
     @cached_property

@@ -115,7 +115,7 @@ class FencepostLayout:
     is_sparse = False
 
     def __init__(self, storage: StorageReader) -> None:
-        """NotADataDirectory when it is none."""
+        """NotADataDirectory when it is not one."""
         self.storages = (storage,)
         self.cluster_id = check_data_directory(storage)
         self.location = storage.location

@@ -101,8 +101,8 @@ def lost_segments(
     log_start_offset: int,
     end_of: Callable[[int], int],
 ) -> Iterator[SegmentSummary]:
-    """The segments of a manifest that are lost: no deletion and no compaction explains that their file is not
-    there. The broker removes a file up to 200 ms before it writes the manifest without it.
+    """The segments of a manifest that are lost: no deletion and no compaction explains why their file is
+    missing. The broker may remove a file 200 ms before it writes a manifest that no longer lists the file.
 
     `bases` are the base offsets of the log files that are there, ascending; `end_of` says where the batches
     of one of them end. A cleaned segment has the name of the first one that it replaces
@@ -282,7 +282,7 @@ def decode_json(data: bytes, *, place: str, version: int) -> dict[str, Any]:
         raise CorruptIndex(f"{place} has format {fields.get('format')}; this version reads format {version}")
     if fields.pop(CHECKSUM, None) is None:
         raise CorruptIndex(f"{place} has no checksum: an older version or another program wrote it")
-    # Every byte counts, also those that JSON ignores: the file must be what this content is written as.
+    # Every byte counts, even those that JSON ignores: the file must be exactly as this content is written.
     try:
         is_whole = encode_json(fields, place=place) == data
     except RecursionError:  # nothing that was written here is nested so deeply

@@ -46,7 +46,7 @@ class Machine:
         return ProcessStorage(self)
 
     def lose_power(self) -> int:
-        """Lose every byte that was not synced; returns how many they were. No process may be running."""
+        """Lose every byte that was not synced; returns how many there were. No process may be running."""
         lost = 0
         for directory, marks in list(self._marks.items()):
             sizes = self.disk.files(directory)
@@ -67,7 +67,7 @@ class Machine:
     # --- what processes do
 
     def mark(self, path: str, synced: int) -> _Mark:
-        """The mark of a file; a new one says that so many bytes of it are synced."""
+        """The mark of a file; a new one says that this many bytes of it are synced."""
         directory, _, name = path.rpartition("/")
         return self._marks.setdefault(directory, {}).setdefault(name, _Mark(synced))
 
@@ -104,7 +104,7 @@ class ProcessStorage:
         self.sync_directory, self.at_once = disk.sync_directory, disk.at_once
 
     def end(self) -> None:
-        """The process is dead. A worker of it that still runs reaches the disk no more."""
+        """The process is dead. A worker of the process that is still running no longer reaches the disk."""
         self.is_ended = True
 
     def open(self, path: str, *, create: bool = False) -> StorageFile:

@@ -99,7 +99,7 @@ class Recovery:
     """A log that is valid to its last byte, with the segments of one partition; the first one is created if
     there is none.
 
-    Segments that the checkpoint covers are not read, and the last one not if a clean shutdown left it as
+    Segments that the checkpoint covers are not read, nor is the last one if a clean shutdown left it as
     `closed`. A log that `is_known` cannot be without files.
     """
 
@@ -193,7 +193,7 @@ class Recovery:
     def _refuse_missing(
         self, sizes: Mapping[int, int], synced: list[SyncedSegment], *, is_known: bool
     ) -> None:
-        """Segments that were synced, or that hold the log start, cannot be gone, nor all of a known log."""
+        """Refuse if synced segments, the one with the log start, or all files of a known log are gone."""
         needed = [entry for entry in synced if entry.end_offset > self._stored_log_start]
         missing = [entry.base_offset for entry in needed if entry.base_offset not in sizes]
         if is_known and not sizes:
@@ -343,7 +343,7 @@ class Recovery:
     def _remove_stale(self) -> None:
         """Remove snapshots beyond the log end, and the manifest of a log that was cut."""
         end = self.segments[-1].end_offset
-        # A snapshot from the lost tail would make the leader take batches that it lost for duplicates.
+        # With a snapshot from the lost tail, the leader would take retries of lost batches for duplicates.
         for offset in [*self.snapshots.irange(minimum=end + 1)]:
             self.snapshots.remove(offset)
             self._storage.remove(self._path(file_name(offset, SNAPSHOT)))
@@ -409,7 +409,7 @@ def _batch_after(file: StorageFile, start: int, size: int, *, end: int) -> int |
 
 
 def _magic_positions(window: bytes) -> Iterator[int]:
-    """The places in these bytes where a header may begin that ends within them."""
+    """The places in these bytes where a whole header may begin."""
     for magic in (MAGIC_KAFKA, MAGIC_COLUMNS):
         found = window.find(magic, MAGIC_AT)
         while found != -1 and found - MAGIC_AT + HEADER_SIZE <= len(window):

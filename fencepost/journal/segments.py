@@ -14,8 +14,8 @@ file system: after a failed write the file may be longer.
 #
 # The indexes are sparse: one entry for every 4096 bytes of log (index.interval.bytes). To find an offset,
 # bisect the index in memory and walk the headers from there: at most 4 KiB and one batch. Two positions are
-# remembered on top, the batch found last and the end of the last read, because most readers continue where
-# they stopped.
+# remembered in addition, the batch found last and the end of the last read, because most readers continue
+# where they stopped.
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT = "log", "index", "timeindex
 INDEX_KINDS: Final = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
 WALK_BYTES: Final = 1 << 20  # read at a time for whole batches
 HOP_BYTES: Final = 8192  # read at a time for headers alone: an index interval and one header fit
-# A larger length is damage: no frame carries such a batch, and `Journal.append` writes none.
 _LINKS: Final = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
+# A larger length is damage: no frame carries such a batch, and `Journal.append` writes none.
 BATCH_SIZE_MAX: Final = 1 << 27
 
 
@@ -176,7 +176,7 @@ class Segment:
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.size = 0
-        # Of the first batch the largest: what Kafka measures segment.ms from
+        # The largest timestamp of the first batch: what Kafka measures segment.ms from
         # (LogSegment.loadFirstBatchTimestamp).
         self.first_timestamp = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
@@ -280,8 +280,8 @@ class Segment:
         self.first_timestamp = synced.first_timestamp
         self.max_timestamp, self.leader_epoch = synced.max_timestamp, synced.leader_epoch
         self._max_timestamp_offset = self.base_offset + self.time_index.last_offset
-        # The next entry must stand where a replay of the log would put it, or the checksums of the index
-        # files differ.
+        # The next entry must be where a replay of the log would put it, or the checksums of the index files
+        # differ.
         self._since_entry = self.size - self.offset_index.last_position_up_to(self.size)
 
     def _checked(self, kind: str, checksum: int, files: Mapping[str, int]) -> bytes:
@@ -478,15 +478,15 @@ class Segment:
         return NO_LEADER_EPOCH if holder is None else holder[1].leader_epoch
 
     def batches_since(self, timestamp: int, *, from_offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
-        """The batches that say that they have a record at least as new, and end at or after an offset."""
+        """The batches that claim a record at least as new as `timestamp`, and end at or after an offset."""
         start = self.locate(self.base_offset + self.time_index.offset_before(timestamp))
         for position, header in self.headers(start):
             if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
                 yield header, self.file.read(position, header.size)
 
     def sync(self, *, indexes: bool) -> None:
-        """Make the log durable, and with `indexes` the index files. May run in another thread than appends
-        and `release`.
+        """Make the log durable, and with `indexes` the index files. May run in a different thread from
+        appends and `release`.
         """
         # The attribute is read once: `release` in the other thread may set it to None.
         self._sync_file(LOG, self._file)

@@ -13,16 +13,16 @@ be replayed.
 #        certain              the chooser cuts here               `lose_power`: the rest is gone
 #
 # The chooser keeps a prefix of the changes, since appends to one file and entries of a journaling directory
-# reach a disk in order (ext4, data=ordered). Of the first lost append a piece may be there: its first bytes,
-# zeros of its length (the size was written, the data not), or bytes and then zeros. Files and their directory
-# are cut on their own, so a synced file may have lost its name: a broker must sync both.
+# reach a disk in order (ext4, data=ordered). A piece of the first lost append may be there: its first bytes,
+# zeros of its length (the size was written, but not the data), or bytes and then zeros. Files and their
+# directory are cut on their own, so a synced file may have lost its name: a broker must sync both.
 #
 # There are disks that keep a later append and lose an earlier one. To a journal they look the same: it cuts
 # its log at the first invalid byte in either case.
 #
 # Damage is another matter: it strikes bytes and names that were synced, and no promise of a disk covers it.
 # `overwrite` changes bytes (a flipped bit, a lost sector), `vanish` takes a name away while open handles keep
-# the file, and `misdirect` lets one read return the bytes of another place.
+# the file, and `misdirect` lets one read return bytes from another place.
 
 from __future__ import annotations
 
@@ -233,8 +233,8 @@ class SimulatedStorage(MemoryStorage):
         found.vanish(name)
 
     def misdirect(self, path: str, to: str, *, shift: int, below: int) -> None:
-        """Let the next read of a file that begins before byte `below` return the bytes `shift` further on, of
-        the file `to`.
+        """Let the next read of `path` that begins before byte `below` return bytes of the file `to` instead,
+        from `shift` bytes further on.
         """
         self.astray[path] = Astray(self._node(to), shift, below)
 
@@ -268,5 +268,5 @@ class SimulatedStorage(MemoryStorage):
         return self._find(path) is node
 
     def _opened(self, path: str, file: MemoryFile) -> StorageFile:
-        # Also small files are written through a handle, so that faults of appends and syncs strike them.
+        # Small files, too, are written through a handle, so that faults of appends and syncs strike them.
         return SimulatedFile(self, path, file)

@@ -54,7 +54,7 @@ class DirectoryInUse(StorageError):
 
 
 class NotADataDirectory(StorageError):
-    """The directory is not a Fencepost data directory, or of another format; the message says what to do."""
+    """The directory is not a Fencepost data directory, or has another format; the message says what to do."""
 
 
 class ReadableFile(Protocol):
@@ -92,8 +92,8 @@ class StorageFile(ReadableFile, Protocol):
         ...
 
     def sync(self) -> None:
-        """Return when everything written before the call survives a power failure. May run in another thread
-        than append.
+        """Return when everything written before the call survives a power failure. May run in a different
+        thread from append.
         """
         ...
 

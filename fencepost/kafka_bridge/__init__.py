@@ -1,4 +1,8 @@
-"""Kafka's wire protocol in front of the broker: Kafka's own clients connect as they do to Apache Kafka."""
+"""Kafka's wire protocol in front of the broker: Kafka's own clients connect as they do to Apache Kafka.
+
+A "response" here is the message of Kafka's protocol, and an "answer" is what the node returns to one request.
+A response is made from any number of answers (exchange.py).
+"""
 
 from __future__ import annotations
 

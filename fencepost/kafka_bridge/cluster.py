@@ -1,6 +1,6 @@
 """ApiVersions, Metadata, FindCoordinator, and topics that are created and deleted.
 
-Rule: what this broker does not have (replicas, racks) is answered as Kafka answers where it is unknown.
+Rule: for what this broker does not have (replicas, racks), the response is Kafka's for unknown values.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _metadata_by_name(names: tuple[str, ...] | None, creates: bool) -> Exchange:
     def respond(answers: Sequence[Answer]) -> Values:
         described = _or_refused(answers[0], names or ())
         created = answers[1].body.topics if len(answers) > 1 and answers[1].body else ()
-        # A topic that is created now is still missing in this response: the client asks again.
+        # A topic that is created now is still missing from this response: the client asks again.
         # To a client that may not create it, Kafka denies a missing topic instead of calling it unknown.
         denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         not_created = {topic.topic for topic in created if topic.error is denied}
@@ -233,8 +233,8 @@ def _coordinator(key: str, answer: Answer) -> Values:
 
 
 def create_topics(request: Any, version: int) -> Exchange:
-    """Create topics. One node has one replica of each partition, and assigns it by itself. Since version 5
-    the response shows what was created (KIP-525), to those who may see it.
+    """Create topics. One node has the one replica of each partition, and the broker assigns it. Since version
+    5 the response shows what was created (KIP-525), to those who may see it.
     """
     refused = {topic.name: because for topic in request.topics if (because := _refusal(topic, request))}
     asked = m.CreateTopics(

@@ -10,9 +10,9 @@ decompressed and decoded: a producer may have packed much into few bytes.
 # than their bytes: one byte of msgpack can be an empty list, which takes 72. So only a small batch is decoded
 # as a whole, and only after a pass in C, which makes no objects, has found an entry for every record.
 #
-# Of a large batch a part is encoded, from the offset that a reader wants. Keys and values are found in the
-# decompressed bytes one by one, which are copied twice but not kept meanwhile. So a part takes at most twice
-# the 64 MiB that compression.py decompresses: less than memory.py has for the request and the answer in
+# Only a part of a large batch is encoded, from the offset that a reader wants. Keys and values are found one
+# by one in the decompressed bytes, which are copied twice but not kept meanwhile. So a part takes at most
+# twice the 64 MiB that compression.py decompresses: less than memory.py has for the request and the answer in
 # progress. A part keeps base offset and deltas. For its reader it is a batch from which a compaction has
 # removed the other records, so the reader continues after the part, in the middle of the stored batch. Where
 # each part began is remembered, because skipping millions of entries takes longer than encoding a part.
@@ -75,7 +75,7 @@ def decompressed(batch: Buffer, header: BatchHeader, *, limit: int) -> Buffer:
 
 
 def headers_size(payload: Buffer, header: BatchHeader) -> int:
-    """The bytes of the column of headers, where three bytes may be a header, which costs as much as a record.
+    """The size of the headers column: as few as three bytes may be a header, which costs as much as a record.
     ProtocolViolation unless there are five columns with an entry per record.
     """
     place = column_places(payload, header.record_count)[HEADERS] if payload else None
@@ -150,7 +150,7 @@ class LastParts:
             return self._starts.get(batch)
 
     def put(self, batch: Hashable, first: _Start, last: _Start) -> None:
-        """Keep them, and forget those that were kept for the longest time."""
+        """Keep them, and forget those that have been kept the longest."""
         with self._lock:
             self._starts.pop(batch, None)
             self._starts[batch] = (first, last)
@@ -211,7 +211,7 @@ def _first_record(
     payload: memoryview, begin: _Start, last: _Start, header: BatchHeader, offset_delta: int
 ) -> tuple[int, _Start]:
     """The number of the first record that has this offset delta, or a larger one; and one of the two starts
-    that is not behind it.
+    that is not after it.
     """
     place, count = last.places[OFFSET_DELTAS], header.record_count
     # Without the column there is no gap, so the offset says which record it is.
@@ -248,8 +248,8 @@ def _text(payload: memoryview, at: int) -> tuple[str, int]:
 
 
 def _headers(payload: memoryview, at: int | None) -> Iterator[RecordHeaders]:
-    """The headers of the records from byte `at` on, as far as a megabyte of them reaches, or of one record
-    that has more.
+    """The headers of the records from byte `at` on: a megabyte of them, or those of one record if it has
+    more.
     """
     if at is None:
         yield from repeat(())

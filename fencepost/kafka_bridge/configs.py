@@ -56,7 +56,7 @@ def describe_configs(request: Any, _: int) -> Exchange:
                 **_error_values(result := _result(each, of_topics, of_nodes)),
                 "configs": shown.values(result.configs, each.configuration_keys),
             }
-            # Each resource once: a request of some KB could otherwise ask for an answer of some GB.
+            # Each resource once: a request of a few KB could otherwise ask for an answer of a few GB.
             for each in {
                 (each.resource_type, each.resource_name): each for each in request.resources
             }.values()

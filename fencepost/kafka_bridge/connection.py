@@ -83,7 +83,7 @@ class _InProgress:
     answers: dict[int, Answer] = attrs.Factory(dict[int, Answer])  # that have come, by place
     is_followed_up: bool = False
     has_failed: bool = False
-    """No response could be made of the answers."""
+    """No response could be made from the answers."""
 
 
 class KafkaProtocol:

@@ -1,6 +1,6 @@
 """The requests of groups of the consumer protocol (KIP-848).
 
-Rule: topics pass by their ids, as the coordinator knows them.
+Rule: topics are passed on by id, as the coordinator knows them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """DescribeCluster and DescribeTopicPartitions: what Metadata says, in other words.
 
-Rule: nothing is asked of the node but Metadata, so a client learns nothing here that Metadata would not tell.
+Rule: nothing is asked of the node but Metadata, so a client learns nothing here that Metadata would not tell
+it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PARTITIONS_MAX: Final = 2_000  # max.request.partition.size.limit
     kind="Cluster", asked="include_cluster_authorized_operations", field="cluster_authorized_operations"
 )
 def describe_cluster(request: Any, _: int) -> Exchange:
-    """Describe the nodes. Only dedicated controllers answer for controllers, and there are none here."""
+    """Describe the nodes. Only dedicated controllers answer about controllers, and there are none here."""
     wanted = getattr(request, "endpoint_type", BROKERS)
     if wanted == CONTROLLERS:
         because = "the request was sent to a broker, and asks for controllers"

@@ -62,7 +62,7 @@ Respond = Callable[[Sequence[Answer]], Values]
 @attrs.frozen
 class Exchange:
     """Requests for the node, and how their answers become a response. The answers may call for more requests,
-    the `follow_up`, and theirs come last among those that become the response.
+    the `follow_up`, whose answers come last among those that become the response.
     """
 
     requests: tuple[Request, ...]

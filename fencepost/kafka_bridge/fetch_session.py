@@ -8,10 +8,10 @@ Rule: a partition that is left out of a response has nothing new for its client.
 # session adds the others. Its response leaves out the partitions without news.
 #
 # Kafka keeps up to 1,000 sessions for a broker (max.incremental.fetch.session.cache.slots), and its clients
-# open another one when they connect again. So a session belongs to its connection here: no client can meet
-# that of another, and it ends with the connection. All of them share a room of partitions, which bounds their
-# memory. As in Kafka, a session may be denied: the response to an epoch of 0 then names none, and the client
-# continues with full requests.
+# open another one when they connect again. So a session belongs to its connection here: no client can reach
+# another's session, and it ends with the connection. All of them share room for partitions, which bounds
+# their memory. As in Kafka, a session may be denied: the response to an epoch of 0 then names none, and the
+# client continues with full requests.
 #
 #     session id   epoch   the client ...                              the response has ...
 #     0            0       wants a session                             an id, and all partitions

@@ -219,7 +219,7 @@ def _joined(asked: m.JoinGroup, answer: Answer, version: int) -> Values:
 
 
 def sync_group(request: Any, _: int) -> Exchange:
-    """Get a member's assignment; the leader brings those of all members."""
+    """Get a member's assignment; the leader sends those of all members."""
     asked = m.SyncGroup(
         group_id=request.group_id,
         generation_id=request.generation_id,

@@ -1,4 +1,4 @@
-"""The operations that a client may do to what it describes (KIP-430), as Kafka's bit field.
+"""The operations that a client may perform on what it describes (KIP-430), as Kafka's bit field.
 
 Rule: they are listed only if the request asks for them, and never for what its client may not describe.
 """

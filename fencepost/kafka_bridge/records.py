@@ -9,9 +9,10 @@ the limits of a Fetch count the bytes that it then takes.
 # Encoded again, columns take more bytes than in the log: a little more if they are stored as they are, and
 # up to thousands of times more if they were compressed. So one batch after the other is encoded, and the
 # first that does not fit ends the response. Its reader asks again from there. As in Kafka, the first batch of
-# a response may exceed the limits (KIP-74); of a large one, a part is the batch (column_batches.py).
+# a response may exceed the limits (KIP-74); if that batch is large, a part of it counts as the batch
+# (column_batches.py).
 #
-# Encoding takes a microsecond a record, or two, and the broker does nothing else meanwhile. So this work is
+# Encoding takes a microsecond or two per record, and the broker does nothing else meanwhile. So this work is
 # counted in records, and bounded twice: here for a Fetch, and in host.py for all Fetches of a round. A batch
 # that cannot be encoded is paid for, too; otherwise a Fetch could try one in each of its partitions.
 
@@ -41,7 +42,7 @@ RECENT_BYTES_MAX: Final = 8 << 20  # memory.py counts them with the program
 
 @attrs.define(eq=False)
 class RecentBatches:
-    """Small batches that were encoded lately, as they are stored and as they leave: several readers follow
+    """Small batches that were encoded recently, as they are stored and as they leave: several readers follow
     the end of a log. All brokers of a process share them, each of them in a thread of its own.
     """
 
@@ -59,7 +60,7 @@ class RecentBatches:
             return found
 
     def put(self, batch: bytes, encoded: Buffer) -> None:
-        """Keep a batch, and forget those that were not used for the longest time."""
+        """Keep a batch, and forget those that have gone unused the longest."""
         with self._lock:
             # Another thread may have encoded it meanwhile.
             if batch not in self._encoded:

@@ -1,6 +1,6 @@
 """The ground: terms, errors, messages, record batches and frames. No I/O, no clock, no randomness."""
 
-# Each line uses only what stands above it:
+# Each line uses only what is above it:
 #
 #     errors, terms, values            Kafka's error codes, the shared words, the decorator of messages
 #     primitives                       Kafka's varints, strings, arrays and tagged fields

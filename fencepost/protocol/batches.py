@@ -120,7 +120,7 @@ class BatchHeader:
     last_offset: int = attrs.field(init=False, eq=False, repr=False)
     """Offset of the last record that the batch was built with."""
     next_offset: int = attrs.field(init=False, eq=False, repr=False)
-    """One past the last offset, where a reader continues, also when compaction emptied the batch."""
+    """One past the last offset, where a reader continues, even if compaction emptied the batch."""
     is_transactional: bool = attrs.field(init=False, eq=False, repr=False)
     is_control: bool = attrs.field(init=False, eq=False, repr=False)
 
@@ -359,7 +359,7 @@ def set_max_timestamp(batch: bytearray | memoryview, timestamp: int) -> None:
 
 
 def mark_create_time(batch: bytearray | memoryview) -> None:
-    """Say of a batch that its records have the time of their producer; computes the checksum again."""
+    """Mark the timestamps of a batch as its producer's (CreateTime); computes the checksum again."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
     _ATTRIBUTES.pack_into(batch, CRC_START, attributes & ~LOG_APPEND_TIME_BIT)
     _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_START:]))

@@ -1,7 +1,7 @@
 """CRC-32C, the checksum of Kafka's batches, from the compiled part of the package crc32c.
 
 The package itself is not imported: it asks importlib.metadata for its own version, which takes a fifth of the
-time in which `fencepost` starts.
+time that `fencepost` takes to start.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Payload:
         end = self.at + length
         if end > len(self.data):
             raise ProtocolViolation(
-                f"the frame refers to {end} bytes of records, it carries {len(self.data)}"
+                f"the frame refers to {end} bytes of records but carries {len(self.data)}"
             )
         # A view: batches go on to the disk without a copy. It keeps the whole frame alive as long.
         piece = self.data[self.at : end]
@@ -133,7 +133,7 @@ def _decode_str(value: Any, _payload: Payload) -> str:
 
 def _encoded_length(text: str) -> int:
     """The length in UTF-8 bytes, which Kafka's STRING counts."""
-    # ASCII is known from a flag of the str, so that nearly no text is encoded for its length.
+    # ASCII is known from a flag of the str, so that almost no text is encoded just to find its length.
     return len(text) if text.isascii() else len(text.encode())
 
 

@@ -54,7 +54,7 @@ def entry_at(payload: memoryview, place: int, number: int) -> int:
     """Where an entry of a column is; `place` is that of its first one."""
     if not number:
         return place
-    # As many entries are skipped in one call as an array of them has.
+    # One call skips all these entries: a header makes them an array.
     start = _ARRAY_32 + number.to_bytes(4, "big")
     unpacker = unpacker_of(start, payload[place:])
     unpacker.skip()
@@ -74,7 +74,7 @@ def byte_string_pieces(payload: memoryview, place: int | None, count: int) -> It
 
 
 def piece_sizes(count: int) -> Iterator[int]:
-    """How many entries each piece of so many has."""
+    """How many entries each piece of `count` entries has."""
     return (min(PIECE_MAX, count - first) for first in range(0, count, PIECE_MAX))
 
 
@@ -91,7 +91,7 @@ def _pieces(payload: memoryview, count: int, kinds: frozenset[type], problem: st
 
 
 def byte_strings(payload: memoryview, at: int | None) -> Iterator[memoryview | None]:
-    """The entries of a column from byte `at` on, which are not copied; null for ever if the column is nil."""
+    """The entries of a column from byte `at` on, which are not copied; endless nulls if the column is nil."""
     if at is None:
         yield from repeat(None)
     while at is not None and at < len(payload):

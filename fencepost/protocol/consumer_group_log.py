@@ -67,7 +67,7 @@ class ConsumerRecordKey(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition by the id of its topic: one of a topic that was deleted and made again is another one."""
+    """A partition by the id of its topic: if the topic is deleted and made again, it is a different one."""
 
     topic_id: bytes
     partition: int
@@ -108,7 +108,7 @@ class GroupEpoch:
 
 @attrs.frozen(kw_only=True)
 class Subscription:
-    """What a member told about itself (ConsumerGroupMemberMetadata)."""
+    """What a member said about itself (ConsumerGroupMemberMetadata)."""
 
     instance_id: str | None
     rack_id: str | None

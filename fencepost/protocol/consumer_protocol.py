@@ -10,7 +10,7 @@ that this reader knows are ignored.
 #     member ── JoinGroup(subscription) ──▶ coordinator ── all subscriptions ──▶ leader (a member)
 #     member ◀── assignment ── coordinator ◀── SyncGroup(all assignments) ───── leader
 #
-# Partitions are assigned by a client, not by the broker, so that an application can bring its own way to do
+# Partitions are assigned by a client, not by the broker, so that an application can use its own way of doing
 # it (KAFKA-2464). Versions were only ever extended at the end:
 #
 #     subscription   topics, user data | 1: owned partitions (KIP-429) | 2: generation (KIP-792)
@@ -82,7 +82,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions of a share, sorted; an empty answer of the coordinator is a share without partitions."""
+    """The partitions of a share, sorted; an empty reply from the coordinator is an empty share."""
     if not data:
         return ()
     return tuple(sorted(_partitions(_open(data, "consumer protocol assignment")[0])))

@@ -25,8 +25,8 @@ fields, and never changes. Forks copy states and share values.
 #     Shared[T]      in neither, and forks share it: a constant, such as settings
 #     Ordered[T]     a dictionary whose order decides something; others are equal in any order, as for ==
 #     Rank(...)      a number that a counter gave: a ticket, a token, a guard. Only the order of such numbers
-#                    means something, so each is replaced by its rank: a state that was reached with one retry
-#                    more is the same state. Otherwise a world with retries would have no end of states
+#                    means something, so each is replaced by its rank: a state that was reached with one more
+#                    retry is the same state. Otherwise a world with retries would have no end of states
 #     Scope[T]       guards are counted per partition: after a scope, their ranks are those within it
 #     Due, Pace[T]   when something is due, and what decides how long a pause takes. Under a Clock only this
 #                    counts: due or not yet. How long a pause takes decides nothing in an explored world
@@ -36,7 +36,7 @@ fields, and never changes. Forks copy states and share values.
 # visit a world's states in another order find the fields that lack it.
 #
 # A walk by reflection would be several times slower than code written by hand. So each class is compiled
-# once, as attrs and namedtuple do it: its annotations become the source of one function, in which for example
+# once, as attrs and namedtuple do: its annotations become the source of one function, in which for example
 # `records: dict[str, TransactionRecord]` is the expression `tuple(sorted(o.records.items()))`.
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class FieldRole(Enum):
 
 @attrs.frozen
 class Rank:
-    """The number is replaced by its rank among those of its kind; `scoped`: and of the scope before it."""
+    """The number is replaced by its rank among those of its kind, and, if `scoped`, of its scope."""
 
     kind: str
     scoped: bool = False
@@ -106,7 +106,7 @@ def fingerprint(state: object) -> tuple[Any, ...]:
     walk = _Walk()
     seen = _KEYS[type(state)](state, walk)
     numbers = walk.numbers
-    # In `seen` each number stands as the place of its first occurrence. Together with the order of these
+    # In `seen` each number becomes the place of its first occurrence. Together with the order of these
     # places that says all that ranks would say, and takes one walk instead of two.
     order = tuple([numbers[number] for number in sorted(numbers)]) if len(numbers) > 1 else ()
     return (seen, order)

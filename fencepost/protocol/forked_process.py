@@ -4,9 +4,9 @@ Rule: whoever makes such a thing says here, at once, what a forked process does 
 """
 
 # A fork copies descriptors, and no threads. While a child has a copy of a listening socket, nobody else can
-# listen on that port; of a locked file, nobody can lock it; of a connection, its peer does not notice that
-# the parent has closed it. And a copied object whose thread is missing would wait for that thread for ever,
-# or end what is its parent's.
+# listen on that port; while it has one of a locked file, nobody can lock the file; and while it has one of a
+# connection, the peer does not notice that the parent has closed it. And a copied object whose thread is
+# missing would wait for that thread forever, or end what is its parent's.
 #
 # Only os.fork() calls these functions, and multiprocessing's "fork" through it. A program that is started
 # (subprocess) inherits nothing: Python's descriptors are closed by exec.

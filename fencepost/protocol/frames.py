@@ -19,8 +19,7 @@ never another exception.
 # fetch that waits for data does not hold up later replies.
 #
 # A broken frame closes its connection and nothing else, since there is no way to find the start of the next
-# one. An unsupported version is different: the frame is intact, so it gets an answer
-# (UNSUPPORTED_VERSION).
+# one. An unsupported version is different: the frame is intact, so it gets a reply (UNSUPPORTED_VERSION).
 
 from __future__ import annotations
 
@@ -43,10 +42,10 @@ FRAME_SIZE_MAX: Final = 100 * 1024 * 1024
 # Records do not count here, only what msgpack must decode: objects cost up to 70 times their bytes in memory.
 REQUEST_HEADER_MAX: Final = 1024 * 1024
 # Beyond this an array is not decoded. Entries become objects, and a request of 1 MiB could have 350,000. A
-# list that is a little too long gets an answer (broker/limits.py).
+# list that is a little too long gets a reply (broker/limits.py).
 REQUEST_ARRAY_LENGTH_MAX: Final = 32_768
 REQUEST_ARRAYS_MAX: Final = 65_536  # in one request: the entries of a list, and a list in each
-_FEW_BYTES: Final = REQUEST_ARRAYS_MAX  # a header of so many bytes cannot have more arrays
+_FEW_BYTES: Final = REQUEST_ARRAYS_MAX  # a header of this many bytes cannot have more arrays
 CLIENT_ID_LENGTH_MAX: Final = 255
 
 _PREFIX = struct.Struct(">II")

@@ -131,7 +131,7 @@ def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
         size, at = read_varint(payload, at)
         end = at + size
         if size < 0 or end > len(payload):
-            raise ProtocolViolation(f"a record announces {size} bytes, {len(payload) - at} are left")
+            raise ProtocolViolation(f"a record announces {size} bytes, but {len(payload) - at} are left")
         record, at = _read_record(payload, at)
         # A record says its length twice, once in total and once by its fields. Readers must not differ.
         if at != end:
@@ -155,8 +155,8 @@ class PlacedRecord(NamedTuple):
 
 
 def walk_kafka_records(payload: bytes, record_count: int) -> Iterator[PlacedRecord]:
-    """One after the other of the records that fill `payload`, of which no list is made; ProtocolViolation
-    when they do not.
+    """The records that fill `payload`, one after another, without making a list of them; ProtocolViolation
+    when they do not fill it.
     """
     end, size_max = 0, len(payload)
     for _ in range(record_count):
@@ -164,7 +164,7 @@ def walk_kafka_records(payload: bytes, record_count: int) -> Iterator[PlacedReco
         size, at = read_varint(payload, start)
         end = at + size
         if size < 0 or end > size_max:
-            raise ProtocolViolation(f"a record announces {size} bytes, {size_max - at} are left")
+            raise ProtocolViolation(f"a record announces {size} bytes, but {size_max - at} are left")
         if payload.startswith(_NO_TIMESTAMP_DELTA, at):
             timestamp_delta, offset_delta_at = 0, at + len(_NO_TIMESTAMP_DELTA)
         else:
@@ -217,7 +217,7 @@ def latest_timestamp_delta(payload: bytes, record_count: int) -> int:
         size, at = read_varint(payload, end)
         end = at + size
         if size < 1 or end > len(payload):
-            raise ProtocolViolation(f"a record announces {size} bytes, {len(payload) - at} are left")
+            raise ProtocolViolation(f"a record announces {size} bytes, but {len(payload) - at} are left")
         delta = 0 if payload[at + 1 : at + 2] == b"\0" else read_varlong(payload, at + 1)[0]
         latest = delta if number == 0 else max(latest, delta)
     if end != len(payload):
@@ -245,8 +245,8 @@ def _length_in(size: int) -> bytes:
 
 
 def only_record(payload: bytes) -> tuple[bytes, bytes] | None:
-    """Key and value of the record that fills `payload`, if it looks as `build_state_batch` writes it. None
-    for any other bytes, which the loop over fields reads or refuses in several times as many steps.
+    """Key and value of the record that fills `payload`, if it has the form that `build_state_batch` writes.
+    None for any other bytes, which the loop over fields reads or refuses in several times as many steps.
     """
     size = len(payload)
     start = _length_in(size) + _RECORD_START
@@ -278,7 +278,7 @@ def _read_record(payload: bytes, at: int) -> tuple[KafkaRecord, int]:
 
 
 def read_headers(payload: bytes, at: int) -> tuple[list[Header], int]:
-    """The headers of the record, whose number stands at byte `at`, and the position after them;
+    """The headers of the record, whose count is at byte `at`, and the position after them;
     ProtocolViolation when they are malformed.
     """
     header_count, at = read_varint(payload, at)
@@ -296,7 +296,7 @@ def read_headers(payload: bytes, at: int) -> tuple[list[Header], int]:
 def _header_name(name: bytes | None) -> str:
     if name is None:
         raise ProtocolViolation("a header has no name")
-    return str(name, "utf-8", "replace")  # any bytes are accepted and read so in Kafka (Utils.utf8)
+    return str(name, "utf-8", "replace")  # Kafka reads any bytes this way (Utils.utf8)
 
 
 def _bytes(payload: bytes, at: int) -> tuple[bytes | None, int]:

@@ -2,11 +2,11 @@
 who replicates them, who leads them.
 
 Rule: a reader of somebody else's log. It takes the fields that it needs from every version of a record and
-skips what follows them; kinds that it does not need are only named. What Fencepost's own controller writes
-are the same records (metadata_log.py), so their topics can be read here, too.
+skips what follows them; kinds that it does not need are only named. Fencepost's own controller writes the
+same records (metadata_log.py), so its topics can be read here, too.
 """
 
-# A controller replaces the beginning of its log by a snapshot now and then. `<offset>-<epoch>.checkpoint`
+# A controller replaces the beginning of its log with a snapshot now and then. `<offset>-<epoch>.checkpoint`
 # is next to the segments, has the same batches, and holds the state after the records before its offset.
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class KraftPartition:
 
     replicas: tuple[int, ...]
     leader_id: int
-    """-1 while no broker of the replicas is up."""
+    """-1 while none of the brokers with a replica is up."""
     leader_epoch: int
 
 

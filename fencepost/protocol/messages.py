@@ -1,8 +1,8 @@
 """Every request and reply, a frozen class each with its fields by name, and the API table with Kafka's keys.
 
 Rule: a message says what Kafka's message of that name says (clients/.../common/message/*.json), without the
-fields that only a replicated or secured cluster needs. The error of a whole request travels in the frame;
-errors of single partitions are fields.
+fields that only a cluster with replicas needs. The error of a whole request travels in the frame; errors of
+single partitions are fields.
 """
 
 # A class is the schema: codec.py derives the encoding from its annotations, in the order of the fields. So a
@@ -51,7 +51,7 @@ class PartitionError:
 
 # Records travel as whole batches (batches.py), which neither side decodes to move them. There are no fetch
 # sessions (KIP-227): a reader names its partitions in every Fetch, so the node remembers nothing of it.
-# Those of Kafka's clients end in front of it (kafka_bridge/fetch_session.py).
+# The sessions of Kafka's clients end in front of the node (kafka_bridge/fetch_session.py).
 
 
 @value(kw_only=True)
@@ -388,7 +388,7 @@ class CreateTopicsReply:
 
 @value(kw_only=True)
 class NewPartitions:
-    """How many partitions a topic shall have, those that it has included."""
+    """How many partitions a topic is to have, including those that it has."""
 
     topic: str
     count: Int32
@@ -482,7 +482,7 @@ class ConfigSynonym:
 
 @value(kw_only=True)
 class DescribedConfig:
-    """A setting that is in force. `name`: Kafka's name of it. `value`: as text. `source`: where the value
+    """A setting that is in force. `name`: Kafka's name for it. `value`: as text. `source`: where the value
     comes from. `config_type`: what the text stands for. `is_read_only`: it cannot be altered while the broker
     runs. `synonyms`: every value that it has, the one in force first.
     """
@@ -553,7 +553,7 @@ class SaslHandshake:
 
 @value(kw_only=True)
 class SaslHandshakeReply:
-    """The mechanisms that the broker offers; also beside UNSUPPORTED_SASL_MECHANISM."""
+    """The mechanisms that the broker offers, even with UNSUPPORTED_SASL_MECHANISM."""
 
     mechanisms: tuple[str, ...]
 
@@ -1085,7 +1085,7 @@ class ConsumerGroupHeartbeat:
     """Join a group of the consumer protocol, stay in it, or leave it.
 
     `member_epoch` is 0 to join, -1 to leave, -2 for a static member that will return, or else the epoch of
-    the last answer. None and -1 in other fields: as in the request before.
+    the last reply. None and -1 in other fields: as in the request before.
     """
 
     group_id: str
@@ -1164,8 +1164,8 @@ class ConsumerGroupDescribeReply:
 
 @value(kw_only=True)
 class DescribedFault:
-    """A fault of a broker. `fault`: the line that added it. `struck`, `reached`: how often it
-    struck, and its point was reached. `is_lasting`: its effect has not ended, such as a pause.
+    """A fault of a broker. `fault`: the line that added it. `struck`, `reached`: how many times it struck,
+    and how many times its point was reached. `is_lasting`: its effect has not ended, such as a pause.
     `missing`: why it has not struck; empty once it has.
     """
 
@@ -1289,7 +1289,7 @@ class TopicStatus:
     `late`: the partitions whose oldest transaction outlived every timeout. `hanging`: the partitions with an
     open transaction that no coordinator knows. `stable_lag`: how far the last stable offset is behind
     the high watermark, in `stable_lag_partition`, where it is furthest. `oldest_open_ms`: when the oldest
-    open transaction wrote last; -1: none is open. `records_in`, `bytes_in`, `bytes_out`: what clients wrote
+    open transaction last wrote; -1: none is open. `records_in`, `bytes_in`, `bytes_out`: what clients wrote
     and read.
     """
 
@@ -1302,7 +1302,7 @@ class TopicStatus:
     # The partition whose last stable offset is furthest behind its high watermark.
     stable_lag: Int64
     stable_lag_partition: Int32
-    oldest_open_ms: Int64  # when the oldest open transaction wrote last; -1: none is open
+    oldest_open_ms: Int64  # when the oldest open transaction last wrote; -1: none is open
     records_in: Int64
     bytes_in: Int64
     bytes_out: Int64
@@ -1334,7 +1334,7 @@ class BrokerStatusReply:
 
     `version`: of Fencepost. `now_ms`, `started_ms`: the broker's clock, and when it started.
     `partition_verification`: whether it verifies transactions of old clients (KIP-890). `fixes_off`,
-    `broken`: fixes of Kafka, and protections, that were turned off for demonstrations. `unserved`: partitions
+    `broken`: Kafka fixes, and protections, that were turned off for demonstrations. `unserved`: partitions
     that it should lead and does not. `topics`: those with a partition that it leads. `transactions`,
     `groups`: those that it coordinates, by state. `requests`: by API. `connections`: how many are open.
     `disk_problems`: the last ones.

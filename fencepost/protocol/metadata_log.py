@@ -111,7 +111,7 @@ class TopicRemoved:
 
 @attrs.frozen
 class TopicConfigured:
-    """ConfigRecord of a topic: one setting of it. With None, the broker's setting counts again."""
+    """ConfigRecord of a topic: one setting of it. With None, the broker's setting applies again."""
 
     topic: str
     name: str = attrs.field(kw_only=True)

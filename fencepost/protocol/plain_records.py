@@ -12,7 +12,7 @@ Rule: what is unusual is not judged. `read_kafka_records` reads or refuses it, a
 #     offset deltas      0    those of the varints 0, 1, 2 ...      2
 #
 # A record costs half a microsecond by itself, and a fifteenth of that in such a run. After an attempt that
-# finds no run, twice as many records of one length must follow each other before the next one. So records
+# finds no run, twice as many records of one length must follow each other before the next attempt. So records
 # whose lengths vary cost a tenth more than without attempts.
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def are_plain(payload: bytes, record_count: int, start: int = 0) -> bool:
 def _record_end(payload: bytes, at: int, number: int) -> int:
     """The position after the plain record at byte `at` with this offset delta, or _NOT_PLAIN.
 
-    Every step is paid for each record that a Kafka client produces. So varints are read in place, and the
-    second bytes of lengths are not checked: a length that goes on after it is 8 KiB or more, and misses the
-    end of its record. Zig-zag doubles lengths, so ends are compared doubled: no odd size fits.
+    The cost of every step is paid for each record that a Kafka client produces. So varints are read in place,
+    and the second byte of a length is not checked: a length that goes on after it is 8 KiB or more, and
+    misses the end of its record. Zig-zag doubles lengths, so ends are compared doubled: no odd size fits.
     """
     size = payload[at]
     at += 1
@@ -160,8 +160,8 @@ def _run_after(payload: bytes, model: int, at: int, *, number: int, most: int) -
 
 
 def _lengths_at(payload: bytes, model: int, key_at: int) -> list[int]:
-    """Where the bytes lie that count something in a record: its length, then the lengths of its key, which is
-    at `key_at`, and of its value, and at last the number of its headers.
+    """Where the bytes that count something in a record are: its length, then the lengths of its key, which is
+    at `key_at`, and of its value, and finally the number of its headers.
     """
     found = [model, model + 1] if payload[model] > 0x7F else [model]
     at = key_at

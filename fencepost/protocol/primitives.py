@@ -69,7 +69,7 @@ def read_varlong(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _read_zig_zag(data: bytes, at: int, size_max: int) -> tuple[int, int]:
-    # The slice ends the loop: so many bytes without an end are damage, not a large number.
+    # The slice ends the loop: this many bytes without an end are damage, not a large number.
     value = shift = 0
     for byte in data[at : at + size_max]:
         value |= (byte & 0x7F) << shift
@@ -123,7 +123,7 @@ class Fields:
         end = self.at + size
         # Slices never fail: without this check, a record that is cut off would give short fields.
         if size < 0 or end > len(self.data):
-            self.fail(f"{size} bytes are announced, {len(self.data) - self.at} are left")
+            self.fail(f"{size} bytes are announced, but {len(self.data) - self.at} are left")
         piece = self.data[self.at : end]
         self.at = end
         return piece
@@ -142,7 +142,7 @@ class Fields:
         try:
             values = layout.unpack_from(self.data, self.at)
         except struct.error:
-            self.fail(f"{layout.size} bytes are announced, {len(self.data) - self.at} are left")
+            self.fail(f"{layout.size} bytes are announced, but {len(self.data) - self.at} are left")
         self.at += layout.size
         return values
 

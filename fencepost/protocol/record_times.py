@@ -1,4 +1,4 @@
-"""The first record of a batch since a time. Only timestamps and offsets are read."""
+"""The first record of a batch at or after a time. Only timestamps and offsets are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fencepost.protocol.records import OFFSET_DELTAS, TIMESTAMP_DELTAS, column_p
 
 
 class RecordTime(NamedTuple):
-    """A record's timestamp (ms) and its offset; less those of its batch while they are deltas."""
+    """A record's timestamp (ms) and its offset."""
 
     timestamp: int
     offset: int
@@ -23,7 +23,7 @@ def first_record_since(
     payload: Buffer, header: BatchHeader, timestamp: int, *, from_offset: int
 ) -> RecordTime | None:
     """The first of the decompressed records that is at or after an offset, and at least as new as `timestamp`
-    (ms). ProtocolViolation when they cannot be read so far.
+    (ms). ProtocolViolation when they cannot be read up to there.
     """
     # The bounds become deltas once, so that no record needs an addition.
     least_time, least_offset = timestamp - header.base_timestamp, from_offset - header.base_offset

@@ -57,7 +57,7 @@ _COLUMN_COUNT: Final = 5
 OFFSET_DELTAS, KEYS, VALUES, TIMESTAMP_DELTAS, HEADERS = range(_COLUMN_COUNT)
 _SPARE_SIZE_MAX: Final = 1 << 20  # bytes of a buffer that stays
 # Packers with the buffers of earlier batches: new memory would cost as much as packing. Each thread takes one
-# out and puts it back, so there are as many as threads that packed at the same time.
+# out and puts it back, so there are as many as there were threads packing at the same time.
 _spare_packers: Final[list[msgpack.Packer]] = []
 _DECODED_SIZE_MAX: Final = 2_048  # bytes of a batch: below, decoding columns costs less than skipping them
 _COMPRESSIONS: Final = frozenset(Compression)
@@ -205,8 +205,8 @@ def check_records(batch: Buffer, header: BatchHeader) -> None:
 
     Columns of a larger batch are skipped, not decoded, which costs a tenth: their number and lengths are
     checked, and that they are msgpack up to the last byte, but not the types of their entries. Compressed
-    records are not looked at: a small batch may unfold to a large one. Readers check the rest. Of Kafka's
-    records each is checked, as in Kafka.
+    records are not looked at: a small batch may unfold to a large one. Readers check the rest. Each of
+    Kafka's own records is checked, as in Kafka.
     """
     compression = header.attributes & COMPRESSION_MASK
     if compression:

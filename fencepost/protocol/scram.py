@@ -11,9 +11,9 @@ Rule: nothing here draws a nonce or a salt, and no password is kept: a broker st
 #     c=biws,r=<both nonces>,p=<proof>     -->    H(proof xor HMAC(StoredKey, all messages)) = StoredKey?
 #     HMAC(ServerKey, all messages) = v?   <--    v=<signature>
 #
-# Neither message lets a listener compute the password, and the stored credential does not let its thief log
-# in. Both nonces are part of what is signed, so an exchange cannot be replayed. The last message proves that
-# the broker knows the credential, so the client checks it: without that check anyone could play the broker.
+# No message lets a listener compute the password, and the stored credential does not let its thief log in.
+# Both nonces are part of what is signed, so an exchange cannot be replayed. The last message proves that the
+# broker knows the credential, so the client checks it: without that check anyone could play the broker.
 #
 # A name that has no credential gets one that is made up (`Users.credential_of`), and the exchange fails at
 # its end, like that with a wrong password. Passwords are UTF-8 bytes without SASLprep, as in Kafka
@@ -52,7 +52,7 @@ _SERVER_FINAL = re.compile(r"v=([^,]+)(?:,.*)?", re.DOTALL)
 
 class SaslFailed(FencepostError):
     """The exchange failed: a message is malformed, or a proof is wrong. The text is for the log of the side
-    that found it, and never sent.
+    that found the fault, and is never sent.
     """
 
 
@@ -122,7 +122,7 @@ def check_plain(message: bytes, users: Users) -> str:
     credential = users.credential_of(username)
     found = make_credential(password, credential.salt, credential.iterations)
     if not hmac.compare_digest(found.stored_key, credential.stored_key):
-        raise SaslFailed(f"wrong password of {username!r}, or no such user")
+        raise SaslFailed(f"wrong password for {username!r}, or no such user")
     if authorization not in ("", username):
         raise SaslFailed(f"{username!r} asks to act as {authorization!r}")
     return username
@@ -151,7 +151,7 @@ class ServerFirst(NamedTuple):
 
 
 def server_first(client_first: bytes, users: Users, nonce: str) -> ServerFirst:
-    """The answer to the client's first message; SaslFailed if it is malformed."""
+    """The reply to the client's first message; SaslFailed if it is malformed."""
     found = _CLIENT_FIRST.fullmatch(_text(client_first))
     if found is None:
         raise SaslFailed("the first SCRAM message is malformed, or asks for channel binding")
@@ -177,16 +177,16 @@ def server_final(first: ServerFirst, client_final: bytes) -> bytes:
     if nonce != first.nonce:
         if nonce.endswith(first.nonce):
             raise SaslFailed(
-                "the client repeats its nonce, as librdkafka before 2.6.1 does: update it, or use PLAIN"
+                "the client repeats its nonce, as librdkafka before 2.6.1 does: upgrade, or use PLAIN"
             )
         raise SaslFailed("the nonce is not that of this exchange")
     signed = f"{first.signed},{unproven}".encode()
     credential, proved = first.credential, _decoded(proof)
     if len(proved) != KEY_SIZE:
-        raise SaslFailed("the proof has a wrong length")
+        raise SaslFailed("the proof has the wrong length")
     client_key = _xor(proved, _hmac(credential.stored_key, signed))
     if not hmac.compare_digest(_sha256(client_key), credential.stored_key):
-        raise SaslFailed(f"wrong password of {first.username!r}, or no such user")
+        raise SaslFailed(f"wrong password for {first.username!r}, or no such user")
     return b"v=" + b64encode(_hmac(credential.server_key, signed))
 
 
@@ -213,10 +213,10 @@ def client_final(username: str, password: str, nonce: str, server_first: bytes) 
         raise SaslFailed("the broker's first SCRAM message is malformed")
     nonces, salt, iterations = found[1], _decoded(found[2]), int(found[3])
     if not nonces.startswith(nonce) or len(nonces) == len(nonce):
-        raise SaslFailed("the broker's nonce does not extend the one of this exchange")
+        raise SaslFailed("the broker's nonce does not extend the nonce of this exchange")
     if not ITERATIONS <= iterations <= ITERATIONS_MAX:
         raise SaslFailed(
-            f"the broker asks for {iterations} iterations; allowed are {ITERATIONS} to {ITERATIONS_MAX}"
+            f"the broker asks for {iterations} iterations; the limits are {ITERATIONS} to {ITERATIONS_MAX}"
         )
     salted = _salted(password, salt, iterations)
     unproven = f"c={b64encode(_GS2_HEADER.encode()).decode()},r={nonces}"

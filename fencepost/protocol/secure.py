@@ -34,14 +34,14 @@ class Tls(Protocol):
     is_ready: bool
     """Whether the handshake is done."""
     is_ended: bool
-    """Whether the peer has said that it sends no more (close_notify), and waits for the end."""
+    """Whether the peer has said that it will send no more (close_notify), and expects the end."""
 
     def start(self) -> None:
         """Begin the handshake, as the client."""
         ...
 
     def receive(self, chunk: Buffer) -> bytes:
-        """Take bytes of the peer; return what they decrypt to. TlsFailed ends the connection."""
+        """Take bytes from the peer; return what they decrypt to. TlsFailed ends the connection."""
         ...
 
     def send(self, pieces: Iterable[Buffer]) -> None:

@@ -8,7 +8,7 @@ batch ended, and a producer's last sequence can still be read from a batch witho
 # horizon (KIP-534): the base timestamp then says when, and the timestamps of the records count from there.
 #
 # A few kilobytes may decompress to a million records. So they are looked at one after the other, or a piece
-# of a column at a time, and what is kept is copied as it is encoded.
+# of a column at a time, and what is kept is copied in its encoded form.
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def thinned(
 ) -> bytearray:
     """The batch with the records at these places alone, and with a delete horizon if one is given.
 
-    Its largest timestamp stays, since it is also when its producer wrote last.
+    Its largest timestamp stays, since it is also when its producer last wrote.
     """
     base = header.base_timestamp if delete_horizon_ms is None else delete_horizon_ms
     kept_records = _kept_kafka_records if header.magic == MAGIC_KAFKA else _kept_columns
@@ -139,8 +139,8 @@ def _selected(entries: Iterable[T], kept: Sequence[int]) -> Iterator[T]:
 
 
 def _shifted(timestamp_delta: int, shift_ms: int) -> int:
-    """A delta against another base. A time near the least that 64 bits hold would have a delta that they do
-    not; the record gets the least delta instead.
+    """A delta against another base. A time near the smallest that 64 bits can hold would need a delta that
+    they cannot; the record gets the smallest delta instead.
     """
     return max(-INT64_MAX - 1, timestamp_delta + shift_ms)
 

@@ -3,7 +3,7 @@
 Rule: version 1.2 or newer. The caller moves the bytes, so broker and clients, blocking and async, share this.
 """
 
-# Why not trio.SSLStream: an answer of the broker leaves without an await, at the end of a turn, and the
+# Why not trio.SSLStream: a reply of the broker leaves without an await, at the end of a turn, and the
 # blocking client has no trio. `SSLObject` is what SSLStream wraps, too.
 #
 # A connection that ends without close_notify counts as ended. Frames carry their length, so a message
@@ -189,7 +189,7 @@ class TlsChannel:
             rest = memoryview(piece)
             while rest:
                 rest = rest[self._tls.write(rest[:_PART_SIZE]) :]
-                # In parts, so that an answer of 100 MiB is never in memory a third time.
+                # In parts, so that a reply of 100 MiB is never in memory a third time.
                 if self._leaving.pending >= _PART_SIZE:
                     self._records.append(self._leaving.read())
 

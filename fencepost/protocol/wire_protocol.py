@@ -66,14 +66,14 @@ ResourceKind = Literal["Topic", "Group", "Cluster"]
 
 
 Operations = Callable[[ResourceKind, str], int]
-"""What the client of a connection may do to the resource of a name. Each operation is a bit, at the place of
-Kafka's code for it (AclOperation).
+"""The operations that the client of a connection may perform on a resource, given its kind and name. Each
+operation is a bit, at the place of Kafka's code for it (AclOperation).
 """
 
 
 @attrs.define(eq=False)
 class SessionRoom:
-    """The partitions that the fetch sessions of all connections of a broker may still hold."""
+    """How many more partitions the fetch sessions of all connections of a broker may hold."""
 
     free: int
 
@@ -90,7 +90,7 @@ class FetchEncoding(Protocol):
         self, stored: bytes, partition: TopicPartition, *, offset: int, max_bytes: int, is_first: bool
     ) -> Buffer:
         """The batches of a partition that were read from `offset` on, as the client reads them. They take
-        `max_bytes` at most; the first batch of a response may be larger. ProtocolViolation if no batch can be
+        `max_bytes` at most; the first batch of a reply may be larger. ProtocolViolation if no batch can be
         encoded.
         """
         ...

@@ -413,7 +413,7 @@ async def test_failed_logins_are_reported_and_do_not_fill_the_log(
         await wire.ask(m.SaslAuthenticate(auth_bytes=plain_message(f"user{number}", "guess")))
     said = caplog.messages
     assert len(said) == 1
-    assert "PLAIN: wrong password of 'user0', or no such user" in said[0]
+    assert "PLAIN: wrong password for 'user0', or no such user" in said[0]
     assert "guess" not in said[0]
 
 

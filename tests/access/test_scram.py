@@ -63,9 +63,9 @@ def test_the_right_password() -> None:
     ("username", "password"), [("user", "pencil "), ("nobody", "pencil"), ("User", "pencil")]
 )
 def test_a_wrong_password_and_an_unknown_user_fail_with_the_same_words(username: str, password: str) -> None:
-    with pytest.raises(SaslFailed, match=rf"^wrong password of '{username}', or no such user$"):
+    with pytest.raises(SaslFailed, match=rf"^wrong password for '{username}', or no such user$"):
         log_in(username, password)
-    with pytest.raises(SaslFailed, match=rf"^wrong password of '{username}', or no such user$"):
+    with pytest.raises(SaslFailed, match=rf"^wrong password for '{username}', or no such user$"):
         check_plain(plain_message(username, password), USERS)
 
 

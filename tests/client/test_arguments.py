@@ -199,7 +199,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         call_of(Consumer, "assign", "t"),
         TypeError,
-        "partitions must be a list of which each is a TopicPartition",
+        "partitions must be a list in which each item is a TopicPartition",
     ),
     (call_of(Consumer, "assign", HERE), TypeError, "partitions must be a list"),
     (
@@ -210,7 +210,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         call_of(Consumer, "subscribe", "t"),
         TypeError,
-        "topics must be a list of which each is a string, not 't'",
+        "topics must be a list in which each item is a string, not 't'",
     ),
     (call_of(Consumer, "seek", HERE, True), TypeError, "offset must be a whole number from 0 .*, not True"),
     (call_of(Consumer, "commit", {HERE: "1"}), TypeError, "each value of offsets must be .*, not '1'"),

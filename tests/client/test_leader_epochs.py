@@ -345,7 +345,7 @@ def test_a_reader_of_lost_records_goes_back_to_where_the_logs_part(strategy: str
     (line,) = talk.warned
     assert line == (
         "partition t-0 has lost records before offset 3, the position of this consumer: leader epoch 1 ends "
-        "at offset 1; it continues at that offset"
+        "at offset 1; the consumer continues at that offset"
     )
     assert (talk.checks, talk.fetches) == ([], [(OLD, 1, 2)])
     assert talk.machine.committable == {HERE: OffsetAndMetadata(1, leader_epoch=0)}
@@ -356,7 +356,7 @@ def test_a_reader_of_a_log_that_is_gone_begins_where_the_policy_says(strategy: s
     talk = read_then_moved(ConsumerSettings(auto_offset_reset=strategy))
     talk.ends(NO_LEADER_EPOCH, NO_OFFSET)
     (line,) = talk.warned
-    assert line.endswith(f"leader epoch 1 is unknown; it continues as auto_offset_reset says: {strategy}")
+    assert line.endswith(f"leader epoch 1 is unknown; the consumer uses auto_offset_reset: {strategy}")
     (asked,) = talk.waiting(m.ListOffsets)
     assert asked.partitions[0].timestamp == timestamp
     talk.listed(7, 2)

@@ -1,8 +1,8 @@
 """The async producer, consumer and admin, on trio and on asyncio. Their methods are the scripts of
 `client/calls.py` and `client/admin.py`, run by the async driver.
 
-A client works inside its `async with` block. Several clients are left in the opposite order of entering
-them, as nested blocks do, because the tasks of each belong to a task group.
+A client works inside its `async with` block. Several clients must be exited in the reverse of the order in
+which they were entered, as nested blocks do, because the tasks of each belong to a task group.
 """
 
 # The functions that make methods use the private parts of a client:
@@ -83,7 +83,7 @@ class AsyncSendFuture(PendingRecord["AsyncProducer"]):
 
 
 class AsyncSendFutures(PendingColumn["AsyncProducer"]):
-    """The futures of one `send_many`; awaiting it returns all RecordMetadata or raises the first error."""
+    """The futures of one `send_many`; awaiting them returns all RecordMetadata or raises the first error."""
 
     __slots__ = ()
 
@@ -152,8 +152,8 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
         """Sends columns of records to one topic, several times faster than `send`; waits as `send` does.
 
         `values`: one per record, for the value serializer. `keys`: as many keys, None for a record without
-        one; by default no record has a key. `on_delivery`: called once for each record, as that of `send`; it
-        is kept once per batch.
+        one; by default no record has a key. `on_delivery`: called once for each record, like that of `send`,
+        but stored once per batch.
         """
         futures = AsyncSendFutures(self)
         if not values:
@@ -190,7 +190,7 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
         """A transaction as a block: commits at its end, aborts when the block raises.
 
         An abort waits `max_block_ms`, or five seconds after Ctrl-C or a cancellation. Its own failure becomes
-        a note of the exception. A commit whose outcome is unknown is never aborted.
+        a note on the exception. A commit whose outcome is unknown is never aborted.
         """
         self.begin_transaction()
         try:
@@ -226,7 +226,7 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
 
 
 class AsyncRecords(AsyncIterator[Record]):
-    """The records of a consumer one by one. No generator, because a loop may end without closing it."""
+    """The records of a consumer one by one. Not a generator, because a loop may end without closing it."""
 
     def __init__(self, consumer: AsyncConsumer, calls: ConsumerCalls) -> None:
         self._consumer = consumer

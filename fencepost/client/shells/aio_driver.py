@@ -170,7 +170,7 @@ class AsyncDriver(NetworkDriver):
     async def _wait(self, wait: Wait) -> None:
         with anyio.CancelScope(shield=wait.is_shielded):
             if wait.deadline <= self._clock():
-                # A program that only asks what is there, again and again, lets the other tasks run too.
+                # So that a program which only polls, again and again, lets the other tasks run too.
                 await anyio.lowlevel.checkpoint()
             while not wait.until() and wait.deadline > self._clock() and not self._has_failed:
                 self.check_admitted()
@@ -323,7 +323,7 @@ class AsyncDriver(NetworkDriver):
         """Wakes the network when a timer is due."""
         while True:
             for node, link in list(self._links.items()):
-                # If the program did not yield for long, answers are read before timeouts are checked.
+                # If the program did not yield for long, replies are read before timeouts are checked.
                 if not self._receive(node, link):
                     self._drop(self._links.pop(node))  # its reading task wakes up and reports the end
             now = self._clock()

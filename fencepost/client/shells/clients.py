@@ -11,9 +11,9 @@ and the docstring of the script; the drivers hold the differences between the tw
 #     Consumer.poll      = blocking(ConsumerCalls.poll)    (timeout_ms: float) -> list[ConsumedBatch]
 #     AsyncConsumer.poll = awaited(ConsumerCalls.poll)     (timeout_ms: float) -> a coroutine of the same
 #
-# `blocking` and `awaited` pass the parameters on by a ParamSpec, so type checkers and editors see the whole
-# signature and the docstring; `described` does the same for help(). A method that never waits is made by
-# `at_once` from a plain method of the calls. Only sending, context managers and close() are written twice,
+# `blocking` and `awaited` pass the parameters on through a ParamSpec, so type checkers and editors see the
+# whole signature and the docstring; `described` does the same for help(). A method that never waits is made
+# by `at_once` from a plain method of the calls. Only sending, context managers and close() are written twice,
 # because they differ by more than `await`.
 
 from __future__ import annotations
@@ -116,14 +116,14 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         partition, may be unacknowledged at once, 1 to 5. `max_block_ms`: how long a call may wait, unless it
         has a `timeout_ms` of its own.
         `compression_type`: none, gzip, snappy, lz4 or zstd. `partitioner`: selects the partition of a record
-        with a key. "murmur2" is the default of Kafka's Java client, "consistent" (CRC-32) the one of
-        librdkafka; or a function of the key and the number of partitions, which must always return the same
-        partition for the same arguments. `key_serializer`, `value_serializer`: from objects to bytes; None:
-        keys and values are bytes. `client_id`: the name of this client in the broker's log and in
-        descriptions. `transaction_version`: 2 for KIP-890, 0 for the protocol before it. `clock`: a function
-        that returns milliseconds, for tests. `security`: security_protocol, sasl_mechanism,
-        sasl_plain_username, sasl_plain_password, ssl_cafile, ssl_certfile, ssl_keyfile, ssl_check_hostname
-        (docs/access.md). ValueError if a setting is invalid.
+        with a key. "murmur2" is the default of Kafka's Java client, "consistent" (CRC-32) that of librdkafka;
+        or a function of the key and the number of partitions, which must always return the same partition for
+        the same arguments. `key_serializer`, `value_serializer`: from objects to bytes; None: keys and values
+        are bytes. `client_id`: the name of this client in the broker's log and in descriptions.
+        `transaction_version`: 2 for KIP-890, 0 for the protocol before it. `clock`: a function that returns
+        milliseconds, for tests. `security`: security_protocol, sasl_mechanism, sasl_plain_username,
+        sasl_plain_password, ssl_cafile, ssl_certfile, ssl_keyfile, ssl_check_hostname (docs/access.md).
+        ValueError if a setting is invalid.
         """
         self.settings = ProducerSettings(
             transactional_id=transactional_id,

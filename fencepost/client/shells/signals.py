@@ -2,14 +2,14 @@
 whole before a handler may raise.
 
 Rule: while the main thread holds a lock of a client, no handler runs that could raise or call the client. A
-handler that a callback of the program sets counts from the next call on.
+handler that a callback of the program sets takes effect at the next call.
 """
 
 # Python runs a signal handler in the main thread, between two instructions of whatever runs there. The
-# handler may raise, as the one of Ctrl-C does, or close the client that it interrupts. In the middle of a
-# step of a machine, the first would leave half a step behind: records that are sent twice or never, a commit
-# whose answer is forgotten. The second would wait for a lock that its own thread holds. There are two ways to
-# keep them out. Nearly every program has no handler but Python's own, for Ctrl-C:
+# handler may raise, as that of Ctrl-C does, or close the client that it interrupts. In the middle of a step
+# of a machine, the first would leave half a step behind: records that are sent twice or never, a commit whose
+# reply is forgotten. The second would wait for a lock that its own thread holds. There are two ways to keep
+# them out. Nearly every program has no handler but Python's own, for Ctrl-C:
 #
 #     undisturbed(work)
 #         the handler of Ctrl-C only notes it now     a script gets it where it waits (sync_driver.py)
@@ -30,13 +30,13 @@ handler that a callback of the program sets counts from the next call on.
 #         a handler calls a client: another deputy does that work
 #     returns or raises the result   <-- ended --      waits for the next order
 #
-# The waits of the main thread end at once for a handler, and continue after it. To wake two threads takes
-# tens of microseconds, so an order is handed over once per call or batch; the hot path of `send` protects
-# itself (send_turn.py). In other threads no handler runs, and they do their work themselves.
+# The waits of the main thread end at once for a handler, and continue after it. Waking two threads takes tens
+# of microseconds, so an order is handed over once per call or batch; the hot path of `send` protects itself
+# (send_turn.py). In other threads no handler runs, and they do their work themselves.
 #
-# A deputy is a thread that ends with the process; there are as many as handlers are nested. An exception of a
-# handler may also hit `undisturbed` itself, between any two lines. An order can therefore be handed over
-# again: it is done once, by the deputy that takes it first.
+# A deputy is a thread that ends with the process; there are as many as there are nested handlers. An
+# exception of a handler may also hit `undisturbed` itself, between any two lines. An order can therefore be
+# handed over again: it is done once, by the deputy that takes it first.
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ from typing import Any, Final, Generic, TypeVar
 
 ResultT = TypeVar("ResultT")
 
-# How long the main thread waits before it looks whether a deputy has taken its order. None has if the process
-# was forked, because threads are not.
+# How long the main thread waits before it checks whether a deputy has taken its order. None has if the
+# process was forked, because threads are not.
 _LOOK_AGAIN_S: Final = 0.1
 _SIGINT: Final = int(signal.SIGINT)  # numbers, because enums take longer
 _OTHER_SIGNALS: Final = tuple(int(number) for number in signal.valid_signals() if number != signal.SIGINT)
-_NO_HANDLERS: Final = frozenset({int(signal.SIG_DFL), int(signal.SIG_IGN), None})  # None: not of Python
+_NO_HANDLERS: Final = frozenset({int(signal.SIG_DFL), int(signal.SIG_IGN), None})  # None: not set by Python
 _main_thread = main_thread().ident
 
 

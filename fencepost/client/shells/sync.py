@@ -110,10 +110,10 @@ class Producer(ProducerClient[SendFuture, Driver]):
     Threads may share it. Any thread may send and flush; only one at a time may control transactions, and a
     transaction holds the records of all threads. The end of a `with` block flushes and closes the producer.
 
-    Ctrl-C, or another exception of a signal handler, ends a call, and the producer can be used further. If it
+    Ctrl-C, or another exception of a signal handler, ends a call, and the producer remains usable. If it
     strikes between two calls that a `transaction()` block makes itself, the transaction stays open: abort it,
-    or close the producer. A handler may call close(), but not send(); one that an `on_delivery` sets counts
-    from the next call on. A forked process needs clients of its own.
+    or close the producer. A handler may call close(), but not send(); one that an `on_delivery` sets takes
+    effect at the next call. A forked process needs clients of its own.
     """
 
     _make_driver = Driver
@@ -159,8 +159,8 @@ class Producer(ProducerClient[SendFuture, Driver]):
         """Sends columns of records to one topic, several times faster than `send`; waits as `send` does.
 
         `values`: one per record, for the value serializer. `keys`: as many keys, None for a record without
-        one; by default no record has a key. `on_delivery`: called once for each record, as that of `send`; it
-        is kept once per batch.
+        one; by default no record has a key. `on_delivery`: called once for each record, like that of `send`,
+        but stored once per batch.
         """
         futures = SendFutures(self)
         if not values:
@@ -187,13 +187,13 @@ class Producer(ProducerClient[SendFuture, Driver]):
         return SendFuture((self, *place))
 
     def _append_at_once(self, record: ProducerRecord) -> Place | None:
-        """None if the record must wait: an error of the wait does not show that of this attempt."""
+        """None if the record must wait; an error of the wait is then not chained to this attempt's."""
         try:
             with self._driver.lock:
                 place = self._calls.append_nowait(record)
         except (BufferFull, TopicNotLoaded):
             return None
-        # Once per batch: memory is free before it is full, and futures are done early.
+        # Once per batch, so that memory is freed before it runs out, and futures are done early.
         self._driver.read_answers()
         return place
 
@@ -204,7 +204,7 @@ class Producer(ProducerClient[SendFuture, Driver]):
     def transaction(self) -> Generator[Producer]:
         """A transaction as a block: commits at its end, aborts when the block raises.
 
-        An abort waits `max_block_ms`, or five seconds after Ctrl-C. Its own failure becomes a note of the
+        An abort waits `max_block_ms`, or five seconds after Ctrl-C. Its own failure becomes a note on the
         exception. A commit whose outcome is unknown is never aborted.
         """
         try:
@@ -246,9 +246,9 @@ class Consumer(ConsumerClient[Driver]):
     """A consumer of the partitions given to assign(), or of its group's share of the topics given to
     subscribe().
 
-    Ctrl-C, or another exception of a signal handler, ends a call, and the consumer can be used further; but a
-    poll() that ends so may have taken batches: seek() to the first record that the program has not handled. A
-    handler may call close(), except while a callback of the listener runs.
+    Ctrl-C, or another exception of a signal handler, ends a call, and the consumer remains usable; but a
+    poll() that ends this way may have taken batches: seek() to the first record that the program has not
+    handled. A handler may call close(), except while a callback of the listener runs.
 
     poll() returns batches. There is no automatic commit: call commit(), or send `group_metadata()` and the
     offsets with a transaction.

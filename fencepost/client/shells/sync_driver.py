@@ -4,8 +4,8 @@ Rule: the lock guards the machine and its network. Scripts run under the lock an
 thread at a time waits for the sockets. No signal handler interrupts a step (signals.py).
 """
 
-# A blocking client has no event loop. The thread that needs an answer drives the sockets: `Sockets.round`
-# writes, waits in select(), reads, and passes on the answers of all callers, not only its own.
+# A blocking client has no event loop. The thread that needs a reply drives the sockets: `Sockets.round`
+# writes, waits in select(), reads, and passes on the replies of all callers, not only its own.
 #
 #         calling thread                                   IO thread (producers and group members only)
 #         --------------                                   --------------------------------------------
@@ -21,7 +21,7 @@ thread at a time waits for the sockets. No signal handler interrupts a step (sig
 # opposite order. A producer has a third, for appending a record (`send_path`), which is taken last and held
 # for less than a microsecond. Callbacks of the program run outside all of these, one at a time.
 #
-# An exception of a signal handler, such as KeyboardInterrupt, is thrown into the script where that waits. So
+# An exception of a signal handler, such as KeyboardInterrupt, is thrown into the script where it waits. So
 # Ctrl-C leaves no half step, and a handler may close the client that it interrupts. If the program has such
 # handlers, a deputy does what the drawing shows for the calling thread (signals.py).
 
@@ -50,7 +50,7 @@ from fencepost.protocol.forked_process import in_child
 
 ResultT = TypeVar("ResultT")
 
-# The longest wait in one round. When two threads wait, the answer for one may arrive in the round of the
+# The longest wait in one round. When two threads wait, the reply for one may arrive in the round of the
 # other, which cannot wake it.
 ROUND_MS: Final = 100
 
@@ -227,7 +227,7 @@ class Sockets:
             link.close()
 
     def leave_to_parent(self, lock: threading.Lock) -> None:
-        """In a forked process: closes its copies of the sockets. To unregister them would reach the parent,
+        """In a forked process: closes its copies of the sockets. Unregistering them would affect the parent,
         whose selector is the same one in the kernel.
         """
         self.lock, self._pumping, self.is_closed = lock, threading.Lock(), True
@@ -342,7 +342,7 @@ class Driver(NetworkDriver):
     def check_running(self) -> None:
         """ClientClosed after `stop`. A blocking client needs no `with` block."""
         if self._is_parents:
-            raise ClientClosed("the client belongs to the process that was forked")
+            raise ClientClosed("the client belongs to the process from which this one was forked")
         if self._sockets.is_closed:
             raise ClientClosed("the call was made on a closed client")
 
@@ -402,7 +402,7 @@ class Driver(NetworkDriver):
 
     def call_back(self) -> None:
         """Calls the callbacks that are due, and waits for those that another thread is calling. So what
-        flush() has waited for was reported when it returns.
+        flush() waited for has been reported by the time it returns.
         """
         with self._calling_back:
             super().call_back()
@@ -431,7 +431,7 @@ class Driver(NetworkDriver):
                 return
 
     def read_answers(self) -> None:
-        """Reads answers that have arrived, without waiting; within `undisturbed`."""
+        """Reads replies that have arrived, without waiting; within `undisturbed`."""
         with self.lock:
             is_waiting = self.network.is_waiting
         if is_waiting:
