@@ -440,8 +440,8 @@ def check_own(is_parents: bool) -> None:
     """Raise BrokerFailed in a forked process: a fork copies no threads, and the broker runs in its parent."""
     if is_parents:
         raise BrokerFailed(
-            "this broker belongs to the process that was forked. Make a client here with its `address`, or a "
-            "broker with a directory of its own"
+            "this broker belongs to the parent of this forked process. Make a client here with its "
+            "`address`, or a broker with a directory of its own"
         )
 
 
