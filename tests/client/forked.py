@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from fencepost import Admin, ClientClosed, Consumer, Producer, TopicPartition
 from fencepost.client.group_member import RebalanceListener
 from fencepost.client.shells.sync import SendFuture
+from tests.forked_calls import refusals
 
 HERE = TopicPartition("t", 0)
 
@@ -26,9 +27,11 @@ class Told(RebalanceListener):
 revoked_in: list[int] = []
 
 
-def refusals(producer: Producer, sent: SendFuture, consumer: Consumer, admin: Admin) -> int:
+def refused(producer: Producer, sent: SendFuture, consumer: Consumer, admin: Admin) -> int:
     """How many calls in the child say whose client it is, and what to do."""
-    calls = (
+    return refusals(
+        ClientClosed,
+        "this client belongs to the parent of this forked process. Create a new client",
         sent.result,
         lambda: producer.send("t", b"child", partition=0),
         lambda: producer.send_many("t", [b"child"]),
@@ -37,15 +40,6 @@ def refusals(producer: Producer, sent: SendFuture, consumer: Consumer, admin: Ad
         lambda: consumer.poll(100),
         admin.list_topics,
     )
-    count = 0
-    for call in calls:
-        try:
-            call()
-        except ClientClosed as problem:
-            count += str(problem) == (
-                "this client belongs to the parent of this forked process. Create a new client"
-            )
-    return count
 
 
 def main(address: str) -> None:
@@ -66,7 +60,7 @@ def main(address: str) -> None:
                 sent = producer.send("t", b"two", partition=0)
                 child = os.fork()
                 if not child:
-                    sys.exit(refusals(producer, sent, consumer, admin))
+                    sys.exit(refused(producer, sent, consumer, admin))
                 _, code = os.waitpid(child, 0)
                 producer.flush()
                 assert sent.result().offset == 1
