@@ -45,8 +45,8 @@ class Audited:
 
 def load(spark: SparkSession, paths: Sequence[str], table: str, **options: str) -> DataFrame:
     """A table of the directories; damage is left out of it, and found in the table `losses`."""
-    reader = spark.read.format("fencepost").option("table", table).option("failOnDataLoss", "false")
-    return reader.options(**options).load(list(paths))
+    reader = spark.read.format("fencepost").option("table", table)
+    return reader.options(failOnDataLoss="false", warnOnDataLoss="false", **options).load(list(paths))
 
 
 def audit(
@@ -110,7 +110,7 @@ def _judge(
             *_collect(_by_id(coordinator, partial(_history_findings, known=known), FINDING_SCHEMA)),
             *_collect(_producers(batches, coordinator, known)),
             # Whether records are aborted, an incomplete index cannot tell; the bytes are the same.
-            *_losses(load_all("losses", **{"isolation.level": "read_uncommitted"})),
+            *map(loss_row, _collect(load_all("losses", **{"isolation.level": "read_uncommitted"}))),
         ]
     )
 
@@ -197,15 +197,15 @@ def _in_arrow(
     return run
 
 
-def _losses(losses: DataFrame) -> Iterator[Row]:
-    for row in losses.collect():
-        yield {
-            "severity": "problem",
-            "file": row["file"],
-            "offset": row["startOffset"],
-            "what": row["reason"],
-            "means": LOST,
-        }
+def loss_row(loss: Row) -> Row:
+    """A row of the table `losses` as a finding, which names the file before its reason."""
+    return {
+        "severity": "problem",
+        "file": loss["file"],
+        "offset": loss["startOffset"],
+        "what": loss["reason"].replace(loss["file"], "the log", 1),
+        "means": LOST,
+    }
 
 
 def _open(

@@ -38,7 +38,7 @@ from fencepost.broker.access.files import AccessFileError, check_name, parse_acl
 from fencepost.broker.access.session import AccessSettings
 from fencepost.broker.broker_configs import check_together, kafka_generation, overridden
 from fencepost.broker.broker_settings import BrokerSettings
-from fencepost.broker.fault_handles import Faults, ThreadDesk
+from fencepost.broker.fault_handles import Faults, ThreadDesk, naming_help
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.fault_site import injector_of
 from fencepost.broker.feed import Feed
@@ -267,7 +267,8 @@ class Broker:
             metrics_port=None if metrics_port is None else checked_port(metrics_port, "metrics_port"),
         )
         """The settings that the arguments make."""
-        self._injector = injector_of(self.settings)
+        with naming_help():
+            self._injector = injector_of(self.settings)
         self._changes = threading.RLock()
         loop = LoopCalls(lambda: self._token, lambda: self.is_running, self._changes)
         self.faults = Faults(ThreadDesk(self._injector, loop, self._users))
@@ -440,8 +441,8 @@ def check_own(is_parents: bool) -> None:
     """Raise BrokerFailed in a forked process: a fork copies no threads, and the broker runs in its parent."""
     if is_parents:
         raise BrokerFailed(
-            "this broker belongs to the process that was forked. Make a client here with its `address`, or a "
-            "broker with a directory of its own"
+            "this broker belongs to the parent of this forked process. Make a client here with its "
+            "`address`, or a broker with a directory of its own"
         )
 
 

@@ -7,7 +7,8 @@ they call differs. Every method may be called from any thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Protocol
 
 import attrs
@@ -16,8 +17,19 @@ from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.faults import FaultNeverStruck, NoSuchFault
 from fencepost.broker.loop_calls import LoopCalls
 from fencepost.broker.user_calls import UserCalls
-from fencepost.faults.phrases import ACTIONS, POINTS, FaultLine, Point
+from fencepost.faults.grammar import BadPhrase
+from fencepost.faults.phrases import ACTIONS, FAULTS_HELP, POINTS, FaultLine, Point
 from fencepost.protocol.messages import DescribedFault
+
+
+@contextmanager
+def naming_help() -> Generator[None]:
+    """Add to a BadPhrase the page that describes the phrases: a traceback shows it after the message."""
+    try:
+        yield
+    except BadPhrase as problem:
+        problem.add_note(FAULTS_HELP)
+        raise
 
 
 class FaultDesk(Protocol):
@@ -107,10 +119,11 @@ class FaultPoint:
         such as "after 300 ms"; by default the action's own end. ValueError if a broker cannot play it.
         """
         self._faults.incomplete.pop(self, None)
-        end = None if until is None else POINTS.read(until)
-        line = FaultLine(
-            when=self._when, do=ACTIONS.read(action), until=end, every=self._every, times=self._times
-        )
+        with naming_help():
+            end = None if until is None else POINTS.read(until)
+            line = FaultLine(
+                when=self._when, do=ACTIONS.read(action), until=end, every=self._every, times=self._times
+            )
         return self._faults.add(str(line))
 
 
@@ -131,7 +144,8 @@ class Faults:
         `every`: strike at every `every`-th time instead. `times`: how often `every` strikes at most; 0 means
         no limit.
         """
-        when = POINTS.read(point)
+        with naming_help():
+            when = POINTS.read(point)
         if nth is not None:
             if nth < 1 or when.number != 1:
                 raise ValueError(
@@ -154,7 +168,8 @@ class Faults:
         """Add a fault in one line, `text`, as `fencepost serve --fault` takes it: "when POINT do ACTION".
         ValueError if a broker cannot play it.
         """
-        return FaultHandle(self._desk.add(text), text, self._desk)
+        with naming_help():
+            return FaultHandle(self._desk.add(text), text, self._desk)
 
     def list(self) -> list[FaultHandle]:
         """The faults that were added and not removed, oldest first."""

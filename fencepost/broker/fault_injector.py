@@ -35,6 +35,7 @@ import attrs
 from fencepost.broker.access.authorize import refusal
 from fencepost.broker.contract import NOBODY, Append, Received, Reply, ReplyTo
 from fencepost.broker.faults import (
+    UNNAMED,
     Abilities,
     FaultPlan,
     PlannedFault,
@@ -52,9 +53,6 @@ from fencepost.journal.storage import StorageError
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, DescribedFault
 from fencepost.protocol.terms import TopicPartition
-
-UNNAMED: Final = "unnamed"
-"""A client without a client id."""
 
 
 class Site(Protocol):

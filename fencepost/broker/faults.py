@@ -63,6 +63,10 @@ class NoSuchFault(FencepostError):
     """No fault has this number; it may have been removed."""
 
 
+UNNAMED: Final = "unnamed"
+"""A client without a client id."""
+
+
 # --- what a broker can play ---------------------------------------------------------------------------------
 
 ARRIVES: Final = frozenset({PointKind.SENDS, PointKind.RECEIVES})
@@ -278,6 +282,28 @@ def _matches(point: Point, reached: Point) -> bool:
     elif point.kind is PointKind.SENDS:
         whom = BROKER
     return point.means(reached.what) and _means(who, reached.who) and _means(whom, reached.whom)
+
+
+def awaited(when: Point) -> str:
+    """The names in a point that only the clients of the broker decide: a typing error in one of them is no
+    error, and the fault waits for ever. Empty for a time.
+    """
+    names: list[str] = []
+    if when.kind in LEAVES or when.kind in ARRIVES:
+        client = when.who if when.kind is PointKind.SENDS else when.whom
+        names.append("clients without a client id" if client == UNNAMED else _named("client id", client))
+    elif when.kind is PointKind.DECIDES:
+        names.append(_named("transactional id", when.who.removeprefix("coordinator of ")))
+    elif when.kind in (PointKind.MARKS, PointKind.STORES):
+        names.append("any partition" if when.who == ANYONE else f"partition {when.who}")
+        names.append(_named("transactional id", when.whom))
+    return ", ".join(names)
+
+
+def _named(noun: str, name: str) -> str:
+    if name in ("", ANYONE):
+        return "any client" if noun == "client id" else f"any {noun}"
+    return f"{noun} {quoted(name)}"
 
 
 # --- the plan -----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import attrs
 from cyclopts import (
     App,
+    CoercionError,
     CycloptsError,
     Group,
     MissingArgumentError,
@@ -27,7 +28,7 @@ from cyclopts import (
 )
 
 from fencepost import __version__
-from fencepost.cli.config_file import ConfigFile, take_profile
+from fencepost.cli.config_file import COMMAND_LINE, ConfigFile, take_profile
 from fencepost.cli.errors import INTERRUPTED, OK, WRONG_USAGE, CommandFailed, Stopped, complain, report
 from fencepost.cli.examples import EXAMPLES
 from fencepost.protocol.errors import FencepostError
@@ -54,7 +55,7 @@ COMMANDS = (
         """Run a broker until Ctrl-C or SIGTERM.
 
         When the broker is ready, it prints three lines: its address, an upper bound on the memory that
-        clients can make it use, and both as JSON.
+        clients can make it use, and both as JSON. With --fault, it also prints which faults wait for whom.
         """,
     ),
     (
@@ -469,10 +470,19 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
         if meant := get_close_matches(unknown, WITHOUT_COMMAND, 1, 0.75):
             return f"{unknown} is not an option of fencepost; did you mean {meant[0]}?"
         return f"{unknown} is given before the command; options go after it"
+    if isinstance(problem, CoercionError) and problem.msg is None and problem.target_type in NUMBERS:
+        token, argument = problem.token, problem.argument
+        if token is not None and argument is not None:
+            name = token.keyword or argument.name.lstrip("-").upper()
+            source = "" if token.source in ("", COMMAND_LINE) else f" from {token.source}"
+            return (
+                f'Invalid value "{token.value}" for {name}{source}. Must be {NUMBERS[problem.target_type]}.'
+            )
     return f"{problem}{_others_of(problem)}"
 
 
 WITHOUT_COMMAND: Final = ("--version", "--help")
+NUMBERS: Final[dict[type | None, str]] = {int: "a whole number", float: "a number"}
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import attrs
 from cyclopts import Parameter
@@ -156,10 +156,14 @@ def _report(audited: Audited, *, as_json: bool) -> int:
     if as_json:
         print_json(summary)
     else:
-        looked_at = f"{counted(summary['partitions'], 'partition')}, {counted(summary['batches'], 'batch')}"
+        partitions = f"{counted(summary['partitions'], 'partition')} with files ({_COUNTED})"
+        looked_at = f"{partitions}, {counted(summary['batches'], 'batch')}"
         verdict = f"{counted(summary['problems'], 'problem')}, {counted(summary['notes'], 'note')}"
         print(f"{looked_at}, {summary['bytes']:,} bytes: {verdict}.")
     return FAILED if summary["problems"] else OK
+
+
+_COUNTED: Final = "internal ones included, except __cluster_metadata"
 
 
 def _count(found: Sequence[Finding], severity: Severity) -> int:

@@ -51,7 +51,8 @@ def check(directory: Path, /, *, as_json: AsJson = False) -> int:
     if as_json:
         print_json(summary)
     else:
-        looked_at = f"{counted(summary['partitions'], 'partition')}, {counted(summary['batches'], 'batch')}"
+        partitions = f"{counted(summary['partitions'], 'partition')} with files (internal ones included)"
+        looked_at = f"{partitions}, {counted(summary['batches'], 'batch')}"
         verdict = f"{counted(summary['problems'], 'problem')}, {counted(summary['notes'], 'note')}"
         print(f"{looked_at}, {summary['bytes']:,} bytes: {verdict}.")
     return FAILED if summary["problems"] else OK

@@ -16,6 +16,7 @@ from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect
 from fencepost.cli.output import Columns, print_done, print_rows
 from fencepost.faults.grammar import BadPhrase
+from fencepost.faults.phrases import FAULTS_HELP
 from fencepost.protocol.messages import DescribedFault
 from fencepost.testing.fault_desk import WireDesk
 
@@ -55,8 +56,7 @@ def add_faults(
     except BadPhrase as problem:
         for handle, _ in added:
             handle.remove()
-        then = "`fencepost help faults` lists the points and actions"
-        raise CommandFailed(str(problem), then=then, code=WRONG_USAGE) from problem
+        raise CommandFailed(str(problem), then=FAULTS_HELP, code=WRONG_USAGE) from problem
     for handle, text in added:
         facts = {"fault_id": handle.fault_id, "fault": text}
         print_done(f"Added fault {handle.fault_id}: {text}", facts, as_json=as_json)

@@ -13,8 +13,8 @@ from typing import Annotated, Final
 from cyclopts import Parameter, Token, validators
 
 from fencepost.bundled import bundled_scenarios
-from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.options import CommandConfig, seconds_in, security_of
+from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, complain
+from fencepost.cli.options import CommandConfig, problem_of, seconds_in, security_of
 
 MIB: Final = 1 << 20
 MEMORY_MIN: Final = 256  # MiB: a process needs a third of that before it plays anything
@@ -25,7 +25,7 @@ def _seconds(_: type, tokens: tuple[Token, ...]) -> float:
 
 
 def _address(broker: str) -> str:
-    """The address, if it is one. Whether a broker is there, the page says."""
+    """The address, if it is one."""
     if not re.fullmatch(r"[^:].*:\d{1,5}", broker):
         raise CommandFailed(
             f"--broker {broker} is not host:port",
@@ -33,6 +33,15 @@ def _address(broker: str) -> str:
             code=WRONG_USAGE,
         )
     return broker
+
+
+def _look_for(broker: str) -> None:
+    """Says in the terminal that no broker answers, because nobody may look at the page."""
+    if (problem := problem_of(broker)) is not None:
+        complain(
+            f"no broker answers at {broker}: {problem}",
+            then="start one with `fencepost serve DIRECTORY --follow`; the lab waits for it",
+        )
 
 
 def lab(
@@ -81,6 +90,9 @@ def lab(
         broker=None if broker is None else _address(broker),
         security=security_of(command_config),
     )
+
+    if settings.broker is not None:
+        _look_for(settings.broker)
 
     def ready(address: str) -> None:
         print(f"The lab is at {address}")

@@ -115,7 +115,7 @@ def reach(bootstrap: str) -> str:
             then=f"for example {DEFAULT}, or broker-1:9092,broker-2:9092",
             code=WRONG_USAGE,
         )
-    problems = dict(zip(addresses, map(_problem_of, addresses), strict=True))
+    problems = dict(zip(addresses, map(problem_of, addresses), strict=True))
     if None in problems.values():
         return bootstrap
     reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
@@ -130,7 +130,7 @@ def _is_address(text: str) -> bool:
     return found is not None and 0 < int(found[1]) < 1 << 16
 
 
-def _problem_of(address: str) -> str | None:
+def problem_of(address: str) -> str | None:
     """Why nothing answers at the address, or None."""
     host, _, port = address.rpartition(":")
     try:

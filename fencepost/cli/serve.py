@@ -182,7 +182,8 @@ def _run(settings: BrokerSettings, *, with_parent: bool) -> int:
     from fencepost.broker.lifecycle import serve_until_signalled
 
     parent = _Parent() if with_parent else None
-    tell, faults = partial(_tell_ready, settings, parent), _faults(settings)
+    faults = _faults(settings)
+    tell = partial(_tell_ready, settings, parent, faults)
     trio.run(partial(serve_until_signalled, settings, on_ready=tell, faults=faults))
     for fault in faults.describe():
         if fault.missing:
@@ -337,11 +338,12 @@ def _faults(settings: BrokerSettings) -> BrokerFaultInjector:
     """The faults of --fault. One that a broker cannot play is refused before anything starts."""
     from fencepost.broker.fault_site import injector_of
     from fencepost.faults.grammar import BadPhrase
+    from fencepost.faults.phrases import FAULTS_HELP
 
     try:
         injector = injector_of(settings)
     except BadPhrase as problem:
-        possible = "; ".join(problem.possible) or "`fencepost help faults` lists the points and actions"
+        possible = "; ".join(problem.possible) or FAULTS_HELP
         raise CommandFailed(f"--fault: {problem}", then=possible, code=WRONG_USAGE) from problem
     injector.report = _tell_strike
     return injector
@@ -352,16 +354,29 @@ def _tell_strike(planned: PlannedFault, point: Point) -> None:
     print(json.dumps({**facts, "point": str(point), "pid": os.getpid()}), flush=True)
 
 
-def _tell_ready(settings: BrokerSettings, parent: _Parent | None, ready: Ready) -> None:
+def _tell_ready(
+    settings: BrokerSettings, parent: _Parent | None, faults: BrokerFaultInjector, ready: Ready
+) -> None:
     if parent is not None:
         parent.obey(ready)
     place = f"data in {settings.directory}" if settings.directory else "data in memory"
     print(f"Fencepost is ready on {ready.address}, {place} (sync {settings.sync.value}). Ctrl-C stops it.")
     print(_memory_line(ready.memory))
+    for planned in faults.plan.faults.values():
+        if planned.may_strike:
+            print(_fault_line(planned))
     facts = {"host": ready.host, "port": ready.port, "directory": settings.directory, "pid": os.getpid()}
     if ready.metrics_port is not None:
         facts["metrics_port"] = ready.metrics_port
     print(json.dumps({"ready": True, **facts, "memory_bytes_max": ready.memory.total}), flush=True)
+
+
+def _fault_line(planned: PlannedFault) -> str:
+    """A fault that waits, and for whom: no error reports a name that no client has."""
+    from fencepost.broker.faults import awaited
+
+    names = awaited(planned.line.when)
+    return f"Fault {planned.number} waits: {planned.line}" + (f" ({names})" if names else "")
 
 
 def _memory_line(bound: MemoryBound) -> str:

@@ -496,6 +496,10 @@ class ConsumerCalls(RequestCalls):
         `topics`: their names; a later call replaces them. `listener`: its methods run inside poll() when
         partitions are assigned or revoked. WrongState without a `group_id`, or while partitions are assigned
         by assign().
+
+        If a topic does not exist, the logger `fencepost.client` gets one warning, and the topic is read as
+        soon as it exists. If its name is invalid, or ACLs forbid reading it, poll() raises UnknownTopic or
+        AuthorizationFailed once.
         """
         self.check_not_calling_back("subscribe")
         self._driver.check_running()

@@ -195,6 +195,10 @@ class ConsumerMachine(RequestMachine):
     _decoding: Shared[RecordDecoder] = RAW
     readings: Ordered[dict[TopicPartition, Reading]] = attrs.field(factory=dict)
     _missing_since: dict[TopicPartition, int] = attrs.field(factory=dict)
+    _unreadable_since: dict[str, int] = attrs.field(factory=dict)
+    """Topics of the subscription whose metadata is an error."""
+    _reported_topics: set[str] = attrs.field(factory=set)
+    """Those of them that the program has heard of."""
     member: GroupMember | None = None
     _group_metadata: ConsumerGroupMetadata | None = None
     """Of the last membership, after it has ended."""
@@ -544,6 +548,7 @@ class ConsumerMachine(RequestMachine):
                 self._group_metadata, self.member = self.member.metadata, None
         self._find_positions(now)
         self._notice_missing(now)
+        self._notice_unreadable_topics(now)
         self._fetch(now)
         return super()._step(now)
 
@@ -577,6 +582,34 @@ class ConsumerMachine(RequestMachine):
                     reading.problem = unknown_topic(topic, error)
                 elif count is not None:
                     reading.problem = unknown_partition(where, count)
+
+    def _notice_unreadable_topics(self, now: int) -> None:
+        """The group assigns nothing of a topic without metadata, so no reading reports it. As in Kafka, the
+        program reads the other topics: an error that may pass is a warning, and poll() raises any other
+        once.
+        """
+        topics = () if self.member is None else self.member.topics
+        errors = {topic: error for topic, error in self.cluster.topic_errors.items() if topic in topics}
+        before = self._unreadable_since
+        self._unreadable_since = {topic: before.get(topic, now) for topic in sorted(errors)}
+        self._reported_topics.intersection_update(errors)
+        for topic, since in self._unreadable_since.items():
+            may_pass = errors[topic].remedy in (Remedy.RETRY, Remedy.REFRESH)
+            if topic in self._reported_topics or (may_pass and now - since < UNKNOWN_TOPIC_PATIENCE_MS):
+                continue
+            failure = unknown_topic(topic, errors[topic])
+            if may_pass:
+                self._out.append(
+                    WarnProgram(
+                        f"group {self.group_id!r} is subscribed to a topic that it cannot read yet: "
+                        f"{failure.exception()}"
+                    )
+                )
+            elif self.member is not None and self.member.failure is None:
+                self.member.failure = failure
+            else:
+                continue  # poll() raises another error first
+            self._reported_topics.add(topic)
 
     def _find_positions(self, now: int) -> None:
         """Looks up missing positions: the group's committed offset, else `auto_offset_reset`."""

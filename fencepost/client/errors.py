@@ -39,7 +39,9 @@ class WrongState(ClientError):
 
 
 class ClientClosed(WrongState):
-    """The client was closed before or during the call; in the latter case, a request may have been sent."""
+    """The client was closed before or during the call; in the latter case, a request may have been sent. Or
+    a forked process uses a client of its parent.
+    """
 
     advice = "Create a new client"
 
@@ -204,6 +206,11 @@ class Failure:
         """A new exception: each waiting caller gets its own traceback."""
         return self.kind(self.because, self.error)
 
+
+BELONGS_TO_PARENT: Final = Failure(
+    ClientClosed, because="this client belongs to the parent of this forked process"
+)
+"""Of every call in a process that has inherited the client by a fork."""
 
 AUTHORIZATION_ERRORS: Final = frozenset({
     ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED,

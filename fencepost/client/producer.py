@@ -53,6 +53,7 @@ from fencepost.client.delivery import Delivery, Refusal
 from fencepost.client.effects import Effect, Resolve, TransactionCall
 from fencepost.client.errors import (
     AUTHORIZATION_ERRORS,
+    BELONGS_TO_PARENT,
     AuthorizationFailed,
     ClientClosed,
     ClientError,
@@ -289,7 +290,10 @@ class ProducerMachine(RequestMachine):
         return self._step(now)
 
     def abandon(self, now: int) -> None:
-        self.close(now)  # its effects are dropped
+        self.failure = BELONGS_TO_PARENT
+        self._drop_calls()
+        self._enter(_S.CLOSED)
+        self.delivery.fail(self.failure, also_in_flight=True)
 
     # --- what happens ---------------------------------------------------------------------------------------
 

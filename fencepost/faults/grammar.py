@@ -70,6 +70,18 @@ class Blank:
     read: Callable[[str], Any] = attrs.field(kw_only=True, default=str)
     write: Callable[[Any], str] = attrs.field(kw_only=True, default=str)
 
+    def accepts(self, text: str) -> bool:
+        """Whether it is certain that the text is meant for this blank, which a name can never be."""
+        if self.words:
+            return text in self.words
+        if self.read is str or re.fullmatch(self.pattern, text) is None:
+            return False
+        try:
+            self.read(text)
+        except BadPhrase:
+            return False
+        return True
+
 
 @attrs.frozen
 class Phrase:
@@ -136,6 +148,14 @@ class Grammar(Generic[ValueT]):
             if found := pattern.fullmatch(text):
                 filled = {field: word for field, word in found.groupdict().items() if word is not None}
                 return self._make(kind, filled, text)
+        if lacking := self._lacking_their_word(text):
+            better = " or ".join(
+                f"{quoted(phrase.shown.split(' ')[0] + ' ' + text)} ({phrase.help})" for phrase in lacking
+            )
+            raise BadPhrase(
+                f"{quoted(text)} is not {self.name}; did you mean {better}?",
+                possible=[phrase.shown for phrase in lacking],
+            )
         raise BadPhrase(
             f"{quoted(text)} is not {self.name}{self._suggestion(text)}",
             possible=[kind.value.shown for kind in self.phrases],
@@ -174,6 +194,16 @@ class Grammar(Generic[ValueT]):
             if not (is_optional and is_usual(part))
         ]
         return "".join(written)
+
+    def _lacking_their_word(self, text: str) -> list[Phrase]:
+        """The phrases of one word and one blank in which only this blank fits: "500 ms" lacks "after"."""
+        lacking: list[Phrase] = []
+        for kind in self.phrases:
+            phrase: Phrase = kind.value
+            blank = _BLANK.fullmatch(phrase.template.partition(" ")[2])
+            if blank is not None and self.blanks[blank["blank"]].accepts(text):
+                lacking.append(phrase)
+        return lacking
 
     def _suggestion(self, text: str) -> str:
         """The nearest text word by word, but only if it is a phrase: a suggestion must be possible."""

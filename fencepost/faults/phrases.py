@@ -399,3 +399,6 @@ FAULTS: Final = Grammar(
         "ACTION": Blank("what the fault does", pattern=".+?", read=ACTIONS.read),
     },
 )
+
+FAULTS_HELP: Final = "`fencepost help faults` lists the points and actions"
+"""The next step after an error in a fault of a real broker."""

@@ -234,9 +234,7 @@ class DiskStorage:
         except FileNotFoundError:
             return  # no broker has started here
         except NotADirectoryError:
-            raise NotADataDirectory(
-                f"{self.location} is not a directory: give the directory that a broker was started with"
-            ) from None
+            raise self._no_directory() from None
         except OSError as error:
             raise StorageError(f"cannot open {self._path(LOCK_FILE)}: {error.strerror or error}") from error
         self._own(descriptor, instead="")
@@ -270,11 +268,17 @@ class DiskStorage:
             with os.scandir(self.location) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir())
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotADataDirectory(
-                f"{self.location} is not a directory: give the directory that a broker was started with"
-            ) from error
+            raise self._no_directory() from error
         except OSError as error:
             raise StorageError(f"cannot list {self.location}: {error.strerror or error}") from error
+
+    def _no_directory(self) -> NotADataDirectory:
+        problem = (
+            f"{self.location} is not a directory"
+            if self.exists()
+            else f"there is no directory {self.location}"
+        )
+        return NotADataDirectory(f"{problem}: give the directory that a broker was started with")
 
     def files(self, directory: str) -> dict[str, int]:
         with _reported(f"list {self._path(directory)}"):

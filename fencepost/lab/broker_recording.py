@@ -20,7 +20,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker.contract import Append, Durable, Input, Outcome, Received, Reply, ReplyTo
-from fencepost.broker.fault_injector import UNNAMED
+from fencepost.broker.faults import UNNAMED
 from fencepost.broker.node import Node
 from fencepost.faults.phrases import BROKER
 from fencepost.lab.unseen import UNSEEN

@@ -63,7 +63,7 @@ class ArrowStorage:
             return sorted(found.base_name for found in self._list("") if found.type is fs.FileType.Directory)
         except MissingFile as problem:
             raise NotADataDirectory(
-                f"{self.location} is not a directory: give the directory that a broker was started with, "
+                f"there is no directory {self.location}: give the directory that a broker was started with, "
                 "or a copy of it"
             ) from problem
 

@@ -53,6 +53,10 @@ def once(report: Report | None) -> Report | None:
     return tell
 
 
+def leave_out(loss: Loss) -> None:
+    """Tells nobody: the program reads the table `losses`, too."""
+
+
 def warn(loss: Loss) -> None:
     """Tells of a loss where nothing else does: a warning of the process that reads."""
     warnings.warn(loss.reason, stacklevel=2)

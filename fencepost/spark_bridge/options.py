@@ -13,7 +13,7 @@ from typing import Final, Literal
 import attrs
 
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.spark_bridge.losses import Report, warn
+from fencepost.spark_bridge.losses import Report, leave_out, warn
 from fencepost.spark_bridge.option_values import (
     UnusableOption,
     parse_assignment,
@@ -47,9 +47,10 @@ Position = Edge | Mapping[TopicPartition, int] | Timestamps
 _TOPIC_CHOICES: Final = ("subscribe", "assign", "subscribePattern")
 _KNOWN: Final = (
     "path", "paths", *_TOPIC_CHOICES, "startingOffsets", "endingOffsets", "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy",
-    "isolation.level", "kafka.isolation.level", "includeHeaders", "includeTransactions", "failOnDataLoss",
-    "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "table", "verifyChecksums",
+    "endingOffsetsByTimestamp", "startingTimestamp", "endingTimestamp",
+    "startingOffsetsByTimestampStrategy", "isolation.level", "kafka.isolation.level", "includeHeaders",
+    "includeTransactions", "failOnDataLoss", "warnOnDataLoss", "minPartitions", "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger", "table", "verifyChecksums",
 )  # fmt: skip
 
 # Of Spark's Kafka source (KafkaSourceProvider): how a broker is reached, and how long a trigger waits.
@@ -92,6 +93,7 @@ class ReadOptions:
     include_headers: bool = False
     include_transactions: bool = False
     fail_on_data_loss: bool = True
+    warn_on_data_loss: bool = True
     sizes: TaskSizes = attrs.field(factory=TaskSizes)
     max_offsets_per_trigger: int | None = None
     ignored: tuple[str, ...] = ()
@@ -105,7 +107,9 @@ class ReadOptions:
     @property
     def report(self) -> Report | None:
         """Where losses are reported; None if a loss is an error."""
-        return None if self.fail_on_data_loss else warn
+        if self.fail_on_data_loss:
+            return None
+        return warn if self.warn_on_data_loss else leave_out
 
 
 def parse_options(given: Mapping[str, str], *, parallelism: int = 1) -> ReadOptions:
@@ -136,6 +140,7 @@ def parse_options(given: Mapping[str, str], *, parallelism: int = 1) -> ReadOpti
         include_headers=parse_flag(options, "includeHeaders", usual=False),
         include_transactions=parse_flag(options, "includeTransactions", usual=False),
         fail_on_data_loss=parse_flag(options, "failOnDataLoss", usual=True),
+        warn_on_data_loss=parse_flag(options, "warnOnDataLoss", usual=True),
         sizes=TaskSizes(
             parallelism=parallelism,
             min_partitions=parse_number(options, "minPartitions", lowest=1),

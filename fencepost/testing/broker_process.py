@@ -35,7 +35,7 @@ from fencepost.broker.embedded import (
     checked_port,
     known_port,
 )
-from fencepost.broker.fault_handles import Faults
+from fencepost.broker.fault_handles import Faults, naming_help
 from fencepost.broker.faults import Abilities
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.listeners import parsed_listener
@@ -166,7 +166,8 @@ class BrokerProcess:
         for name, value in (override or {}).items():
             self._arguments += ["--override", f"{name}={value}"]
         abilities = Abilities(syncs=policy is not SyncPolicy.NONE)
-        self._desk = ProcessDesk(partial(_address_of, weakref.ref(self)), faults, abilities)
+        with naming_help():
+            self._desk = ProcessDesk(partial(_address_of, weakref.ref(self)), faults, abilities)
         self.faults = Faults(self._desk)
         """The faults of this broker: `broker.faults.when(...).do(...)`."""
         self._settings, self._ports = BrokerSettings(port=checked_port(port)), KeptPorts()

@@ -271,7 +271,9 @@ class Proxy:
 
     def _check_own(self) -> None:
         if self._is_parents:
-            raise ProxyNotRunning("this proxy belongs to the process that was forked; make a new one here")
+            raise ProxyNotRunning(
+                "this proxy belongs to the parent of this forked process; make a new one here"
+            )
 
     def _cut(self) -> int:
         links, self._links = self._links, []

@@ -19,6 +19,7 @@ from fencepost import (
     Admin,
     AsyncAdmin,
     AuthenticationFailed,
+    AuthorizationFailed,
     Broker,
     CommitOutcomeUnknown,
     Consumer,
@@ -152,6 +153,18 @@ def test_a_certificate_names_its_principal(
     # The comma of the CN is escaped: otherwise this would be the CN `alice` of the organisation `Acme`.
     assert "CN=alice\\\\,O\\\\=Acme" in said or "CN=alice\\,O\\=Acme" in said
     assert "peer did not return a certificate" in said
+
+
+def test_a_subscription_that_acls_forbid_is_raised_by_poll() -> None:
+    acls = "".join(
+        f'[[acl]]\nprincipal = "User:alice"\n{resource} = "g"\nallow = "Read"\n'
+        for resource in ("group", "topic")
+    )
+    with Broker(users={"alice": "secret"}, acls=acls) as broker:
+        with Consumer(broker.address, group_id="g", **LOGIN) as consumer:
+            consumer.subscribe(["secret"])
+            with pytest.raises(AuthorizationFailed, match="topic 'secret'"):
+                consumer.poll(60_000)
 
 
 REFUSED: list[tuple[bool, dict[str, Any], str]] = [

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fencepost import Admin, Broker, BrokerFailed, BrokerProcess, Proxy
 from tests.broker.test_lifecycle import committed, make_topic, write
+from tests.forked_calls import refusals
 
 ALARM_S = 120  # a child that waits for ever is ended
 
@@ -43,17 +44,6 @@ def forked(child: Callable[[int, int], int]) -> tuple[int, Callable[[], int]]:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     return count, let_go
-
-
-def refusals(*calls: Callable[[], object]) -> int:
-    """How many of these calls say what to do."""
-    count = 0
-    for call in calls:
-        try:
-            call()
-        except BrokerFailed as problem:
-            count += "Make a client here" in str(problem)
-    return count
 
 
 def calls_of(broker: Broker | BrokerProcess) -> list[Callable[[], object]]:
@@ -103,7 +93,8 @@ def main(directory: Path) -> None:
         def child(tell: int, wait: int) -> int:
             for broker in brokers:
                 broker.stop()  # does nothing
-            count = refusals(*(call for broker in brokers for call in calls_of(broker)))
+            calls = (call for broker in brokers for call in calls_of(broker))
+            count = refusals(BrokerFailed, "Make a client here", *calls)
             for broker in brokers:
                 with Admin(broker.address) as admin:
                     admin.list_topics()

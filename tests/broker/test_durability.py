@@ -30,9 +30,17 @@ from tests.broker.requests import (
     produce_request,
     produced,
 )
-from tests.broker.story import offsets_log_of, transaction_log_of
+from tests.broker.story import Story, offsets_log_of, transaction_log_of
 
 # --- nothing before its sync -------------------------------------------------------------------------
+
+
+def begun(policy: SyncPolicy) -> tuple[Story, Identity]:
+    """A story in which a transaction is open and has written a, and who writes."""
+    story = simulated(policy)
+    me = story.identity()
+    story.produce(me, "a")
+    return story, me
 
 
 def _offsets_fetch(group: str) -> m.OffsetFetch:
@@ -67,9 +75,7 @@ def test_no_step_of_a_transaction_is_answered_before_it_is_synced(policy: SyncPo
 @pytest.mark.parametrize("policy", SYNCING)
 def test_a_repetition_waits_as_long_as_what_it_repeats(policy: SyncPolicy) -> None:
     """A duplicate's answer, a repeated end, a look at an offset: each says what must be safe."""
-    story = simulated(policy)
-    me = story.identity()
-    story.produce(me, "a")
+    story, me = begun(policy)
     story.commit_offset(me, "readers", 1)
     again = produce_request(me, {ORDERS: "b"}, sequence=1)
     first, second = story.offer(again), story.offer(again)
@@ -87,9 +93,7 @@ def test_a_repetition_waits_as_long_as_what_it_repeats(policy: SyncPolicy) -> No
 
 @pytest.mark.parametrize("policy", SYNCING)
 def test_a_repeated_end_waits_for_the_completion_that_it_reports(policy: SyncPolicy) -> None:
-    story = simulated(policy)
-    me = story.identity()
-    story.produce(me, "a")
+    story, me = begun(policy)
     story.offer(end_request(me, COMMIT))
     for _ in range(2):  # PREPARE_COMMIT, the marker
         story.run()
@@ -109,9 +113,7 @@ def test_offsets_are_refused_when_the_marker_that_overtook_them_is_safe(
     policy: SyncPolicy, raises_epoch: bool
 ) -> None:
     """The marker of an administrator, which no coordinator has made durable: a crash may take it back."""
-    story = simulated(policy)
-    me = story.identity()
-    story.produce(me, "a")
+    story, me = begun(policy)
     log, log_of_transactions = offsets_log_of("readers"), transaction_log_of("pay")
     to = story.offer(offset_request(me, "readers", {ORDERS: 1}))
     story.run()  # the partition is added, and waits for its sync
@@ -129,9 +131,7 @@ def test_offsets_are_refused_when_the_marker_that_overtook_them_is_safe(
 
 @pytest.mark.parametrize("policy", SYNCING)
 def test_a_zombie_is_refused_when_the_marker_that_fences_it_is_safe(policy: SyncPolicy) -> None:
-    story = simulated(policy)
-    me = story.identity()
-    story.produce(me, "a")
+    story, me = begun(policy)
     story.commit_offset(me, "readers", 1)
     by_hand = Identity(me.producer_id, me.producer_epoch + 1)
     story.offer(marker_request(by_hand, ABORT, ORDERS, offsets_log_of("readers")))
@@ -176,9 +176,7 @@ def test_a_topic_is_announced_once_it_is_safe(policy: SyncPolicy) -> None:
 
 @pytest.mark.parametrize("policy", SYNCING)
 def test_readers_do_not_see_what_is_not_safe(policy: SyncPolicy) -> None:
-    story = simulated(policy)
-    me = story.identity()
-    story.produce(me, "a")
+    story, me = begun(policy)
     story.offer(produce_request(me, {ORDERS: "b"}, sequence=1))
     look = story.offer(fetch_request(ORDERS, UNCOMMITTED))
     assert is_answered(story, look)
@@ -189,9 +187,7 @@ def test_readers_do_not_see_what_is_not_safe(policy: SyncPolicy) -> None:
 
 @pytest.mark.parametrize("policy", SYNCING)
 def test_the_last_stable_offset_passes_a_transaction_only_when_its_marker_is_safe(policy: SyncPolicy) -> None:
-    story = simulated(policy)
-    me = story.identity()
-    story.produce(me, "a")
+    story, me = begun(policy)
     story.offer(end_request(me, COMMIT))
     story.run()
     story.sync()  # PREPARE_COMMIT
@@ -205,9 +201,7 @@ def test_the_last_stable_offset_passes_a_transaction_only_when_its_marker_is_saf
 
 def test_a_plain_batch_behind_a_transactional_one_waits_with_it() -> None:
     """Under `commit`: it says nothing of the log below it that is not so."""
-    story = simulated(SyncPolicy.COMMIT)
-    me = story.identity()
-    story.produce(me, "a")
+    story, me = begun(SyncPolicy.COMMIT)
     first = story.offer(produce_request(me, {ORDERS: "b"}, sequence=1))
     second = story.offer(produce_request(Identity(), {ORDERS: "plain"}, name=None))
     assert not is_answered(story, first)
@@ -249,9 +243,7 @@ def test_the_end_of_a_sync_is_not_held_up_by_requests() -> None:
 @pytest.mark.parametrize("policy", SYNCING)
 def test_what_a_start_shows_to_readers_is_safe_by_then(policy: SyncPolicy) -> None:
     """Killed before its sync; the next process found the bytes, showed them, and lost the power."""
-    story = simulated(policy)
-    me = story.identity()
-    story.produce(me, "a")
+    story, me = begun(policy)
     story.offer(produce_request(me, {ORDERS: "b"}, sequence=1))
     while "b" not in story.written():
         assert story.work()
@@ -295,9 +287,7 @@ def test_a_transaction_is_busy_until_its_last_step_is_safe(policy: SyncPolicy) -
 @pytest.mark.parametrize("policy", SYNCING)
 def test_a_description_waits_for_all_that_it_tells(policy: SyncPolicy) -> None:
     """Also one that looks into several logs; what is not led any more is answered all the same."""
-    story = simulated(policy)
-    me = story.identity()
-    story.produce(me, "a")
+    story, me = begun(policy)
     partitions = (ORDERS, OTHERS)
     questions: tuple[m.Request, ...] = (
         m.DescribeTransactions(transactional_ids=("app",)),

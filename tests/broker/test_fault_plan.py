@@ -10,10 +10,10 @@ import pytest
 import fencepost
 from fencepost import Broker, FaultNeverStruck, Producer
 from fencepost.broker.fault_handles import FaultHandle
-from fencepost.broker.faults import FAULTS_MAX, NoSuchFault
+from fencepost.broker.faults import FAULTS_MAX, NoSuchFault, awaited
 from fencepost.client.errors import CommitOutcomeUnknown
 from fencepost.faults.grammar import BadPhrase
-from fencepost.faults.phrases import FaultLine, Point
+from fencepost.faults.phrases import FAULTS_HELP, POINTS, FaultLine, Point
 from tests.broker.test_faults import PATIENCE_S, commit, only, producer, served, stored, write
 
 
@@ -46,6 +46,10 @@ REFUSED = [
     ("when broker sends EndTxn reply do deliver twice", '"deliver twice" needs a request'),
     ("when broker sends EndTxn reply do answer PRODUCER_FENCED", "needs a request"),
     ("when p sends EndTxn do drop until after 3 s", "ends at once"),
+    (
+        "when p sends EndTxn do hold until 3 s",
+        'or "after 3 s" (a time since the fault struck; only for `until`)?',
+    ),
     ("when p sends EndTxn do hold until at 3 s", "cannot end a fault"),
     ("when p sends EndTxn do hold until reader reads a", "not what happens inside a client"),
     ("when p sends EndTxn do kill p", "your own processes"),
@@ -68,6 +72,37 @@ def test_a_fault_that_a_broker_cannot_play_is_refused(fault: str, because: str) 
     with pytest.raises(BadPhrase) as found:
         Broker(faults=[fault])
     assert because in str(found.value)
+    assert found.value.__notes__[-1] == FAULTS_HELP
+
+
+@pytest.mark.parametrize(
+    ("point", "names"),
+    [
+        ("shop sends EndTxn #2", 'client id "shop"'),
+        ("unnamed sends EndTxn", "clients without a client id"),
+        ("broker sends Produce reply", "any client"),
+        ("coordinator of app answers FENCED_LEADER_EPOCH to *", "any client"),
+        ("node 1 receives Fetch from reader", 'client id "reader"'),
+        ("before coordinator of app appends PREPARE", 'transactional id "app"'),
+        ("coordinator of * appends PREPARE", "any transactional id"),
+        ("t-0 appends COMMIT marker", "partition t-0, any transactional id"),
+        ("* appends data for app", 'any partition, transactional id "app"'),
+        ("at 3 s", ""),
+    ],
+)
+def test_the_names_that_only_clients_give(point: str, names: str) -> None:
+    assert awaited(POINTS.read(point)) == names
+
+
+@pytest.mark.parametrize("point", ["garbage", "broker sends EndTxn reply"])
+def test_a_phrase_that_is_none_names_the_page_of_the_phrases(point: str) -> None:
+    with Broker() as broker:
+        with pytest.raises(BadPhrase) as found:
+            broker.faults.when(point).do("grabage")
+        with pytest.raises(BadPhrase) as whole:
+            broker.faults.add(f"when {point} do grabage")
+    for problem in (found.value, whole.value):
+        assert problem.__notes__.count(FAULTS_HELP) == 1
 
 
 @pytest.mark.parametrize(("settings", "because"), [({"nth": 0}, "nth=0"), ({"every": -1}, "every=-1")])

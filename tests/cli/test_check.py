@@ -84,7 +84,7 @@ def test_there_is_nothing_to_check(tmp_path: Path, data: Path, capsys: Output) -
     (tmp_path / "strangers").mkdir()
     capsys.readouterr()
     for arguments, said in (
-        ([str(tmp_path / "nowhere")], "is not a directory"),
+        ([str(tmp_path / "nowhere")], f"there is no directory {tmp_path / 'nowhere'}: give the directory"),
         ([str(tmp_path / "strangers")], "is not a data directory"),
         ([str(data), "--fast"], "--fast"),
     ):

@@ -162,6 +162,25 @@ def test_words_in_the_wrong_place_are_named(
 
 
 @pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        (
+            "topic create t --partitions two",
+            'Invalid value "two" for --partitions. Must be a whole number.\n',
+        ),
+        ("topic create t -p=", 'Invalid value "" for -p. Must be a whole number.\n'),
+        ("fault remove all", 'Invalid value "all" for FAULT_ID. Must be a whole number.\n'),
+        ("fault wait --timeout soon", 'Invalid value "soon" for --timeout. Must be a number.\n'),
+    ],
+)
+def test_what_is_no_number_is_told_without_the_types_of_python(
+    command: str, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command.split()) == 2
+    assert what in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "command",
     ["produce orders {}", "dump {}", "check {}", "repair {}", "run {}", "shrink {}", "user remove {} alice"],
 )

@@ -126,6 +126,19 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
             assert reader.wait(PATIENCE_S) == 0
 
 
+def test_serve_says_which_faults_wait_and_for_whom() -> None:
+    """A client id that no client has is no error, but it can be seen."""
+    faults = ["--fault", "when shpo sends EndTxn #2 do drop", "--fault", "when at 1 min do crash broker"]
+    done = fencepost("serve", "--memory", "--port", "0", "--with-parent", *faults)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[2:4] == [
+        'Fault 1 waits: when shpo sends EndTxn #2 do drop (client id "shpo")',
+        "Fault 2 waits: when at 1 min do crash broker",
+    ]
+    assert lines[4].startswith('{"ready": true')
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -159,7 +159,7 @@ def test_what_cannot_be_repaired(tmp_path: Path, data: Path, capsys: Output) -> 
     (strangers / "thesis.txt").touch()
     assert run(["serve", str(strangers), "--port", "0"]) == 2, "as check and repair"
     for arguments, said in (
-        ([str(tmp_path / "nowhere"), "--write"], "is not a directory"),
+        ([str(tmp_path / "nowhere"), "--write"], f"there is no directory {tmp_path / 'nowhere'}: give"),
         ([str(strangers)], "is not a data directory"),
         ([str(data), "--adopt", "payments"], "the metadata still has this topic"),
     ):

@@ -11,6 +11,8 @@ from contextlib import ExitStack
 
 from fencepost import Admin, ClientClosed, Consumer, Producer, TopicPartition
 from fencepost.client.group_member import RebalanceListener
+from fencepost.client.shells.sync import SendFuture
+from tests.forked_calls import refusals
 
 HERE = TopicPartition("t", 0)
 
@@ -25,21 +27,19 @@ class Told(RebalanceListener):
 revoked_in: list[int] = []
 
 
-def refusals(producer: Producer, consumer: Consumer, admin: Admin) -> int:
-    """How many calls in the child say what to do."""
-    calls = (
+def refused(producer: Producer, sent: SendFuture, consumer: Consumer, admin: Admin) -> int:
+    """How many calls in the child say whose client it is, and what to do."""
+    return refusals(
+        ClientClosed,
+        "this client belongs to the parent of this forked process. Create a new client",
+        sent.result,
         lambda: producer.send("t", b"child", partition=0),
+        lambda: producer.send_many("t", [b"child"]),
+        producer.begin_transaction,
         producer.commit_transaction,
         lambda: consumer.poll(100),
         admin.list_topics,
     )
-    count = 0
-    for call in calls:
-        try:
-            call()
-        except ClientClosed as problem:
-            count += "Create a new client" in str(problem)
-    return count
 
 
 def main(address: str) -> None:
@@ -52,15 +52,18 @@ def main(address: str) -> None:
             consumer.subscribe(["t"], Told())
             while not consumer.assignment():
                 consumer.poll(1_000)
-            producer = stack.enter_context(Producer(address, transactional_id="pay", linger_ms=1))
+            producer = stack.enter_context(Producer(address, transactional_id="pay", linger_ms=60_000))
             producer.init_transactions()
             with producer.transaction():
-                producer.send("t", b"one", partition=0).result()
+                producer.send("t", b"one", partition=0)
+                producer.flush()
+                sent = producer.send("t", b"two", partition=0)
                 child = os.fork()
                 if not child:
-                    sys.exit(refusals(producer, consumer, admin))
+                    sys.exit(refused(producer, sent, consumer, admin))
                 _, code = os.waitpid(child, 0)
-                producer.send("t", b"two", partition=0)
+                producer.flush()
+                assert sent.result().offset == 1
             found: list[object] = []
             while len(found) < 2:
                 found += [value for batch in consumer.poll(1_000) for value in batch.values]
@@ -69,7 +72,7 @@ def main(address: str) -> None:
     finally:
         if not child and revoked_in:
             os._exit(0)
-    assert os.waitstatus_to_exitcode(code) == 4, code
+    assert os.waitstatus_to_exitcode(code) == 7, code
 
 
 if __name__ == "__main__":

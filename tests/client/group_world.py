@@ -14,7 +14,7 @@ import attrs
 from fencepost.broker.contract import Disconnected, ReplyTo
 from fencepost.broker.settings import NodeSettings
 from fencepost.client.consumer import ConsumerMachine
-from fencepost.client.effects import CallAnswered, Effect, SendRequest, WakeAt
+from fencepost.client.effects import CallAnswered, Effect, SendRequest, WakeAt, WarnProgram
 from fencepost.client.errors import ClientError
 from fencepost.client.group_member import MemberState
 from fencepost.client.retries import CoordinatorOf
@@ -51,6 +51,7 @@ class Application:
         self.wake_at: int | None = None
         self.told: list[str] = []
         """Callbacks and errors, as `revoked t0 t1`."""
+        self.warned: list[str] = []
         self.read: list[str] = []
         self.answers: dict[int, CallAnswered] = {}
         self.inbox: list[Callable[[], list[Effect]]] = []
@@ -72,6 +73,8 @@ class Application:
                     self.wake_at = effect.at
                 case CallAnswered():
                     self.answers[effect.number] = effect
+                case WarnProgram():
+                    self.warned.append(effect.because)
                 case _:
                     raise AssertionError(effect)
 

@@ -305,3 +305,24 @@ STORIES: Final[list[Story]] = [
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_groups(story: Story, shell: str, address: str) -> None:
     SHELLS[shell](address, story)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_subscription_to_a_topic_that_does_not_exist_is_logged_until_it_is_created(
+    shell: str, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(world: World) -> None:
+        consumer = await world.consumer()
+        consumer.subscribe(["mistyped"])
+        await polled(lambda: bool(caplog.records), consumer)
+        with sync.Admin(address) as admin:
+            admin.create_topic("mistyped", 1)
+        await polled(lambda: numbers(consumer) == [0], consumer)
+
+    SHELLS[shell](address, story)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("fencepost.client", "WARNING")
+    assert record.message == (
+        "group 'readers' is subscribed to a topic that it cannot read yet: topic 'mistyped' does not exist "
+        "(UNKNOWN_TOPIC_OR_PARTITION). Use an existing topic, or create this one with Admin.create_topic()"
+    )

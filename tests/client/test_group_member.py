@@ -13,7 +13,7 @@ from fencepost.client.group_member import MEMBER_STATES, MemberInput, MemberStat
 from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint, fork
-from fencepost.protocol.messages import Heartbeat, TxnOffsetCommitReply
+from fencepost.protocol.messages import DeleteTopics, DeleteTopicsReply, Heartbeat, TxnOffsetCommitReply
 from fencepost.protocol.terms import GroupState, TopicPartition
 from tests.broker.group_story import join_request, protocols
 from tests.broker.requests import body_of, offset_request
@@ -53,6 +53,63 @@ def test_members_that_come_together_share() -> None:
     world.wait(10_000)
     assert (a.heard(), b.heard()) == (["assigned t0 t1 u0 u1"], ["assigned t2 t3"])
     world.check_stable(a, b)
+
+
+def test_a_topic_of_the_subscription_that_does_not_exist_is_warned_of_once() -> None:
+    world = GroupWorld()
+    a, b = world.app("a", "t", "late"), world.app("b", "t", "late")
+    world.wait(60_000)
+    for app in (a, b):
+        (warned,) = app.warned
+        assert warned.startswith(
+            "group 'readers' is subscribed to a topic that it cannot read yet: topic 'late' "
+        )
+        assert "UNKNOWN_TOPIC_OR_PARTITION" in warned, warned
+        assert warned.endswith("create this one with Admin.create_topic()")
+    assert (a.assigned, b.assigned) == ("t0 t1", "t2 t3"), "the others are read"
+    world.story.create("late", 2)
+    world.wait(SOON_MS)
+    assert (a.assigned, b.assigned) == ("late0 t0 t1", "late1 t2 t3")
+    world.check_stable(a, b)
+
+
+def test_a_topic_of_the_subscription_that_is_deleted_is_warned_of_again() -> None:
+    world = GroupWorld()
+    a = world.app("a", "t", "late")
+    world.wait(SOON_MS)
+    for _ in range(2):
+        world.story.create("late")
+        world.wait(SOON_MS)
+        assert a.assigned == "late0 t0 t1 t2 t3"
+        a.warned.clear()
+        deleted = body_of(world.story.ask(DeleteTopics(topics=("late",))), DeleteTopicsReply)
+        assert deleted.topics[0].error is ErrorCode.NONE
+        world.wait(60_000)
+        assert len(a.warned) == 1, a.warned
+
+
+def test_a_topic_that_is_created_within_a_second_is_not_warned_of() -> None:
+    world = GroupWorld()
+    a = world.app("a", "late")
+    world.wait(500)
+    world.story.create("late")
+    world.wait(60_000)
+    assert (a.assigned, a.warned) == ("late0", [])
+
+
+def test_a_topic_that_no_cluster_can_have_is_raised_by_poll() -> None:
+    """As in Kafka; and once, because the other topics of the subscription can be read."""
+    world = GroupWorld()
+    a = world.app("a", "t", "bad name")
+    world.wait(SOON_MS)
+    assert "UnknownTopic" in a.heard()
+    a.is_polling = True
+    world.wait(60_000)
+    assert a.assigned == "t0 t1 t2 t3"
+    assert (a.warned, "UnknownTopic" in a.heard()) == ([], False)
+    a.subscribe("t", "worse name")
+    world.wait(SOON_MS)
+    assert "UnknownTopic" in a.heard(), "the new one"
 
 
 def test_an_eager_member_gives_up_everything_before_it_joins_again() -> None:

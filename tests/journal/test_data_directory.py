@@ -163,7 +163,7 @@ def test_an_empty_file_system_is_a_new_directory(tmp_path: Path) -> None:
 def test_a_reader_is_told_when_there_is_no_log(tmp_path: Path) -> None:
     with pytest.raises(NotADataDirectory, match=r"has no meta\.json\): give the directory"):
         check_data_directory(DiskStorage(tmp_path, read_only=True))
-    with pytest.raises(NotADataDirectory, match="is not a directory"):
+    with pytest.raises(NotADataDirectory, match=r"^there is no directory .*/nothing: give the directory"):
         check_data_directory(DiskStorage(tmp_path / "nothing", read_only=True))
     assert not (tmp_path / "nothing").exists()
     (tmp_path / "file").touch()

@@ -143,7 +143,7 @@ def test_offsets_bound_a_read_and_tasks_can_be_small(
 @pytest.mark.parametrize(
     ("where", "options", "told"),
     [
-        ("nowhere", {}, "nowhere is not a directory"),
+        ("nowhere", {}, "/nowhere: give the directory that a broker"),
         ("", {"subscribe": "ordes"}, "does not hold ordes; its topics are orders"),
         (
             "orders-0",
@@ -267,7 +267,7 @@ def test_an_executor_without_the_files_names_its_host(written: tuple[Path, dict[
     (task,) = plan_batch(layout_of(options), options, report=None)
     elsewhere = parse_options({"path": "/not/mounted", "subscribe": "orders"})
     with pytest.raises(
-        UnfitWorker, match=rf"/not/mounted is not a directory.* \(on host {socket.gethostname()};"
+        UnfitWorker, match=rf"there is no directory /not/mounted.* \(on host {socket.gethostname()};"
     ):
         list(read_task(task, elsewhere, [Column("offset", "offset")]))
 

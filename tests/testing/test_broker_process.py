@@ -22,6 +22,7 @@ from fencepost import Admin, BrokerFailed, BrokerProcess, FaultNeverStruck, Prod
 from fencepost.broker.contract import ReplyTo
 from fencepost.broker.faults import NoSuchFault
 from fencepost.faults.grammar import BadPhrase
+from fencepost.faults.phrases import FAULTS_HELP
 from fencepost.protocol.frames import RequestFrame
 from fencepost.protocol.messages import ListGroups
 from fencepost.simulator.world.history import Sent, Struck
@@ -123,8 +124,9 @@ def test_faults_come_and_go_and_outlive_the_process(tmp_path: Path) -> None:
         created.wait_until_struck(PATIENCE_S)
         later = broker.faults.when("broker sends EndTxn reply", nth=2).do("drop")
         crash = broker.faults.when("coordinator of writer appends PREPARE_COMMIT").do("crash broker")
-        with pytest.raises(BadPhrase, match="never syncs"):
+        with pytest.raises(BadPhrase, match="never syncs") as refused:
             broker.faults.add("when at 3 s do fail syncs of events-0")
+        assert refused.value.__notes__ == [FAULTS_HELP]
         with ThreadPoolExecutor(1) as other:
             writing = other.submit(write, broker, b"1", b"2", b"3")
             crash.wait_until_struck(PATIENCE_S)

@@ -40,7 +40,7 @@ import attrs
 
 from fencepost.client.calls import Callback, CallScript, Wait
 from fencepost.client.effects import Effect
-from fencepost.client.errors import ClientClosed
+from fencepost.client.errors import BELONGS_TO_PARENT, ClientClosed
 from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import StartHandshake
@@ -342,7 +342,7 @@ class Driver(NetworkDriver):
     def check_running(self) -> None:
         """ClientClosed after `stop`. A blocking client needs no `with` block."""
         if self._is_parents:
-            raise ClientClosed("the client belongs to the process from which this one was forked")
+            raise BELONGS_TO_PARENT.exception()
         if self._sockets.is_closed:
             raise ClientClosed("the call was made on a closed client")
 

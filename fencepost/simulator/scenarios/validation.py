@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.client.producer_states import TRANSACTIONAL, ProducerInput, ProducerState, refusal
+from fencepost.client.producer_states import TRANSACTIONAL, ProducerInput, ProducerState
 from fencepost.faults.grammar import BadPhrase, quoted, suggestion
 from fencepost.faults.phrases import (
     ANYONE,
@@ -260,6 +260,13 @@ _ENDED: Final = {
     ProducerState.COMMITTING_TRANSACTION: ProducerState.READY,
     ProducerState.ABORTING_TRANSACTION: ProducerState.READY,
 }
+_REFUSED_IN: Final = {
+    ProducerState.UNINITIALIZED: 'needs an initialized producer; write "init" before it',
+    ProducerState.READY: 'needs an open transaction; write "begin" before it',
+    ProducerState.IN_TRANSACTION: (
+        'is not possible while a transaction is open; write "commit" or "abort" before it'
+    ),
+}
 
 
 def _check_script(scenario: Scenario, cast: _Cast, place: str, part: ProducerPart) -> None:
@@ -285,14 +292,14 @@ def _check_script(scenario: Scenario, cast: _Cast, place: str, part: ProducerPar
                 owner = sent[record]
                 raise names.wrong(f"{quoted(str(line))} repeats a value of {owner}; write another value")
             sent[record] = part.name
-    refused = None if part.transactional_id is None else _refused_call(part.script)
+    refused = None if part.transactional_id is None else _refused_line(part.script)
     if refused is not None:
-        raise names.wrong(f"{quoted(str(refused[0]))}: {refused[1]}")
+        raise names.wrong(refused)
 
 
-def _refused_call(script: Iterable[ScriptLine]) -> tuple[ScriptLine, str] | None:
-    """The first line that a transactional producer refuses even if every call before it succeeds, and its
-    error.
+def _refused_line(script: Iterable[ScriptLine]) -> str | None:
+    """The error of the first line that a transactional producer refuses even if every call before it
+    succeeds, and what to write.
 
     The client's own table decides. What it refuses only after a failure is left out when the script is
     played.
@@ -305,7 +312,7 @@ def _refused_call(script: Iterable[ScriptLine]) -> tuple[ScriptLine, str] | None
             call = _CALLS[line.verb]
             cell = TRANSACTIONAL[state][call]
             if not isinstance(cell, ProducerState):
-                return line, refusal(call, state)
+                return f"{quoted(str(line))} {_REFUSED_IN[state]}"
             state = _ENDED.get(cell, cell)
     return None
 
