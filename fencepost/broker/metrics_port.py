@@ -7,7 +7,8 @@ client needs it.
 
 # It answers while the broker reads its logs, too, with 503: between two pieces of that work
 # (lifecycle.recover). A scrape is collected in the broker's thread, since it reads the state of the node; its
-# text is made in a worker thread, because 10,000 partitions have 50,000 lines.
+# text is made in a worker thread, because 10,000 partitions have 50,000 lines. Both take CPU time from the
+# clients of the broker, so one text is made at a time, and clients that ask meanwhile share the next one.
 
 from __future__ import annotations
 
@@ -63,6 +64,9 @@ class MetricsPort:
         self._listener = listener
         self._open = 0
         self._idle: list[trio.CancelScope] = []  # no whole request yet; the oldest first
+        self._scraping = trio.Lock()
+        self._scrapes_begun = 0
+        self._text = b""  # of the last scrape
 
     async def serve(self) -> None:
         """Answer until cancelled."""
@@ -110,8 +114,14 @@ class MetricsPort:
                 return NOT_FOUND
 
     async def _metrics(self) -> HttpResponse:
-        families = self._collected()
-        text = await trio.to_thread.run_sync(exposition, families)
+        begun_before = self._scrapes_begun
+        async with self._scraping:
+            # Another client's scrape is as good, unless it began before this request.
+            if self._scrapes_begun == begun_before or not self._text:
+                self._scrapes_begun += 1
+                self._text = b""
+                self._text = await trio.to_thread.run_sync(exposition, self._collected())
+            text = self._text
         return HttpResponse(OK, text, CONTENT_TYPE_PLAIN_0_0_4)
 
     def _collected(self) -> Families:

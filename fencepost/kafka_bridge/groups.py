@@ -16,6 +16,7 @@ from fencepost.kafka_bridge.exchange import (
     Exchange,
     Translated,
     Values,
+    known,
     nested,
     of_each,
     one,
@@ -38,6 +39,7 @@ FIRST_BATCHED_LEAVE_GROUP: Final = 3
 FIRST_WITH_MEMBER_ID_REQUIRED: Final = 4  # JoinGroup (KIP-394)
 FIRST_WITH_SKIPPED_ASSIGNMENT: Final = 9  # JoinGroup (KIP-814)
 FIRST_WITHOUT_PROTOCOL: Final = 7  # JoinGroup: the name of the protocol may be null
+FIRST_WITH_NAMED_PROTOCOL: Final = 5  # SyncGroup (KIP-559)
 FIRST_UNKNOWN_GROUPS: Final = 6  # DescribeGroups says that a group does not exist
 _TYPES: Final = {kind.title.lower(): kind for kind in GroupType}
 _STATES: Final = {state.title.lower(): state for state in GroupState}
@@ -218,7 +220,7 @@ def _joined(asked: m.JoinGroup, answer: Answer, version: int) -> Values:
     }
 
 
-def sync_group(request: Any, _: int) -> Exchange:
+def sync_group(request: Any, version: int) -> Exchange:
     """Get a member's assignment; the leader sends those of all members."""
     asked = m.SyncGroup(
         group_id=request.group_id,
@@ -243,6 +245,8 @@ def sync_group(request: Any, _: int) -> Exchange:
             "assignment": synced.assignment,
         }
 
+    if version >= FIRST_WITH_NAMED_PROTOCOL and None in (asked.protocol_type, asked.protocol_name):
+        return known(respond(Answer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None)))
     return one(asked, respond)
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 
 import fencepost
 from fencepost.broker import counters, lifecycle, metrics_port
 from fencepost.broker.contract import Disconnected, Outcome, Reply, ReplyTo
 from fencepost.broker.counters import Counters, TopicCounts
-from fencepost.broker.metrics import METRICS
+from fencepost.broker.metrics import METRICS, Families
 from fencepost.broker.metrics_port import MetricsPort
 from fencepost.broker.server import Server
 from fencepost.protocol.errors import ErrorCode
@@ -274,6 +276,42 @@ async def test_silent_clients_make_room_for_those_that_ask(monkeypatch: pytest.M
             assert (await silent[1].receive_some(1_000)).startswith(b"HTTP/1.1 200 ")
         for stream in silent:
             await stream.aclose()
+
+
+@pytest.mark.trio
+async def test_clients_that_ask_together_share_one_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ask, even clients that have left, the broker makes one text at a time; none is older than
+    the request that it answers.
+    """
+    begun, may_end = trio.Semaphore(0), threading.Semaphore(0)
+    makes = metrics_port.exposition
+
+    def exposition(families: Families) -> bytes:
+        trio.from_thread.run_sync(begun.release)
+        may_end.acquire()
+        return makes(families)
+
+    monkeypatch.setattr(metrics_port, "exposition", exposition)
+    with opened_server() as server, socket.socket() as unused:
+        server.is_ready = True
+        port, answers = MetricsPort(server, unused), list[tuple[int, bytes]]()
+
+        async def ask(number: int) -> None:
+            answers.append((number, (await port.answer("GET", "/metrics")).body))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, 0)
+            await begun.acquire()
+            for number in range(1, 10):
+                nursery.start_soon(ask, number)
+            await trio.testing.wait_all_tasks_blocked()
+            may_end.release()
+            await begun.acquire()
+            early = [number for number, _ in answers]
+            may_end.release(10)
+    assert early == [0], "a text from before the request"
+    assert sorted(number for number, _ in answers) == list(range(10))
+    assert len({id(body) for number, body in answers if number}) == 1
 
 
 @pytest.mark.trio

@@ -255,6 +255,27 @@ def test_a_static_leader_that_comes_back_assigns_nothing(wire: KafkaSocket, vers
     assert synced.assignment == b"a"
 
 
+@pytest.mark.parametrize("named", [{}, {"protocol_type": "consumer"}, {"protocol_name": "range"}], ids=str)
+def test_a_sync_names_its_protocol(wire: KafkaSocket, named: dict[str, str]) -> None:
+    """Since version 5, type and name of the protocol are mandatory
+    (SyncGroupRequest.areMandatoryProtocolTypeAndNamePresent).
+    """
+    group_id = f"unnamed {named}"
+    first = join(wire, 7, group_id, group_instance_id="i1")
+    parts = [{"member_id": first.member_id, "assignment": b"a"}]
+    usual = {
+        "group_id": group_id,
+        "generation_id": 1,
+        "member_id": first.member_id,
+        "group_instance_id": "i1",
+        "assignments": parts,
+    }
+    refused = ask(wire, SYNC_GROUP, 5, **usual, **named)
+    assert (refused.error_code, refused.assignment) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, b"")
+    both = {"protocol_type": first.protocol_type, "protocol_name": first.protocol_name}
+    assert ask(wire, SYNC_GROUP, 5, **usual, **both).assignment == b"a"
+
+
 @pytest.mark.parametrize("version", range(9, 11))
 def test_a_refused_group_has_no_offsets(wire: KafkaSocket, version: int) -> None:
     beat = ask(
