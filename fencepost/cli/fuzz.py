@@ -39,7 +39,7 @@ _Number = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 _AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Version = Literal[0, 1, 2]
 Protection = Literal["fencing", "dedup"]
-Workload = Literal["transactions", "groups", "power", "damage", "requests", "compaction"]
+Workload = Literal["transactions", "groups", "power", "damage", "requests", "identities", "compaction"]
 
 
 @Parameter(name="*")
@@ -54,8 +54,10 @@ class WorldOptions:
             "transactional ids. groups: the members of a consumer group process a topic. power: like "
             "transactions, under the sync policies commit and all, and nodes lose power. damage: like "
             "transactions, and disks damage synced data. requests: like transactions, and one more client "
-            "sends extreme values. compaction: clients read and write a compacted topic while it is cleaned, "
-            "and nodes die during cleanings. The same seed draws a different world in each workload."
+            "sends extreme values. identities: like transactions, and producer ids are used up, "
+            "transactional ids expire, and markers of replaced coordinators arrive late. compaction: clients "
+            "read and write a compacted topic while it is cleaned, and nodes die during cleanings. The same "
+            "seed draws a different world in each workload."
         ),
     ] = "transactions"
     transaction_version: Annotated[
@@ -166,7 +168,8 @@ def fuzz(
     junit
         Write a report in JUnit's XML format to this file.
     coverage
-        Print how often each cell of the coordinator's state tables was covered, and with which faults.
+        Print how often each cell of the coordinator's state tables was covered, and with which faults; and
+        the rare states that this workload is made for.
     """
     from fencepost.cli import artefacts
     from fencepost.cli.fuzz_findings import junit_cases
@@ -182,6 +185,7 @@ def fuzz(
     with text_beside(as_json=as_json):
         code = _tell_found(tally, options, shrinks=shrink, output=output, pages=pages) or code
         tell_coverage(tally.coverage, options.version, tally.faults, all_=coverage)
+        _tell_points(tally.coverage, options.workload, all_=coverage)
         _tell_counts(tally, seconds, wanted=tally.seeds if search.is_late else wanted, cores=cores)
     if report is not None:
         found = junit_cases(tally, options, first_seed=first_seed, seconds=seconds)
@@ -336,7 +340,8 @@ def _as_json(tally: SeedTally, options: WorldOptions) -> dict[str, Json]:
             for name, found in tally.behaviours.items()
         ],
         "reached": dict(sorted(tally.marks.items())),
-        "coverage": coverage_as_json(tally.coverage, options.version),
+        "coverage": coverage_as_json(tally.coverage, options.version)
+        | {"points": _points(tally.coverage, options.workload)},
         "digest": tally.digest,
         "workload": options.workload,
         "transaction_version": options.version,
@@ -366,6 +371,27 @@ def tell_coverage(coverage: Coverage, transaction_version: int, faults: Sequence
     more = f" and {len(missed) - MISSED_MAX} more (--coverage)" if len(missed) > MISSED_MAX else ""
     then = f"; not covered: {', '.join(missed[:MISSED_MAX])}{more}" if missed else ""
     print(f"{reached} (state x input){then}.")
+
+
+def _tell_points(coverage: Coverage, workload: Workload, *, all_: bool) -> None:
+    """Prints a line about the points of this workload, if it has some, and before it each of them if
+    `all_`.
+    """
+    points = _points(coverage, workload)
+    if not points:
+        return
+    if all_:
+        print_table(("point", "times"), points.items())
+    missed = [name for name, count in points.items() if not count]
+    then = f"; not reached: {'; '.join(missed)}" if missed else ""
+    print(f"Points: {len(points) - len(missed)} of {len(points)} of this workload{then}.")
+
+
+def _points(coverage: Coverage, workload: Workload) -> dict[str, int]:
+    """How often each point of this workload was reached."""
+    from fencepost.simulator.judges.points import POINTS
+
+    return {name: coverage.points[name] for name in POINTS.get(workload, ())}
 
 
 def _notes(row: Row, faults: Sequence[str]) -> str:

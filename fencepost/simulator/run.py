@@ -116,6 +116,7 @@ class RunSpec:
     topics: tuple[tuple[str, int], ...]
     configs: tuple[TopicConfig, ...] = ()  # of all topics
     cleanup: CleanupRules | None = None  # by which records of all topics may be removed
+    epochs: Mapping[str, int] = attrs.Factory(dict[str, int])  # that transactional ids have before it begins
     roles: tuple[Role, ...]
     final: Role
     random_faults: RandomFaultPlan = attrs.Factory(RandomFaultPlan)
@@ -230,6 +231,8 @@ class Run:
         world.start()
         # Before faults are planned: points are counted from here, and nothing strikes the setup.
         world.create_topics(spec.topics, spec.configs)
+        if spec.epochs:
+            world.age_identities(spec.epochs)
         self.reached += [self.protocol_events.listen(point, _heard) for point in spec.reaches]
         self.injector.plan(spec.faults)
         for role in spec.roles:
@@ -607,7 +610,7 @@ class Run:
         world.marks.update({f"exercised: {name}": count for name, count in self.exercised.items()})
         coverage = Coverage()
         kinds = [mark.removeprefix(FAULT) for mark in world.marks if mark.startswith(FAULT)]
-        coverage.add(invariants.cells.cells, kinds)
+        coverage.add(invariants.cells.cells, kinds, invariants.points)
         # Among the breaches, since it ended the run; `violation` leaves it out.
         known_anomaly = next((each for each in self.breaches if isinstance(each, KnownAnomaly)), None)
         return RunResult(

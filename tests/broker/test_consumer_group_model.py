@@ -1,4 +1,5 @@
-"""Groups of the consumer protocol under any sequence of joins, departures, timeouts and growing topics.
+"""Groups of the consumer protocol under random sequences of joins, departures, timeouts and growing topics,
+and under every short sequence of heartbeats of two members.
 
 Rule: a partition never has two owners, neither in the coordinator's books nor among the members; in the end
 each partition has one; and the records of a group are the group. Each planted mistake breaks one of these.
@@ -6,6 +7,10 @@ each partition has one; and the records of a group are the group. Each planted m
 
 from __future__ import annotations
 
+from collections import Counter
+from copy import copy
+from enum import Enum
+from itertools import product
 from random import Random
 from typing import Final, cast
 
@@ -17,7 +22,7 @@ from fencepost.broker.contract import Refused
 from fencepost.broker.groups import consumer_heartbeat
 from fencepost.broker.groups.assignors import ASSIGNORS
 from fencepost.broker.groups.consumer_group import ConsumerGroup, ConsumerRules, apply_records, changes
-from fencepost.broker.groups.consumer_heartbeat import ConsumerTurn, MemberClient
+from fencepost.broker.groups.consumer_heartbeat import Beat, ConsumerTurn, MemberClient
 from fencepost.broker.groups.reconciliation import RECONCILIATION, ReconcileInput
 from fencepost.protocol.batches import read_header
 from fencepost.protocol.consumer_group_log import (
@@ -88,6 +93,7 @@ class Client:
     epoch: int = JOINING_EPOCH
     owned: set[TopicIdPartition] = attrs.Factory(set[TopicIdPartition])
     wanted: set[TopicIdPartition] = attrs.Factory(set[TopicIdPartition])
+    sent: ConsumerGroupHeartbeat | None = None
 
     def reset(self) -> None:
         """It was refused: it gives up everything before it joins again."""
@@ -137,11 +143,45 @@ class World:
 
     # --- clients
 
-    def beat(self, client: Client, *, is_lost: bool = False) -> None:
-        """One heartbeat; the answer may be lost."""
+    def beat(self, client: Client, *, is_lost: bool = False, is_silent: bool = False) -> None:
+        """One heartbeat; the answer may be lost. A silent one says nothing about what the client owns: it has
+        not begun to revoke what it was asked to.
+        """
+        if not is_silent:
+            client.owned &= client.wanted
+        client.sent = self.heartbeat_of(client)
+        if is_silent:
+            client.sent = attrs.evolve(client.sent, topic_partitions=None)
+        assert first_refusal(consumer_heartbeat.HEARTBEAT_CHECKS, client.sent) is None
+        found = self.take(client.sent)
+        if found is None:
+            client.reset()
+            return
+        if is_lost:
+            return
+        client.epoch, client.wanted = found.after.epoch, set(found.after.assigned)
+        # What it must revoke it still owns; what is new it owns from now on.
+        client.owned |= client.wanted
+        owned = [part for each in self.clients for part in each.owned]
+        assert len(owned) == len(set(owned)), "two members believe that they own a partition"
+
+    def repeat(self, client: Client) -> None:
+        """The heartbeat before arrives once more, late, and nobody hears the answer."""
+        if client.sent is not None:
+            self.take(client.sent)
+
+    def take(self, request: ConsumerGroupHeartbeat) -> Beat | None:
+        """The coordinator takes a heartbeat; None when it refuses."""
+        turn = self.turn()
+        found = consumer_heartbeat.heartbeat(turn, request, request.member_id, CLIENT)
+        if isinstance(found, Refused):
+            return None
+        self.write(turn)
+        return found
+
+    def heartbeat_of(self, client: Client) -> ConsumerGroupHeartbeat:
         joins = client.epoch == JOINING_EPOCH
-        client.owned &= client.wanted  # it has revoked what it was asked to
-        request = ConsumerGroupHeartbeat(
+        return ConsumerGroupHeartbeat(
             group_id="g",
             member_id=client.member_id,
             member_epoch=client.epoch,
@@ -153,20 +193,6 @@ class World:
             server_assignor=self.assignor,
             topic_partitions=() if joins else assigned_topics(client.owned),
         )
-        assert first_refusal(consumer_heartbeat.HEARTBEAT_CHECKS, request) is None
-        turn = self.turn()
-        found = consumer_heartbeat.heartbeat(turn, request, client.member_id, CLIENT)
-        if isinstance(found, Refused):
-            client.reset()
-            return
-        self.write(turn)
-        if is_lost:
-            return
-        client.epoch, client.wanted = found.after.epoch, set(found.after.assigned)
-        # What it must revoke it still owns; what is new it owns from now on.
-        client.owned |= client.wanted
-        owned = [part for each in self.clients for part in each.owned]
-        assert len(owned) == len(set(owned)), "two members believe that they own a partition"
 
     def leave(self, client: Client, epoch: int) -> None:
         turn = self.turn()
@@ -276,6 +302,132 @@ def test_a_partition_never_has_two_owners_and_in_the_end_each_has_one() -> None:
     assert max(group.epoch for group in groups) > STEPS // 3
 
 
+# --- every order of heartbeats ------------------------------------------------------------------------------
+
+DEPTH: Final = 5  # steps after the first join
+_RECONCILIATION: Final = "broker.groups.reconciliation"
+
+
+class Act(Enum):
+    """What can come next for one of two clients."""
+
+    BEAT = "beat"
+    LOSE_ANSWER = "lose answer"
+    SILENT = "silent"
+    REPEAT = "repeat"
+    EXPIRE = "expire"
+    LEAVE = "leave"
+
+
+def small_world(assignor: str) -> World:
+    """A client that owns both partitions of a topic, and one that has not joined yet."""
+    world = World(0)
+    world.assignor = assignor
+    world.cluster.grow("a", 2)
+    world.clients = [Client(name, frozenset({"a"}), None) for name in ("m1", "m2")]
+    world.beat(world.clients[0])
+    return world
+
+
+def after(world: World, at: int, act: Act) -> World:
+    """The world after a step of one of its clients."""
+    copied = copy_of(world)
+    client = copied.clients[at]
+    match act:
+        case Act.BEAT | Act.LOSE_ANSWER:
+            copied.beat(client, is_lost=act is Act.LOSE_ANSWER)
+        case Act.SILENT if client.epoch != JOINING_EPOCH:
+            copied.beat(client, is_silent=True)
+        case Act.REPEAT if client.sent is not None and client.sent.member_epoch == client.epoch:
+            copied.repeat(client)
+        case Act.EXPIRE:
+            copied.expire(client)
+        case Act.LEAVE:
+            copied.leave(client, LEFT_EPOCH)
+            client.reset()
+        case _:
+            pass  # it cannot come now
+    return copied
+
+
+def copy_of(world: World) -> World:
+    """A world that changes on its own; groups are values."""
+    copied = copy(world)
+    copied.books = dict(world.books)
+    copied.clients = [
+        attrs.evolve(client, owned=set(client.owned), wanted=set(client.wanted)) for client in world.clients
+    ]
+    return copied
+
+
+def visit_all(depth: int) -> tuple[int, Counter[Act]]:
+    """Visit each state within so many steps, breadth first, and settle each. Returns their number, and how
+    often each act led to a new one.
+    """
+    reached = Counter[Act]()
+    count = 0
+    for assignor in sorted(ASSIGNORS):
+        level = [small_world(assignor)]
+        seen = {repr((level[0].group, level[0].clients))}
+        for _ in range(depth):
+            following: list[World] = []
+            for world in level:
+                for at, act in product(range(len(world.clients)), Act):
+                    found = after(world, at, act)
+                    state = repr((found.group, found.clients))
+                    if state not in seen:
+                        seen.add(state)
+                        following.append(found)
+                        reached[act] += 1
+            level = following
+        for world in level:
+            world.settle()
+        count += len(seen)
+    return count, reached
+
+
+def test_no_order_of_heartbeats_gives_a_partition_two_owners() -> None:
+    count, reached = visit_all(DEPTH)
+    # A search without one of the acts would prove nothing about it.
+    assert count > 2_000
+    assert all(reached[act] for act in Act)
+
+
+def test_silence_that_counts_as_a_revocation_is_found() -> None:
+    """The heartbeats of the random worlds always say what their clients own."""
+    silence = Mutation(
+        "a member that says nothing has revoked",
+        breaks="Its partitions go on to others while it still reads them.",
+        edits=(
+            Edit(
+                f"{_RECONCILIATION}:Reconciliation.still_owns",
+                {"self.reported is None or not": "self.reported is not None and not"},
+            ),
+        ),
+    )
+    with planted(silence):
+        run_all()
+        with pytest.raises(AssertionError, match="two members believe that they own a partition"):
+            visit_all(DEPTH)
+
+
+def test_a_late_heartbeat_of_the_epoch_before_counts_as_a_retry() -> None:
+    """Why the search repeats heartbeats of the present epoch only. The coordinator takes one of the epoch
+    before for the retry of a member that lost the answer (throwIfConsumerGroupMemberEpochIsInvalid). A late
+    one does not name the partitions that the member got since, so these count as revoked.
+    """
+    world = small_world("range")
+    first, second = world.clients
+    world.beat(second)
+    world.leave(first, LEFT_EPOCH)
+    first.reset()
+    world.beat(second)
+    world.beat(first)
+    world.repeat(second)
+    with pytest.raises(AssertionError, match="two members believe that they own a partition"):
+        world.settle()
+
+
 CELLS: Final = [(state, found) for state, row in RECONCILIATION.items() for found in row]
 
 
@@ -288,7 +440,6 @@ def test_every_cell_of_the_table_is_read(
         run_all()
 
 
-_RECONCILIATION: Final = "broker.groups.reconciliation"
 FAULTS: Final = (
     Mutation(
         "a partition counts as free while another member has it",

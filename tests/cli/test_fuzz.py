@@ -22,6 +22,7 @@ from fencepost.cli.fuzz_workers import try_seeds
 from fencepost.simulator.fuzz import shrinking
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.seeds import SeedTally, try_one
+from fencepost.simulator.judges.points import POINTS
 from fencepost.simulator.world.choices import Choices
 from tests.cli.processes import COMMAND, PATIENCE_S
 
@@ -144,6 +145,20 @@ def test_what_was_come_through_is_told(capsys: Output) -> None:
     assert all(any(line.endswith(reason) for line in table) for _, _, reason in covered["unreachable"])
     assert words[-2].startswith(f"Coverage: {len(cells)} of {covered['reachable']} cells")
     assert all(f"{state} x {given}" in words[-2] for state, given in covered["missed"][:4])
+
+
+def test_a_workload_tells_the_points_that_it_is_for(capsys: Output) -> None:
+    options = ("--workload", "identities", "--seeds", "4", "--cores", "1")
+    words, counted = fuzz(capsys, *options, "--coverage")
+    points: dict[str, int] = counted["coverage"]["points"]
+    assert tuple(points) == POINTS["identities"]
+    reached = [name for name, count in points.items() if count]
+    assert all(any(line.split("  ")[0] == name for line in words) for name in points)
+    assert words[-2].startswith(f"Points: {len(reached)} of {len(points)} of this workload")
+    assert all(name in words[-2] for name in points if name not in reached)
+    shorter, _ = fuzz(capsys, *options)
+    assert shorter[-2] == words[-2]
+    assert not [line for line in shorter if line.split("  ")[0] in points]
 
 
 # --- what is left for CI ------------------------------------------------------------------------------------

@@ -823,6 +823,65 @@ OF_OFFSETS_ALONE: Final = (
     ),
 )
 
+OF_IDENTITIES: Final = (
+    Mutation(
+        "a retried EndTxn is not recognised after a rotation",
+        breaks="A producer that retries the end which used up its producer id is refused by its success.",
+        workload="identities",
+        edits=(Edit("broker.transactions.end_txn:_is_retry", {"return rotated and": "return False and"}),),
+    ),
+    Mutation(
+        "the last epoch is used before the producer id is replaced",
+        breaks="The next end needs an epoch that does not exist.",
+        workload="identities",
+        edits=(
+            Edit(
+                "broker.transactions.end_txn:prepare",
+                {
+                    "record.producer_epoch >= LAST_GRANTED_EPOCH": (
+                        "record.producer_epoch > LAST_GRANTED_EPOCH"
+                    )
+                },
+            ),
+        ),
+    ),
+    Mutation(
+        "a coordinator does not compare producer ids",
+        breaks="A zombie whose producer id was replaced writes under the epoch of the next one.",
+        workload="identities",
+        edits=(
+            Edit("broker.transactions.state:check_identity", {"producer_id != record.producer_id": "False"}),
+        ),
+    ),
+    Mutation(
+        "a partition does not compare the coordinators of markers",
+        breaks="A marker of a coordinator that was replaced is written after that of its successor.",
+        workload="identities",
+        edits=(
+            Edit(
+                "broker.partitions.checks:_is_of_an_older_coordinator",
+                {"marker.coordinator_epoch < producer.coordinator_epoch": "False"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a transactional id expires during a transaction",
+        breaks="Nobody decides the transaction, and readers wait forever.",
+        workload="identities",
+        edits=(Edit("broker.expiration:expired", {"record.state in MAY_EXPIRE and ": ""}),),
+    ),
+    Mutation(
+        "the age of a transactional id is that of its transaction",
+        breaks="An id expires although its owner has just ended a long transaction, or has just begun.",
+        workload="identities",
+        edits=(
+            Edit(
+                "broker.expiration:expired", {"record.update_ms <= before_ms": "record.start_ms <= before_ms"}
+            ),
+        ),
+    ),
+)
+
 MUTATIONS: Final = (
     *OF_PARTITIONS,
     *OF_COORDINATORS,
@@ -836,4 +895,5 @@ MUTATIONS: Final = (
     *OF_MARKERS,
     *OF_LISTINGS,
     *OF_OFFSETS_ALONE,
+    *OF_IDENTITIES,
 )

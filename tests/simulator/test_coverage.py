@@ -9,9 +9,10 @@ import pytest
 
 from fencepost.broker.transactions.tables import CoordinatorInput, EndInput
 from fencepost.protocol.terms import TransactionState
-from fencepost.simulator.fuzz.plan import draw, draw_compaction, draw_groups
+from fencepost.simulator.fuzz.plan import draw, draw_compaction, draw_groups, draw_identities
 from fencepost.simulator.fuzz.worlds import try_seed
 from fencepost.simulator.judges.coverage import UNREACHABLE, Cell, Coverage, cells_of
+from fencepost.simulator.judges.points import EXPIRED
 from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
 from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import cases
@@ -24,9 +25,10 @@ TIMED_OUT: Cell = (2, TransactionState.ONGOING, CoordinatorInput.TIMEOUT)
 
 def test_runs_add_up() -> None:
     first, second = Coverage(), Coverage()
-    first.add({COMMITTED: 2}, ("crash", "drop"))
-    second.add({COMMITTED: 1, TIMED_OUT: 1}, ("crash",))
+    first.add({COMMITTED: 2}, ("crash", "drop"), {EXPIRED: 1})
+    second.add({COMMITTED: 1, TIMED_OUT: 1}, ("crash",), {EXPIRED: 2})
     first.merge(second)
+    assert first.points == {EXPIRED: 3}
     rows = {(row.state, row.given): (row.count, row.faults) for row in first.rows(2)}
     assert rows["Ongoing", "commit"] == (3, {"crash": 3, "drop": 2})
     assert rows["Ongoing", "timeout"] == (1, {"crash": 1})
@@ -92,15 +94,20 @@ def late_commits(transaction_version: int) -> Coverage:
 
 GROUP_SEED = 3
 COMPACTED_SEED = 21
+EXPIRING_SEED = 0
 
 
 @pytest.mark.parametrize("transaction_version", [0, 1, 2])
 def test_every_cell_that_can_be_reached_is_reached_and_no_other(transaction_version: int) -> None:
     coverage = late_commits(transaction_version)
     planner = partial(draw, transaction_version=transaction_version)
-    # Only worlds with groups have members that could share a partition (I17), and only those of a compacted
-    # topic have records that may be missing.
-    others = (try_seed(GROUP_SEED, draw_groups), try_seed(COMPACTED_SEED, draw_compaction))
+    # Only worlds with groups have members that could share a partition (I17), only those of a compacted topic
+    # have records that may be missing, and only in those of identities do transactional ids expire (I19).
+    others = (
+        try_seed(GROUP_SEED, draw_groups),
+        try_seed(COMPACTED_SEED, draw_compaction),
+        try_seed(EXPIRING_SEED, draw_identities),
+    )
     exercised = Counter(mark for trial in others for mark, count in trial.marks.items() if count)
     for seed in (*RARE[transaction_version], *range(1, SEEDS_MAX)):
         if not coverage.missed(transaction_version) and set(LOOKED) <= set(exercised):

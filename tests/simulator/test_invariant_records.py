@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import attrs
 import pytest
 
@@ -280,6 +282,12 @@ class Coordinator:
         if is_durable:
             self.book.durable(LOG, self.end)
 
+    def expires(self) -> None:
+        """The tombstone of the id."""
+        self.end += 1
+        self.book.enter(LOG, BookEntry(self.end, "payer", None, self.leader_epoch))
+        self.book.durable(LOG, self.end)
+
 
 @pytest.fixture
 def coordinator() -> Coordinator:
@@ -434,6 +442,44 @@ def test_an_owner_who_was_replaced_writes_nothing_more(coordinator: Coordinator)
         book.judge_fenced(KEY, PRODUCER, 2)
 
 
+def test_an_id_expires_once_it_was_unused_for_long_enough(coordinator: Coordinator) -> None:
+    book = coordinator.book
+
+    def expires(now_ms: int) -> None:
+        book.judge_expiry("payer", expires_after_ms=100, now_ms=now_ms)
+
+    for state in (STATE.ONGOING, STATE.PREPARE_ABORT):
+        coordinator.says(state, producer_epoch=1 + (state is STATE.PREPARE_ABORT))
+        with pytest.raises(Violation, match=f"I19 expiry: payer expired while it was {state.title}"):
+            expires(10_000)
+    for where in (KEY, OTHER):
+        mark(book.partitions[where], 2, ABORT)
+        book.partitions[where].durable(1)
+    coordinator.says(STATE.COMPLETE_ABORT, partitions=(), update_ms=50)
+    with pytest.raises(Violation, match=r"I19 expiry: payer expired at 149 ms.*for 100 ms"):
+        expires(149)
+    expires(150)
+    coordinator.expires()
+    with pytest.raises(Violation, match="I19 expiry: payer expired, but the log has no record of it"):
+        expires(10_000)
+    assert book.exercised["I19 expiry"] == 5
+
+
+def test_nobody_writes_by_an_id_that_has_expired(coordinator: Coordinator) -> None:
+    book = coordinator.book
+    coordinator.says(STATE.PREPARE_ABORT, producer_epoch=2, partitions=())
+    coordinator.says(STATE.COMPLETE_ABORT)
+    before = coordinator.end
+    coordinator.expires()
+    with pytest.raises(Violation, match=r"I13 fenced.*its producer id was replaced or expired"):
+        book.judge_fenced(KEY, PRODUCER, 2)
+    with pytest.raises(Violation, match=r"I4 hanging.*no such transaction"):
+        book.judge_write(KEY, PRODUCER, 2)
+    assert not book.latest
+    book.cut(LOG, before)  # the tombstone is lost
+    assert book.latest["payer"].state is STATE.COMPLETE_ABORT
+
+
 def test_a_record_that_a_log_lost_was_never_said(coordinator: Coordinator) -> None:
     book = coordinator.book
     coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=2, is_durable=False)
@@ -452,7 +498,8 @@ def test_nodes_that_number_what_they_ask_themselves_alike_are_told_apart() -> No
     world = World(WorldSettings(nodes=2, node_settings=NodeSettings()), Choices())
     world.start()
     partitions = {KEY: record_of(), OTHER: record_of(OTHER)}
-    rules = AnswerRules(Exercised(int), partitions, TransactionBook(Exercised(int), partitions), {})
+    book = TransactionBook(Exercised(int), partitions)
+    rules = AnswerRules(Exercised(int), partitions, book, {}, Counter())
     ticket = ReplyTo(NODE, 1)
     for node, key, producer_id in zip(world.nodes, partitions, (PRODUCER, 8), strict=True):
         marker = TransactionMarker(

@@ -32,7 +32,7 @@ from fencepost.protocol.messages import InitProducerIdReply
 from fencepost.protocol.terms import IsolationLevel
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.faults.random_faults import FaultKind
-from fencepost.simulator.fuzz.plan import FuzzPlan, draw, draw_groups
+from fencepost.simulator.fuzz.plan import FuzzPlan, draw, draw_groups, draw_identities
 from fencepost.simulator.fuzz.worlds import Planner, spec_of, try_seed
 from fencepost.simulator.judges.rules import (
     BOUNDS,
@@ -65,6 +65,7 @@ def test_sound_runs_break_no_rule_and_every_rule_has_something_to_look_at() -> N
         assert trial.violation is None, f"seed {seed}: {trial.violation}"
         exercised.update(trial.marks)
     exercised.update(try_seed(3, draw_groups).marks)
+    exercised.update(try_seed(0, draw_identities).marks)
     assert [rule.name for rule in STEP_RULES if not exercised[f"exercised: {rule.name}"]] == []
 
 

@@ -11,7 +11,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.errors import NO_ERROR
 from fencepost.protocol.messages import EndTxnReply
 from fencepost.simulator.faults.random_faults import DAMAGES, FaultKind, MessageTrap, RandomFaultPlan
-from fencepost.simulator.fuzz.plan import FuzzPlan, draw, draw_damage
+from fencepost.simulator.fuzz.plan import FuzzPlan, draw, draw_damage, draw_identities
 from fencepost.simulator.fuzz.worlds import spec_of, try_choices
 from fencepost.simulator.run import Run, run_of
 from fencepost.simulator.world.choices import Choices
@@ -42,10 +42,13 @@ class Lost:
             self.answers[type(lost.message.body).__name__] += 1
 
 
+DRAWN_BY = {**dict.fromkeys(DAMAGES, draw_damage), FaultKind.LATE_MARKER: draw_identities}
+
+
 def only(kind: FaultKind) -> FuzzPlan:
     """The first world in which that fault can strike, without any other."""
     for seed in range(100):
-        plan = (draw_damage if kind in DAMAGES else draw)(Choices(seed))
+        plan = DRAWN_BY.get(kind, draw)(Choices(seed))
         if kind in plan.kinds and len(plan.txn_writers) > 1:
             return attrs.evolve(plan, kinds=(kind,), strikes=16, drifts_ppm=(), slow_participants=0)
     raise AssertionError(f"{kind} is never drawn")

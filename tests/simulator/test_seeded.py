@@ -8,7 +8,7 @@ import attrs
 
 from fencepost.faults.phrases import FAULTS, Fault
 from fencepost.simulator.faults.random_faults import FaultKind
-from fencepost.simulator.fuzz.plan import draw, draw_groups
+from fencepost.simulator.fuzz.plan import draw, draw_groups, draw_identities
 from fencepost.simulator.fuzz.shrinking import failing_seed
 from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.found import seeded_text
@@ -82,6 +82,13 @@ def test_members_of_a_group_are_written_too() -> None:
     text = seeded_text(Scenario(name="group", seeded=plan))
     assert text.count("[[seeded.member]]") == len(plan.members) > 1
     assert scenario_of(text, "group.toml").seeded == plan
+
+
+def test_the_ends_of_identities_are_written_too() -> None:
+    plan = draw_identities(Choices(SEED))
+    text = seeded_text(Scenario(name="identities", seeded=plan))
+    assert "[seeded.identities]" in text
+    assert scenario_of(text, "identities.toml").seeded == plan
 
 
 def test_what_a_world_does_without_is_written_too() -> None:

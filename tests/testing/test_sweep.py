@@ -157,6 +157,20 @@ def test_a_sweep_knows_every_point_of_a_long_test() -> None:
     assert lesson.faults()[-1].point == "shop sends Produce #1200"
 
 
+def test_a_join_of_the_consumer_protocol_is_swept_and_later_heartbeats_are_not() -> None:
+    def swept(**settings: Any) -> list[str]:
+        lesson = Lesson(SweepSettings(**settings))
+        for who in ("one", "one", "other", "one", "my app", "my app"):
+            lesson.hear(Point(kind=PointKind.SENDS, who=who, what="ConsumerGroupHeartbeat", whom=BROKER))
+            lesson.hear(Point(kind=PointKind.SENDS, who=who, what="Heartbeat", whom=BROKER))
+        return list(dict.fromkeys(fault.point for fault in lesson.faults()))
+
+    joins = ["one sends ConsumerGroupHeartbeat", "other sends ConsumerGroupHeartbeat"]
+    assert swept() == joins
+    assert swept(clients=["other"]) == joins[1:]
+    assert "one sends ConsumerGroupHeartbeat #3" in swept(only=["ConsumerGroupHeartbeat"])
+
+
 def test_names_with_spaces_are_swept_as_anyone() -> None:
     def sell_spaciously(broker: Broker) -> None:
         topic = create_topic(broker, "sales")

@@ -30,6 +30,7 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.faults.phrases import Action, ActionKind
 from fencepost.protocol import messages
 from fencepost.protocol.messages import ReplyBody, Request
+from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC
 from fencepost.simulator.faults.damage import damageable
 from fencepost.simulator.faults.injector import FaultInjector, Strike
 from fencepost.simulator.world.events import MessageSent
@@ -41,6 +42,7 @@ from fencepost.simulator.world.world import World
 
 DURATIONS_MS: Final = (1, 5, 20, 50, 120, 300, 700, 1_700)  # the longest outlasts a request timeout
 LATE_MS: Final = (120, 150, 200, 300, 700, 1_700)  # long enough for the caller to retry before
+LATE_MARKERS_MS: Final = (20, 50, 10, 120)  # another coordinator needs some time to lead and to send
 SLOWNESS: Final = (5, 20, 100)
 SLOWEST: Final = 400  # times the usual latency, whose worst case is 250: all others overtake this participant
 SLOWEST_PAUSES: Final = 8  # the pauses within which a participant may become the slowest
@@ -59,6 +61,8 @@ REQUESTS: Final = (
     *(messages.WriteTxnMarkers, messages.TxnOffsetCommit),
     *(messages.AddPartitionsToTxn, messages.InitProducerId),
 )
+# The answers that bring identities, in worlds where these end.
+IDENTITY_ANSWERS: Final = (messages.InitProducerIdReply, messages.EndTxnReply)
 # More of both, in worlds with members of groups.
 GROUP_ANSWERS: Final = (messages.JoinGroupReply, messages.SyncGroupReply, messages.HeartbeatReply)
 GROUP_REQUESTS: Final = (
@@ -85,6 +89,7 @@ class FaultKind(Enum):
     SLOW = "slow"  # what a lane sends, or a disk syncs, is late for a while
     DISK = "disk failure"  # appends or syncs of one partition fail for a while
     KILL = "kill"  # a client process dies, and another one takes its place
+    LATE_MARKER = "late marker"  # it arrives after another coordinator has sent the same
     FLIPPED_BIT = "flipped bit"  # of what a disk had kept
     LOST_SECTOR = "lost sector"
     MISDIRECTED_READ = "misdirected read"  # one read gets the bytes of another place
@@ -302,6 +307,34 @@ def _crash(faults: RandomFaults, *, kind: FaultKind) -> None:
     )
 
 
+def _delay_marker(faults: RandomFaults) -> None:
+    """The markers that a coordinator sends are late. Before they arrive, others lead what it led, and send
+    the same markers again.
+    """
+    choices = faults.world.choices
+    if len(faults.world.nodes) == 1:
+        return
+
+    def strike(connection: SimulatedConnection) -> None:
+        coordinator = connection.caller
+        assert isinstance(coordinator, SimulatedNode), "only a coordinator sends markers"
+        faults.strike(
+            FaultKind.LATE_MARKER,
+            Action(kind=ActionKind.DELAY),
+            channel=connection.to_server,
+            what=f"{messages.WriteTxnMarkers.__name__} of {coordinator.participant}",
+            lasts_ms=choices.one_of(LATE_MARKERS_MS),
+        )
+        led = () if coordinator.host is None else led_by(coordinator.host)
+        others = [node.participant for node in faults.world.nodes if node is not coordinator]
+        for key in led:
+            if key.topic == TRANSACTION_STATE_TOPIC:
+                action = Action(kind=ActionKind.MOVE, who=str(key), whom=choices.one_of(others))
+                faults.injector.strike(action)
+
+    faults.traps.append(MessageTrap(faults.world, messages.WriteTxnMarkers, strike))
+
+
 # --- the network --------------------------------------------------------------------------------------------
 
 
@@ -454,6 +487,7 @@ _DRAWS: Final[dict[FaultKind, Callable[[RandomFaults], Strike | None]]] = {
     FaultKind.DROP: _drop,
     FaultKind.LOST_ANSWER: _lose_answer,
     FaultKind.LATE_REQUEST: _delay_request,
+    FaultKind.LATE_MARKER: _delay_marker,
     FaultKind.HOLD: _hold,
     FaultKind.PARTITION: _partition,
     FaultKind.ISOLATION: _isolate,

@@ -34,6 +34,7 @@ from fencepost.simulator.scenarios.model import (
     SESSIONS_MS,
     CompactionPlan,
     FuzzPlan,
+    IdentityPlan,
     MemberPlan,
     TxnWriterPlan,
 )
@@ -50,6 +51,11 @@ OTHER_KINDS_MAX: Final = 2
 GROUP_PAUSES_MS: Final = (240, 120, 40)
 DAMAGE_PAUSES_MS: Final = (240, 120)  # so that there is a manifest, which promises something
 
+IDENTITY_KINDS: Final = (FaultKind.LATE_MARKER, FaultKind.LOST_ANSWER)
+IDENTITY_STRIKES: Final = (8, 16)
+EPOCHS_LEFT: Final = (8, 4, 1, 0)
+EXPIRATIONS_MS: Final = (0, 250, 100)  # writers rest for up to 300 ms between two transactions
+
 SMALL_SEGMENTS: Final = (2_000, 600)  # an active segment is never compacted
 LIFETIMES_MS: Final = (2_000, 500, 100, 0)
 
@@ -60,7 +66,11 @@ def draw(choices: Choices, **given: Any) -> FuzzPlan:
     """A plan at random, which is what the first choices of a seed are for. What is `given` is not drawn: the
     transaction version, and what the brokers do without.
     """
-    plan = _draw_world(choices, given)
+    return _draw_usual(choices, _draw_world(choices, given))
+
+
+def _draw_usual(choices: Choices, plan: FuzzPlan) -> FuzzPlan:
+    """The rest of the plan of a world whose brokers are drawn already."""
     # Drawn before the kinds of fault: whether a loss of power is allowed depends on it.
     copies = choices.happens(500)
     plan = _draw_kinds(choices, plan, copies=copies)
@@ -124,6 +134,25 @@ def draw_requests(choices: Choices, **given: Any) -> FuzzPlan:
     return attrs.evolve(draw(choices, **given), strange_requests=20 + choices.below(100))
 
 
+def draw_identities(choices: Choices, **given: Any) -> FuzzPlan:
+    """Worlds of several nodes in which producer ids are used up, transactional ids expire while their owners
+    live, and coordinators are replaced while their markers are on the way.
+    """
+    brokers = attrs.evolve(_draw_world(choices, given), nodes=choices.one_of((2, 3)))
+    plan = _draw_usual(choices, brokers)
+    others = [kind for kind in plan.kinds if kind not in IDENTITY_KINDS]
+    return attrs.evolve(
+        plan,
+        epoch_bumps=choices.one_of((0, 30)),
+        kinds=(*choices.some_of(others)[:OTHER_KINDS_MAX], *IDENTITY_KINDS),
+        strikes=choices.one_of(IDENTITY_STRIKES),
+        pause_ms=choices.one_of(PAUSES_MS),
+        identities=IdentityPlan(
+            epochs_left=choices.one_of(EPOCHS_LEFT), expiration_ms=choices.one_of(EXPIRATIONS_MS)
+        ),
+    )
+
+
 def draw_compaction(choices: Choices, **given: Any) -> FuzzPlan:
     """Worlds of one compacted topic, to which everybody writes. Clocks are right, so that judges can say how
     long a record has to stay, unless they jump.
@@ -159,6 +188,7 @@ PLANNERS: Final = {
     "power": draw_power,
     "damage": draw_damage,
     "requests": draw_requests,
+    "identities": draw_identities,
     "compaction": draw_compaction,
 }
 """The populations of worlds, by the name of their workload."""
@@ -191,7 +221,7 @@ def _draw_kinds(choices: Choices, plan: FuzzPlan, *, copies: bool) -> FuzzPlan:
 
 
 def _applies(kind: FaultKind, plan: FuzzPlan, *, copies: bool) -> bool:
-    if kind in DAMAGES:
+    if kind in DAMAGES or kind is FaultKind.LATE_MARKER:
         return False
     if kind is FaultKind.POWER_LOSS:
         # Without syncs there is no promise about a loss of power, and what a plain producer wrote is only

@@ -20,7 +20,7 @@ CLEANUP: Final = (
     *("min_cleanable_dirty_permille", "min_compaction_lag_ms"),
     *("retention_ms", "retention_bytes"),
 )
-_NEED_NODES: Final = frozenset({FaultKind.FAILOVER, FaultKind.MOVE})
+_NEED_NODES: Final = frozenset({FaultKind.FAILOVER, FaultKind.MOVE, FaultKind.LATE_MARKER})
 
 
 def _fewer_processors(plan: FuzzPlan) -> Iterator[FuzzPlan]:
@@ -84,6 +84,16 @@ def _calmer_compaction(plan: FuzzPlan) -> Iterator[FuzzPlan]:
         yield attrs.evolve(plan, compaction=calmer)
 
 
+def _longer_identities(plan: FuzzPlan) -> Iterator[FuzzPlan]:
+    """Without the end of identities, or with that of producer ids or of transactional ids alone."""
+    identities = plan.identities
+    if identities is None:
+        return
+    yield attrs.evolve(plan, identities=None)
+    for calmer in _as_usual(identities, ("expiration_ms",)):
+        yield attrs.evolve(plan, identities=calmer)
+
+
 def _less_of(name: str, least: int) -> Smaller:
     return lambda plan: _lower(plan, name, least)
 
@@ -120,6 +130,7 @@ DIMENSIONS: Final[tuple[Smaller, ...]] = (
     _less_of("epoch_bumps", 0),
     _less_of("strange_requests", 0),
     _calmer_compaction,
+    _longer_identities,
     _fewer_nodes,
     _fewer_features,
     _longer_timeouts,

@@ -16,8 +16,8 @@ from fencepost.broker.log_config import COMPACT, DELETE
 from fencepost.broker.settings import PROTECTIONS
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.log_model.compaction import CleanupRules
-from fencepost.protocol.messages import TopicConfig
-from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.protocol.messages import ReplyBody, TopicConfig
+from fencepost.protocol.terms import LAST_GRANTED_EPOCH, IsolationLevel, TopicPartition
 from fencepost.simulator.actors.workloads import (
     ACCOUNTS,
     INPUT,
@@ -40,6 +40,7 @@ from fencepost.simulator.faults.random_faults import (
     DEATHS_IN_CLEANINGS,
     GROUP_ANSWERS,
     GROUP_REQUESTS,
+    IDENTITY_ANSWERS,
     REQUESTS,
     FaultKind,
     RandomFaultPlan,
@@ -80,7 +81,7 @@ def partitions_of(topic: str) -> tuple[TopicPartition, ...]:
 
 INPUTS: Final = partitions_of(INPUT)
 ALL_PARTITIONS: Final = tuple(where for topic in TOPICS for where in partitions_of(topic))
-UPKEEP_MS: Final = 50  # between two looks at logs that may be cleaned or shortened
+UPKEEP_MS: Final = 50  # between two looks at logs that may be cleaned, or at ids that may expire
 # A batch has a header of 61 bytes. A record has a key, a value or the header that names a tombstone.
 OFFSET_BYTES_MAX: Final = 200
 
@@ -103,7 +104,8 @@ def simulate(
     `seed`: a whole number from 0; the same seed gives the same run. `workload`: "transactions", "groups" for
     worlds in which the members of a group process a topic, "power" for worlds that lose power under `--sync`
     commit and all, "damage" for worlds whose disks damage synced data, "requests" for worlds with a client
-    that sends extreme values, or "compaction" for worlds of a compacted topic.
+    that sends extreme values, "identities" for worlds in which producer ids are used up and transactional ids
+    expire, or "compaction" for worlds of a compacted topic.
     `transaction_version`: 0 is KIP-98, 1 the same with another format of the transaction log, 2 KIP-890.
     `partition_verification`: whether partition leaders verify transactions of older clients; None: as that
     version was shipped, off in 0. `broken`: protections of the broker to turn off: "fencing", "dedup".
@@ -225,12 +227,13 @@ def _record_spec(spec: RunSpec, choices: Sequence[int], also: Also) -> History:
 
 def spec_of(plan: FuzzPlan) -> RunSpec:
     """The run of a plan."""
-    compaction = plan.compaction
+    compaction, roles = plan.compaction, tuple(_roles_of(plan))
     world = plan.world(
         # Kafka's three seconds are for members that start slowly; here they would be idle time.
         group_initial_rebalance_delay_ms=50,
         group_min_session_timeout_ms=min(SESSIONS_MS),
         **({} if compaction is None else _UPKEEP),
+        **_expirations_of(plan),
     )
     return RunSpec(
         world=attrs.evolve(
@@ -243,7 +246,8 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
         topics=tuple((name, PARTITIONS) for name in _topics_of(plan)),
         configs=() if compaction is None else tuple(_configs_of(compaction)),
         cleanup=None if compaction is None else _cleanup_of(plan, compaction),
-        roles=tuple(_roles_of(plan)),
+        roles=roles,
+        epochs=_epochs_of(plan, roles),
         final=_reader(plan, FINAL_READER, IsolationLevel.READ_COMMITTED),
         random_faults=RandomFaultPlan(
             kinds=plan.kinds,
@@ -251,7 +255,7 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
             pause=plan.pause_ms * NS_PER_MS,
             slow_participants=plan.slow_participants,
             requests=(*REQUESTS, *GROUP_REQUESTS) if plan.members else REQUESTS,
-            answers=(*ANSWERS, *GROUP_ANSWERS) if plan.members else ANSWERS,
+            answers=_answers_of(plan),
             deaths=DEATHS if compaction is None else DEATHS_IN_CLEANINGS,
         ),
         drifts_ppm=plan.drifts_ppm,
@@ -259,6 +263,31 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
 
 
 _UPKEEP: Final = {"log_cleaner_backoff_ms": UPKEEP_MS, "log_retention_check_interval_ms": UPKEEP_MS}
+
+
+def _answers_of(plan: FuzzPlan) -> tuple[type[ReplyBody], ...]:
+    """The answers that may be lost."""
+    if plan.identities is not None:
+        return IDENTITY_ANSWERS
+    return (*ANSWERS, *GROUP_ANSWERS) if plan.members else ANSWERS
+
+
+def _expirations_of(plan: FuzzPlan) -> dict[str, int]:
+    """The settings by which transactional ids expire, if they do."""
+    if plan.identities is None or not plan.identities.expiration_ms:
+        return {}
+    return {
+        "transactional_id_expiration_ms": plan.identities.expiration_ms,
+        "transaction_remove_expired_transaction_cleanup_interval_ms": UPKEEP_MS,
+    }
+
+
+def _epochs_of(plan: FuzzPlan, roles: Iterable[Role]) -> dict[str, int]:
+    """The epochs that transactional ids begin with, if their producer ids are nearly used up."""
+    if plan.identities is None:
+        return {}
+    epoch = LAST_GRANTED_EPOCH - plan.identities.epochs_left
+    return {role.transactional_id: epoch for role in roles if role.transactional_id is not None}
 
 
 def _topics_of(plan: FuzzPlan) -> tuple[str, ...]:

@@ -59,7 +59,8 @@ class AcknowledgedOffsets:
         for event, transaction in self.acknowledged:
             name = transaction.name
             is_last = self.transactions.current.get(name) is transaction
-            if not is_last or self.transactions.latest[name].state in COMPLETED:
+            record = self.transactions.latest.get(name)
+            if not is_last or record is None or record.state in COMPLETED:
                 self._judge(event)
 
     def judge_end(self) -> None:

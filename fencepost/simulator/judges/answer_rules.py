@@ -7,6 +7,7 @@ not judged: it reports what was true when it led.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, get_args
 
@@ -34,13 +35,21 @@ from fencepost.protocol.messages import (
 from fencepost.protocol.offsets_log import OffsetKey
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
+    INT16_MAX,
     NO_PRODUCER_ID,
     TopicPartition,
     TransactionState,
     coordinator_partition,
 )
+from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.judges import rules
 from fencepost.simulator.judges.partition_rules import OffsetsRecord, PartitionRecord
+from fencepost.simulator.judges.points import (
+    END_RETRIED,
+    INIT_RETRIED,
+    OLD_COORDINATOR,
+    UNKNOWN_TO_COORDINATOR,
+)
 from fencepost.simulator.judges.rules import Exercised
 from fencepost.simulator.judges.transaction_rules import TransactionBook
 from fencepost.simulator.world.nodes import SimulatedNode
@@ -91,13 +100,14 @@ class Unanswered(NamedTuple):
 class AnswerRules:
     """`asked` are the requests without a reply yet by their node's id: each node numbers the requests that it
     sends to itself. `granted` says which client was given which identity, `renewed` which identity the newest
-    renewal of each transactional id gave.
+    renewal of each transactional id gave. `points` counts rare replies (coverage.py).
     """
 
     exercised: Exercised
     partitions: Mapping[TopicPartition, PartitionRecord]
     transactions: TransactionBook
     offsets: Mapping[TopicPartition, OffsetsRecord]
+    points: Counter[str]
     asked: dict[tuple[int, ReplyTo], Unanswered] = attrs.Factory(dict[tuple[int, ReplyTo], Unanswered])
     granted: dict[Identity, Any] = attrs.Factory(dict[Identity, Any])
     renewed: dict[str, tuple[Renewal, Identity]] = attrs.Factory(dict[str, tuple[Renewal, Identity]])
@@ -158,6 +168,8 @@ class AnswerRules:
     def _produced(self, body: ProduceReply) -> None:
         for part in body.partitions:
             if part.error or part.base_offset < 0:
+                if part.error is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+                    self.points[UNKNOWN_TO_COORDINATOR] += 1
                 continue
             self.exercised[rules.DURABLE_REPLIES.name] += 1
             record = self.partitions[TopicPartition(part.topic, part.partition)]
@@ -173,6 +185,8 @@ class AnswerRules:
             producer_id, epoch = written.producer_id, epochs[written.producer_id]
             for part in written.partitions:
                 if part.error:
+                    if part.error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                        self.points[OLD_COORDINATOR] += 1
                     continue
                 self.exercised[rules.DURABLE_REPLIES.name] += 1
                 record = self.partitions[TopicPartition(part.topic, part.partition)]
@@ -271,10 +285,12 @@ class AnswerRules:
             ended = book.ended.get(had)
             if ended is None or not ended.renews_identity or ended.decision is not request.result:
                 return Unanswered(request)
-            now = book.latest[ended.name]
+            now = book.latest.get(ended.name)
+            if now is None:  # its transactional id has expired
+                return Unanswered(request)
             # Kafka recognises the retry by the epoch before the current one, so of the last end only.
-            is_last = book.marked_as.get((now.producer_id, now.producer_epoch)) is ended
-            is_durable = book.durable_records[ended.name] is now
+            is_last = book.marked_as.get(_identity_of_markers(now)) is ended
+            is_durable = book.durable_records.get(ended.name) is now
             return Unanswered(request, is_last and now.state in COMPLETED and is_durable)
         if request.producer_id == NO_PRODUCER_ID or name not in book.latest:
             return Unanswered(request)
@@ -287,6 +303,7 @@ class AnswerRules:
         if is_retry:
             assert isinstance(request, EndTxn | InitProducerId), "only their retries are judged"
             self.exercised[rules.RETRIES_SUCCEED.name] += 1
+            self._count_rotation(request)
             if reply.error in REFUSALS:
                 raise rules.RETRIES_SUCCEED.broken(
                     f"{type(request).__name__} of {request.transactional_id} by producer "
@@ -295,3 +312,23 @@ class AnswerRules:
                 )
         if renewal is not None and isinstance(reply.body, InitProducerIdReply):
             self.renewed[renewal.name] = (renewal, (reply.body.producer_id, reply.body.producer_epoch))
+            if is_retry and reply.body.producer_id != renewal.had[0]:
+                # The record of the retry no longer names the producer id before it (prepareTransitionTo), so
+                # Kafka, too, recognises the retry of a rotation once.
+                del self.renewed[renewal.name]
+
+    def _count_rotation(self, request: EndTxn | InitProducerId) -> None:
+        """A request is retried: whether its success replaced the producer id."""
+        assert request.transactional_id is not None, "only requests with one are compared"
+        now = self.transactions.latest.get(request.transactional_id)
+        if now is not None and now.producer_id != request.producer_id:
+            self.points[END_RETRIED if isinstance(request, EndTxn) else INIT_RETRIED] += 1
+
+
+def _identity_of_markers(now: TransactionRecord) -> Identity:
+    """The identity that the markers of the last transaction have. The end of one that used up its producer id
+    has the last epoch of that id, and then the next id takes over.
+    """
+    if now.producer_epoch == 0 and now.previous_producer_id != NO_PRODUCER_ID:
+        return now.previous_producer_id, INT16_MAX
+    return now.producer_id, now.producer_epoch

@@ -2,7 +2,7 @@
 
 Two judges, two lists. The *black box* sees what clients saw, once a run is over: its rules are named as
 Jepsen's where Jepsen has the rule (jepsen/src/jepsen/tests/kafka.clj), and a breach is an Anomaly. The *white
-box* sees every step of every node: its rules are I1 to I18, and a breach is a Violation, raised in the step
+box* sees every step of every node: its rules are I1 to I19, and a breach is a Violation, raised in the step
 that breaks it. I10, exactly once from end to end, is judged from outside (black_box.exactly_once).
 
 Each rule also counts how often it had something to look at (`Exercised`): a rule that never does proves
@@ -295,6 +295,12 @@ LISTED_OFFSETS = Rule(
     meaning="ListOffsets gets the log start, the high watermark or the LSO, or the first record since a "
     "time.",
     exercised_by="offsets that were listed",
+)
+EXPIRY = Rule(
+    "I19 expiry",
+    meaning="A transactional id expires when nothing of it is unfinished and transactional.id.expiration.ms "
+    "have passed since its last record, and not before.",
+    exercised_by="transactional ids that expired",
 )
 
 STEP_RULES: Final = tuple(

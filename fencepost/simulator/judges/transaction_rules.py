@@ -36,15 +36,17 @@ from fencepost.simulator.judges.rules import Exercised, Rule, Violation
 _EMPTY: Final = TransactionState.EMPTY
 _ONGOING: Final = TransactionState.ONGOING
 _RENEWS_IDENTITY: Final = 2  # the client's transaction version from which each end raises the epoch (KIP-890)
-RETIRED: Final = INT16_MAX + 1  # above every epoch of a producer id that was replaced by another one
+RETIRED: Final = INT16_MAX + 1  # above every epoch of a producer id that was replaced, or has expired
 
 
 class BookEntry(NamedTuple):
-    """One record of a coordinator's log, the offset after it, and the leader epoch of who decided it."""
+    """One record of a coordinator's log, the offset after it, and the leader epoch of who decided it. None is
+    the tombstone of an id that expired.
+    """
 
     end_offset: int
     name: str
-    record: TransactionRecord
+    record: TransactionRecord | None
     leader_epoch: int
 
 
@@ -99,18 +101,38 @@ class TransactionBook:
         """A coordinator decided; its record entered the log."""
         name, record = entry.name, entry.record
         before = self.latest.get(name)
-        self.exercised[rules.DURABLE_DECISION.name] += 1
-        if before is not None:
-            self._judge_step(name, before, record)
-        self._judge_identity(name, before, record)
+        if record is not None:
+            self.exercised[rules.DURABLE_DECISION.name] += 1
+            if before is not None:
+                self._judge_step(name, before, record)
+            self._judge_identity(name, before, record)
         self._note(key, entry, before)
+
+    def judge_expiry(self, name: str, *, expires_after_ms: int, now_ms: int) -> None:
+        """I19, before the tombstone of an id enters: it was unused for long enough, by the clock of its
+        coordinator.
+        """
+        self.exercised[rules.EXPIRY.name] += 1
+        before = self.latest.get(name)
+        if before is None:
+            raise rules.EXPIRY.broken(f"{name} expired, but the log has no record of it")
+        if before.state is not _EMPTY and before.state not in COMPLETED:
+            raise rules.EXPIRY.broken(f"{name} expired while it was {before.state.title}")
+        if before.update_ms > now_ms - expires_after_ms:
+            raise rules.EXPIRY.broken(
+                f"{name} expired at {now_ms} ms, and its last record is of {before.update_ms} ms: it should "
+                f"have been kept for {expires_after_ms} ms"
+            )
 
     def _note(self, key: TopicPartition, entry: BookEntry, before: TransactionRecord | None) -> None:
         name, record = entry.name, entry.record
-        self.latest[name] = record
         self.entries[key].append(entry)
         self.waiting[key].append(entry)
         self.homes[name] = key
+        if record is None:
+            self.latest.pop(name, None)
+            return
+        self.latest[name] = record
         self.owners[record.producer_id] = name
         if record.next_producer_id != NO_PRODUCER_ID:
             # It is promised from now on, though nobody writes under it before the end (KIP-890).
@@ -123,10 +145,10 @@ class TransactionBook:
                 )
                 self.current[name] = self.written_by[record.producer_id] = made
         elif state in DECISIONS:
-            self._decide(entry, before)
+            self._decide(entry, record, before)
 
-    def _decide(self, entry: BookEntry, before: TransactionRecord | None) -> None:
-        name, record = entry.name, entry.record
+    def _decide(self, entry: BookEntry, record: TransactionRecord, before: TransactionRecord | None) -> None:
+        name = entry.name
         if before is None or before.state is not _ONGOING:  # an end of nothing, which raises the epoch
             epoch = record.producer_epoch if before is None else before.producer_epoch
             self.current[name] = JudgedTransaction(
@@ -146,7 +168,11 @@ class TransactionBook:
         waiting = self.waiting.get(key)
         while waiting and waiting[0].end_offset <= offset:
             _, name, record, _ = waiting.popleft()
-            before = self.durable_records.get(name)
+            before = self.durable_records.pop(name, None)
+            if record is None:
+                if before is not None:
+                    self.floors[before.producer_id] = RETIRED
+                continue
             self.durable_records[name] = record
             if record.state is _ONGOING:
                 self.current[name].partitions = record.partitions
@@ -241,12 +267,13 @@ class TransactionBook:
                 f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, but the "
                 f"producer's coordinator has no such transaction in this partition (it has {held})"
             )
-        record = self.latest[transaction.name]
+        record = self.latest.get(transaction.name)
         # Until its marker is there, a batch may still enter that its leader verified before the end.
-        if transaction.is_prepared and record.state in COMPLETED:
+        if transaction.is_prepared and (record is None or record.state in COMPLETED):
+            found = "has expired" if record is None else f"is {record.state.title}"
             raise rules.HANGING.broken(
                 f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, but "
-                f"{transaction.name} is {record.state.title}"
+                f"{transaction.name} {found}"
             )
         return transaction
 
@@ -257,9 +284,11 @@ class TransactionBook:
             return
         self.exercised[rules.FENCED.name] += 1
         if producer_epoch < floor:
+            found = f"a newer owner has epoch {floor}"
+            if floor == RETIRED:
+                found = "its producer id was replaced or expired"
             raise rules.FENCED.broken(
-                f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, but a newer "
-                f"owner has epoch {floor}"
+                f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, but {found}"
             )
 
     def judge_marker(self, where: TopicPartition, identity: Identity, marker: Marker) -> None:

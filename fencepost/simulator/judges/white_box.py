@@ -5,7 +5,7 @@ that it decided). The judge keeps a second account of the whole cluster, made fr
 compares:
 
     step ──▶ appends ──▶ PartitionRecord   log model of each partition, bounds, leaders     I1-I4, I11, I12
-        │           ├──▶ TransactionBook   records of each coordinator, durable or not      I4-I7, I13
+        │           ├──▶ TransactionBook   records of each coordinator, durable or not      I4-I7, I13, I19
         │           └──▶ OffsetsRecord     committed and pending offsets of each group      I9
         ├──▶ replies ──▶ AnswerRules       replies to clients and nodes, also to retries    I7, I13, I15, I16
         │           └──▶ ListingRule       replies to ListOffsets                           I18
@@ -26,6 +26,7 @@ each fold, and a partition is looked at only when a step touched it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -78,6 +79,7 @@ from fencepost.simulator.judges.rules import CONVERGENCE, RECOVERY, TIMEOUT, Exe
 from fencepost.simulator.judges.transaction_rules import BookEntry, TransactionBook
 from fencepost.simulator.world.events import (
     FetchAnswered,
+    LogWritten,
     NodeKilled,
     NodeStepped,
     OffsetsAcknowledged,
@@ -100,13 +102,16 @@ class Invariants:
         self.partitions: dict[TopicPartition, PartitionRecord] = {}
         self.transactions = TransactionBook(self.exercised, self.partitions)
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}
-        self.answers = AnswerRules(self.exercised, self.partitions, self.transactions, self.offsets)
+        self.points: Counter[str] = Counter()
+        self.answers = AnswerRules(
+            self.exercised, self.partitions, self.transactions, self.offsets, self.points
+        )
         self.listings = ListingRule(self.exercised, self.partitions, world.journals)
         self.acknowledged = AcknowledgedOffsets(self.exercised, self.transactions, self.offsets)
         self.owners = OwnerRule(world, self.exercised)
         self.recovery = RecoveryRule(self.exercised, settings.policy, world.journals)
         self.moved: list[tuple[PartitionRecord, Partition]] = []  # in this step, by their newest leader
-        self.cells = CellCounter(settings.node_settings.transaction_version, self.transactions)
+        self.cells = CellCounter(settings.node_settings.transaction_version, self.transactions, self.points)
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -119,6 +124,7 @@ class Invariants:
         subscribe(FetchAnswered, guarded(self.fetched))
         subscribe(OffsetsListed, guarded(self.listings.replied))
         subscribe(NodeKilled, guarded(self.killed))
+        subscribe(LogWritten, guarded(self.aged))
         subscribe(OffsetsAcknowledged, guarded(self.acknowledged.add))
         subscribe(PartitionsAdded, guarded(self.owners.added))
 
@@ -163,6 +169,15 @@ class Invariants:
             if record.host is host:
                 self.recovery.died(record, host, power_is_lost=killed.power_is_lost)
                 record.host = None
+
+    def aged(self, written: LogWritten) -> None:
+        """The world wrote a record of a transactional id while nobody led the log."""
+        key, header = written.partition, written.header
+        record = self.partitions[key]
+        record.enter(header, None)
+        self.recovery.remembered.pop(key, None)  # the last leader did not know this record
+        (name, decided), *_ = read_transactions(written.batch, header)
+        self.transactions.enter(key, BookEntry(record.end_offset, name, decided, record.leader_epoch))
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -274,13 +289,14 @@ class Invariants:
         if key.topic == TRANSACTION_STATE_TOPIC:
             # Read from the batch, since a coordinator's memory may hold what its log does not.
             (name, decided), *_ = read_transactions(append.batch, header)
-            if decided is not None:
-                _compare(host, key, name, decided)
-                is_tick = isinstance(arrived, Tick)
-                if is_tick:
-                    self._judge_abort(node, name, decided)
-                self.cells.decided(name, decided, is_tick=is_tick)
-                self.transactions.enter(key, BookEntry(record.end_offset, name, decided, record.leader_epoch))
+            _compare(host, key, name, decided)
+            is_tick = isinstance(arrived, Tick)
+            if decided is None:
+                self._judge_expiry(node, name)
+            elif is_tick:
+                self._judge_abort(node, name, decided)
+            self.cells.decided(name, decided, is_tick=is_tick)
+            self.transactions.enter(key, BookEntry(record.end_offset, name, decided, record.leader_epoch))
         elif key.topic == CONSUMER_OFFSETS_TOPIC:
             self._enter_offsets(host, append, None if marker is None else marker.result)
 
@@ -317,6 +333,13 @@ class Invariants:
                 f"{now} ms"
             )
 
+    def _judge_expiry(self, node: SimulatedNode, name: str) -> None:
+        self.transactions.judge_expiry(
+            name,
+            expires_after_ms=node.settings.transactional_id_expiration_ms,
+            now_ms=node.clock.ms(self.world.now),
+        )
+
     # --- after the step -------------------------------------------------------------------------------------
 
     def _judge_timeouts(self, node: SimulatedNode, host: Host) -> None:
@@ -351,7 +374,7 @@ def _is_refused(records: Buffer) -> bool:
         return True
 
 
-def _compare(host: Host, key: TopicPartition, name: str, written: TransactionRecord) -> None:
+def _compare(host: Host, key: TopicPartition, name: str, written: TransactionRecord | None) -> None:
     """Memory and log must agree, since a coordinator does not read its own records back."""
     coordinator = host.node.logs[key].coordinator
     assert isinstance(coordinator, Transactions), "transactions live on __transaction_state"

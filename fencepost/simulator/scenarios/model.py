@@ -21,7 +21,7 @@ from fencepost.client.settings import newest_dialect
 from fencepost.faults.grammar import NUMBER_MAX
 from fencepost.faults.phrases import Fault, Point, PointKind, ScriptLine
 from fencepost.journal.journal import JournalSettings
-from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.protocol.terms import LAST_GRANTED_EPOCH, IsolationLevel, TopicPartition
 from fencepost.simulator.actors.workloads import Membership
 from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
@@ -260,6 +260,17 @@ class CompactionPlan:
 
 
 @attrs.frozen(kw_only=True)
+class IdentityPlan:
+    """How the identities of producers end in a fuzzed world. `epochs_left` are the epochs that the first
+    producer id of each transactional id can still have; a transactional id expires when it was unused for
+    `expiration_ms` (0: it does not).
+    """
+
+    epochs_left: Annotated[int, Between(0, LAST_GRANTED_EPOCH)]
+    expiration_ms: Count = 0
+
+
+@attrs.frozen(kw_only=True)
 class FuzzPlan(Brokers):
     """One seed's world, its workload and its faults; everything random in it was decided when it was drawn.
     The default is the calmest world, without any work.
@@ -285,6 +296,7 @@ class FuzzPlan(Brokers):
     strikes: Annotated[Count, Key("strikes", within="faults")] = 0
     pause_ms: Annotated[int, Key("pause_ms", within="faults")] = 120  # between two strikes, about
     compaction: CompactionPlan | None = None
+    identities: IdentityPlan | None = None
 
 
 # --- the scenario -------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fencepost.broker.host import Host
     from fencepost.client.effects import Resolve
     from fencepost.client.group_member import GroupMember
+    from fencepost.protocol.batches import BatchHeader
     from fencepost.protocol.messages import FetchReply, ListOffsetsReply
     from fencepost.protocol.offsets_log import OffsetKey
     from fencepost.protocol.terms import TopicPartition
@@ -99,6 +100,15 @@ class NodeStepped:
     node: SimulatedNode
     arrived: Input
     outcome: Outcome
+
+
+@value
+class LogWritten:
+    """The world itself wrote a batch into a log while no node was up (`World.age_identities`)."""
+
+    partition: TopicPartition
+    header: BatchHeader
+    batch: bytearray
 
 
 @value

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -33,12 +33,20 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
 from fencepost.client.calls import RequestCalls
 from fencepost.client.requests import RequestMachine
-from fencepost.client.retries import CONTROLLER
-from fencepost.journal.journal import JournalSettings
-from fencepost.protocol.messages import CreateTopic, CreateTopics, TopicConfig
-from fencepost.protocol.terms import TopicPartition
+from fencepost.client.retries import CONTROLLER, CoordinatorOf, Target
+from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.protocol.batches import place
+from fencepost.protocol.messages import CreateTopic, CreateTopics, InitProducerId, Request, TopicConfig
+from fencepost.protocol.terms import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TRANSACTION_STATE_TOPIC,
+    CoordinatorType,
+    TopicPartition,
+)
+from fencepost.protocol.transaction_log import read_transactions, transaction_batch
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.events import DiskFailed, EventStream
+from fencepost.simulator.world.events import DiskFailed, EventStream, LogWritten
 from fencepost.simulator.world.journals import ClusterJournals
 from fencepost.simulator.world.network import Network
 from fencepost.simulator.world.nodes import SimulatedNode
@@ -175,18 +183,61 @@ class World:
         """Creates topics, each with its number of partitions, as any client would, and returns when they
         exist. All of them get these `configs`.
         """
-        process = self.process(ADMIN)
-        machine = RequestMachine(self.bootstrap)
-        port = process.port(machine, request_timeout_ms=PATIENCE_MS)
         wanted = tuple(
             CreateTopic(topic=name, partition_count=count, configs=configs) for name, count in topics
         )
+        self._ask([(CreateTopics(topics=wanted), CONTROLLER)])
+
+    def age_identities(self, epochs: Mapping[str, int]) -> None:
+        """Gives each of these transactional ids an owner with this epoch.
+
+        Nobody can wait for 32,766 transactions. So each id gets its first owner as usual, the cluster stops,
+        its transaction logs get the record that so many owners would have left, and the cluster starts again.
+        """
+        self._ask(
+            [
+                (
+                    InitProducerId(
+                        transactional_id=name, transaction_timeout_ms=PATIENCE_MS,
+                        producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH,
+                    ),
+                    CoordinatorOf(CoordinatorType.TRANSACTION, name),
+                )
+                for name in epochs
+            ]
+        )  # fmt: skip
+        for node in self.nodes:
+            node.kill()
+        for partition in self.journals.partitions():
+            if partition.topic == TRANSACTION_STATE_TOPIC:
+                self._age(self.journals.journal(partition), epochs)
+        self.start()
+
+    def _age(self, journal: Journal, epochs: Mapping[str, int]) -> None:
+        batches = [(header, bytes(batch)) for header, batch in journal.batches(journal.log_start_offset)]
+        found = [read_transactions(batch, header) for header, batch in batches]
+        for name, record in {name: record for each in found for name, record in each}.items():
+            if record is None:  # expired already
+                continue
+            aged = transaction_batch(
+                name, record._replace(producer_epoch=epochs[name]), timestamp=record.update_ms
+            )
+            header = place(aged, base_offset=journal.log_end_offset, leader_epoch=journal.leader_epoch)
+            journal.append(aged, header, leader_epoch=journal.leader_epoch)
+            self.events.publish(LogWritten(journal.partition, header, aged))
+        journal.sync()
+
+    def _ask(self, asked: Sequence[tuple[Request, Target]]) -> None:
+        """A client makes these requests, one after the other, and returns when all are answered."""
+        process = self.process(ADMIN)
+        machine = RequestMachine(self.bootstrap)
+        port = process.port(machine, request_timeout_ms=PATIENCE_MS)
+        calls = RequestCalls(machine, port, api_timeout_ms=PATIENCE_MS)
 
         def script() -> Script[None]:
-            # Raises if they cannot be created: no fault strikes before they exist.
-            yield from RequestCalls(machine, port, api_timeout_ms=PATIENCE_MS).ask(
-                CreateTopics(topics=wanted), CONTROLLER
-            )
+            for request, target in asked:
+                # Raises what is refused: no fault strikes yet.
+                yield from calls.ask(request, target)
 
         process.start(script())
         self.run_until(lambda: process.is_over)
