@@ -96,7 +96,7 @@ class Accumulator:
     _next: Ignored[int] = 1
     _routes: Ordered[dict[str, Route]] = attrs.field(factory=dict)
     hot: dict[str, Route] = attrs.field(factory=dict)
-    """The same object for ever; empty while sending is not allowed."""
+    """The same object forever; empty while sending is not allowed."""
     _is_hot: bool = False
     batches: Ordered[dict[int, ProducerBatch]] = attrs.field(factory=dict)
     """The batches without an outcome, oldest first."""

@@ -97,7 +97,7 @@ class GroupListing:
 
 @attrs.frozen(kw_only=True)
 class MemberDescription:
-    """A member of a group. `partitions`: those of its last assignment, also during a rebalance; none in a
+    """A member of a group. `partitions`: those of its last assignment, even during a rebalance; none in a
     group of another protocol type. `host`: the address that it connects from.
     """
 
@@ -111,7 +111,7 @@ class MemberDescription:
 @attrs.frozen(kw_only=True)
 class GroupDescription:
     """A group of either protocol. `state`: DEAD if the group does not exist. `protocol`: its assignor; of the
-    classic protocol, that of a stable group. `members`: all of them, also those without partitions.
+    classic protocol, that of a stable group. `members`: all of them, including those without partitions.
     """
 
     group_id: str

@@ -14,7 +14,7 @@ or as REQUEST_TIMED_OUT.
 #
 # A connection is closed when one of its requests times out (NetworkClient.handleTimedOutRequests): a broker
 # answers the requests of a connection in order, so the later answers would be late too. The machines rely on
-# the exactly-once return: a batch whose request never returned would stay in flight for ever, and block its
+# the exactly-once return: a batch whose request never returned would stay in flight forever, and block its
 # partition.
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ClientConnection:
         self._pass_on(pieces)
 
     def _pass_on(self, pieces: list[Buffer]) -> None:
-        # sendmsg() of an empty piece writes nothing, so it would stay for ever.
+        # sendmsg() of an empty piece writes nothing, so it would stay forever.
         self.outbox.extend(filter(len, pieces))
 
     def receive(self, chunk: Buffer) -> Iterator[RequestResult]:

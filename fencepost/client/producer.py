@@ -267,7 +267,7 @@ class ProducerMachine(RequestMachine):
                 )
             )
         else:
-            self._lose_commit("commit_transaction() timed out or was interrupted before the answer arrived")
+            self._lose_commit("commit_transaction() timed out or was interrupted before the reply arrived")
         return self._step(now)
 
     def close(self, now: int) -> list[Effect]:
@@ -279,7 +279,7 @@ class ProducerMachine(RequestMachine):
                 because = "the producer was closed before the commit was sent"
                 self._resolve(Failure(ClientClosed, because=because))
             else:
-                self._lose_commit("the producer was closed before the answer arrived")
+                self._lose_commit("the producer was closed before the reply arrived")
         self._drop_calls()
         self._enter(_S.CLOSED)
         self.delivery.fail(
@@ -462,7 +462,7 @@ class ProducerMachine(RequestMachine):
             self._go_on_as(finished.body)
         elif committing and finished.call.indefinite:
             self._lose_commit(
-                f"the first answer was lost, and the coordinator answered {error.name} to the retry", error
+                f"the first reply was lost, and the coordinator answered {error.name} to the retry", error
             )
         elif committing and finished.remedy is Remedy.ABORT:
             self._fail(refused(TransactionAborted, error, "the coordinator rejected the commit"))

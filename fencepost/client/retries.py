@@ -82,7 +82,7 @@ class BrokerAt:
 # The minimum time between two Metadata requests: a partition without a leader must not cause a storm.
 METADATA_PAUSE_MS: Final = 50
 _UNANSWERED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
-_SILENCE: Final = "no answer arrived"
+_SILENCE: Final = "no reply arrived"
 _NO_REMEDY: Final = Remedy.NONE
 _CANCELLED: Final = -1  # in place of the node: the call was cancelled, and its answer is dropped
 

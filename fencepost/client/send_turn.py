@@ -19,7 +19,7 @@ Rule: nothing is waited for during a turn.
 # The interpreter calls signal handlers only after calls and at the ends of loops, neither of which is between
 # the deletion and the second `try`. So Ctrl-C never leaves a turn that nobody ends. `with turn` has no such
 # `try` and is for steps in which no signal handler raises (shells/signals.py). A handler that sends may wait
-# for ever, because it interrupts the thread whose turn it is; `threading.Lock` is no better.
+# forever, because it interrupts the thread whose turn it is; `threading.Lock` is no better.
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ UNKNOWN_TOPIC_PATIENCE_MS: Final = 1_000
 METADATA_MAX_IDLE_MS: Final = 300_000
 
 # How long close() waits for the acknowledgements, and how long after a Ctrl-C or an exception in the block.
-# Kafka's close() waits for ever; a broker that is down would then hang the end of every program.
+# Kafka's close() waits forever; a broker that is down would then hang the end of every program.
 CLOSE_TIMEOUT_MS: Final = 30_000
 ABORT_GRACE_MS: Final = 5_000
 

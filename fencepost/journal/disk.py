@@ -194,7 +194,7 @@ class DiskStorage:
         self._lock: int | None = None
 
     def lock(self) -> None:
-        """Create the directory if it is missing, and lock it. The lock belongs to this object, also within
+        """Create the directory if it is missing, and lock it. The lock belongs to this object, even within
         one process.
         """
         with _reported(f"create the data directory {self.location}"):

@@ -282,7 +282,7 @@ def decode_json(data: bytes, *, place: str, version: int) -> dict[str, Any]:
         raise CorruptIndex(f"{place} has format {fields.get('format')}; this version reads format {version}")
     if fields.pop(CHECKSUM, None) is None:
         raise CorruptIndex(f"{place} has no checksum: an older version or another program wrote it")
-    # Every byte counts, also those that JSON ignores: the file must be what this content is written as.
+    # Every byte counts, including those that JSON ignores: the file must be what this content is written as.
     try:
         is_whole = encode_json(fields, place=place) == data
     except RecursionError:  # nothing that was written here is nested so deeply

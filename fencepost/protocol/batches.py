@@ -120,7 +120,7 @@ class BatchHeader:
     last_offset: int = attrs.field(init=False, eq=False, repr=False)
     """Offset of the last record that the batch was built with."""
     next_offset: int = attrs.field(init=False, eq=False, repr=False)
-    """One past the last offset, where a reader continues, also when compaction emptied the batch."""
+    """One past the last offset, where a reader continues, even if compaction emptied the batch."""
     is_transactional: bool = attrs.field(init=False, eq=False, repr=False)
     is_control: bool = attrs.field(init=False, eq=False, repr=False)
 

@@ -91,7 +91,7 @@ def _pieces(payload: memoryview, count: int, kinds: frozenset[type], problem: st
 
 
 def byte_strings(payload: memoryview, at: int | None) -> Iterator[memoryview | None]:
-    """The entries of a column from byte `at` on, which are not copied; null for ever if the column is nil."""
+    """The entries of a column from byte `at` on, which are not copied; null forever if the column is nil."""
     if at is None:
         yield from repeat(None)
     while at is not None and at < len(payload):

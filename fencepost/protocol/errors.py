@@ -55,11 +55,11 @@ class ErrorCode(IntEnum):
     # Not definite: a leader that is replaced also answers this for batches that it has written and that the
     # next leader may keep. NOT_COORDINATOR is the same for the decision of a coordinator.
     NOT_LEADER_OR_FOLLOWER = 6, _R.REFRESH, "this node does not lead the partition", _UNSURE
-    REQUEST_TIMED_OUT = 7, _R.RETRY, "the answer did not come in time", _UNSURE
+    REQUEST_TIMED_OUT = 7, _R.RETRY, "the reply did not come in time", _UNSURE
     MESSAGE_TOO_LARGE = 10, _R.ABORT, "the batch is larger than the broker accepts"
     OFFSET_METADATA_TOO_LARGE = 12, _R.RAISE, "the metadata string of the offset is too long"
     # No broker sends this one: the client makes it when the connection ends before the reply.
-    NETWORK_EXCEPTION = 13, _R.RETRY, "the connection was lost before the answer came", _UNSURE
+    NETWORK_EXCEPTION = 13, _R.RETRY, "the connection was lost before the reply came", _UNSURE
     COORDINATOR_LOAD_IN_PROGRESS = 14, _R.RETRY, "the coordinator is still reading its log"
     COORDINATOR_NOT_AVAILABLE = 15, _R.REFRESH, "no coordinator is currently available"
     NOT_COORDINATOR = 16, _R.REFRESH, "this node does not coordinate that id", _UNSURE

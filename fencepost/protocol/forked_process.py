@@ -5,7 +5,7 @@ Rule: whoever makes such a thing says here, at once, what a forked process does 
 
 # A fork copies descriptors, and no threads. While a child has a copy of a listening socket, nobody else can
 # listen on that port; of a locked file, nobody can lock it; of a connection, its peer does not notice that
-# the parent has closed it. And a copied object whose thread is missing would wait for that thread for ever,
+# the parent has closed it. And a copied object whose thread is missing would wait for that thread forever,
 # or end what is its parent's.
 #
 # Only os.fork() calls these functions, and multiprocessing's "fork" through it. A program that is started

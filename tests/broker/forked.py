@@ -17,7 +17,7 @@ from pathlib import Path
 from fencepost import Admin, Broker, BrokerFailed, BrokerProcess, Proxy
 from tests.broker.test_lifecycle import committed, make_topic, write
 
-ALARM_S = 120  # a child that waits for ever is ended
+ALARM_S = 120  # a child that waits forever is ended
 
 
 def forked(child: Callable[[int, int], int]) -> tuple[int, Callable[[], int]]:

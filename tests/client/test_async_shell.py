@@ -125,10 +125,7 @@ def test_a_cancelled_commit_is_unknown_and_says_so(tell: Callable[[Story], None]
                 await producer.init_transactions()
                 scope = anyio.CancelScope()
                 tasks.start_soon(cancel_once_withheld, proxy, scope)
-                with (
-                    pytest.raises(CommitOutcomeUnknown, match="interrupted before the answer arrived"),
-                    scope,
-                ):
+                with pytest.raises(CommitOutcomeUnknown, match="interrupted before the reply arrived"), scope:
                     async with producer.transaction():
                         await (await producer.send("t", b"x"))
                 with pytest.raises(CommitOutcomeUnknown):

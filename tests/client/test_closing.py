@@ -241,7 +241,7 @@ def test_a_commit_that_was_sent_is_unknown_when_another_thread_closes_the_produc
     waits.join(PATIENCE_S)
     (problem,) = problems
     assert isinstance(problem, CommitOutcomeUnknown)
-    assert "the producer was closed before the answer arrived" in str(problem)
+    assert "the producer was closed before the reply arrived" in str(problem)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -249,7 +249,7 @@ def test_a_commit_that_was_sent_is_unknown_when_another_task_closes_the_producer
     proxy: Proxy, backend: str
 ) -> None:
     async def commit(producer: AsyncProducer) -> None:
-        with pytest.raises(CommitOutcomeUnknown, match="the producer was closed before the answer arrived"):
+        with pytest.raises(CommitOutcomeUnknown, match="the producer was closed before the reply arrived"):
             await producer.commit_transaction()
 
     async def story() -> None:

@@ -453,7 +453,7 @@ def test_a_closed_producer_gives_every_record_an_outcome() -> None:
     ("is_sent", "kind", "why"),
     [
         (False, ClientClosed, "the producer was closed before the commit was sent"),
-        (True, CommitOutcomeUnknown, "the producer was closed before the answer arrived"),
+        (True, CommitOutcomeUnknown, "the producer was closed before the reply arrived"),
     ],
 )
 def test_a_commit_of_a_producer_that_is_closed_has_a_result(

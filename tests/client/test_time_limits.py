@@ -80,7 +80,7 @@ def test_a_block_that_raises_waits_for_its_abort(problem: BaseException, limit_m
     assert driver.now - started == limit_ms
     assert [wait.is_shielded for wait in driver.waits] == [True], "a cancelled caller waits too"
     (note,) = problem.__notes__
-    assert f"abort_transaction() did not finish within {limit_ms} ms: no answer arrived" in note
+    assert f"abort_transaction() did not finish within {limit_ms} ms: no reply arrived" in note
 
 
 def test_closing_a_producer_raises_after_thirty_seconds() -> None:
@@ -121,7 +121,7 @@ def test_an_interrupted_commit_says_what_became_of_it() -> None:
     assert "before the commit was sent" in str(unsent.__cause__)
     sent = interrupted_commit(is_sent=True)
     assert isinstance(sent.__cause__, CommitOutcomeUnknown)
-    assert "interrupted before the answer arrived" in str(sent.__cause__)
+    assert "interrupted before the reply arrived" in str(sent.__cause__)
 
 
 def test_a_second_interruption_closes_the_producer_at_once() -> None:

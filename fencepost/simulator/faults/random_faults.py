@@ -60,7 +60,7 @@ REQUESTS: Final = (
     *(messages.AddPartitionsToTxn, messages.InitProducerId),
 )
 # More of both, in worlds with members of groups.
-GROUP_ANSWERS: Final = (messages.JoinGroupReply, messages.SyncGroupReply, messages.HeartbeatReply)
+GROUP_REPLIES: Final = (messages.JoinGroupReply, messages.SyncGroupReply, messages.HeartbeatReply)
 GROUP_REQUESTS: Final = (
     *(messages.JoinGroup, messages.SyncGroup, messages.Heartbeat),
     *(messages.LeaveGroup, messages.TxnOffsetCommit),
@@ -71,7 +71,7 @@ class FaultKind(Enum):
     """What can go wrong at random. The names are those of plans, of scenarios and of the coverage table."""
 
     DROP = "drop"  # one connection breaks, with everything that is on its way
-    LOST_ANSWER = "lost answer"  # the same, as soon as a certain answer is on its way
+    LOST_REPLY = "lost reply"  # the same, as soon as a certain reply is on its way
     LATE_REQUEST = "late request"  # its caller gives it up, and then it arrives
     HOLD = "hold"  # one direction of a connection stops, and continues later
     PARTITION = "partition"  # between two lanes, one way or both ways
@@ -258,13 +258,13 @@ class MessageTrap:
             self.strike(connection)
 
 
-def _lose_answer(faults: RandomFaults) -> None:
+def _lose_reply(faults: RandomFaults) -> None:
     awaited = faults.world.choices.one_of(faults.plan.answers)
 
     def strike(connection: SimulatedConnection) -> None:
         what = f"{awaited.__name__} to {connection.caller.participant}"
         action = Action(kind=ActionKind.DROP)
-        faults.strike(FaultKind.LOST_ANSWER, action, channel=connection.to_caller, what=what)
+        faults.strike(FaultKind.LOST_REPLY, action, channel=connection.to_caller, what=what)
 
     faults.traps.append(MessageTrap(faults.world, awaited, strike))
 
@@ -452,7 +452,7 @@ def _damage(faults: RandomFaults, *, kind: FaultKind) -> Strike | None:
 
 _DRAWS: Final[dict[FaultKind, Callable[[RandomFaults], Strike | None]]] = {
     FaultKind.DROP: _drop,
-    FaultKind.LOST_ANSWER: _lose_answer,
+    FaultKind.LOST_REPLY: _lose_reply,
     FaultKind.LATE_REQUEST: _delay_request,
     FaultKind.HOLD: _hold,
     FaultKind.PARTITION: _partition,
