@@ -129,7 +129,7 @@ class Cores:
         self.identities[name] = (ended.producer_id, ended.producer_epoch)
 
     def commits(self, names: Sequence[str], partitions: int = 1) -> Iterator[None]:
-        """One transaction after the other, of each id and each partition in turn, for ever."""
+        """One transaction after the other, of each id and each partition in turn, forever."""
         for number, name in enumerate(cycle(names)):
             self.produce(name, number % partitions)
             self.end(name)

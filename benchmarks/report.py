@@ -281,14 +281,7 @@ def grids(report: Report) -> list[Grid]:
         ),
         Grid(
             "Brokers",
-            columns=(
-                "broker",
-                "time to ready line",
-                "goal",
-                "time to first response",
-                "idle MiB",
-                "peak MiB",
-            ),
+            columns=("broker", "time to ready line", "goal", "time to first reply", "idle MiB", "peak MiB"),
             rows=[
                 *(_standing_row(result) for result in report.standing),
                 [

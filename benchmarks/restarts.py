@@ -100,7 +100,7 @@ def identity(broker: Broker, name: str, *, timeout_ms: int = 60_000) -> tuple[in
 
 
 def transactions(broker: Broker, names: list[str]) -> Iterator[None]:
-    """One transaction after the other, of each id in turn, for ever."""
+    """One transaction after the other, of each id in turn, forever."""
     identities = {name: identity(broker, name) for name in names}
     number = 0
     while True:

@@ -273,7 +273,7 @@ class Connection:
             self.nursery.start_soon(self._send_rest)
 
     def _queue(self, pieces: list[Buffer]) -> None:
-        # An empty piece would stay in the queue for ever: `sendmsg` never reports it as sent.
+        # An empty piece would stay in the queue forever: `sendmsg` never reports it as sent.
         self.unsent.extend(memoryview(piece) for piece in pieces if len(piece))
         self.answers.take(sum(map(len, pieces)))
 
@@ -527,7 +527,7 @@ class ConnectionTable:
         """Close the connections with the largest answers until all answers fit into their pool."""
         while self.answers.free < 0:
             largest = max(self.opened.values(), key=lambda each: each.answers.held)
-            self.drop(largest, f"had not read {largest.answers.held} bytes of answers")
+            self.drop(largest, f"had not read {largest.answers.held} bytes of replies")
 
     def drop(self, connection: Connection, why: str) -> None:
         """Close a connection, and tell the operator why."""

@@ -191,7 +191,7 @@ def _answered(node: Node, arrived: Answered, now: int) -> None:
         ANSWERS[type(why)](node, why, arrived, now)
     except Exception:
         # It stays in flight until `contain` answers it with an error: the requests that wait for it must not
-        # wait for ever.
+        # wait forever.
         node.in_flight[arrived.token] = why
         raise
 

@@ -300,7 +300,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """`host:port`, from the first start on, also while the broker is down."""
+        """`host:port`, from the first start on, even while the broker is down."""
         return f"{self.settings.host}:{self.port}"
 
     @property

@@ -75,7 +75,7 @@ class KafkaFixes:
         on="a retried marker of version 2 is accepted if no transaction is open",
         off="if strict_marker_epoch is on, the retried marker gets INVALID_PRODUCER_EPOCH, and its "
         "coordinator stops retrying",
-        opens="after a lost response or a failover, a transaction stays in PREPARE_* forever: every request "
+        opens="after a lost reply or a failover, a transaction stays in PREPARE_* forever: every request "
         "for its transactional id gets CONCURRENT_TRANSACTIONS",
     )
     tells_next_producer_id: bool = _fix(

@@ -229,7 +229,7 @@ async def serve_until_signalled(
 
     def became_ready(ready: Ready) -> None:
         gc.collect()
-        # Modules and settings live for ever: frozen, the collector skips them. Only a process of its own may
+        # Modules and settings live forever: frozen, the collector skips them. Only a process of its own may
         # do this, so `serve` itself does not.
         gc.freeze()
         on_ready(ready)

@@ -100,7 +100,7 @@ _FOLLOWING: Final = "`serve --follow` only; the oldest are dropped and counted"
 FOLLOWED_STEPS: Final = Limit("steps kept for followers", 20_000, "steps", None, _FOLLOWING)
 FOLLOWED_BYTES: Final = Limit("memory of the steps kept for followers", 16 << 20, "bytes", None, _FOLLOWING)
 FOLLOWED_AT_ONCE: Final = Limit(
-    "steps in one answer to a follower", 1 << 19, "bytes", None, "the follower asks for the next ones"
+    "steps in one reply to a follower", 1 << 19, "bytes", None, "the follower asks for the next ones"
 )
 FOLLOWERS: Final = Limit(
     "followers of a broker that wait for its next steps",
@@ -168,7 +168,7 @@ LIMITS: Final = (
         "queued.max.request.bytes; others wait",
     ),
     Limit(
-        "all answers that clients have not read",
+        "all replies that clients have not read",
         _CLIENTS.queued_max_response_bytes,
         "bytes",
         None,
@@ -254,7 +254,7 @@ LIMITS: Final = (
     FOLLOWED_AT_ONCE,
     FOLLOWERS,
     FOLLOW_WAIT,
-    Limit("a response", FRAME_SIZE_MAX, "bytes", ErrorCode.INVALID_REQUEST, "the limit of a request"),
+    Limit("a reply", FRAME_SIZE_MAX, "bytes", ErrorCode.INVALID_REQUEST, "the limit of a request"),
     Limit("a batch in any log", BATCH_SIZE_MAX, "bytes", None, "the largest batch that recovery reads"),
 )
 """Every limit, from the frame to the log; docs/trust.md shows them."""

@@ -1,4 +1,4 @@
-"""Calls of functions in the thread of a trio loop, from any other thread, also while the loop ends.
+"""Calls of functions in the thread of a trio loop, from any other thread, even while the loop ends.
 
 Rule: the function is called exactly once, and its result or its exception is that of the call.
 """

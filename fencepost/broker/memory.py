@@ -210,8 +210,8 @@ class MemoryBound(NamedTuple):
             ("the program", self.program),
             (f"{self.connection_count:,} connections", self.connections),
             ("requests", self.requests),
-            ("answers", self.answers),
-            ("the request and the answer in progress", self.in_progress),
+            ("replies", self.answers),
+            ("the request and the reply in progress", self.in_progress),
             ("the compaction in progress", self.compaction),
         ]
         return [*shares, ("the steps for followers", self.feed)] if self.feed else shares

@@ -196,14 +196,14 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow(
         CounterMetricFamily,
         "kafka_network_RequestMetrics_Errors",
-        "Errors in answers: of a whole request, or of one of its parts.",
+        "Errors in replies: of a whole request, or of one of its parts.",
         ("request", "error"),
         _request_errors,
     ),
     MetricRow(
         HistogramMetricFamily,
         "kafka_network_RequestMetrics_TotalTimeMs",
-        "Time from the arrival of a request to its answer; for a Fetch, including its wait for records.",
+        "Time from the arrival of a request to its reply; for a Fetch, including its wait for records.",
         ("request",),
         _request_times,
     ),

@@ -375,7 +375,7 @@ class DerivedFiles:
 
     def _check_stable(self, place: Place, manifest: Object) -> None:
         """The last stable offset is what a scan up to the high watermark gives. But after a kill, compaction
-        may have removed batches since, also those with which a transaction began that was open then.
+        may have removed batches since, including those with which a transaction began that was open then.
         """
         log = self.log
         start, says, high_watermark = (manifest[name] for name in OFFSETS)

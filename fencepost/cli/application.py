@@ -73,7 +73,7 @@ COMMANDS = (
         """Show the current load of a broker: topic and request rates, and open transactions.
 
         The display refreshes until Ctrl-C. RECORDS/S counts the records that producers and coordinators
-        write, without markers; LSO-LAG is the number of offsets that read_committed cannot read yet.
+        write, but not markers; LSO-LAG is the number of offsets that read_committed cannot read yet.
         """,
     ),
     ("user", None, "Add users to the user file of a broker, or remove them."),
@@ -95,7 +95,7 @@ COMMANDS = (
 
         A fault is "when POINT do ACTION [until POINT] [every N times] [at most N times]"; `fencepost help
         faults` lists the points and actions. A client is named by its client id, `broker` is the
-        broker, and * matches any of them. `#2` means the second time that the point is reached.
+        broker, and * matches any client or the broker. `#2` means the second time that the point is reached.
         """,
     ),
     (
@@ -277,7 +277,7 @@ COMMANDS = (
     (
         "export",
         "fencepost.cli.export:export",
-        """Copy committed records to Parquet files, each exactly once, with Spark. The broker may be running.
+        """Copy each committed record to Parquet files exactly once, with Spark. The broker may be running.
 
         Each export adds a directory with the records committed since the last one; manifest.json, next to the
         directories, lists the offsets. If an export is killed, the next one repeats it. It needs PySpark
@@ -297,10 +297,10 @@ COMMANDS = (
     (
         "fuzz",
         "fencepost.cli.fuzz:fuzz",
-        """Run random simulated clusters until an invariant fails.
+        """Run random simulated clusters until one violates a rule.
 
         Each seed determines its own nodes, clients and faults; the real broker and real clients run in
-        virtual time. If an invariant fails, the exit code is 1, and the output says how to replay and how to
+        virtual time. If a rule is violated, the exit code is 1, and the output says how to replay and how to
         shrink that seed. Known anomalies of Apache Kafka are counted by name and are not violations. In
         transaction versions 0 and 1, a run also ends at the first anomaly of that version; the search
         continues with the next seed.

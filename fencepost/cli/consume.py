@@ -192,7 +192,7 @@ def consume(
         such as 2026-11-22T13:00 (UTC) or @1795352400000, or -15m for 15 minutes ago. [default: earliest;
         with --group, the committed offsets of the group]
     until
-        Where to stop: before this offset, or before the first record of this time.
+        Where to stop: before this offset, or before the first record with this timestamp or a later one.
     partition
         Only this partition. Repeatable.
     group
@@ -286,8 +286,8 @@ class _Plan:
         if is_whole and (behind := waiting(has, parts)) and self.until.kind is Kind.LATEST:
             complain(
                 f"an open transaction hides {behind} from read_committed",
-                then="--isolation read_uncommitted shows them; `fencepost transactions describe-producers` "
-                "shows the transaction",
+                then="--isolation read_uncommitted shows what is hidden; "
+                "`fencepost transactions describe-producers` shows the transaction",
             )
 
 
@@ -333,7 +333,8 @@ class _PollingReader:
             if polls == self.polls_max:
                 raise CommandFailed(
                     f"this member of group {group} got no partition within {ANSWER_MS // 1000} s",
-                    then=f"`fencepost group describe {group}` shows the members; each partition has only one",
+                    then=f"`fencepost group describe {group}` shows the members; each partition goes to only "
+                    "one member",
                 )
 
     def _poll(self, retries: Retries, ends: Offsets | None) -> list[Record]:

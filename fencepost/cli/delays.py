@@ -46,7 +46,7 @@ def _watch(producer: Producer, is_over: Event) -> None:
                 _tell(f"{partition}: no acknowledgement for {OVERDUE_MS // 1000} s: {_why(error)}")
                 told[partition] = (error, monotonic())
         for partition in told.keys() - overdue.keys():
-            _tell(f"{partition}: acknowledged again")
+            _tell(f"{partition}: the broker acknowledges records again")
             del told[partition]
 
 

@@ -74,7 +74,7 @@ def explore(
         proves nothing, and its exit code is 1.
     output
         Directory for the files of a violation: page, drawing, table, JSON, and a scenario for `fencepost
-        run` if one can show it.
+        run` if a scenario can show the violation.
     junit
         Write a report in JUnit's XML format to this file.
     """
@@ -219,6 +219,6 @@ def _save(directory: Path, explored: Explored, document: RunDocument) -> None:
     written = save(directory, failure)
     print(files_in(directory, written))
     if scenario is None:
-        print("  No scenario: no fault of a scenario can cause the order of messages in this trace.")
+        print("  No scenario: no fault that a scenario can have causes the order of messages in this trace.")
     else:
         print(f"  replay: fencepost run {written[0]}")

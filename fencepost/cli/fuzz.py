@@ -1,4 +1,4 @@
-"""`fencepost fuzz`: runs random simulated clusters, one per seed, and checks every invariant in each.
+"""`fencepost fuzz`: runs random simulated clusters, one per seed, and checks every rule in each.
 
 Rule: the same seeds give the same results on any number of cores. The first violation ends the search, and
 the output says how to replay it. `--for` ends it too, and what was found by then decides the exit code.
@@ -143,7 +143,7 @@ def fuzz(
     coverage: Annotated[bool, Parameter(negative="")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Run random simulated clusters until an invariant fails.
+    """Run random simulated clusters until one violates a rule.
 
     Parameters
     ----------
@@ -158,12 +158,12 @@ def fuzz(
     keep_going
         Do not stop at the first violation.
     shrink
-        Shrink each seed that violates an invariant to a small scenario, seed-K.toml.
+        Shrink each seed that violates a rule to a small scenario, seed-K.toml.
     html
-        Write a page to this HTML file, in which a browser steps through the first seed that violates an
-        invariant; pages of further seeds go to NAME-2.html, and so on.
+        Write a page to this HTML file, in which a browser steps through the first seed that violates a
+        rule; pages of further seeds go to NAME-2.html, and so on.
     output
-        Directory for the files of each seed that violates an invariant: scenario, page, drawing, table and
+        Directory for the files of each seed that violates a rule: scenario, page, drawing, table and
         JSON.
     junit
         Write a report in JUnit's XML format to this file.

@@ -121,7 +121,7 @@ def reach(bootstrap: str) -> str:
     reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
     then = START_A_BROKER
     if given_in != BOOTSTRAP_OPTION:
-        then = f"the address is that of {given_in}; {then}"
+        then = f"the address comes from {given_in}; {then}"
     raise CommandFailed(f"cannot connect to {reasons}", then=then, code=NO_BROKER)
 
 

@@ -135,7 +135,8 @@ class RecordOptions:
     header: Annotated[
         tuple[str, ...],
         Parameter(
-            ("--header", "-H"), help="Add the header name=value to each record, after its own. Repeatable."
+            ("--header", "-H"),
+            help="Add the header name=value to each record, after those that the record has. Repeatable.",
         ),
     ] = ()
 

@@ -117,7 +117,7 @@ def _end(plan: Plan) -> list[str]:
         return ["Nothing to repair."]
     found = counted(len(plan.damages), "damaged place")
     command = f"fencepost repair {plan.location} --write"
-    return ["", f"{found}. Nothing was changed; `{command}` repairs this and keeps the originals."]
+    return ["", f"{found}. Nothing was changed; `{command}` repairs the damage and keeps the originals."]
 
 
 def _new_report(storage: StorageReader) -> str:

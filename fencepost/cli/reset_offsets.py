@@ -49,7 +49,7 @@ def _moment_ms(_: type, tokens: Sequence[Token]) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a date such as 2026-11-23T16:00:00 or 2026-11-23T16:00Z") from None
+        raise ValueError(f"{text!r} is not a time such as 2026-11-23T16:00:00 or 2026-11-23T16:00Z") from None
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
@@ -121,7 +121,8 @@ def reset_offsets(
     to_offset
         This offset.
     to_datetime
-        The first record since a date such as 2026-11-23T16:00:00, in UTC unless it has a time zone.
+        The first record with this timestamp or a later one, such as 2026-11-23T16:00:00; in UTC unless it
+        has a time zone.
     by_duration
         The first record that is at most this old, such as 1h30m, or PT1H30M as in Kafka.
     shift_by
@@ -222,6 +223,7 @@ def _committed(current: Mapping[TopicPartition, int], where: TopicPartition) -> 
     if where not in current:
         raise CommandFailed(
             f"--shift-by: the group has no committed offset for {where}",
-            then="for this partition, run it with --partition and --to-earliest, --to-latest or --to-offset",
+            then="for this partition, run the command with --partition and --to-earliest, --to-latest or "
+            "--to-offset",
         )
     return current[where]

@@ -263,7 +263,7 @@ class _Told:
         )
         if self.left:
             runs = counted(wanted, "run")
-            print(f"The time limit of --for was reached before {self.left} of {runs} began.")
+            print(f"The time limit of --for was reached; {self.left} of {runs} did not begin.")
 
 
 def _list(stories: list[list[Chosen]], *, as_json: bool) -> None:

@@ -41,7 +41,7 @@ def _in_directory(directory: Path) -> list[Path]:
         except CommandFailed as problem:
             raise CommandFailed(
                 f"not every *.toml file in {directory} is a scenario: {problem}",
-                then="give a directory that has only scenarios, or name files",
+                then="give a directory that has only scenarios, or give the files themselves",
                 code=WRONG_USAGE,
             ) from problem
     return found

@@ -91,8 +91,8 @@ def serve(
     host
         Address to listen on.
     insecure
-        Let --host be an address that other machines can reach even if TLS, users or ACLs are missing. Without
-        all three, anyone who can reach the port can read, write and delete everything.
+        Even if TLS, users or ACLs are missing, let --host be an address that other machines can reach.
+        Without all three, anyone who can reach the port can read, write and delete everything.
     port
         Port to listen on; 0 picks a free port.
     advertised_listener
@@ -286,7 +286,7 @@ def _access(
             acls=parsed_acls,
         )
     except ValueError as problem:
-        then = "give --tls-cert and --tls-key, each a PEM file, and --tls-client-ca only beside them"
+        then = "give both --tls-cert and --tls-key, each a PEM file; --tls-client-ca needs both of them"
         raise CommandFailed(str(problem), then=then, code=WRONG_USAGE) from problem
     _check_host(reachable, access, insecure=insecure)
     return access
@@ -419,5 +419,5 @@ class _Parent:
 
     def _cut_power(self) -> None:
         assert self._ready is not None, "the broker is running"
-        self._wants_power_cut = True  # also when it comes back from a crash
+        self._wants_power_cut = True  # even when it comes back from a crash
         self._ready.server.kill(loses_power=True)

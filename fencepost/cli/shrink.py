@@ -1,4 +1,4 @@
-"""`fencepost shrink`: reduces a seed that violates an invariant to the smallest scenario that still does.
+"""`fencepost shrink`: reduces a seed that violates a rule to the smallest scenario that still does.
 
 Rule: a scenario is read back and run before it is reported, and it is never lost: if the file cannot be
 written, it is printed.
@@ -128,9 +128,9 @@ def _search(name: str, failing: Failing, budget: int) -> tuple[ShrinkSearch, int
 
 def _tell_next(path: Path, search: ShrinkSearch, budget: int, *, is_interrupted: bool) -> None:
     if is_interrupted:
-        print(f"  continue: fencepost shrink {path} (it was interrupted before it had tried everything)")
+        print(f"  continue: fencepost shrink {path} (interrupted before everything had been tried)")
     elif search.is_cut_short:
-        print(f"  continue: with --budget {2 * budget} (the budget ran out before it had tried everything)")
+        print(f"  continue: with --budget {2 * budget} (the budget ran out before everything had been tried)")
     print(f"  replay:   fencepost run {path}")
     print(f"  show:     fencepost run {path} --text")
 
@@ -202,7 +202,7 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
             )
         name, failing = scenario.name, failing_run(scenario.seeded, scenario.choices)
     if failing is None:
-        raise CommandFailed(f"{name} violates no invariant", then="`fencepost fuzz` finds a seed that does")
+        raise CommandFailed(f"{name} violates no rule", then="`fencepost fuzz` finds seeds that violate one")
     return name, failing
 
 

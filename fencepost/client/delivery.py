@@ -117,7 +117,7 @@ class Delivery:
             if batch is None or (taken and size + batch.size > REQUEST_SIZE_MAX):
                 continue
             if batch.data is None and queue.window >= self.settings.max_in_flight_requests_per_connection:
-                continue  # rule 1 above, also at a new leader
+                continue  # rule 1 above, even at a new leader
             if batch.data is None:
                 queue.number_next()
                 batch.build(

@@ -39,7 +39,7 @@ class WorkerPoint(Enum):
     HALF = "half of the records written"
     PRODUCED = "all records written"
     OFFSETS = "offsets added to the transaction"
-    COMMITTED = "transaction committed, response received"
+    COMMITTED = "transaction committed, reply received"
 
 
 INSIDE = (WorkerPoint.HALF, WorkerPoint.PRODUCED, WorkerPoint.OFFSETS)

@@ -166,7 +166,7 @@ class DemoBroker:
 
     @property
     def bootstrap(self) -> str:
-        """The address of the broker, also after restarts."""
+        """The address of the broker, even after restarts."""
         return f"127.0.0.1:{self._port}"
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:

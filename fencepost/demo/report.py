@@ -150,7 +150,7 @@ class DemoResult:
             ("workers frozen, then thawed", self.zombies, "zombies: each was replaced meanwhile", False),
             ("  fenced", self.zombies_fenced, "zombies whose next request was refused",
              self.zombies_fenced != self.zombies),
-            ("responses lost", self.lost_replies, "the producer retried its batch each time", False),
+            ("replies lost", self.lost_replies, "the producer retried its batch each time", False),
             *self._stream_lines(),
             ("transactions committed", self.committed_transactions, "", False),
             ("transactions aborted", self.aborted_transactions,

@@ -197,7 +197,7 @@ def _pieces(
     for delta, time, key, value, named in records:
         piece = encode_record(key, value, named, time, delta)
         size -= len(piece)
-        # One record is always given: its reader would otherwise ask for the same offset for ever (KIP-74).
+        # One record is always given: its reader would otherwise ask for the same offset forever (KIP-74).
         if size < 0 and pieces:
             break
         pieces.append(piece)

@@ -263,7 +263,7 @@ class AppendReasons:
         epoch = (
             f", and the epoch rises to {after.producer_epoch}"
             if raised
-            else ", with an epoch that it shares with the owner's other transactions"
+            else ", using an epoch that all transactions of this owner share"
         )
         return Reason(
             text=f"{self.name} decides that the transaction of {name} ends with {request.result.name}, "
@@ -335,7 +335,7 @@ def _granted(
         )
         rule = f"a transaction is open -> {Grant.ABORT_FIRST.value}"
     elif (after.producer_id, after.producer_epoch) == (before.producer_id, before.producer_epoch):
-        text = f"{node} grants {identity} again, because the caller lost the answer that granted it."
+        text = f"{node} grants {identity} again, because the caller lost the reply that granted it."
         rule = f"the previous identity -> {Grant.SAME_AGAIN.value}"
     elif after.producer_id != before.producer_id:
         text = f"{node} makes {identity} the owner of {name}, because the epochs of its old id are used up."

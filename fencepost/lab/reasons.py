@@ -224,7 +224,7 @@ def request_reason(name: str, send: Send, node: Node) -> Reason | None:
         case m.WriteTxnMarkers(markers=(marker, *_)):
             return Reason(
                 text=f"{name} sends the {marker.result.name} markers, because the decision is durable and no "
-                f"answer has come from {', '.join(map(str, marker.partitions))} yet.",
+                f"reply has come from {', '.join(map(str, marker.partitions))} yet.",
                 rule=f"decided: {marker.result.name}",
                 source="KIP-98, TransactionMarkerChannelManager.addTxnMarkersToSend",
             )

@@ -1,6 +1,6 @@
 """Plays runs again and returns their documents: cases of scenarios, results of searches, explored traces.
 
-    record(case)             a scenario's variant, also one with a [seeded] plan
+    record(case)             a scenario's variant, even one with a [seeded] plan
     record_result(result)    a RunResult of simulate(), of a scenario, of a shrunk run
     record_explored(found)   the trace of explore(), if it found a violation
 

@@ -68,7 +68,7 @@ ERRORS: Final[dict[str, tuple[str, str, str]]] = {
         "MEMBERSHIP",
     ),
     "MEMBER_ID_REQUIRED": (
-        "a new member gets its id first and joins with it, so that a lost answer leaves no ghost",
+        "a new member gets its id first and joins with it, so that a lost reply leaves no ghost",
         "KIP-394",
         "",
     ),

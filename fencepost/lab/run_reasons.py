@@ -27,7 +27,7 @@ from fencepost.simulator.world.events import FaultEnded, FaultStruck
 _TCP: Final = "TCP: a connection delivers in order, and loses everything when it breaks"
 
 _LOSSES: Final = {
-    "nobody waits for it": "its caller gave up the connection, so nobody hears this answer",
+    "nobody waits for it": "its caller gave up the connection, so nobody hears this reply",
     "the connection broke": "the connection broke while the message was on its way",
     "the connection is gone": "its connection, or the receiver, was gone when it would have arrived",
 }
@@ -50,10 +50,10 @@ def late_reason(overtaken: str) -> Reason:
 
 def retry_reason(number: int, *, is_broken: bool) -> Reason:
     """Why a request leaves again."""
-    because = "the connection broke" if is_broken else "no answer has come by now"
+    because = "the connection broke" if is_broken else "no reply has come by now"
     return Reason(
         text=f"It repeats message {number}, because {because}.",
-        rule="a request without an answer is repeated",
+        rule="a request without a reply is repeated",
         source="KIP-98, Sender, NetworkClient.handleDisconnections",
     )
 
@@ -97,7 +97,7 @@ def _strike_of(run: Run, event: FaultStruck | FaultEnded) -> Strike | None:
 # --- clients ------------------------------------------------------------------------------------------------
 
 _CONCLUSIONS: Final[dict[type[ClientError], str]] = {
-    CommitOutcomeUnknown: "KIP-98: only the answer to EndTxn tells how it was decided",
+    CommitOutcomeUnknown: "KIP-98: only the reply to EndTxn tells how it was decided",
     ProducerFenced: "KIP-98, KIP-588, ProducerFencedException",
     TransactionAborted: "KIP-1050: an abortable error",
     ProducerFailed: "KIP-1050: an application-recoverable error",

@@ -33,7 +33,7 @@ def step_text(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
             repeats = messages[number].repeats
             again = "" if repeats is None else f", which repeats {repeats}"
             if event.answers is not None:
-                way = f"message {number}, the answer to {event.answers}"
+                way = f"message {number}, the reply to {event.answers}"
                 return f"{source} answers {target} with {label} ({way}){again}"
             return f"{source} sends {label} to {target} (message {number}){again}"
         case Arrived(number=number):

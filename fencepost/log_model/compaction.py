@@ -13,7 +13,7 @@ Rule: the model knows records and times, not segments. It says what may be missi
 #     retention    retention deletes old segments, and the record is older than retention.ms, or more than
 #                  retention.bytes follow it
 #
-# A reason that holds once holds for ever. So it does not matter that a reader got its records some time
+# A reason that holds once holds forever. So it does not matter that a reader got its records some time
 # before the read. All times are the earliest possible ones, and so are the reasons: a broker sets the delete
 # horizon of a tombstone at its first cleaning, which comes after the commit.
 

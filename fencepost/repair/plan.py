@@ -313,7 +313,7 @@ class _Planner:
         for key, record in read_offsets(data, batch.header):
             groups.add(key.group_id)
             partition = TopicPartition(key.topic, key.partition)
-            if record is None:  # also after the deletion of its topic
+            if record is None:  # even after the deletion of its topic
                 self.committed.pop(partition, None)
             else:
                 self.committed[partition] = max(record.offset, self.committed.get(partition, 0))

@@ -189,7 +189,7 @@ class BrokerProcess:
 
     @property
     def address(self) -> str:
-        """`host:port`, from the first start on, also while the broker is down."""
+        """`host:port`, from the first start on, even while the broker is down."""
         return f"127.0.0.1:{self.port}"
 
     @property

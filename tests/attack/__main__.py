@@ -35,7 +35,7 @@ def attack(
     seed
         Seed for all random decisions.
     quick
-        The short form of each attack, all on one broker; late answers are reported, not judged.
+        The short form of each attack, all on one broker; late replies are reported, not judged.
     only
         Attacks by name, or by the beginning of a name. Repeatable.
     directory

@@ -112,12 +112,12 @@ def of_requests(name: str, does: str, draw: Draw) -> Attack:
         done = await exchange(scene, encoded(requests), answers=len(requests))
         scene.figures |= {
             "requests": len(requests),
-            "answers": done.answers,
+            "replies": done.answers,
             "KB sent": round(done.sent / 1024),
             "KB received": round(done.received / 1024),
         }
         if done.answers < len(requests) and not done.is_closed:
-            scene.faults.append(f"{len(requests) - done.answers} requests have no answer")
+            scene.faults.append(f"{len(requests) - done.answers} requests have no reply")
 
     return Attack(name=name, does=does, act=act)
 

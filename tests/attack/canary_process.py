@@ -115,7 +115,7 @@ def write(producer: Producer, number: int, *, aborts: bool) -> list[float] | Non
 
 
 def wait_for(consumer: Consumer, number: int, stopping: Event) -> None:
-    """Reads until the records of a committed transaction are there; not for ever once it has to stop."""
+    """Reads until the records of a committed transaction are there; not forever once it has to stop."""
     watch = Stopwatch()
     missing = {value_of(number, index) for _, index in RECORDS}
     polls_left = LAST_POLLS

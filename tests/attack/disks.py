@@ -186,7 +186,7 @@ async def seen_in(scene: Scene, directory: Path, what: str) -> Seen | None:
             scene.faults.append(f"{what}: {problem}")
         return None
     try:
-        with fails_after(PATIENCE_S, f"{what}: a reader gets no answer"):
+        with fails_after(PATIENCE_S, f"{what}: a reader gets no reply"):
             return await read_every_place(other)
     finally:
         await other.end(signal.SIGKILL)

@@ -73,13 +73,13 @@ async def extreme_requests(scene: Scene) -> None:
         async with scene.target.wire() as wire, trio.open_nursery() as nursery:
             nursery.start_soon(send_all, wire, requests)
             try:
-                with fails_after(PATIENCE_S, "a block of extreme requests: the last one has no answer"):
+                with fails_after(PATIENCE_S, "a block of extreme requests: the last one has no reply"):
                     await wire.answer(len(requests))
             except (EOFError, trio.BrokenResourceError):
                 closed += 1
             answers += len(wire.arrived)
             nursery.cancel_scope.cancel()
-    scene.figures |= {"requests": blocks * BLOCK, "answers": answers, "connections closed": closed}
+    scene.figures |= {"requests": blocks * BLOCK, "replies": answers, "connections closed": closed}
 
 
 async def send_all(wire: Wire, requests: list[m.Request]) -> None:

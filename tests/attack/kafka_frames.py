@@ -174,10 +174,10 @@ async def amplifiers(scene: Scene) -> None:
         done = await exchange(scene, frame, answers=1)
         sent, received, answers = sent + len(frame), received + done.received, answers + done.answers
         if not done.answers and not done.is_closed:
-            scene.faults.append("a Kafka request has no answer")
+            scene.faults.append("a Kafka request has no reply")
     scene.figures |= {
         "requests": len(frames),
-        "answers": answers,
+        "replies": answers,
         "KB sent": sent // 1024,
         "KB received": received // 1024,
     }

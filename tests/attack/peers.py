@@ -70,7 +70,7 @@ async def login_flood(scene: Scene) -> None:
     answers = max(each.answers for each in done)
     scene.figures |= {"strangers": strangers, "connections": len(done), "requests each": requests}
     if answers > STRANGER_REQUESTS_MAX + 1:  # the last one is the refusal
-        scene.faults.append(f"a stranger got {answers} answers before a login")
+        scene.faults.append(f"a stranger got {answers} replies before a login")
 
 
 # --- deaf -------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ ATTACKS: tuple[Attack, ...] = (
         options=BrokerOptions(arguments=("--override", "max.connections=200")),
     ),
     Attack(name="reset readers", does="fetches of 50 MiB, and the connection is reset", act=reset_readers),
-    Attack(name="deaf pipeline", does="small requests whose answers nobody reads", act=deaf_pipeline),
+    Attack(name="deaf pipeline", does="small requests whose replies nobody reads", act=deaf_pipeline),
     Attack(name="idle connections", does="connections that say nothing", act=idle_connections),
     Attack(name="connection storm", does="connections opened and closed in turn", act=connection_storm),
     Attack(

@@ -102,12 +102,12 @@ async def unfolding(scene: Scene) -> None:
         done = await exchange(scene, frame, answers=1)
         received, answers = received + done.received, answers + done.answers
         if not done.answers:
-            scene.faults.append("a Fetch has no answer")
+            scene.faults.append("a Fetch has no reply")
     await trio.to_thread.run_sync(delete_folded, scene)  # `check` would find what is not bytes
     scene.figures |= {
         "KB stored": sum(map(len, stored)) // 1024,
         "fetches": len(stored),
-        "answers": answers,
+        "replies": answers,
         "KB received": received // 1024,
     }
 
@@ -133,9 +133,9 @@ async def unfolding_for_brokers(scene: Scene) -> None:
     requests = [together, *alone, *[asked] * scene.scaled(1, 3)]
     done = await exchange(scene, encoded(requests), answers=len(requests))
     if done.answers < len(requests):
-        scene.faults.append(f"{len(requests) - done.answers} requests have no answer")
+        scene.faults.append(f"{len(requests) - done.answers} requests have no reply")
     await trio.to_thread.run_sync(delete_folded, scene)
-    scene.figures |= {"requests": len(requests), "answers": done.answers, "KB sent": done.sent // 1024}
+    scene.figures |= {"requests": len(requests), "replies": done.answers, "KB sent": done.sent // 1024}
 
 
 ATTACKS: tuple[Attack, ...] = (

@@ -18,7 +18,7 @@ from fencepost import Admin, Broker, BrokerFailed, BrokerProcess, Proxy
 from tests.broker.test_lifecycle import committed, make_topic, write
 from tests.forked_calls import refusals
 
-ALARM_S = 120  # a child that waits for ever is ended
+ALARM_S = 120  # a child that waits forever is ended
 
 
 def forked(child: Callable[[int, int], int]) -> tuple[int, Callable[[], int]]:

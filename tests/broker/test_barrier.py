@@ -289,7 +289,7 @@ def test_one_timeout_that_cannot_be_handled_does_not_hold_up_the_others(
 def test_a_metadata_log_that_cannot_be_applied_stops_the_broker(
     story: ContainedStory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading it again would fail again, for ever."""
+    """Reading it again would fail again, forever."""
     monkeypatch.setattr(controller, "apply", bug)
     with pytest.raises(MetadataLost, match="cannot be read: planted"):
         story.create("late")

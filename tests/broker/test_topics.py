@@ -198,7 +198,7 @@ def test_a_topic_is_tried_and_not_created() -> None:
 
 
 def test_a_partition_that_a_node_has_not_read_of_yet_is_not_gone() -> None:
-    """Its marker must wait: a coordinator that gives it up leaves a transaction open for ever."""
+    """Its marker must wait: a coordinator that gives it up leaves a transaction open forever."""
     story = Story()
     assert created(story, "small", 2) is ErrorCode.NONE
     cluster, first, later = story.host.node.cluster, TopicPartition("small", 1), TopicPartition("small", 2)

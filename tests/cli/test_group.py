@@ -249,7 +249,7 @@ def test_a_group_with_members_is_not_reset(tool: GroupTool) -> None:
         (("--to-earliest", "--to-offset", "0"), 2, "got --to-earliest and --to-offset"),
         (("--to-earliest", "--all-topics"), 2, "--topic or --all-topics"),
         (("--to-earliest", "--execute", "--dry-run"), 2, "contradict each other"),
-        (("--to-datetime", "tomorrow"), 2, "'tomorrow' is not a date such as"),
+        (("--to-datetime", "tomorrow"), 2, "'tomorrow' is not a time such as"),
         (("--by-duration", "P1M"), 2, "'P1M' is not a time such as"),
         (("--shift-by", "1"), 1, "no committed offset for orders-0"),
         (("--to-earliest", "-p", "7"), 1, "has no partition 7"),

@@ -72,7 +72,7 @@ def test_a_dry_run_tells_and_changes_nothing(data: Path, capsys: Output) -> None
     said = capsys.readouterr().out
     assert said.startswith(f"damaged bytes: payments-0/{LOG}, bytes 0 to ")
     assert "at stake  the records at offset 0 of payments-0" in said
-    assert f"`fencepost repair {data} --write` repairs this" in said
+    assert f"`fencepost repair {data} --write` repairs the damage" in said
     assert state_of(data) == before
     assert run(["repair", str(data), "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)

@@ -322,7 +322,7 @@ def test_files_of_others_are_kept(capsys: Output, story: Path, tmp_path: Path) -
 
 def test_runs_that_had_no_time_are_a_failure(capsys: Output, story: Path) -> None:
     assert run(["run", str(story), "--for", "0s"]) == 1
-    assert "--for was reached before 2 of 2 runs began." in capsys.readouterr().out
+    assert "--for was reached; 2 of 2 runs did not begin." in capsys.readouterr().out
     assert run(["run", str(story), "--for", "1h30m"]) == 0
     assert run(["run", str(story), "--for", "soon"]) == 2
     assert "'soon' is not a time such as 90s, 10m or 1h30m" in capsys.readouterr().err
@@ -354,4 +354,4 @@ def test_a_directory_with_other_files_is_named(tmp_path: Path, capsys: Output) -
     told = capsys.readouterr().err
     assert told.startswith(f"fencepost: not every *.toml file in {tmp_path} is a scenario: ")
     assert "pyproject.toml" in told
-    assert told.endswith("give a directory that has only scenarios, or name files\n")
+    assert told.endswith("give a directory that has only scenarios, or give the files themselves\n")

@@ -88,7 +88,7 @@ def test_what_is_small_can_be_made_smaller_from_its_file(
     assert shrink(begun, output=Path("smaller.toml"), budget=BUDGET, as_json=True) == 0
     _, small = last_json(capsys)
     assert small["events"] < small["events_before"]
-    assert "  continue: with --budget 2 (the budget ran out before it had tried everything)" in words
+    assert "  continue: with --budget 2 (the budget ran out before everything had been tried)" in words
     assert f"  replay:   fencepost run {begun}" in words
     assert read(Path("smaller.toml")).expect == read(begun).expect
 
@@ -126,7 +126,7 @@ def test_a_search_that_is_ended_keeps_what_it_had_found(
         words = process.communicate(timeout=PATIENCE_S)[0].splitlines()
     assert process.returncode == code
     assert words[0].endswith(f": seed-{seed}.toml")
-    more = f"fencepost shrink seed-{seed}.toml (it was interrupted before it had tried everything)"
+    more = f"fencepost shrink seed-{seed}.toml (interrupted before everything had been tried)"
     assert words[1] == f"  continue: {more}"
     assert run(["run", str(tmp_path / f"seed-{seed}.toml"), "--json"]) == 0
     (played, _) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
@@ -182,7 +182,7 @@ def test_what_cannot_be_shrunk_fails_with_two_lines(capsys: Output, tmp_path: Pa
     story = tmp_path / "story.toml"
     story.write_text('name = "s"\n[[producer]]\nname = "p"\nscript = ["send t-0 a"]\n')
     table: list[tuple[list[str], int, str]] = [
-        (["--seed", "1", "--output", str(tmp_path / "none.toml")], 1, "seed 1 violates no invariant"),
+        (["--seed", "1", "--output", str(tmp_path / "none.toml")], 1, "seed 1 violates no rule"),
         ([str(story)], 2, "was written by hand"),
         ([], 2, "needs either --seed or a scenario file; none was given"),
         ([str(story), "--seed", "1"], 2, "needs either --seed or a scenario file; not both"),

@@ -143,7 +143,7 @@ def test_a_call_refuses_an_argument_of_a_wrong_type(case: Case) -> None:
 @pytest.mark.parametrize("value", [2**70, -5, nan])
 def test_a_call_refuses_a_number_out_of_range(case: Case, value: float) -> None:
     if value == 2**70 and "Milliseconds" in str(case.parameter.annotation):
-        value = -1  # waiting for ever is possible
+        value = -1  # waiting forever is possible
     with pytest.raises((ValueError, TypeError), match=rf"\b{case.parameter.name} must be .*, not {value}"):
         anyio.run(made, case, value, backend="trio")
 

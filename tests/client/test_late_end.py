@@ -64,7 +64,7 @@ class Pair:
                 return
             self.story.wait(10)
             self.hear(self.producer.wake(self.story.now))
-        raise AssertionError("the producer waits for ever")
+        raise AssertionError("the producer waits forever")
 
     def send(self, value: bytes, partition: int) -> None:
         now = self.story.now

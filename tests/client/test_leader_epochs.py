@@ -113,7 +113,7 @@ def test_the_controller_may_have_lost_partitions_with_the_power_and_is_believed(
 
 @pytest.mark.parametrize("from_node", [CONTROLLER, FIRST_BOOTSTRAP_NODE])
 def test_the_controller_may_have_lost_an_election_with_the_power_and_is_believed(from_node: int) -> None:
-    """Epochs are its own: without this a client would wait for ever for what nobody knows any more."""
+    """Epochs are its own: without this a client would wait forever for what nobody knows any more."""
     cluster = ClusterMetadata((("h", CONTROLLER),))
     cluster.learn(told((NEW, 5)), from_node=NEW)
     cluster.learn(told((OLD, 3)), from_node=from_node)

@@ -201,7 +201,7 @@ def test_what_was_lost_under_an_epoch_is_of_no_concern_to_the_next() -> None:
 
 @pytest.mark.parametrize("kind", [m.AddPartitionsToTxn, m.AddOffsetsToTxn, m.TxnOffsetCommit])
 def test_what_would_be_asked_again_is_given_up_by_an_abort(kind: type) -> None:
-    """Offsets of a topic that does not exist are asked for ever; the abort does not wait for that."""
+    """Offsets of a topic that does not exist are asked forever; the abort does not wait for that."""
     talk = old()
     if kind is m.AddPartitionsToTxn:
         talk.send(b"1")

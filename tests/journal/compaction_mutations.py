@@ -69,7 +69,7 @@ MUTATIONS: Final = (
         "journal.compaction:Cleaner._thinned",
         "horizon is not None and horizon <= self._now",
         "True",
-        breaks="A reader that has the older value keeps it for ever.",
+        breaks="A reader that has the older value keeps it forever.",
     ),
     _one(
         "a horizon moves with each cleaning",
@@ -149,7 +149,7 @@ OF_FILES: Final = (
         "journal.compaction:Cleaner.__init__",
         "{transaction.producer_id for transaction in open_at_start}",
         "set()",
-        breaks="A transaction whose beginning retention deleted is open for ever.",
+        breaks="A transaction whose beginning retention deleted is open forever.",
     ),
     _one(
         "a cleaning removes the snapshots that retention needs",

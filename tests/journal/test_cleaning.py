@@ -333,7 +333,7 @@ def test_a_durable_record_is_not_removed_for_one_that_a_loss_of_power_takes() ->
 
 
 def test_a_marker_stays_while_the_snapshot_at_the_start_has_its_transaction_open() -> None:
-    """Retention deleted the beginning of the transaction. Without its marker it would be open for ever, or
+    """Retention deleted the beginning of the transaction. Without its marker it would be open forever, or
     end with the producer's next marker, and an abort would take the committed records in between.
     """
     writer = Writer(opened(MemoryStorage()))

@@ -161,7 +161,7 @@ async def test_a_response_that_is_too_large_is_an_error(
         for _ in range(5):
             reply = await wire.ask(LISTS)
             assert (reply.error, reply.body.transactions) == (ErrorCode.INVALID_REQUEST, ())
-        assert caplog.text.count("ListTransactionsReply: a response of") == 1
+        assert caplog.text.count("ListTransactionsReply: a reply of") == 1
         assert (await wire.ask(FINDS)).error is ErrorCode.NONE
 
 

@@ -136,7 +136,7 @@ OF_PARTITIONS: Final = (
         ),
     ),
     Mutation(
-        "answers do not wait for the disk",
+        "replies do not wait for the disk",
         breaks="A write is acknowledged before it is durable under --sync commit or all.",
         edits=(Edit("broker.node:Node.after", {"state.high_watermark == state.log_end_offset": "True"}),),
     ),
@@ -203,7 +203,7 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "a retry of EndTxn is not recognised",
-        breaks="A producer that retries EndTxn after a lost answer is fenced by its own success (KIP-890).",
+        breaks="A producer that retries EndTxn after a lost reply is fenced by its own success (KIP-890).",
         edits=(
             Edit(
                 "broker.transactions.end_txn:_is_retry",
@@ -397,7 +397,7 @@ OF_CLIENTS: Final = (
     ),
     Mutation(
         "an unknown commit outcome is treated as an abort",
-        breaks="After a lost answer the producer reports that the transaction failed, and continues.",
+        breaks="After a lost reply the producer reports that the transaction failed, and continues.",
         edits=(
             Edit(
                 "client.producer:ProducerMachine._ended", {"committing and finished.call.indefinite": "False"}

@@ -53,7 +53,7 @@ def test_a_late_end_decides_the_next_transaction_before_kip_890() -> None:
         "EndTxn COMMIT 0/0 of p0 reaches the coordinator (second connection)",
         "p0 receives EndTxn NONE [commit: ok, begin]",
         "WriteTxnMarkers t-0 COMMIT 0/0 reaches the leader of t-0",
-        "the answer comes back: WriteTxnMarkers NONE",
+        "the reply comes back: WriteTxnMarkers NONE",
         "AddPartitionsToTxn t-0 0/0 of p0 reaches the coordinator (second connection)",
         "p0 receives AddPartitionsToTxn NONE",
         "Produce t-0 p0.2.0 0/0 of p0 reaches the leader of t-0 (second connection)",

@@ -62,13 +62,13 @@ def test_an_answer_gets_lost() -> None:
         simulation.world.events.subscribe(MessageLost, lost.hear)
         begun.append(simulation)
 
-    plan = only(FaultKind.LOST_ANSWER)
+    plan = only(FaultKind.LOST_REPLY)
     trials = [try_choices(Choices(seed), lambda _: plan, watch) for seed in range(3)]
     assert [trial.violation for trial in trials] == [None, None, None]
     struck = Counter(each.what.partition(" ")[0] for run in begun for each in run.random_faults.struck)
     assert len(struck) > 1, "of several kinds"
     assert struck <= lost.answers
-    assert sum(trial.marks["fault: lost answer"] for trial in trials) == struck.total()
+    assert sum(trial.marks["fault: lost reply"] for trial in trials) == struck.total()
 
 
 @attrs.define(eq=False)
@@ -99,7 +99,7 @@ def test_a_request_arrives_after_its_caller_has_given_it_up() -> None:
     assert struck > 5
 
 
-@pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE_REQUEST, FaultKind.CRASH])
+@pytest.mark.parametrize("kind", [FaultKind.LOST_REPLY, FaultKind.LATE_REQUEST, FaultKind.CRASH])
 def test_what_lay_in_wait_for_nothing_did_not_strike(kind: FaultKind) -> None:
     plan = attrs.evolve(only(kind), strikes=3, txn_writers=())
     spec = attrs.evolve(

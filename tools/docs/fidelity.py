@@ -116,7 +116,7 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="wire protocol",
-        kafka="Requests and responses use Kafka's binary schemas.",
+        kafka="Requests and replies use Kafka's binary schemas.",
         here="Kafka's clients use these on the same port, in the versions of clients.md. Fencepost's own "
         "client uses msgpack, with Kafka's API keys, versions, names and error codes.",
         because="The cores (the code without I/O) take and return messages; in Python a msgpack codec "
@@ -141,7 +141,7 @@ DIFFERENCES: Final = (
         "the requests of a transaction have all their versions, and every other request has one; topics "
         "are identified by name.",
         because="Only the requests of a transaction change their meaning with the version.",
-        noticed="UNSUPPORTED_VERSION, and the response of ApiVersions.",
+        noticed="UNSUPPORTED_VERSION, and the reply of ApiVersions.",
     ),
     Difference(
         what="fetch sessions",
@@ -220,7 +220,7 @@ DIFFERENCES: Final = (
         what="when a group becomes stable",
         kafka="When the record with the leader's assignment is written; before that it is "
         "CompletingRebalance.",
-        here="As soon as the group's leader has sent the assignment. Responses wait until the record is "
+        here="As soon as the group's leader has sent the assignment. Replies wait until the record is "
         "durable.",
         because="State changes when a batch enters the log, and no client learns of it before the batch is "
         "durable.",
@@ -283,7 +283,7 @@ DIFFERENCES: Final = (
         what="last producer epoch",
         kafka="Since KAFKA-20357 (merged April 2026) the log stores it in a tagged field.",
         here="The coordinator keeps it in memory and loses it at a failover, as in the releases up to 4.3.",
-        because="The recorded answers come from 4.3.1.",
+        because="The recorded replies come from 4.3.1.",
         noticed="A retry of InitProducerId across a failover gets PRODUCER_FENCED.",
     ),
     Difference(
@@ -379,7 +379,7 @@ DIFFERENCES: Final = (
         kafka="One at a time per transactional id and broker; a second one makes the first fail with "
         "NETWORK_EXCEPTION.",
         here="Every Produce and TxnOffsetCommit sends its own.",
-        because="Verification guards reject late answers, and no batch is rejected needlessly.",
+        because="Verification guards reject late replies, and no batch is rejected needlessly.",
         noticed="Fewer NOT_ENOUGH_REPLICAS at the start of a transaction.",
     ),
     Difference(
@@ -412,7 +412,7 @@ DIFFERENCES: Final = (
         what="hand-crafted requests with several markers",
         kafka="A request in which one marker names only unknown partitions is never answered (4.3.1).",
         here="Each partition gets its result.",
-        because="Every request gets a response.",
+        because="Every request gets a reply.",
         noticed="UNKNOWN_TOPIC_OR_PARTITION.",
     ),
     Difference(

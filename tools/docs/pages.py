@@ -115,7 +115,7 @@ def _api_table() -> str:
 
 def _step_rule_table() -> str:
     rows = [(rule.name, rule.meaning, rule.exercised_by) for rule in STEP_RULES]
-    return tables.markdown_table(("rule", "invariant", "exercised by"), rows)
+    return tables.markdown_table(("rule", "what must hold", "exercised by"), rows)
 
 
 def _anomaly_table() -> str:
@@ -192,7 +192,7 @@ def _coded(error: ErrorCode) -> str:
 
 def _identity_rules() -> str:
     rows = [(str(number), rule.name, _coded(rule.error)) for number, rule in enumerate(INIT_CHECKS, 1)]
-    return tables.markdown_table(("", "the request", "answer"), rows)
+    return tables.markdown_table(("", "the request", "reply"), rows)
 
 
 def _grants() -> str:
@@ -209,7 +209,7 @@ def _produce_rules() -> str:
     early = [("a transactional batch", check.name, check.error) for check in BEFORE_ASKING]
     found = [("the request", check.name, check.error) for check in REQUEST_CHECKS] + early
     rows = [(str(number), who, name, _coded(error)) for number, (who, name, error) in enumerate(found, 1)]
-    return tables.markdown_table(("", "applies to", "condition", "answer"), rows)
+    return tables.markdown_table(("", "applies to", "condition", "reply"), rows)
 
 
 def _add_errors() -> str:
@@ -218,7 +218,7 @@ def _add_errors() -> str:
         for error in VERIFY_ERRORS
     ]
     return tables.markdown_table(
-        ("the coordinator's error", "answer to Produce 12", "answer to older versions"), rows
+        ("the coordinator's error", "reply to Produce 12", "reply to older versions"), rows
     )
 
 
@@ -274,7 +274,7 @@ def _right(right: Right) -> str:
 
 def _heartbeat_checks() -> str:
     rows = [(check.name, _coded(check.error)) for check in HEARTBEAT_CHECKS]
-    return tables.markdown_table(("a heartbeat that", "answer"), rows)
+    return tables.markdown_table(("a heartbeat that", "reply"), rows)
 
 
 def _form_rules() -> str:
@@ -282,7 +282,7 @@ def _form_rules() -> str:
         (str(number), check.name, _coded(check.error), check.source)
         for number, check in enumerate(FORM_CHECKS, 1)
     ]
-    return tables.markdown_table(("", "a batch that", "answer", "source"), rows)
+    return tables.markdown_table(("", "a batch that", "reply", "source"), rows)
 
 
 def _batch_checks() -> str:
@@ -298,7 +298,7 @@ def _batch_checks() -> str:
         for number, check in enumerate(CHECKS, 1)
     ]
     return tables.markdown_table(
-        ("", "a batch that", "answer", "protection", "also for TxnOffsetCommit", "source"), rows
+        ("", "a batch that", "reply", "protection", "also for TxnOffsetCommit", "source"), rows
     )
 
 
@@ -307,7 +307,7 @@ def _marker_checks() -> str:
         (str(number), check.name, _coded(check.error), _from(check))
         for number, check in enumerate(MARKER_CHECKS, 1)
     ]
-    return tables.markdown_table(("", "a marker that", "answer", "source"), rows)
+    return tables.markdown_table(("", "a marker that", "reply", "source"), rows)
 
 
 def _from(check: Check[*tuple[Any, ...]]) -> str:

@@ -200,7 +200,7 @@ def expire(node: Node, now: int) -> None:
 def remove_members(node: Node, log: GroupLog, group_id: str, member_ids: set[str], now: int) -> None:
     """Remove members from a group of the consumer protocol (consumerGroupFenceMembers): in several batches
     if one would be too large. The tombstones of one member are small, and written whatever message.max.bytes
-    is now: otherwise it would own its partitions for ever.
+    is now: otherwise it would own its partitions forever.
     """
     turn = _turn(node, log.coordinator.consumers[group_id], now)
     consumer_heartbeat.remove(turn, member_ids)

@@ -466,7 +466,7 @@ CHECKS: Final = (
         protection="dedup",
     ),
     WriteCheck(
-        "overtakes a batch that waits for the coordinator's answer",
+        "overtakes a batch that waits for the coordinator's reply",
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         _overtakes,
         source="KIP-890",

@@ -321,7 +321,7 @@ def complete_fetch(
     encoding: FetchEncoding | None = None,
 ) -> m.FetchReply:
     """Read the bytes for each plan, and for read_committed the aborted transactions in them. Only the first
-    batch may exceed the size limits, so that a large one does not block its reader for ever (KIP-74).
+    batch may exceed the size limits, so that a large one does not block its reader forever (KIP-74).
     Bytes that cannot be read are reported to the operator. The limits count bytes in the reader's encoding.
     """
     left, has_some = max_bytes, False
@@ -428,7 +428,7 @@ def _listed(
                 found = FoundRecord(NO_TIMESTAMP, plan.offset, log.leader_epoch_at(plan.offset))
         except (StorageError, ProtocolViolation) as problem:
             # A known offset is right without its epoch. Its reader learns of the damage from a Fetch. With an
-            # error here it would ask for ever.
+            # error here it would ask forever.
             unreadable = _unreadable(plan.partition, problem, tell)
             if plan.offset == NO_OFFSET:
                 error, found = unreadable, NO_RECORD

@@ -15,7 +15,7 @@ const WORDS = [
   ["HW", "high watermark: everything below it is durable, and read_uncommitted readers may read it"],
   ["7/2", "producer id 7, epoch 2: a newer epoch fences the older one"],
   ["t-0", "partition 0 of the topic t"],
-  ["NONE", "the error of an answer: none, it succeeded; @3 is the offset that its first record got"],
+  ["NONE", "the error of a reply: none, it succeeded; @3 is the offset that its first record got"],
   ["txn app", "the transaction of the producers whose transactional id is app"],
   ["marker", "a record that says how a transaction ended in this partition: C commit, A abort"],
   ["guard", "the leader asks the coordinator whether a transaction is open before it takes its first record"],

@@ -19,7 +19,7 @@ export function Way({ run, step, number: at, side, onStep, onMessage }) {
       ${ended != null && go(run, onStep, arrived == null ? "lost" : "arrived", ended)}
       ${took !== null && html`<span>after ${took} ms</span>`}
       ${answers != null && go(run, onStep, `its request ${answers}`, run.messages.get(answers)?.sent)}
-      ${answer && go(run, onStep, `its answer ${answer.number}`, answer.sent)}
+      ${answer && go(run, onStep, `its reply ${answer.number}`, answer.sent)}
       ${onMessage && html`<button data-testid="whatif-message" onClick=${choose}>what if …</button>`}
       ${repeats != null && go(run, onStep, `repeats ${repeats}`, run.messages.get(repeats)?.sent)}
     </p>`;

@@ -300,7 +300,7 @@ def in_words(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
     brief = note(event, messages)
     match event:
         case Sent(source=source, target=target):
-            answers = "" if event.answers is None else f", in answer to {event.answers}"
+            answers = "" if event.answers is None else f", in reply to {event.answers}"
             return f"{source} sends {target} message {brief}{answers}"
         case Arrived(number=number):
             sent = messages[number].event

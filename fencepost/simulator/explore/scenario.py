@@ -2,7 +2,7 @@
 
 An explored world has no time: any message may come at any moment. A scenario has time, and faults that bend
 it. So the trace is not translated step by step. What disturbed it becomes faults: a late request is delayed
-until something that came before it, a lost answer is dropped, a crash strikes where it struck. Each candidate
+until something that came before it, a lost reply is dropped, a crash strikes where it struck. Each candidate
 is run, and the first that violates the same rule is the scenario.
 
 Rule: what is returned was run and violates the rule; None means that no candidate does.

@@ -173,7 +173,7 @@ class TransitionKind(Enum):
 
     REQUEST = "a request arrives"
     STRAY = "a request of a connection that was given up arrives"
-    ANSWER = "an answer arrives"
+    ANSWER = "a reply arrives"
     GIVE_UP = "a client gives up its connection"
     BREAK = "a client learns that its connection broke"
     WAKE = "a pause is over"

@@ -122,7 +122,7 @@ class Trace:
     def _to_self(self, action: Transition) -> str:
         if action.kind is TransitionKind.ASK_SELF:
             return self._reaches(action, "", NODE)
-        return f"the answer comes back: {self._reply(action, NODE)}"
+        return f"the reply comes back: {self._reply(action, NODE)}"
 
     def _reaches(self, action: Transition, of_whom: str, connection: int | None = None) -> str:
         question = self.steps.messages[action.message]

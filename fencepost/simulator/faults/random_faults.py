@@ -51,7 +51,7 @@ FAVOUR_PERMILLE: Final = 500  # how often a favoured process is the victim
 ACTS_BEFORE_DEATH: Final = 12
 WRITES_BEFORE_DEATH: Final = 4
 # The answers that hurt most when they get lost: something was done, and the caller retries.
-ANSWERS: Final = (
+REPLIES: Final = (
     *(messages.EndTxnReply, messages.ProduceReply, messages.InitProducerIdReply),
     *(messages.TxnOffsetCommitReply, messages.WriteTxnMarkersReply),
 )
@@ -62,9 +62,9 @@ REQUESTS: Final = (
     *(messages.AddPartitionsToTxn, messages.InitProducerId),
 )
 # The answers that bring identities, in worlds where these end.
-IDENTITY_ANSWERS: Final = (messages.InitProducerIdReply, messages.EndTxnReply)
+IDENTITY_REPLIES: Final = (messages.InitProducerIdReply, messages.EndTxnReply)
 # More of both, in worlds with members of groups.
-GROUP_ANSWERS: Final = (messages.JoinGroupReply, messages.SyncGroupReply, messages.HeartbeatReply)
+GROUP_REPLIES: Final = (messages.JoinGroupReply, messages.SyncGroupReply, messages.HeartbeatReply)
 GROUP_REQUESTS: Final = (
     *(messages.JoinGroup, messages.SyncGroup, messages.Heartbeat),
     *(messages.LeaveGroup, messages.TxnOffsetCommit),
@@ -75,7 +75,7 @@ class FaultKind(Enum):
     """What can go wrong at random. The names are those of plans, of scenarios and of the coverage table."""
 
     DROP = "drop"  # one connection breaks, with everything that is on its way
-    LOST_ANSWER = "lost answer"  # the same, as soon as a certain answer is on its way
+    LOST_REPLY = "lost reply"  # the same, as soon as a certain reply is on its way
     LATE_REQUEST = "late request"  # its caller gives it up, and then it arrives
     HOLD = "hold"  # one direction of a connection stops, and continues later
     PARTITION = "partition"  # between two lanes, one way or both ways
@@ -144,7 +144,7 @@ class RandomFaultPlan:
     pause: int = NS_PER_MS
     slow_participants: int = 0
     requests: tuple[type[Request], ...] = REQUESTS  # those that may be late
-    answers: tuple[type[ReplyBody], ...] = ANSWERS  # those that may be lost
+    replies: tuple[type[ReplyBody], ...] = REPLIES  # those that may be lost
     deaths: Mapping[FaultKind, tuple[DeathPlace, ...]] = DEATHS
 
 
@@ -263,13 +263,13 @@ class MessageTrap:
             self.strike(connection)
 
 
-def _lose_answer(faults: RandomFaults) -> None:
-    awaited = faults.world.choices.one_of(faults.plan.answers)
+def _lose_reply(faults: RandomFaults) -> None:
+    awaited = faults.world.choices.one_of(faults.plan.replies)
 
     def strike(connection: SimulatedConnection) -> None:
         what = f"{awaited.__name__} to {connection.caller.participant}"
         action = Action(kind=ActionKind.DROP)
-        faults.strike(FaultKind.LOST_ANSWER, action, channel=connection.to_caller, what=what)
+        faults.strike(FaultKind.LOST_REPLY, action, channel=connection.to_caller, what=what)
 
     faults.traps.append(MessageTrap(faults.world, awaited, strike))
 
@@ -485,7 +485,7 @@ def _damage(faults: RandomFaults, *, kind: FaultKind) -> Strike | None:
 
 _DRAWS: Final[dict[FaultKind, Callable[[RandomFaults], Strike | None]]] = {
     FaultKind.DROP: _drop,
-    FaultKind.LOST_ANSWER: _lose_answer,
+    FaultKind.LOST_REPLY: _lose_reply,
     FaultKind.LATE_REQUEST: _delay_request,
     FaultKind.LATE_MARKER: _delay_marker,
     FaultKind.HOLD: _hold,

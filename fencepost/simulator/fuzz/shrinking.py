@@ -78,7 +78,7 @@ def _failing(plan: FuzzPlan, result: RunResult, choices: Sequence[int]) -> Faili
 
 
 class ShrinkSearch:
-    """Makes a run small. `best` is the smallest so far, also when the search is interrupted. `is_cut_short`
+    """Makes a run small. `best` is the smallest so far, even when the search is interrupted. `is_cut_short`
     until everything was tried, for which the budget may be too small. `tell` gets the best so far after each
     attempt.
     """

@@ -35,12 +35,12 @@ from fencepost.simulator.actors.workloads import (
     txn_writer,
 )
 from fencepost.simulator.faults.random_faults import (
-    ANSWERS,
     DEATHS,
     DEATHS_IN_CLEANINGS,
-    GROUP_ANSWERS,
+    GROUP_REPLIES,
     GROUP_REQUESTS,
-    IDENTITY_ANSWERS,
+    IDENTITY_REPLIES,
+    REPLIES,
     REQUESTS,
     FaultKind,
     RandomFaultPlan,
@@ -255,7 +255,7 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
             pause=plan.pause_ms * NS_PER_MS,
             slow_participants=plan.slow_participants,
             requests=(*REQUESTS, *GROUP_REQUESTS) if plan.members else REQUESTS,
-            answers=_answers_of(plan),
+            replies=_replies_of(plan),
             deaths=DEATHS if compaction is None else DEATHS_IN_CLEANINGS,
         ),
         drifts_ppm=plan.drifts_ppm,
@@ -265,11 +265,11 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
 _UPKEEP: Final = {"log_cleaner_backoff_ms": UPKEEP_MS, "log_retention_check_interval_ms": UPKEEP_MS}
 
 
-def _answers_of(plan: FuzzPlan) -> tuple[type[ReplyBody], ...]:
+def _replies_of(plan: FuzzPlan) -> tuple[type[ReplyBody], ...]:
     """The answers that may be lost."""
     if plan.identities is not None:
-        return IDENTITY_ANSWERS
-    return (*ANSWERS, *GROUP_ANSWERS) if plan.members else ANSWERS
+        return IDENTITY_REPLIES
+    return (*REPLIES, *GROUP_REPLIES) if plan.members else REPLIES
 
 
 def _expirations_of(plan: FuzzPlan) -> dict[str, int]:

@@ -83,7 +83,7 @@ LATE_END: Final = OldBehaviour(
 LATE_MARKER: Final = OldBehaviour(
     name="a late marker ends the next transaction",
     cured_by="KIP-890 part 2, KIP-1228",
-    why="The coordinator did not get the answer to its markers and retried them; the first ones arrive "
+    why="The coordinator did not get the reply to its markers and retried them; the first ones arrive "
     "after the next transaction has begun. Both transactions have the same epoch, so the late marker ends "
     "what the next transaction has written to that partition so far. If that is nothing, the partition has "
     "a marker for a decision that no coordinator made.",

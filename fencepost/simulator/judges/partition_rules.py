@@ -221,7 +221,7 @@ class PartitionRecord:
 
 
 def judge_order(state: Partition) -> None:
-    """I1 of any leader, also of one that was replaced and does not know it yet."""
+    """I1 of any leader, including one that was replaced and does not know it yet."""
     stable = state.last_stable_offset
     if not state.log_start_offset <= stable <= state.high_watermark <= state.log_end_offset:
         raise rules.BOUNDS.broken(

@@ -7,7 +7,7 @@ compares:
     step ──▶ appends ──▶ PartitionRecord   log model of each partition, bounds, leaders     I1-I4, I11, I12
         │           ├──▶ TransactionBook   records of each coordinator, durable or not      I4-I7, I13, I19
         │           └──▶ OffsetsRecord     committed and pending offsets of each group      I9
-        ├──▶ replies ──▶ AnswerRules       replies to clients and nodes, also to retries    I7, I13, I15, I16
+        ├──▶ replies ──▶ AnswerRules       replies to clients and nodes, even to retries    I7, I13, I15, I16
         │           └──▶ ListingRule       replies to ListOffsets                           I18
         └──▶ after it    bounds that the leader shows, timeouts                             I1, I2, I14
     the end of a run ──▶ judge_end                                                          I8, I9
@@ -398,19 +398,19 @@ def _unsettled(node: SimulatedNode) -> Iterator[str]:
     for key, log in core.logs.items():
         yield from (f"{key}: {problem}" for problem in _open_in(log))
     if core.partial_replies:
-        yield f"{len(core.partial_replies)} answers lack a part"
+        yield f"{len(core.partial_replies)} replies lack a part"
     if core.markers_due or core.reelections:
         yield f"retries are planned: {[*core.markers_due, *core.reelections]}"
     # A follower of the metadata always has a fetch on its way.
     unanswered = [why for why in core.in_flight.values() if not isinstance(why, InFlightMetadataFetch)]
     if unanswered:
-        yield f"waits for an answer: {unanswered[0]}"
+        yield f"waits for a reply: {unanswered[0]}"
 
 
 def _open_in(log: LeaderLog) -> Iterator[str]:
     state = log.partition
     if log.waiting:
-        yield f"{len(log.waiting)} answers wait for offset {log.waiting[0][0]}"
+        yield f"{len(log.waiting)} replies wait for offset {log.waiting[0][0]}"
     if state.open_transactions:
         yield f"transactions are open: {dict(state.open_transactions)}"
     if state.last_stable_offset != state.log_end_offset:

@@ -78,7 +78,7 @@ class ClusterJournals:
                 disk.kill()
 
     def delete(self, partition: TopicPartition) -> None:
-        """Deletes the log with its records, also for a node that still holds it."""
+        """Deletes the log with its records, even for a node that still holds it."""
         journal = self.opened.pop(partition, None)
         if journal is not None:
             journal.abandon()
