@@ -51,7 +51,7 @@ OTHER_KINDS_MAX: Final = 2
 GROUP_PAUSES_MS: Final = (240, 120, 40)
 DAMAGE_PAUSES_MS: Final = (240, 120)  # so that there is a manifest, which promises something
 
-IDENTITY_KINDS: Final = (FaultKind.LATE_MARKER, FaultKind.LOST_ANSWER)
+IDENTITY_KINDS: Final = (FaultKind.LATE_MARKER, FaultKind.LOST_REPLY)
 IDENTITY_STRIKES: Final = (8, 16)
 EPOCHS_LEFT: Final = (8, 4, 1, 0)
 EXPIRATIONS_MS: Final = (0, 250, 100)  # writers rest for up to 300 ms between two transactions
