@@ -16,6 +16,8 @@ Rule: from PREPARE_* on the transaction ends that way, whatever crashes. The ver
 
 from __future__ import annotations
 
+from typing import Final
+
 from fencepost.broker.contract import Decision, Effect, Refused, Reply, ReplyTo
 from fencepost.broker.transactions.state import (
     COMPLETED,
@@ -49,6 +51,13 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import TransactionRecord
 
+# Retriable at this coordinator: it is the right one, and only waits for the controller (KIP-730).
+NO_PRODUCER_IDS: Final = Refused(
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    "the node has no producer ids left; the controller grants more",
+    source="RPCProducerIdManager.generateProducerId",
+)
+
 
 def decide_end(
     state: Transactions,
@@ -56,7 +65,7 @@ def decide_end(
     *,
     to: ReplyTo,
     now: int,
-    fresh_producer_id: int,
+    fresh_producer_id: int | None,
     rules: Rules,
     requested: TransactionVersion,
 ) -> TransactionDecision | Refused:
@@ -145,13 +154,16 @@ def prepare(
     target: TransactionState,
     *,
     now: int,
-    fresh_producer_id: int,
+    fresh_producer_id: int | None,
     rules: Rules,
     version: TransactionVersion,
     fences: bool = True,
     effects: tuple[Effect, ...] = (),
 ) -> TransactionDecision | Refused:
-    """Decide the end `target` with its epoch. `fences`: the owner did not ask for it and must be fenced."""
+    """Decide the end `target` with its epoch. `fences`: the owner did not ask for it and must be fenced.
+
+    `fresh_producer_id` is needed where the epochs are used up: the next transaction then has another one.
+    """
     # Without the fix of KAFKA-19367 the fence and the end raise the epoch by one each.
     raised_by = int(version.renews_identity) + int(fences)
     raised_by = min(raised_by, 1) if rules.fixes.fences_once else raised_by
@@ -159,6 +171,11 @@ def prepare(
         return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the epoch would turn negative", source="KAFKA-19367")
     rotates = version.renews_identity and record.producer_epoch >= LAST_GRANTED_EPOCH
     rotates = rotates and (rules.fixes.rotates_when_fencing or not fences)
+    next_producer_id = NO_PRODUCER_ID
+    if rotates:
+        if fresh_producer_id is None:
+            return NO_PRODUCER_IDS
+        next_producer_id = fresh_producer_id
     was_open = record.state is ONGOING
     # An epoch of 32767 was granted to nobody; a request that has it all the same must not overflow the field.
     # An abort without a transaction starts when it ends (prepareAbortOrCommit: noPartitionAdded). The markers
@@ -166,7 +183,7 @@ def prepare(
     prepared = record._replace(
         state=target,
         producer_epoch=min(record.producer_epoch + raised_by, INT16_MAX),
-        next_producer_id=fresh_producer_id if rotates else NO_PRODUCER_ID,
+        next_producer_id=next_producer_id,
         partitions=record.partitions if was_open else (),
         start_ms=record.start_ms if was_open else now,
         update_ms=now,
@@ -199,7 +216,7 @@ def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Trans
 
 
 def decide_timeout(
-    state: Transactions, name: str, *, now: int, fresh_producer_id: int, rules: Rules
+    state: Transactions, name: str, *, now: int, fresh_producer_id: int | None, rules: Rules
 ) -> TransactionDecision | Refused:
     """Abort a transaction that exceeded transaction.timeout.ms, and fence its producer by a new epoch."""
     record = known_record(state, name)

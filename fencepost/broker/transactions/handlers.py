@@ -16,7 +16,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions.checks import has_no_transactions
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.add_partitions import decide_partitions, verify_partitions
-from fencepost.broker.transactions.end_txn import decide_end
+from fencepost.broker.transactions.end_txn import NO_PRODUCER_IDS, decide_end
 from fencepost.broker.transactions.init_producer_id import HALF_AN_IDENTITY, decide_identity
 from fencepost.broker.transactions.state import TransactionDecision, Transactions, Unwritable
 from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
@@ -33,12 +33,6 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import transaction_batch
 
-# Retriable at this coordinator: it is the right one, and only waits for the controller (KIP-730).
-NO_PRODUCER_IDS: Final = Refused(
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    "the node has no producer ids left; the controller grants more",
-    source="RPCProducerIdManager.generateProducerId",
-)
 RECORD_TOO_LARGE: Final = Refused(
     ErrorCode.UNKNOWN_SERVER_ERROR,  # as TransactionStateManager.appendTransactionToLog maps it
     "the record of the transaction is larger than max.message.bytes of its topic",
@@ -97,8 +91,8 @@ def init_producer_id(
         node.outcome.effects.append(Reply(to, body=body))
         return
     log = log_of_id(node, request.transactional_id)
-    if isinstance(log, Refused) or fresh is None:
-        node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)
+    if isinstance(log, Refused):
+        node.reply(to, log)
         return
     decided = decide_identity(
         log.coordinator, request, to=to, now=now, fresh_producer_id=fresh, rules=node.settings.rules
@@ -206,10 +200,8 @@ def end_transaction(
 ) -> None:
     """Commit or abort. The answer leaves when the decision is durable, before any marker is written."""
     log = log_of_id(node, request.transactional_id)
-    # Needed where the epochs are used up: the next transaction then has another producer id.
-    fresh = node.fresh_producer_id()
-    if isinstance(log, Refused) or fresh is None:
-        node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)
+    if isinstance(log, Refused):
+        node.reply(to, log)
         return
     state, rules = log.coordinator, node.settings.rules
     decided = decide_end(
@@ -217,7 +209,7 @@ def end_transaction(
         request,
         to=to,
         now=now,
-        fresh_producer_id=fresh,
+        fresh_producer_id=node.fresh_producer_id(),
         rules=rules,
         requested=client_version.transaction_version,
     )

@@ -19,7 +19,7 @@ from typing import Final
 
 from fencepost.broker.check_tables import Check, first_refusal
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
-from fencepost.broker.transactions.end_txn import prepare
+from fencepost.broker.transactions.end_txn import NO_PRODUCER_IDS, prepare
 from fencepost.broker.transactions.state import (
     LastEpoch,
     Rules,
@@ -166,7 +166,7 @@ def decide_identity(
     *,
     to: ReplyTo,
     now: int,
-    fresh_producer_id: int,
+    fresh_producer_id: int | None,
     rules: Rules,
 ) -> TransactionDecision | Refused:
     """Grant an identity, or abort the open transaction and make the caller retry
@@ -181,6 +181,8 @@ def decide_identity(
         return busy(name)
     record = known_record(state, name)
     if record is None:
+        if fresh_producer_id is None:
+            return NO_PRODUCER_IDS
         first = _first_identity(request, now=now, fresh_producer_id=fresh_producer_id)
         return _granted(name, to, first, last_epoch=NO_PRODUCER_EPOCH)
     cell = rules.transaction_version.moves[record.state][CoordinatorInput.INIT]
@@ -199,6 +201,8 @@ def decide_identity(
             name, record, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules,
             version=rules.transaction_version, effects=(answer,),
         )  # fmt: skip
+    if grant is Grant.FIRST_EPOCH and fresh_producer_id is None:
+        return NO_PRODUCER_IDS
     granted, last_epoch = _next_identity(request, record, grant, now=now, fresh_producer_id=fresh_producer_id)
     return _granted(name, to, granted, last_epoch=last_epoch)
 
@@ -233,7 +237,12 @@ def _first_identity(request: InitProducerId, *, now: int, fresh_producer_id: int
 
 
 def _next_identity(
-    request: InitProducerId, record: TransactionRecord, grant: Grant, *, now: int, fresh_producer_id: int
+    request: InitProducerId,
+    record: TransactionRecord,
+    grant: Grant,
+    *,
+    now: int,
+    fresh_producer_id: int | None,
 ) -> tuple[TransactionRecord, int]:
     """The record of the granted identity, and the epoch that identifies a retry
     (TransactionMetadata.prepareIncrementProducerEpoch, prepareProducerIdRotation).
@@ -251,6 +260,7 @@ def _next_identity(
     last_epoch = NO_PRODUCER_EPOCH if request.producer_id == NO_PRODUCER_ID else record.producer_epoch
     if grant is Grant.NEXT_EPOCH:
         return settled._replace(producer_epoch=record.producer_epoch + 1), last_epoch
+    assert fresh_producer_id is not None, "otherwise the request was refused"
     return settled._replace(producer_id=fresh_producer_id, producer_epoch=0), last_epoch
 
 

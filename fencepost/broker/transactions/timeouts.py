@@ -21,7 +21,7 @@ def schedule_scans(node: Node, state: Transactions, now: int) -> None:
 
 
 def abort_timed_out(node: Node, now: int) -> None:
-    """Abort transactions that exceeded their timeout; without producer ids, wait for the next scan."""
+    """Abort transactions that exceeded their timeout."""
     for log in node.coordinator_logs(Transactions):
         for name in transactions.timed_out(log.coordinator, now=now):
             with node.contained():
@@ -30,9 +30,9 @@ def abort_timed_out(node: Node, now: int) -> None:
 
 
 def _abort_one(node: Node, log: TransactionLog, name: str, now: int) -> None:
-    fresh = node.fresh_producer_id()
-    if fresh is not None:
-        state, rules = log.coordinator, node.settings.rules
-        decided = end_txn.decide_timeout(state, name, now=now, fresh_producer_id=fresh, rules=rules)
-        if isinstance(decided, Decision):  # else the fix of KAFKA-19367 is off, and the next scan retries
-            carry_out(node, log, decided, now)
+    state, rules, fresh = log.coordinator, node.settings.rules, node.fresh_producer_id()
+    decided = end_txn.decide_timeout(state, name, now=now, fresh_producer_id=fresh, rules=rules)
+    # Otherwise the epochs are used up, and no producer id is left or the fix of KAFKA-19367 is off. The next
+    # scan tries again.
+    if isinstance(decided, Decision):
+        carry_out(node, log, decided, now)

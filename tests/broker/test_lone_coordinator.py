@@ -1,4 +1,5 @@
-"""Markers that are sent again, by a coordinator whose partitions are led by other nodes."""
+"""A transaction coordinator whose peers answer late or not at all: the leaders of the partitions, and the
+controller, which grants producer ids."""
 
 from __future__ import annotations
 
@@ -22,17 +23,19 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.state import Transactions
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.terms import LAST_GRANTED_EPOCH, TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.transaction_log import TransactionRecord
 
 LOG = TopicPartition("__transaction_state", 0)
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 ID = "pay"
 PRODUCER_ID, EPOCH = 100, 0
+TIMEOUT_MS = 60_000
 BEFORE_VERSION_2 = 3  # of AddPartitionsToTxn and EndTxn: an epoch may have many transactions
 
 
 @attrs.define(eq=False)
-class RemotePartitions:
+class LoneCoordinator:
     """Node 1 with the coordinator; nodes 2 and 3 lead a partition each. Every record is durable at once."""
 
     node: Node = attrs.field(init=False)
@@ -45,11 +48,7 @@ class RemotePartitions:
             node.cluster.topics[topic] = Topic(topic, bytes([number]) * 16, {0: Leader(number, 0)})
         node.producer_ids.next_id, node.producer_ids.end = PRODUCER_ID, PRODUCER_ID + 1_000
         self.offer(BecomeLeader(partition=LOG, leader_epoch=0))
-        self.ask(
-            m.InitProducerId(
-                transactional_id=ID, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
-            )
-        )
+        self.init(ID)
 
     def offer(self, arrived: Input) -> list[ErrorCode]:
         """Returns the errors of the answers to clients."""
@@ -60,11 +59,21 @@ class RemotePartitions:
             errors += self.offer(Durable(partition=append.partition, offset=append.header.next_offset))
         return errors
 
-    def ask(self, request: m.Request) -> None:
-        assert self.offer(Received(request, to=ReplyTo(1, 1), version=BEFORE_VERSION_2)) == [NO_ERROR]
+    def ask(self, request: m.Request, error: ErrorCode = NO_ERROR) -> None:
+        assert self.offer(Received(request, to=ReplyTo(1, 1), version=BEFORE_VERSION_2)) == [error]
 
-    def commit(self, *partitions: TopicPartition) -> dict[int, Send]:
-        """Returns the markers that are sent, by node."""
+    def init(self, transactional_id: str, error: ErrorCode = NO_ERROR) -> None:
+        self.ask(
+            m.InitProducerId(
+                transactional_id=transactional_id,
+                transaction_timeout_ms=TIMEOUT_MS,
+                producer_id=-1,
+                producer_epoch=-1,
+            ),
+            error,
+        )
+
+    def add(self, *partitions: TopicPartition) -> None:
         self.ask(
             m.AddPartitionsToTxn(
                 transactional_id=ID,
@@ -74,6 +83,10 @@ class RemotePartitions:
                 partitions=partitions,
             )
         )
+
+    def commit(self, *partitions: TopicPartition) -> dict[int, Send]:
+        """Returns the markers that are sent, by node."""
+        self.add(*partitions)
         self.ask(
             m.EndTxn(
                 transactional_id=ID,
@@ -106,15 +119,19 @@ class RemotePartitions:
         return self.markers()
 
     @property
-    def state(self) -> TransactionState:
+    def records(self) -> dict[str, TransactionRecord]:
         log = self.node.coordinator_log(Transactions, LOG)
         assert log is not None
-        return log.coordinator.records[ID].state
+        return log.coordinator.records
+
+    @property
+    def state(self) -> TransactionState:
+        return self.records[ID].state
 
 
 def test_a_transaction_ends_when_no_marker_of_it_is_in_flight() -> None:
     """Or a late answer would stand for the marker of the next transaction, which may have the same epoch."""
-    coordinator = RemotePartitions()
+    coordinator = LoneCoordinator()
     first = coordinator.commit(A, B)
     assert first.keys() == {2, 3}
     again = coordinator.lost(first[2])
@@ -126,3 +143,21 @@ def test_a_transaction_ends_when_no_marker_of_it_is_in_flight() -> None:
     second = coordinator.commit(B)
     assert coordinator.state is TransactionState.PREPARE_COMMIT
     assert coordinator.lost(second[3]).keys() == {3}
+
+
+def test_only_who_needs_a_producer_id_waits_for_the_controller() -> None:
+    """As in Kafka: generateProducerId is called for a new id, and where the epochs are used up."""
+    coordinator = LoneCoordinator()
+    coordinator.node.producer_ids.next_id = coordinator.node.producer_ids.end
+    coordinator.init("new", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    coordinator.written(coordinator.commit(A)[2])
+    assert coordinator.state is TransactionState.COMPLETE_COMMIT
+    coordinator.add(A)
+    coordinator.now += 2 * TIMEOUT_MS
+    coordinator.offer(Tick())
+    assert coordinator.state is TransactionState.PREPARE_ABORT
+    coordinator.written(coordinator.markers()[2])
+    coordinator.init(ID)
+    assert coordinator.state is TransactionState.EMPTY
+    coordinator.records[ID] = coordinator.records[ID]._replace(producer_epoch=LAST_GRANTED_EPOCH)
+    coordinator.init(ID, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
