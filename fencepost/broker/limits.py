@@ -27,7 +27,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 
 from fencepost.broker.contract import Refused
-from fencepost.broker.groups.state import OFFSET_METADATA_BYTES_MAX
+from fencepost.broker.groups.state import OFFSET_METADATA_LENGTH_MAX
 from fencepost.broker.memory import CONNECTIONS_MAX, FETCHES_MAX, FRAME_MS
 from fencepost.broker.patterns import PATTERN_STEPS_MAX
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
@@ -223,8 +223,8 @@ LIMITS: Final = (
     CLUSTER_PARTITIONS,
     Limit(
         "metadata of a committed offset",
-        OFFSET_METADATA_BYTES_MAX,
-        "bytes",
+        OFFSET_METADATA_LENGTH_MAX,
+        "characters",
         ErrorCode.OFFSET_METADATA_TOO_LARGE,
         "offset.metadata.max.bytes",
     ),

@@ -196,6 +196,11 @@ def sequence_after(sequence: int, count: int) -> int:
     return (sequence + count) % (INT32_MAX + 1)
 
 
+def java_length(text: str) -> int:
+    """String.length of Java: UTF-16 code units, of which an emoji has two."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
 def java_hash(text: str) -> int:
     """String.hashCode of Java: over UTF-16 code units, 32-bit signed."""
     code = 0

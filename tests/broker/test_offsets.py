@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from fencepost.broker.contract import ResignLeader
-from fencepost.broker.groups.state import OFFSET_METADATA_BYTES_MAX, GroupBatch, Groups, apply, offset_keys
+from fencepost.broker.groups.state import OFFSET_METADATA_LENGTH_MAX, GroupBatch, Groups, apply, offset_keys
 from fencepost.broker.partitions import checks
 from fencepost.broker.partitions.checks import Written
 from fencepost.broker.partitions.partition import Partition
@@ -77,8 +77,8 @@ def test_what_a_commit_says_beside_the_offset_is_kept() -> None:
 def test_each_offset_has_its_own_answer(transactional: bool) -> None:
     story = Story()
     offsets = (
-        offset_to_commit(ORDERS, 1, metadata="x" * OFFSET_METADATA_BYTES_MAX),
-        offset_to_commit(OTHERS, 2, metadata="ä" * (OFFSET_METADATA_BYTES_MAX // 2 + 1)),
+        offset_to_commit(ORDERS, 1, metadata="ä" * OFFSET_METADATA_LENGTH_MAX),
+        offset_to_commit(OTHERS, 2, metadata="😀" * (OFFSET_METADATA_LENGTH_MAX // 2 + 1)),
         offset_to_commit(MISSING, 3),
     )
     if transactional:

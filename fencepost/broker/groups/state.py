@@ -51,10 +51,11 @@ from fencepost.protocol.terms import (
     GroupState,
     TopicPartition,
     TransactionResult,
+    java_length,
 )
 
-# offset.metadata.max.bytes
-OFFSET_METADATA_BYTES_MAX: Final = 4096
+# offset.metadata.max.bytes, which Kafka compares with String.length (OffsetMetadataManager.isMetadataInvalid)
+OFFSET_METADATA_LENGTH_MAX: Final = 4096
 
 
 class Committed(NamedTuple):
@@ -143,7 +144,7 @@ def offset_keys(state: Groups) -> list[OffsetKey]:
 
 def offset_problem(offset: OffsetToCommit) -> ErrorCode:
     """Why this one offset cannot be committed, or NONE."""
-    if len(offset.metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
+    if java_length(offset.metadata) > OFFSET_METADATA_LENGTH_MAX:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return NO_ERROR
 
