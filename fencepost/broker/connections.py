@@ -58,6 +58,7 @@ from fencepost.broker.memory import (
 from fencepost.broker.settings import ConnectionSettings
 from fencepost.broker.wire_protocols import ServedProtocol, Undecided
 from fencepost.protocol.batches import Buffer
+from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.forked_process import in_child
 from fencepost.protocol.frames import Announced, FrameReader, ReplyFrame
 from fencepost.protocol.messages import Fetch, Produce, Request
@@ -72,6 +73,7 @@ SWEEP_MS: Final = 1_000  # between two looks at all connections while a frame is
 PRESSED_SWEEP_MS: Final = 250  # while a connection waits for room
 STALLED_MS: Final = 1_000  # how long a peer may make no progress while others wait for what it holds
 DESCRIPTORS_WANTED: Final = 65_536  # for connections, and for two files of each partition that is in use
+DESCRIPTORS_MIN: Final = 128
 DESCRIPTORS_RESERVED: Final = 64  # the listener, the lock, manifests and snapshots while they are written
 
 
@@ -369,11 +371,24 @@ class Connection:
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process open as many files and sockets as its hard limit allows, within reason."""
+    """Let this process open as many files and sockets as its hard limit allows, within reason.
+
+    TooFewDescriptors if that is not enough: with fewer than DESCRIPTORS_MIN a broker starts, and then can
+    neither open its logs nor accept connections.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < DESCRIPTORS_MIN:
+        raise TooFewDescriptors(
+            f"this process may open only {wanted} files and sockets, and a broker needs at least "
+            f"{DESCRIPTORS_MIN}. Raise the limit: ulimit -n {DESCRIPTORS_MIN}"
+        )
+
+
+class TooFewDescriptors(FencepostError):
+    """The operating system lets this process open too few files and sockets."""
 
 
 NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})

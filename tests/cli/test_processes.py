@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import pytest
 
+from fencepost.broker.connections import DESCRIPTORS_MIN
 from fencepost.cli import main
 from tests.cli.processes import COMMAND, PATIENCE_S, broker, fencepost, read_ready, started
 
@@ -47,6 +48,23 @@ def test_serving_loads_nothing_for_the_eyes() -> None:
     assert not {
         name for name in loaded if re.match(r"(rich|pyspark|pyarrow|fencepost\.client\.sync)\b", name)
     }
+
+
+def test_a_broker_that_may_open_too_few_files_does_not_start(tmp_path: Path) -> None:
+    limited = [sys.executable, "-m", "tests.attack.limited", str(DESCRIPTORS_MIN - 1), "0"]
+    done = subprocess.run(
+        [*limited, "serve", str(tmp_path / "data"), "--port", "0", "--with-parent"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "fencepost: this process may open only 127 files and sockets, and a broker needs at least 128. "
+        "Raise the limit: ulimit -n 128\n"
+    )
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_second_broker_on_a_directory_or_a_port_is_told_so(tmp_path: Path) -> None:
