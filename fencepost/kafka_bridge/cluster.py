@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import attrs
@@ -236,19 +236,23 @@ def create_topics(request: Any, version: int) -> Exchange:
     """Create topics. One node has the one replica of each partition, and the broker assigns it. Since version
     5 the response shows what was created (KIP-525), to those who may see it.
     """
-    refused = {topic.name: because for topic in request.topics if (because := _refusal(topic, request))}
+    refused = {topic.name: because for topic in request.topics if (because := _refusal(topic)) is not None}
+    topics = [
+        m.CreateTopic(
+            topic=topic.name,
+            partition_count=topic.num_partitions,
+            configs=tuple(m.TopicConfig(name=each.name, value=each.value) for each in topic.configs),
+        )
+        for topic in request.topics
+    ]
     asked = m.CreateTopics(
-        topics=tuple(
-            m.CreateTopic(
-                topic=topic.name,
-                partition_count=topic.num_partitions,
-                configs=tuple(m.TopicConfig(name=each.name, value=each.value) for each in topic.configs),
-            )
-            for topic in request.topics
-            if topic.name not in refused
-        ),
+        topics=tuple(topic for topic in topics if topic.topic not in refused),
         validate_only=request.validate_only,
     )
+    checked = m.CreateTopics(
+        topics=tuple(topic for topic in topics if topic.topic in refused), validate_only=True
+    )
+    requests = _with_check(asked, checked)
 
     def follow_up(answers: Sequence[Answer]) -> tuple[m.Request, ...]:
         told = () if answers[0].body is None else answers[0].body.topics
@@ -257,19 +261,41 @@ def create_topics(request: Any, version: int) -> Exchange:
         return (m.DescribeConfigs(topics=created, node_id=None),) if shows else ()
 
     def respond(answers: Sequence[Answer]) -> Values:
-        results = [
-            *(
-                m.TopicError(topic=name, error=error, because=because)
-                for name, (error, because) in refused.items()
-            ),
-            *of_each(answers[0], "topics", [topic.topic for topic in asked.topics], _refused_topic),
-        ]
-        shown = answers[1].body.topics if len(answers) > 1 and answers[1].body else ()
+        results = _with_refusals(requests, answers, refused)
+        shown = answers[-1].body.topics if len(answers) > len(requests) and answers[-1].body else ()
         configs = {topic.topic: topic for topic in shown}
         created = [_created_values(result, configs.get(result.topic)) for result in results]
         return {"throttle_time": 0, "topics": created}
 
-    return Exchange((asked,), respond, follow_up)
+    return Exchange(requests, respond, follow_up)
+
+
+_Refusals = Mapping[str, tuple[ErrorCode, str]]
+_Checkable = TypeVar("_Checkable", m.CreateTopics, m.CreatePartitions)
+
+
+def _with_check(asked: _Checkable, checked: _Checkable) -> tuple[_Checkable, ...]:
+    """The requests for topics of which some are refused here. Whether those exist, and have names and
+    settings that are allowed, is looked at first, as in Kafka (ReplicationControlManager): the node checks
+    them, and changes nothing.
+    """
+    return (asked, checked) if checked.topics else (asked,)
+
+
+def _with_refusals(
+    requests: Sequence[_Checkable], answers: Sequence[Answer], refused: _Refusals
+) -> list[m.TopicError]:
+    """The results of all topics. Where the check found nothing, a topic is refused here."""
+    results: list[m.TopicError] = []
+    for request, answer in zip(requests, answers, strict=False):  # that to a follow-up may come last
+        names = dict.fromkeys(topic.topic for topic in request.topics)
+        results += of_each(answer, "topics", names, _refused_topic)
+    return [
+        m.TopicError(topic=result.topic, error=refused[result.topic][0], because=refused[result.topic][1])
+        if result.error is NO_ERROR and result.topic in refused
+        else result
+        for result in results
+    ]
 
 
 def _refused_topic(name: str, error: ErrorCode) -> m.TopicError:
@@ -290,7 +316,7 @@ def _created_values(result: m.TopicError, shown: m.TopicConfigs | None) -> Value
     }
 
 
-def _refusal(topic: Any, request: Any) -> tuple[ErrorCode, str] | None:
+def _refusal(topic: Any) -> tuple[ErrorCode, str] | None:
     if topic.assignments:
         return ErrorCode.INVALID_REQUEST, ASSIGNS_ITSELF
     if topic.replication_factor not in DEFAULT_REPLICAS:
@@ -316,25 +342,27 @@ def delete_topics(request: Any, version: int) -> Translated:
 
 
 def _delete_any_topics(topics: Sequence[Any], known: NodeTopics) -> Exchange:
+    by_name = Counter[str](topic.name for topic in topics if topic.name is not None and not topic.topic_id)
+    by_id = Counter[UUID](topic.topic_id for topic in topics if topic.name is None and topic.topic_id)
     refused = [
         _not_deleted(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST)
         for topic in topics
         # One of the two must be given, not both (ControllerApis.deleteTopics).
         if (topic.name is None) == (topic.topic_id is None)
     ]
-    by_name = [topic.name for topic in topics if topic.name is not None and topic.topic_id is None]
-    by_id = Counter[UUID](topic.topic_id for topic in topics if topic.name is None and topic.topic_id)
-    names, named, ids = list(by_name), set(by_name), dict[str, UUID]()
+    # What is named twice in the same way does not count (ControllerApis.deleteTopics).
+    refused += [_not_deleted(name, None, ErrorCode.INVALID_REQUEST) for name in _twice(by_name)]
+    refused += [_not_deleted(None, topic_id, ErrorCode.INVALID_REQUEST) for topic_id in _twice(by_id)]
+    named = [name for name, times_named in by_name.items() if times_named == 1]
+    ids = dict[str, UUID]()
     for topic_id, times_named in by_id.items():
         name = name_of(known, topic_id)
-        if name is None:
-            # Kafka refuses what is named twice before it looks whether it exists.
-            error = ErrorCode.UNKNOWN_TOPIC_ID if times_named == 1 else ErrorCode.INVALID_REQUEST
-            refused.append(_not_deleted(None, topic_id, error))
-        else:
+        if name is None and times_named == 1:
+            refused.append(_not_deleted(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID))
+        elif name is not None and (times_named == 1 or by_name[name] == 1):
             ids[name] = topic_id
-            names += [name] * times_named  # the controller refuses what is named twice, in whatever way
-    deleting = _delete_topics(tuple(names))
+    # The controller refuses what is named in both ways.
+    deleting = _delete_topics((*named, *ids))
     describing = (m.Metadata(topics=tuple(ids)),) if ids else ()
 
     def respond(answers: Sequence[Answer]) -> Values:
@@ -348,11 +376,18 @@ def _delete_any_topics(topics: Sequence[Any], known: NodeTopics) -> Exchange:
                 told.append({**values, "name": None if name in hidden else name, "topic_id": ids[name]})
             # A hidden topic that was named by its id and by its name gets an entry for each: a single one
             # would tell that they belong together.
-            if name not in ids or (name in named and name in hidden):
+            if name not in ids or (by_name[name] == 1 and name in hidden):
                 told.append(values)
         return {"throttle_time": 0, "responses": [*told, *refused]}
 
     return Exchange((*deleting.requests, *describing), respond)
+
+
+_Named = TypeVar("_Named")
+
+
+def _twice(times_named: Counter[_Named]) -> list[_Named]:
+    return [each for each, times in times_named.items() if times > 1]
 
 
 def _not_deleted(name: str | None, topic_id: UUID | None, error: ErrorCode) -> Values:
@@ -373,22 +408,23 @@ def _delete_topics(names: tuple[str, ...]) -> Exchange:
 
 def create_partitions(request: Any, _: int) -> Exchange:
     """Add partitions to topics; the broker assigns them."""
-    assigned = {topic.name for topic in request.topics if topic.assignments}
+    refused = {
+        topic.name: (ErrorCode.INVALID_REQUEST, ASSIGNS_ITSELF)
+        for topic in request.topics
+        if topic.assignments
+    }
+    topics = [m.NewPartitions(topic=topic.name, count=topic.count) for topic in request.topics]
     asked = m.CreatePartitions(
-        topics=tuple(
-            m.NewPartitions(topic=topic.name, count=topic.count)
-            for topic in request.topics
-            if topic.name not in assigned
-        ),
+        topics=tuple(topic for topic in topics if topic.topic not in refused),
         validate_only=request.validate_only,
     )
+    checked = m.CreatePartitions(
+        topics=tuple(topic for topic in topics if topic.topic in refused), validate_only=True
+    )
+    requests = _with_check(asked, checked)
 
-    def respond(answer: Answer) -> Values:
-        error = ErrorCode.INVALID_REQUEST
-        results = [
-            *(m.TopicError(topic=name, error=error, because=ASSIGNS_ITSELF) for name in assigned),
-            *of_each(answer, "topics", dict.fromkeys(topic.topic for topic in asked.topics), _refused_topic),
-        ]
+    def respond(answers: Sequence[Answer]) -> Values:
+        results = _with_refusals(requests, answers, refused)
         return {"throttle_time": 0, "results": [_topic_values(result) for result in results]}
 
-    return one(asked, respond)
+    return Exchange(requests, respond)

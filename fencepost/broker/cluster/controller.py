@@ -327,13 +327,15 @@ def _topic_problem(
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
     if without := [config.name for config in wanted.configs if config.value is None]:
         return Refused(ErrorCode.INVALID_CONFIG, f"these settings need a value: {', '.join(without)}")
-    if wanted.partition_count < 1:
-        return Refused(ErrorCode.INVALID_PARTITIONS, "a topic needs at least one partition")
     configs = {config.name: config.value for config in wanted.configs if config.value is not None}
     for name, value in configs.items():
         if (problem := _config_problem(name, value)) is not None:
             return problem
-    return _conflict(configs)
+    if (problem := _conflict(configs)) is not None:
+        return problem
+    if wanted.partition_count < 1:
+        return Refused(ErrorCode.INVALID_PARTITIONS, "a topic needs at least one partition")
+    return None
 
 
 def _names_by_unified(state: Controller, wanted: Iterable[str]) -> dict[str, str]:
