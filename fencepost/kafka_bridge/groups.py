@@ -375,7 +375,7 @@ def list_groups(request: Any, _: int) -> Exchange:
 
 def delete_groups(request: Any, _: int) -> Exchange:
     """Delete groups that have no members."""
-    names = tuple(request.groups_names)
+    names = tuple(dict.fromkeys(request.groups_names))  # each once (KafkaApis.handleDeleteGroupsRequest)
 
     def respond(answer: Answer) -> Values:
         deleted = of_each(

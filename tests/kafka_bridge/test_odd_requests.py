@@ -21,9 +21,9 @@ from tests.kafka_bridge.conftest import IMPATIENT
 from tests.kafka_bridge.samples import filled
 from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_FETCH, JOIN_GROUP = 0, 1, 2, 3, 9, 11
-API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 18, 19, 20, 21
-SYNC_GROUP, DESCRIBE_GROUPS, SASL_HANDSHAKE, DESCRIBE_CLUSTER = 14, 15, 17, 60
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP = 0, 1, 2, 3, 8, 9, 11
+API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, CREATE_PARTITIONS = 18, 19, 20, 21, 37
+SYNC_GROUP, DESCRIBE_GROUPS, SASL_HANDSHAKE, DELETE_GROUPS, DESCRIBE_CLUSTER = 14, 15, 17, 42, 60
 CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE, DESCRIBE_TOPIC_PARTITIONS = 68, 69, 75
 TOPIC, GROUP = "orders", "readers"
 
@@ -174,16 +174,68 @@ def test_software_has_a_name_and_a_version(
 # --- topics ------------------------------------------------------------------------------------------------
 
 
-def create(wire: KafkaSocket, name: str, *configs: tuple[str, str | None]) -> Any:
-    topic = {
+def new_topic(name: str, *configs: tuple[str, str | None], **values: Any) -> dict[str, Any]:
+    usual = {
         "name": name,
         "num_partitions": 1,
         "replication_factor": 1,
         "assignments": [],
         "configs": [{"name": config, "value": value} for config, value in configs],
     }
-    (created,) = ask(wire, CREATE_TOPICS, 7, topics=[topic], timeout=9_000, validate_only=False).topics
+    return usual | values
+
+
+def create(wire: KafkaSocket, name: str, *configs: tuple[str, str | None], **values: Any) -> Any:
+    topics = [new_topic(name, *configs, **values)]
+    (created,) = ask(wire, CREATE_TOPICS, 7, topics=topics, timeout=9_000, validate_only=False).topics
     return created
+
+
+ASSIGNED = {
+    "num_partitions": -1,
+    "replication_factor": -1,
+    "assignments": [{"partition_index": 0, "broker_ids": [1]}],
+}
+
+
+@pytest.mark.parametrize("unavailable", [{"replication_factor": 3}, {"replication_factor": 0}, ASSIGNED])
+@pytest.mark.parametrize(
+    ("name", "configs", "error"),
+    [
+        (TOPIC, (), ErrorCode.TOPIC_ALREADY_EXISTS),
+        ("a/b", (), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("unavailable", (("nonsense", "1"),), ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_where_replicas_are_is_looked_at_last(
+    wire: KafkaSocket, unavailable: Any, name: str, configs: Any, error: ErrorCode
+) -> None:
+    assert create(wire, name, *configs, **unavailable).error_code == error
+    refused = create(wire, "unavailable", **unavailable).error_code
+    assert refused == (
+        ErrorCode.INVALID_REQUEST if unavailable is ASSIGNED else ErrorCode.INVALID_REPLICATION_FACTOR
+    )
+    assert topic_id(wire, "unavailable") is None
+
+
+def test_a_topic_that_is_named_twice_is_not_created(wire: KafkaSocket) -> None:
+    topics = [new_topic("two"), new_topic("two", replication_factor=3), new_topic("one")]
+    told = ask(wire, CREATE_TOPICS, 7, topics=topics, timeout=9_000, validate_only=False).topics
+    assert {(topic.name, topic.error_code) for topic in told} == {
+        ("two", ErrorCode.INVALID_REQUEST),
+        ("one", NO_ERROR),
+    }
+    assert len(told) == 2
+
+
+def test_assignments_are_looked_at_after_the_topic(wire: KafkaSocket) -> None:
+    assigned = [{"broker_ids": [1]}]
+    topics = [{"name": name, "count": 9, "assignments": assigned} for name in (TOPIC, "absent")]
+    topics.append({"name": TOPIC, "count": 1, "assignments": assigned})
+    errors = [ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PARTITIONS]
+    for topic, error in zip(topics, errors, strict=True):
+        told = ask(wire, CREATE_PARTITIONS, 3, topics=[topic], timeout=9_000, validate_only=False)
+        assert [result.error_code for result in told.results] == [error]
 
 
 def test_a_new_topic_has_no_setting_without_a_value(wire: KafkaSocket) -> None:
@@ -204,9 +256,12 @@ def test_a_topic_that_is_named_twice_is_not_deleted(wire: KafkaSocket) -> None:
     twice, theirs = create(wire, name).topic_id, create(wire, other).topic_id
     wrong, unknown, ghost = ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_ID, UUID(int=7)
     assert delete(wire, (name, None), (name, None)) == {(name, None, wrong)}
-    by_id = {(told_id, error) for _, told_id, error in delete(wire, (None, twice), (None, twice))}
-    assert by_id == {(twice, wrong)}
+    assert delete(wire, (None, twice), (None, twice)) == {(None, twice, wrong)}
     assert delete(wire, (name, None), (None, twice)) == {(name, twice, wrong)}
+    assert delete(wire, (None, twice), (name, None), (None, twice)) == {
+        (None, twice, wrong),
+        (name, twice, wrong),
+    }
     assert delete(wire, (name, twice)) == {(name, twice, wrong)}
     assert delete(wire, (None, None)) == {(None, None, wrong)}
     assert delete(wire, (None, ghost)) == {(None, ghost, unknown)}
@@ -215,7 +270,11 @@ def test_a_topic_that_is_named_twice_is_not_deleted(wire: KafkaSocket) -> None:
         (name, None, wrong),
         (other, theirs, NO_ERROR),
     }
-    assert delete(wire, (name, None)) == {(name, twice, NO_ERROR)}
+    # What is named twice by name does not count, so that its id names it once.
+    assert delete(wire, (name, None), (None, twice), (name, None)) == {
+        (name, None, wrong),
+        (name, twice, NO_ERROR),
+    }
 
 
 # --- groups ------------------------------------------------------------------------------------------------
@@ -274,6 +333,31 @@ def test_a_sync_names_its_protocol(wire: KafkaSocket, named: dict[str, str]) -> 
     assert (refused.error_code, refused.assignment) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, b"")
     both = {"protocol_type": first.protocol_type, "protocol_name": first.protocol_name}
     assert ask(wire, SYNC_GROUP, 5, **usual, **both).assignment == b"a"
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_a_group_that_is_named_twice_is_deleted_once(wire: KafkaSocket, version: int) -> None:
+    part = {
+        "partition_index": 0,
+        "committed_offset": 1,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }
+    ask(
+        wire,
+        OFFSET_COMMIT,
+        8,
+        group_id="twice",
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[{"name": TOPIC, "partitions": [part]}],
+    )
+    told = ask(wire, DELETE_GROUPS, version, groups_names=["twice", "absent", "twice", "absent"]).results
+    assert [(each.group_id, each.error_code) for each in told] == [
+        ("twice", NO_ERROR),
+        ("absent", ErrorCode.GROUP_ID_NOT_FOUND),
+    ]
 
 
 @pytest.mark.parametrize("version", range(9, 11))
@@ -383,6 +467,17 @@ def test_the_last_entry_of_a_partition_counts(wire: KafkaSocket, version: int) -
     assert produce(wire, (0, batch()), topic=name, version=version)[0].base_offset == 5
     corrupt = produce(wire, (0, b"x" * 80), (0, batch()), topic=name, version=version)[0]
     assert corrupt.error_code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("version", [3, 9, 12])
+@pytest.mark.parametrize("wrong", [b"", batch() * 2], ids=["no batch", "two batches"])
+def test_an_entry_that_is_not_one_batch_refuses_its_partition(
+    wire: KafkaSocket, version: int, wrong: bytes
+) -> None:
+    for entries in ([wrong, batch()], [batch(), wrong]):
+        results = produce(wire, *((0, entry) for entry in entries), (1, batch()), version=version)
+        assert (results[0].error_code, results[0].base_offset) == (ErrorCode.INVALID_RECORD, -1)
+        assert results[1].error_code == NO_ERROR
 
 
 def test_results_tell_where_the_log_starts(wire: KafkaSocket) -> None:

@@ -375,6 +375,24 @@ DIFFERENCES: Final = (
         "then sends smaller ones.",
     ),
     Difference(
+        what="a Produce that names a partition twice",
+        kafka="The last batch is appended. If another entry is not exactly one batch, the answer is "
+        "INVALID_RECORD nevertheless.",
+        here="The last batch is appended. If another entry is not exactly one batch, the answer is "
+        "INVALID_RECORD, and nothing is appended.",
+        because="What is refused must not be in the log.",
+        noticed="Only with hand-crafted requests.",
+    ),
+    Difference(
+        what="records that refuse a batch (KIP-467)",
+        kafka="With INVALID_TIMESTAMP, or if records in a compacted topic have no key, the answer lists "
+        "these records and has a message.",
+        here="The list is empty, and the message says what the error means.",
+        because="The broker stops at the first reason to refuse a batch.",
+        noticed="Kafka's Java producer fails all records of the batch with the same exception, instead of "
+        "InvalidRecordException for those that are not listed.",
+    ),
+    Difference(
         what="transaction verification requests",
         kafka="One at a time per transactional id and broker; a second one makes the first fail with "
         "NETWORK_EXCEPTION.",

@@ -49,6 +49,7 @@ verification is off.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from fencepost.broker.check_tables import first_refusal
@@ -57,7 +58,7 @@ from fencepost.broker.leader_log import Collect, LeaderLog
 from fencepost.broker.log_config import COMPACT
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks, partition
-from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate, FormRules
+from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate, FormRules, Parsed
 from fencepost.broker.purgatory import Incoming, InFlight, InFlightAddPartitions
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.tables import ClientVersion
@@ -68,6 +69,7 @@ from fencepost.protocol.messages import (
     AddPartitionsToTxnReply,
     Produce,
     ProducedPartition,
+    ProducePartition,
     ProduceReply,
 )
 from fencepost.protocol.terms import INTERNAL_TOPICS, NO_OFFSET, TRANSACTION_STATE_TOPIC, TopicPartition
@@ -108,8 +110,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
     refused = first_refusal(checks.REQUEST_CHECKS, request, parsed, placed)
     to_add: list[tuple[Incoming, int]] = []
     asks = client_version.transaction_version.adds_implicitly or node.settings.partition_verification
-    # The last entry of a partition counts, as where Kafka collects them in a map (KafkaApis).
-    entries = dict(zip(keys, zip(request.partitions, parsed, strict=True), strict=True))
+    entries = _by_partition(keys, request, parsed)
     ticket = node.begin_reply(to, ProduceReply, len(entries))
     for index, (key, (part, header)) in enumerate(entries.items()):
         log = refused or node.log_of(key)
@@ -132,6 +133,20 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
     if to_add:
         assert request.transactional_id is not None, "a transactional batch without its id was refused above"
         _ask_to_add(node, request.transactional_id, to_add, now, client_version)
+
+
+def _by_partition(
+    keys: Sequence[TopicPartition], request: Produce, parsed: Sequence[Parsed]
+) -> dict[TopicPartition, tuple[ProducePartition, Parsed]]:
+    """The entry that counts for each partition: the last one, or one that is not a batch. Kafka collects the
+    two kinds in maps (KafkaApis.handleProduceRequest), and answers with the latter.
+    """
+    entries = dict(zip(keys, zip(request.partitions, parsed, strict=True), strict=True))
+    if len(entries) < len(keys):
+        for key, part, header in zip(keys, request.partitions, parsed, strict=True):
+            if isinstance(header, Refused):
+                entries[key] = (part, header)
+    return entries
 
 
 def _refuse(
