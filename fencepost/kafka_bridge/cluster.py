@@ -19,8 +19,8 @@ from fencepost.kafka_bridge.operations import TellsOperations
 from fencepost.kafka_bridge.topic_ids import name_of, uuid_of
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import BROKERS_DEFAULT, CoordinatorType
-from fencepost.protocol.wire_protocol import NodeTopics
+from fencepost.protocol.terms import BROKERS_DEFAULT, OPERATION_BITS, CoordinatorType
+from fencepost.protocol.wire_protocol import NodeTopics, Operations
 
 ASSIGNS_ITSELF: Final = "manual assignments of partitions are not supported: give the number of partitions"
 DEFAULT_REPLICAS: Final = (-1, 1)  # the default, and what one node can have
@@ -232,10 +232,14 @@ def _coordinator(key: str, answer: Answer) -> Values:
     }
 
 
-def create_topics(request: Any, version: int) -> Exchange:
+def create_topics(request: Any, version: int) -> Translated:
     """Create topics. One node has the one replica of each partition, and the broker assigns it. Since version
     5 the response shows what was created (KIP-525), to those who may see it.
     """
+    return lambda context: _create_topics(request, version, context.operations)
+
+
+def _create_topics(request: Any, version: int, operations: Operations) -> Exchange:
     refused = {topic.name: because for topic in request.topics if (because := _refusal(topic)) is not None}
     topics = [
         m.CreateTopic(
@@ -254,9 +258,13 @@ def create_topics(request: Any, version: int) -> Exchange:
     )
     requests = _with_check(asked, checked)
 
+    def may_show(topic: str) -> bool:
+        return bool(operations("Topic", topic) & OPERATION_BITS["DescribeConfigs"])
+
     def follow_up(answers: Sequence[Answer]) -> tuple[m.Request, ...]:
         told = () if answers[0].body is None else answers[0].body.topics
-        created = tuple(each.topic for each in told if each.error is NO_ERROR)
+        # The node is not asked for what the client may not see: it would log a denial, and Kafka does not.
+        created = tuple(each.topic for each in told if each.error is NO_ERROR and may_show(each.topic))
         shows = version >= FIRST_WITH_CONFIGS and not request.validate_only and created
         return (m.DescribeConfigs(topics=created, node_id=None),) if shows else ()
 
@@ -264,7 +272,12 @@ def create_topics(request: Any, version: int) -> Exchange:
         results = _with_refusals(requests, answers, refused)
         shown = answers[-1].body.topics if len(answers) > len(requests) and answers[-1].body else ()
         configs = {topic.topic: topic for topic in shown}
-        created = [_created_values(result, configs.get(result.topic)) for result in results]
+        created = [
+            _created_values(
+                result, configs.get(result.topic), is_hidden=not result.error and not may_show(result.topic)
+            )
+            for result in results
+        ]
         return {"throttle_time": 0, "topics": created}
 
     return Exchange(requests, respond, follow_up)
@@ -302,8 +315,10 @@ def _refused_topic(name: str, error: ErrorCode) -> m.TopicError:
     return m.TopicError(topic=name, error=error, because="")
 
 
-def _created_values(result: m.TopicError, shown: m.TopicConfigs | None) -> Values:
+def _created_values(result: m.TopicError, shown: m.TopicConfigs | None, *, is_hidden: bool) -> Values:
     hidden = NO_ERROR if shown is None else shown.error
+    if is_hidden:
+        hidden = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     is_shown = result.error is NO_ERROR and hidden is NO_ERROR
     return _topic_values(result) | {
         # To a client that may not see them, KIP-525 shows -1 for the two numbers, and says why in a field of

@@ -12,10 +12,10 @@ import attrs
 
 from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated, Values
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.terms import OPERATION_BITS
 from fencepost.protocol.wire_protocol import ResourceKind
 
 CLUSTER_NAME: Final = "kafka-cluster"  # Resource.CLUSTER_NAME
-DESCRIBE_BIT: Final = 1 << 8  # AclOperation.DESCRIBE
 NOTHING: Final = 0
 # Kafka lists them even for a topic that does not exist.
 _TOLD_WITH: Final = (NO_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -63,4 +63,4 @@ class TellsOperations:
             return entry
         operations = context.operations(self.kind, name)
         # Who may not describe a resource learns nothing of it, not even what else it may do there.
-        return {**entry, self.field: operations if operations & DESCRIBE_BIT else NOTHING}
+        return {**entry, self.field: operations if operations & OPERATION_BITS["Describe"] else NOTHING}

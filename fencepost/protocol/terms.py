@@ -41,6 +41,26 @@ HIGH_WATERMARK: Final = -1  # DeleteRecords: everything up to the high watermark
 MINUTE_MS: Final = 60_000
 LATE_TRANSACTION_BUFFER_MS: Final = 5 * MINUTE_MS  # ProducerStateManager: granted beyond every timeout
 
+OPERATION_BITS: Final = {
+    name: 1 << code
+    for code, name in enumerate(
+        (
+            "Read",
+            "Write",
+            "Create",
+            "Delete",
+            "Alter",
+            "Describe",
+            "ClusterAction",
+            "DescribeConfigs",
+            "AlterConfigs",
+            "IdempotentWrite",
+        ),
+        start=3,
+    )
+}
+"""Kafka's operations on resources as bits, each at the place of its code (AclOperation, KIP-430)."""
+
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"

@@ -66,9 +66,7 @@ ResourceKind = Literal["Topic", "Group", "Cluster"]
 
 
 Operations = Callable[[ResourceKind, str], int]
-"""The operations that the client of a connection may perform on a resource, given its kind and name. Each
-operation is a bit, at the place of Kafka's code for it (AclOperation).
-"""
+"""What the client of a connection may do to the resource of a name, as OPERATION_BITS."""
 
 
 @attrs.define(eq=False)

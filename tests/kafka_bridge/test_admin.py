@@ -141,8 +141,10 @@ def test_only_who_may_create_topics_creates_one_by_its_name(may_create: bool) ->
 
 
 @pytest.mark.parametrize("may_see", [True, False])
-def test_who_creates_a_topic_is_shown_what_it_has_become(may_see: bool) -> None:
-    """KIP-525; the settings only with the right to see them."""
+def test_who_creates_a_topic_is_shown_what_it_has_become(
+    may_see: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """KIP-525; the settings only with the right to see them. That it is missing is no attempt to see them."""
     allow = ["Create", "Describe", "DescribeConfigs"] if may_see else ["Create"]
     acls = f'[[acl]]\nprincipal = "User:*"\ntopic = "new"\nallow = {allow}\n'
     wanted = {"new": {"num_partitions": 3, "replication_factor": 1, "configs": {"retention.ms": "1000"}}}
@@ -157,6 +159,7 @@ def test_who_creates_a_topic_is_shown_what_it_has_become(may_see: bool) -> None:
         assert retention["config_source"] == "DYNAMIC_TOPIC_CONFIG"
     else:
         assert (shown, "configs" in topic) == ((-1, -1, Code.TOPIC_AUTHORIZATION_FAILED), False)
+    assert "may not" not in caplog.text
 
 
 def test_the_cluster_is_described(admin: Any) -> None:

@@ -26,6 +26,7 @@ from typing import Final
 
 import attrs
 
+from fencepost.protocol.terms import OPERATION_BITS
 from fencepost.protocol.values import value
 
 ANYONE: Final = "User:*"
@@ -80,15 +81,10 @@ OPERATIONS: Final = {
 }  # fmt: skip
 """The operations that a resource has (AclEntry.supportedOperations)."""
 
-_CODES: Final = {
-    _O.READ: 3, _O.WRITE: 4, _O.CREATE: 5, _O.DELETE: 6, _O.ALTER: 7, _O.DESCRIBE: 8, _O.CLUSTER_ACTION: 9,
-    _O.DESCRIBE_CONFIGS: 10, _O.ALTER_CONFIGS: 11, _O.IDEMPOTENT_WRITE: 12,
-}  # fmt: skip
-
 
 def bits(operations: Iterable[Operation]) -> int:
     """Operations as a bit field of Kafka's responses, in which All has no place (AclOperation, KIP-430)."""
-    return sum(1 << _CODES[each] for each in operations if each is not _O.ALL)
+    return sum(OPERATION_BITS[each.value] for each in operations if each is not _O.ALL)
 
 
 INCLUDED_IN: Final = {
