@@ -69,7 +69,7 @@ from fencepost.broker.monitor import Monitor
 from fencepost.broker.wire_protocols import ProtocolSwitchedOff
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import FrameTooLarge, PeerSpeaksTls, ReplyFrame, RequestFrame, encode_reply
-from fencepost.protocol.messages import BrokerStatusReply, Follow, Produce, ProduceReply, Request
+from fencepost.protocol.messages import BrokerStatusReply, Follow, ProduceReply, Request, is_answered
 from fencepost.protocol.secure import TlsFailed
 from fencepost.protocol.wire_protocol import Asked
 
@@ -398,8 +398,8 @@ class Server:
 
     def _begin(self, connection: Connection, arrived: RequestFrame) -> None:
         request, session = arrived.request, connection.session
-        is_unacknowledged = type(request) is Produce and request.acks == 0
-        number = next(self._unacknowledged) if is_unacknowledged else arrived.correlation_id
+        has_answer = is_answered(request)
+        number = arrived.correlation_id if has_answer else next(self._unacknowledged)
         to = ReplyTo(connection.number, number)
         if self.observer is not None:
             self.observer.asked(to, arrived)
@@ -407,7 +407,7 @@ class Server:
             raise ProtocolViolation(
                 f"correlation id {to.correlation_id} is in use: an earlier request with it has no reply yet"
             )
-        if not is_unacknowledged:
+        if has_answer:
             connection.begin(to.correlation_id, request, arrived.client_id)
         if session is not None:
             allowed = self._authorized(connection, session, arrived, to)

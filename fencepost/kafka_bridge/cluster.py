@@ -241,14 +241,7 @@ def create_topics(request: Any, version: int) -> Translated:
 
 def _create_topics(request: Any, version: int, operations: Operations) -> Exchange:
     refused = {topic.name: because for topic in request.topics if (because := _refusal(topic)) is not None}
-    topics = [
-        m.CreateTopic(
-            topic=topic.name,
-            partition_count=topic.num_partitions,
-            configs=tuple(m.TopicConfig(name=each.name, value=each.value) for each in topic.configs),
-        )
-        for topic in request.topics
-    ]
+    topics = [_new_topic(topic) for topic in request.topics]
     asked = m.CreateTopics(
         topics=tuple(topic for topic in topics if topic.topic not in refused),
         validate_only=request.validate_only,
@@ -281,6 +274,14 @@ def _create_topics(request: Any, version: int, operations: Operations) -> Exchan
         return {"throttle_time": 0, "topics": created}
 
     return Exchange(requests, respond, follow_up)
+
+
+def _new_topic(topic: Any) -> m.CreateTopic:
+    return m.CreateTopic(
+        topic=topic.name,
+        partition_count=topic.num_partitions,
+        configs=tuple(m.TopicConfig(name=each.name, value=each.value) for each in topic.configs),
+    )
 
 
 _Refusals = Mapping[str, tuple[ErrorCode, str]]

@@ -43,13 +43,12 @@ from fencepost.kafka_bridge.wire import (
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import REQUEST_HEADER_MAX, Announced, FrameReader, ReplyFrame, RequestFrame
-from fencepost.protocol.messages import Produce, Request, SaslAuthenticate, SaslAuthenticateReply
+from fencepost.protocol.messages import Request, SaslAuthenticate, SaslAuthenticateReply, is_answered
 from fencepost.protocol.terms import NEWEST_VERSION
 from fencepost.protocol.wire_protocol import Asked, NodeTopics, Operations, SessionRoom
 
 PRODUCE_KEY: Final = 0
 COPIES_PER_HEADER: Final = 25  # memory.py counts a header this many times; records are copied once
-NO_ACKS: Final = 0
 _PREFIX = struct.Struct(">Ih")  # length, API key
 
 
@@ -113,8 +112,7 @@ class KafkaProtocol:
         requests = self._numbered(exchange.requests, header)
         # The node answers acks 0, too. If it failed, the server closes the connection, which is all that
         # Kafka tells such a producer; the answer itself goes nowhere.
-        first = exchange.requests[0]
-        if not (isinstance(first, Produce) and first.acks == NO_ACKS):  # that gets no response
+        if is_answered(exchange.requests[0]):
             places = {request.correlation_id: place for place, request in enumerate(requests)}
             self._current = _InProgress(header, exchange, places)
         return Asked(requests)

@@ -33,6 +33,7 @@ from fencepost.protocol.terms import (
     EARLIEST_LOCAL_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     MAX_TIMESTAMP,
+    NO_ACKS,
     NO_LEADER_EPOCH,
     NO_OFFSET,
     NO_TIMESTAMP,
@@ -64,7 +65,7 @@ def _refused_produce(topic: Any) -> Values:
     entries="topic_data",
     answers="responses",
     refused=_refused_produce,
-    is_unanswered=lambda request: request.acks == 0,
+    is_unanswered=lambda request: request.acks == NO_ACKS,
 )
 def produce(request: Any, _: int) -> Exchange:
     """One batch for each partition."""

@@ -20,6 +20,7 @@ import attrs
 from fencepost.protocol.codec import Int8, Int16, Int32, Int64, Records
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import (
+    NO_ACKS,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -1457,3 +1458,8 @@ OWN_APIS: Final[tuple[Api, ...]] = (
 
 API_BY_KEY: Final = {api.key: api for api in (*APIS, *OWN_APIS)}
 API_BY_REQUEST: Final = {api.request: api for api in (*APIS, *OWN_APIS)}
+
+
+def is_answered(request: Request) -> bool:
+    """Whether a broker sends a reply to the request: to all but a Produce with acks 0."""
+    return type(request) is not Produce or request.acks != NO_ACKS

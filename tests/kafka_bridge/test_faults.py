@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import closing
 
 import confluent_kafka
 import pytest
@@ -78,3 +79,19 @@ def test_a_kafka_client_is_fenced_by_an_answer(broker: Broker) -> None:
     assert only(broker).struck == 1
     with fencepost.Admin(broker.address) as admin:
         assert admin.describe_transaction("shop-1").state is fencepost.TransactionState.ONGOING
+
+
+def test_a_fault_at_a_reply_waits_for_a_producer_that_wants_one(broker: Broker) -> None:
+    """With acks 0 there is no reply at which it could strike."""
+    fault = broker.faults.when("broker sends Produce reply to shop").do("delay 1 ms")
+    for acks, reached in ((0, 0), (1, 1)):
+        settings = {"bootstrap.servers": broker.address, "client.id": "shop", "acks": acks}
+        shop = confluent_kafka.Producer(settings)
+        shop.produce("t", b"a", partition=0)
+        assert shop.flush(PATIENCE_S) == 0
+        asked = confluent_kafka.Consumer({"bootstrap.servers": broker.address, "group.id": "g"})
+        with closing(asked):
+            part = confluent_kafka.TopicPartition("t", 0)
+            while asked.get_watermark_offsets(part, PATIENCE_S)[1] < reached + 1:
+                pass  # without a reply, the flush does not wait for the broker
+        assert (fault.reached, fault.struck) == (reached, reached)

@@ -24,8 +24,8 @@ from fencepost.protocol.messages import (
     CreateTopics,
     CreateTopicsReply,
     FindCoordinator,
-    Produce,
     Request,
+    is_answered,
 )
 from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType, TopicPartition
 from tests.oracle.stage import NoAnswer
@@ -146,7 +146,7 @@ class InMemory:
     def ask(self, request: Request, *, version: int, about: TopicPartition | None = None) -> Reply | None:
         """The clock moves by a millisecond, and as far as it must for an answer."""
         number = self.begin(request, version=version, about=about)
-        if isinstance(request, Produce) and request.acks == 0:
+        if not is_answered(request):
             self.replies.pop(number, None)
             return None
         return self.finish(number)

@@ -13,7 +13,7 @@ import attrs
 
 from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.broker.settings import NodeSettings
-from fencepost.protocol.messages import ApiVersions, FindCoordinator, Produce, Request
+from fencepost.protocol.messages import ApiVersions, FindCoordinator, Request, is_answered
 from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType, TopicPartition
 from tests.oracle.conversation import Conversation
 from tests.oracle.kafka_words import kafka_reply, kafka_request
@@ -63,7 +63,7 @@ class OverKafka(OverSocket):
         if self._questions is None:
             self._questions = self._connected()
         self._send(self._questions, request, version)
-        if isinstance(request, Produce) and request.acks == 0:
+        if not is_answered(request):
             self._let_it_be_read()
             return None
         return self._answer(_Waiting(self._questions, request, version))

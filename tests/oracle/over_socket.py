@@ -26,8 +26,8 @@ from fencepost.protocol.messages import (
     FindCoordinator,
     ListTransactions,
     ListTransactionsReply,
-    Produce,
     Request,
+    is_answered,
 )
 from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType, TopicPartition
 from tests.oracle.conversation import Conversation
@@ -111,7 +111,7 @@ class OverSocket:
         self._asked += 1
         number, api = self._asked, API_BY_REQUEST[type(request)]
         self._socket.sendall(b"".join(encode_request(request, correlation_id=number, version=version)))
-        if isinstance(request, Produce) and request.acks == 0:
+        if not is_answered(request):
             return None
         frame = self._receive()
         found = decode_reply(frame, api)
