@@ -106,7 +106,7 @@ def _produced_values(part: m.ProducedPartition) -> Values:
         "index": part.partition,
         "error_code": part.error,
         "base_offset": part.base_offset,
-        "log_append_time": NO_TIMESTAMP,  # the time of a record is that of its producer (CreateTime)
+        "log_append_time": part.log_append_time,
         "log_start_offset": part.log_start_offset,
         # KIP-467 names single records; here a batch is refused as a whole.
         "record_errors": (),

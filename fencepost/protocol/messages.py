@@ -81,13 +81,16 @@ class Produce:
 
 @value(kw_only=True)
 class ProducedPartition:
-    """The result for one partition. For a duplicate, `base_offset` is that of the stored batch."""
+    """The result for one partition. For a duplicate, `base_offset` is that of the stored batch, and
+    `log_append_time` the latest timestamp of its records (ms), as in Kafka.
+    """
 
     topic: str
     partition: Int32
     error: ErrorCode
     base_offset: Int64
     log_start_offset: Int64
+    log_append_time: Int64 = NO_TIMESTAMP
 
 
 @value(kw_only=True)

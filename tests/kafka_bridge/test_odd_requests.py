@@ -503,6 +503,20 @@ def test_results_tell_where_the_log_starts(wire: KafkaSocket) -> None:
         assert (result.error_code, result.log_start_offset) == (error, log_start_offset)
 
 
+def test_a_retry_is_told_the_time_of_its_batch(wire: KafkaSocket) -> None:
+    """Kafka answers so whether or not it is a LogAppendTime (UnifiedLog.append)."""
+    create(wire, "retried")
+    sent_ms = 1_000_000_000_000
+    usual = {"producer_id": 7_001, "producer_epoch": 0, "base_timestamp": sent_ms}
+    first = batch(2, base_sequence=0, max_timestamp=sent_ms + 5, **usual)
+    next_one = batch(2, base_sequence=2, max_timestamp=sent_ms + 9, **usual)
+    gap = batch(2, base_sequence=9, **usual)
+    times = [produce(wire, (0, each), topic="retried")[0].log_append_time for each in (first, next_one, gap)]
+    assert times == [None, None, None]
+    again = produce(wire, (0, first), topic="retried")[0]
+    assert (again.base_offset, again.log_append_time.timestamp()) == (0, (sent_ms + 5) / 1_000)
+
+
 def test_the_time_of_a_record_is_that_of_its_producer(wire: KafkaSocket) -> None:
     """The broker clears the bit of LogAppendTime, and keeps those without a meaning."""
     create(wire, "bits")

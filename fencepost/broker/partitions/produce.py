@@ -72,7 +72,13 @@ from fencepost.protocol.messages import (
     ProducePartition,
     ProduceReply,
 )
-from fencepost.protocol.terms import INTERNAL_TOPICS, NO_OFFSET, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.protocol.terms import (
+    INTERNAL_TOPICS,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 
 # A refusal of the coordinator, as the producer sees it (AddPartitionsToTxnManager). NOT_ENOUGH_REPLICAS makes
 # clients retry without a metadata refresh, which would be in vain: the partition has not moved.
@@ -163,6 +169,7 @@ def _part(
     error: ErrorCode,
     base_offset: int = NO_OFFSET,
     log_start_offset: int = NO_OFFSET,
+    log_append_time: int = NO_TIMESTAMP,
 ) -> Collect:
     result = ProducedPartition(
         topic=key.topic,
@@ -170,6 +177,7 @@ def _part(
         error=error,
         base_offset=base_offset,
         log_start_offset=log_start_offset,
+        log_append_time=log_append_time,
     )
     return Collect(ticket, index=index, result=result)
 
@@ -297,6 +305,7 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
         or checks.judge(log.partition, header, verification_guard=guard, checks=node.settings.batch_checks)
     )
     error, base_offset, log_start_offset = NO_ERROR, NO_OFFSET, log.partition.log_start_offset
+    log_append_time = NO_TIMESTAMP  # the time of a record is that of its producer (CreateTime)
     match verdict:
         case Refused():
             _note_row(node, incoming, verdict)
@@ -306,6 +315,7 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
         case Duplicate():
             _note_row(node, incoming, verdict.refused)
             base_offset = verdict.base_offset
+            log_append_time = latest  # of the retry, which is the same batch
         case None:
             batch = writable(incoming.records)
             if latest != header.max_timestamp:
@@ -313,7 +323,8 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
             if header.attributes & LOG_APPEND_TIME_BIT:
                 mark_create_time(batch)
             base_offset = node.append(log, batch, entries=()).base_offset
-    part = _part(incoming.ticket, incoming.index, incoming.key, error, base_offset, log_start_offset)
+    told = (error, base_offset, log_start_offset, log_append_time)
+    part = _part(incoming.ticket, incoming.index, incoming.key, *told)
     # Refusals and duplicates wait, too, and so do refusals by BEFORE_ASKING: they were decided by batches
     # that may not be durable yet. A newer epoch usually is durable, at the coordinator; that of an
     # administrator's marker may not be.
