@@ -387,12 +387,13 @@ def _delete_any_topics(topics: Sequence[Any], known: NodeTopics) -> Exchange:
         hidden = {topic.topic for topic in described if topic.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         told: list[Values] = []
         for values in deleting.respond(answers)["responses"]:
-            name = values["name"]
-            if name in ids:
+            name, is_denied = values["name"], values["error_code"] is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            is_by_id = name in ids and (by_id[ids[name]] == 1 or not is_denied)
+            if is_by_id:
                 told.append({**values, "name": None if name in hidden else name, "topic_id": ids[name]})
             # A hidden topic that was named by its id and by its name gets an entry for each: a single one
             # would tell that they belong together.
-            if name not in ids or (by_name[name] == 1 and name in hidden):
+            if not is_by_id or (by_name[name] == 1 and name in hidden):
                 told.append(values)
         return {"throttle_time": 0, "responses": [*told, *refused]}
 

@@ -98,6 +98,19 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
     assert deleted(exchange, answer, described(denied, ORDERS)) == told
 
 
+def test_an_id_that_is_named_twice_does_not_tell_a_name() -> None:
+    """A client that may not delete the topic does not learn that the id and the name belong together."""
+    named = [("orders", None), (None, ORDERS), (None, ORDERS)]
+    topics = [SimpleNamespace(name=name, topic_id=topic_id) for name, topic_id in named]
+    exchange = in_context(cluster.delete_topics(SimpleNamespace(topics=topics), 6))
+    twice, denied = ErrorCode.INVALID_REQUEST, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    for may_describe in (NO_ERROR, denied):
+        refusals = tuple(m.TopicError(topic="orders", error=denied, because="") for _ in range(2))
+        answer = Answer(NO_ERROR, m.DeleteTopicsReply(topics=refusals))
+        told = [("orders", None, denied), (None, ORDERS, twice)]
+        assert deleted(exchange, answer, described(may_describe, ORDERS)) == told
+
+
 def deleted(exchange: Exchange, *answers: Answer) -> list[tuple[str | None, UUID | None, ErrorCode]]:
     responses = exchange.respond(answers)["responses"]
     return [(each["name"], each["topic_id"], each["error_code"]) for each in responses]
