@@ -376,16 +376,16 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="a Produce that names a partition twice",
-        kafka="The last batch is appended. If another entry is not exactly one batch, the answer is "
+        kafka="The last batch is appended. If another entry is not exactly one batch, the reply is "
         "INVALID_RECORD nevertheless.",
-        here="The last batch is appended. If another entry is not exactly one batch, the answer is "
+        here="The last batch is appended. If another entry is not exactly one batch, the reply is "
         "INVALID_RECORD, and nothing is appended.",
         because="What is refused must not be in the log.",
         noticed="Only with hand-crafted requests.",
     ),
     Difference(
         what="records that refuse a batch (KIP-467)",
-        kafka="With INVALID_TIMESTAMP, or if records in a compacted topic have no key, the answer lists "
+        kafka="With INVALID_TIMESTAMP, or if records in a compacted topic have no key, the reply lists "
         "these records and has a message.",
         here="The list is empty, and the message says what the error means.",
         because="The broker stops at the first reason to refuse a batch.",
