@@ -507,7 +507,7 @@ def test_a_retry_is_told_the_time_of_its_batch(wire: KafkaSocket) -> None:
     """Kafka answers so whether or not it is a LogAppendTime (UnifiedLog.append)."""
     create(wire, "retried")
     sent_ms = 1_000_000_000_000
-    usual = {"producer_id": 7_001, "producer_epoch": 0, "base_timestamp": sent_ms}
+    usual: Any = {"producer_id": 7_001, "producer_epoch": 0, "base_timestamp": sent_ms}
     first = batch(2, base_sequence=0, max_timestamp=sent_ms + 5, **usual)
     next_one = batch(2, base_sequence=2, max_timestamp=sent_ms + 9, **usual)
     gap = batch(2, base_sequence=9, **usual)
