@@ -26,7 +26,7 @@ RECEIVE_SIZE: Final = 1 << 14
 STRANGER_REQUESTS_MAX: Final = 16  # before the login is done; clients send up to five
 
 PassOn = Callable[[Connection, RequestFrame], None]
-"""Takes up a request that needs no authentication."""
+"""Handles a request that needs no authentication."""
 
 
 class Admission:
@@ -37,7 +37,7 @@ class Admission:
         self._tls = None
         if access.tls_cert is not None and access.tls_key is not None:
             self._tls = server_context(access.tls_cert, access.tls_key, access.tls_client_ca)
-        # PLAIN shows the password to everyone on the way.
+        # PLAIN sends the password in clear text: anyone on the path can read it.
         is_private = self._tls is not None or ip_address(address.partition("%")[0]).is_loopback
         self._mechanisms = (SCRAM_SHA_256, PLAIN) if is_private else (SCRAM_SHA_256,)
         self._checks = trio.CapacityLimiter(PASSWORD_CHECKS_MAX)
@@ -54,7 +54,7 @@ class Admission:
         )
 
     async def admit(self, connection: Connection, pass_on: PassOn) -> bool:
-        """Wait until the connection is admitted; False if it ended before. What came after the login is in
+        """Wait until the connection is admitted; False if it ended first. What came after the login is in
         its `frames`. Raises NotAdmitted, TlsFailed or another ProtocolViolation.
         """
         assert connection.session is not None, "every connection of this listener has one"

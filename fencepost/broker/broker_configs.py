@@ -120,8 +120,8 @@ CONNECTION_CONFIGS: Final = _by_name(
 )
 """Those of ConnectionSettings."""
 
-# Otherwise no member could join, or each would be removed between two of its heartbeats. Each row: the
-# smaller setting, the larger one, and by how many ms they must differ at least.
+# Each row: the smaller setting, the larger one, and the minimum difference in ms. Otherwise no member could
+# join, or each would be removed between two of its heartbeats.
 _ORDERED: Final = (
     ("group.min.session.timeout.ms", "group.max.session.timeout.ms", 0),
     ("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms", 1),
@@ -133,7 +133,7 @@ FIXED_CONFIGS: Final = {"node.id": "the broker is always node 1"}
 
 
 def overridden(override: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of NodeSettings and of ConnectionSettings for settings under their names in Kafka. A value
+    """The fields of NodeSettings and of ConnectionSettings for settings given by Kafka's names. A value
     is text, or an object that prints as that text. ValueError names a setting that is unknown or has a wrong
     value.
     """
@@ -165,14 +165,14 @@ def kafka_generation(
     TypeError or ValueError for a version or a name that does not exist.
     """
     if type(partition_verification) is not bool:
-        raise TypeError(f"partition_verification is True or False, not {partition_verification!r}")
+        raise TypeError(f"partition_verification must be True or False, not {partition_verification!r}")
     if transaction_version not in TRANSACTION_VERSIONS:
         raise ValueError(
             f"transaction_version must be one of {sorted(TRANSACTION_VERSIONS)}, not {transaction_version!r}"
         )
     for name, given in (("without_fixes", without_fixes), ("broken", broken)):
         if isinstance(given, str):
-            raise TypeError(f"{name} is a list of names, such as [{given!r}], not one name")
+            raise TypeError(f"{name} must be a list of names, such as [{given!r}], not one name")
     return NodeSettings(
         transaction_version=TRANSACTION_VERSIONS[transaction_version],
         partition_verification=partition_verification,

@@ -28,7 +28,7 @@ class Check(NamedTuple, Generic[*Looked]):
     protection: str | None = None
     """The protection to which the check belongs: a broker with this in `broken` lacks the check."""
     since: str | None = None
-    """The fix of Kafka (KafkaFixes) that introduced the check."""
+    """The Kafka fix (KafkaFixes) that introduced the check."""
     until: str | None = None
     """The fix that removed it."""
 

@@ -1,7 +1,7 @@
-"""One connection: the frame that its client is sending, the requests in progress, the answers not yet taken.
+"""One connection: the frame that its client is sending, the requests in progress, the replies not yet taken.
 
 Rule: a connection takes room before it reads a request, and is not read from while its client does not take
-the answers.
+the replies.
 """
 
 # Theory of operation
@@ -11,7 +11,7 @@ the answers.
 #                  frame is                      the room of a                `_send_rest` sends it
 #                  whole                         request is held
 #
-# Backpressure has one place: `next_request` takes no request while the peer has answers to read, there is no
+# Backpressure has one place: `next_request` takes no request while the peer has replies to read, there is no
 # room in the pool, FETCHES_MAX fetches wait, or, in Kafka's protocol, the one before it is not answered. Then
 # nothing is read either, TCP's window closes, and the peer has to stop sending.
 #
@@ -66,7 +66,7 @@ from fencepost.protocol.wire_protocol import FetchEncoding, NodeTopics, SessionR
 
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
 COSTLY_BYTES: Final = 1 << 20  # of reserved room: 900 KB of records, or a header of 40 KB to decode
-PARTS: Final = 16  # a peer makes progress when a sixteenth of the bytes that it holds has arrived or left
+PARTS: Final = 16  # a peer makes progress when 1/16 of the bytes held for it has arrived or left
 FRAME_BYTES_PER_SECOND: Final = 64 * KIBIBYTE
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # a struct linger of no seconds
 SWEEP_MS: Final = 1_000  # between two looks at all connections while a frame is unfinished
@@ -88,7 +88,7 @@ def kafka_host(address: str) -> str:
 
 
 class InProgress(NamedTuple):
-    """A request without an answer, the room that it takes, when it was taken up, and whose it is."""
+    """A request without a reply, the room that it takes, when it was taken up, and whose it is."""
 
     kind: type[Request]
     size: int
@@ -99,7 +99,7 @@ class InProgress(NamedTuple):
 
 @attrs.define(eq=False)
 class Connection:
-    """One client: the frame that it sends, its requests in progress, and the answers that it has to take."""
+    """One client: the frame that it sends, its requests in progress, and the replies it has yet to read."""
 
     number: int
     socket: socket.socket
@@ -110,10 +110,10 @@ class Connection:
     protocol: WireProtocol
     session: Session | None = None  # None: everyone may do everything
     reserved: int = 0  # room that was taken for the next frame
-    took_ns: int = 0  # when its last frame was taken up
+    took_ns: int = 0  # when work on its last frame began
     was_slow: bool = False  # its last request took a whole round
     in_progress: dict[int, InProgress] = attrs.Factory(dict[int, InProgress])  # by correlation id
-    fetches: int = 0  # of them
+    fetches: int = 0  # how many of them are fetches
     unsent: deque[memoryview] = attrs.Factory(deque[memoryview])
     unsent_from: int = 0  # the bytes of the first piece that were sent
     is_closed: bool = False
@@ -123,7 +123,7 @@ class Connection:
     frame_ms: int = 0  # when the current frame began; time that it waited for room does not count
     progress_ms: int = attrs.Factory(monotonic_ms)  # when the last sixteenth of what is held arrived or left
     progress_bytes: int = 0  # since then
-    # What has arrived and was not taken up: `protocol.frames`, kept here because every request uses it often.
+    # What has arrived but is not in progress: `protocol.frames`, kept here because every request uses it.
     frames: FrameReader = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -140,7 +140,7 @@ class Connection:
             # A large frame has begun to arrive. Its bytes are read once there is room for all of them, and
             # with them the beginning of the next frame.
             announced = self.frames.announced()
-            assert announced is not None, "so many bytes hold the two lengths"
+            assert announced is not None, "this many bytes hold the two lengths"
             if not (self.reserved or self._reserves(announced)):
                 await self._wait_for_room()
             size_max = announced.size - self.frames.arrived + READ_SIZE
@@ -175,7 +175,7 @@ class Connection:
                 self._send(session.tls.outgoing())
 
     async def next_request(self) -> memoryview | None:
-        """The next request that has arrived whole, as soon as there is room for it and for its answer.
+        """The next request that has arrived whole, as soon as there is room for it and for its reply.
 
         None if the bytes do not suffice, or the connection has ended.
         """
@@ -184,7 +184,7 @@ class Connection:
             return None
         if not (self.reserved or self._reserves(announced)):
             await self._wait_for_room()
-        # Some answers must leave before this request is taken up.
+        # Some replies must leave before this request is taken up.
         while (
             self.unsent or self.fetches >= FETCHES_MAX or (self.protocol.is_serial and self.in_progress)
         ) and not self.is_closed:
@@ -239,11 +239,11 @@ class Connection:
         return ended
 
     def drop_reserved(self) -> None:
-        """Give back the room of a request that gets no answer, or has got it at once."""
+        """Give back the room of a request that gets no reply, or got one at once."""
         size, self.reserved = self.reserved, 0
         self.requests.give(size)
 
-    # --- answers
+    # --- replies
 
     def reply(self, reply: ReplyFrame) -> None:
         """Send the reply to a request that never reached the node."""
@@ -252,7 +252,7 @@ class Connection:
             self.send(pieces)
 
     def send(self, pieces: list[Buffer]) -> None:
-        """Send an answer: at once as far as the kernel takes it; a task sends the rest."""
+        """Send a reply: as much as the kernel takes at once; a task sends the rest."""
         if self.session is not None and (tls := self.session.tls) is not None:
             if not tls.is_ready:
                 return  # before the handshake is done, a refusal cannot be sent
@@ -326,7 +326,7 @@ class Connection:
     @property
     def stalled_bytes(self) -> int:
         """The bytes that it holds until its peer makes progress: of its frame, of requests that wait for
-        others, and of answers. A Produce does not count: it waits for the broker.
+        others, and of replies. A Produce does not count: it waits for the broker.
         """
         produced = sum(each.size for each in self.in_progress.values() if each.kind is Produce)
         return self.requests.held - produced + self.answers.held
@@ -466,7 +466,7 @@ class ConnectionTable:
     ) -> Connection:
         """A connection for a socket that was accepted from a host."""
         in_child(accepted, socket.socket.close).setblocking(False)
-        # An answer is handed over whole; to wait for more of it would only delay it.
+        # A reply is handed over whole; to wait for more of it would only delay it.
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.made += 1
         number = self.made
@@ -489,7 +489,7 @@ class ConnectionTable:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are max.connections."""
+        """Whether max.connections connections are open."""
         return len(self.opened) >= self.limit
 
     @property
@@ -498,7 +498,7 @@ class ConnectionTable:
         return MemoryBound.of(self.settings, connections=self.limit, has_tls=self.has_tls)
 
     def is_open(self, number: int) -> bool:
-        """Whether this connection is open, so that an answer can be sent."""
+        """Whether this connection is open, so that a reply can be sent."""
         connection = self.opened.get(number)
         return connection is not None and not connection.is_closed
 
@@ -508,7 +508,7 @@ class ConnectionTable:
         return None if connection is None else connection.protocol.fetch_encoding()
 
     def sweep(self, now: int) -> int:
-        """Close connections that are idle, late, or hold what others wait for. Returns when to look again
+        """Close connections that are idle or late, or hold what others wait for. Returns when to look again
         (ms).
         """
         idle_ms = self.settings.connections_max_idle_ms
@@ -539,7 +539,7 @@ class ConnectionTable:
                 self.drop(connection, why)
 
     def shrink(self) -> None:
-        """Close the connections with the largest answers until all answers fit into their pool."""
+        """Close the connections with the largest replies until all replies fit into their pool."""
         while self.answers.free < 0:
             largest = max(self.opened.values(), key=lambda each: each.answers.held)
             self.drop(largest, f"had not read {largest.answers.held} bytes of replies")

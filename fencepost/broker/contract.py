@@ -3,7 +3,7 @@
 Rule: cores take and return these values; only a host performs them, appends before effects.
 """
 
-# Live and at recovery a node sees the same inputs and leaves the same values, so a recorded run can be
+# Live and in recovery, a node takes the same inputs and returns the same values, so a recorded run can be
 # replayed, drawn and judged from these classes alone. None of them refers to a socket, a file or a clock.
 
 # Theory of operation. A node cannot wait for anything, so each effect with a result comes back as an input:
@@ -38,7 +38,7 @@ from fencepost.protocol.values import value
 
 
 class ReplyTo(NamedTuple):
-    """The receiver of an answer: a connection of this node, and the correlation id of the request.
+    """The receiver of a reply: a connection of this node, and the correlation id of the request.
 
     A tuple, since hosts and judges look it up often.
     """
@@ -51,7 +51,7 @@ NODE: Final = -1
 """The connection of a message that this node sent to itself; its correlation id is the token of the Send."""
 
 NOBODY: Final = ReplyTo(-2, 0)
-"""The receiver of an answer that is discarded: of a request that a fault delivers a second time."""
+"""The receiver of a reply that is discarded: that to a request which a fault delivers a second time."""
 
 
 # --- Input: to a node ------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class Received:
 
 @value(kw_only=True)
 class Answered:
-    """The answer to a Send, or NETWORK_EXCEPTION if the connection broke before it arrived."""
+    """The reply to a Send, or NETWORK_EXCEPTION if the connection broke before it arrived."""
 
     token: int
     error: ErrorCode
@@ -111,8 +111,8 @@ class Durable:
 
 @value(kw_only=True)
 class MoveLogStart:
-    """Delete the records before an offset. LogStartMoved reports back with this ticket and index; retention
-    has none.
+    """Delete the records before an offset. LogStartMoved reports back with this ticket and index; an order of
+    retention has no ticket.
     """
 
     partition: TopicPartition
@@ -190,7 +190,7 @@ class Tick:
 
 @value(kw_only=True)
 class Reassign:
-    """To the controller's node: another node shall lead this partition (Kafka's reassignment tool)."""
+    """To the controller's node: make another node lead this partition (Kafka's reassignment tool)."""
 
     partition: TopicPartition
     node_id: int
@@ -230,7 +230,7 @@ class FetchPlan:
     """The range of one partition that a Fetch may see: the host reads the bytes before offset `before`."""
 
     partition: TopicPartition
-    error: ErrorCode = NO_ERROR  # with an error all offsets of the answer are -1, as in Kafka
+    error: ErrorCode = NO_ERROR  # with an error all offsets of the reply are -1, as in Kafka
     fetch_offset: int
     before: int = NO_OFFSET
     max_bytes: int
@@ -251,7 +251,7 @@ class ReplyFetched:
 
 @value(kw_only=True)
 class MeasureFetch:
-    """Report with this ticket how many bytes each plan can read; `enough` of a plan that can be answered."""
+    """Report with this ticket how many bytes each plan can read; `enough` for one that can be answered."""
 
     ticket: int
     plans: tuple[FetchPlan, ...]
@@ -261,7 +261,7 @@ class MeasureFetch:
 @value(kw_only=True)
 class OffsetPlan:
     """One partition of a ListOffsets: an offset and its leader epoch. With `is_lookup` the host asks the
-    log: for the epoch of a known offset, or for the first record since the timestamp, if that is before
+    log: for the epoch of a known offset, or for the first record at or after the timestamp, if that is before
     offset `before`.
     """
 
@@ -304,7 +304,7 @@ class ReplyEpochEnds:
 
 @value(kw_only=True)
 class Send:
-    """Send a request to a node, perhaps this one. The answer arrives as Answered with the same token."""
+    """Send a request to a node, perhaps this one. The reply arrives as Answered with the same token."""
 
     node_id: int
     request: Request
@@ -352,7 +352,7 @@ class WakeMe:
 
 @value
 class Warn:
-    """A message for the operator, about an input that has no one to answer to."""
+    """A message for the operator, about an input whose sender expects no reply."""
 
     because: str
 
@@ -377,7 +377,7 @@ class Refused:
 
 class Ruling(NamedTuple):
     """A rule by which a request, or its part for one partition, was refused. A duplicate is refused with
-    NO_ERROR: its answer is that of the first attempt.
+    NO_ERROR: its reply is that of the first attempt.
     """
 
     to: ReplyTo

@@ -20,7 +20,7 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import FetchReply, ProduceReply, ReplyBody, Request
 
 BUCKETS_MS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0)
-"""Upper bounds of a histogram; a last bucket has no bound."""
+"""Upper bounds of a histogram; the last bucket has no bound."""
 DISK_PROBLEMS_KEPT: Final = 10
 TOPICS_KEPT: Final = CLUSTER_PARTITIONS.value
 """As many as a cluster may have. Clients can name topics that do not exist, so without a bound they could
@@ -29,14 +29,14 @@ fill the memory."""
 
 @attrs.define(eq=False)
 class Durations:
-    """How often something took how long."""
+    """How many times something happened, and how long it took."""
 
     count: int = 0
     total_ms: float = 0.0
     buckets: list[int] = attrs.Factory(lambda: [*repeat(0, len(BUCKETS_MS) + 1)])
 
     def add(self, took_ms: float) -> None:
-        """Count one of so many milliseconds."""
+        """Count one that took this many milliseconds."""
         self.count += 1
         self.total_ms += took_ms
         self.buckets[bisect_left(BUCKETS_MS, took_ms)] += 1
@@ -64,7 +64,7 @@ class TopicCounts:
 
 
 NOTHING: Final = TopicCounts()
-"""Of a topic without writes and reads."""
+"""The counts of a topic without writes or reads."""
 
 
 @attrs.define(eq=False)
@@ -79,10 +79,10 @@ class Counters:
     syncs: Durations = attrs.Factory(Durations)
     refused_connections: int = 0
     disk_problems: int = 0
-    last_disk_problems: dict[str, int] = attrs.Factory(dict[str, int])  # and when it was seen last, in order
+    last_disk_problems: dict[str, int] = attrs.Factory(dict[str, int])  # when each was last seen, in order
 
     def answered(self, kind: type[Request], answer: Reply, took_ns: int) -> list[ErrorCode]:
-        """A request was answered. Returns the errors of the answer."""
+        """A request was answered. Returns the errors of the reply."""
         counts, body = self.requests[kind], answer.body
         counts.durations.add(took_ns / 1e6)
         if type(body) is ProduceReply:
@@ -128,7 +128,7 @@ class Counters:
 
 
 def errors_in(answer: Reply) -> list[ErrorCode]:
-    """The errors of an answer: of the whole, and of its parts."""
+    """The errors of a reply: of the whole, and of its parts."""
     body = answer.body
     if body is None:
         return [] if answer.error is NO_ERROR else [answer.error]

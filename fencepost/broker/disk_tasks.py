@@ -3,7 +3,7 @@
 Rule: only threads wait for a disk. Results return to the trio thread, and the host runs only there.
 """
 
-# Logs are synced in threads (sync_threads.py), each for itself. Every transaction whose record was written
+# Logs are synced in threads (sync_threads.py), each on its own. Every transaction whose record was written
 # before a sync of its log begins shares its cost (group commit). Meanwhile the node takes further requests;
 # their records wait for the next sync. A log may be deleted or given up during its sync; `directory.holds`
 # then discards the result, since it is not about the log that has this name now.
@@ -59,7 +59,7 @@ class DiskTasks:
                     await self._unsynced.park()
 
     def _begin_syncs(self) -> bool:
-        """Sync the logs that wait and are not being synced. Whether a fault has failed one instead."""
+        """Sync the logs that wait and are not being synced. Returns whether a fault made one fail instead."""
         host, faults, has_failed = self._host, self._faults, False
         for key in sorted(host.unsynced - self._syncs.syncing):
             try:

@@ -5,10 +5,10 @@ markers, readers with new data), because no later input would trigger it.
 """
 
 # Theory of operation. One transaction of a current client, as steps of the nodes that serve it. Each line is
-# an input, found in the table INPUTS; the last column says what its answer waits for:
+# an input, found in the table INPUTS; the last column says what its reply waits for:
 #
 #     Received   InitProducerId       transactions/handlers.py     the record with the new epoch
-#     Received   Produce              partitions/produce.py        the coordinator's answer
+#     Received   Produce              partitions/produce.py        the coordinator's reply
 #     Received     AddPartitionsToTxn   transactions/handlers.py     ONGOING; the leader sent this
 #     Answered     InFlightAddPartitions  produce.answer_to_add      the batch
 #     Received   TxnOffsetCommit      groups/offsets.py            the same two, and the offsets
@@ -18,7 +18,7 @@ markers, readers with new data), because no later input would trigger it.
 #     Durable      the marker           node.became_durable: the LSO moves, readers wake as the step ends
 #     Answered     InFlightMarkers      markers.take_marker_answers; the last one writes COMPLETE_COMMIT
 #
-# What a step appends is durable in a later step. So a handler ends with `node.after`, which keeps its answer
+# What a step appends is durable in a later step. So a handler ends with `node.after`, which keeps its reply
 # until then, and the step goes on with the next input.
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ def _received(node: Node, arrived: Received, now: int) -> None:
 def _answered(node: Node, arrived: Answered, now: int) -> None:
     why = node.in_flight.pop(arrived.token, None)
     if why is None:
-        # A second answer: the handler failed and was answered with an error, but an effect that it had
-        # left behind sent an answer, too.
+        # A second reply: the handler failed and was answered with an error, but an effect that it had
+        # left behind sent a reply, too.
         return
     try:
         ANSWERS[type(why)](node, why, arrived, now)

@@ -68,7 +68,7 @@ def users_of(passwords: Mapping[str, str]) -> Users:
         except AccessFileError as problem:
             raise ValueError(str(problem)) from None
         if not isinstance(password, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the caller may err
-            raise TypeError(f"users: the password of {name} must be a text, not {type(password).__name__}")
+            raise TypeError(f"users: the password of {name} must be a string, not {type(password).__name__}")
         if not password:
             raise ValueError(f"users: the password of {name} is empty")
     credentials = {
@@ -233,9 +233,9 @@ class Broker:
         `without_fixes` and `broken` select the behaviour of an older Kafka, or turn off protections that
         every Kafka has ("fencing", "dedup"): docs/fidelity.md. `users`: passwords by name; then clients must
         authenticate. `acls`: the text of an ACL file. `tls_cert`, `tls_key`, `tls_client_ca`: PEM files
-        (docs/access.md). `observer`: is called at each step, such as a fencepost.Recording. `feed`: a
-        fencepost.StepFeed lets `fencepost lab --broker` follow this broker; None turns that off. `faults`: as
-        `fencepost serve --fault` takes them (docs/faults.md). `metrics_port`: for `/metrics` and
+        (docs/access.md). `observer`: an object, such as a fencepost.Recording, that is called at each step.
+        `feed`: a fencepost.StepFeed lets `fencepost lab --broker` follow this broker; None turns that off.
+        `faults`: as `fencepost serve --fault` takes them (docs/faults.md). `metrics_port`: for `/metrics` and
         `/ready`, on loopback; 0 is any free one (docs/operations.md). ValueError if an argument is invalid.
         """
         access = AccessSettings(
@@ -449,7 +449,7 @@ def check_own(is_parents: bool) -> None:
 def checked_port(port: object, name: str = "port") -> int:
     """The port, if it is one."""
     if not isinstance(port, int) or isinstance(port, bool):
-        raise TypeError(f"{name} is a number from 0 to {PORT_MAX}, not {port!r}")
+        raise TypeError(f"{name} must be a number from 0 to {PORT_MAX}, not {port!r}")
     if not 0 <= port <= PORT_MAX:
         raise ValueError(f"{name} {port} is not between 0 (any free port) and {PORT_MAX}")
     return port
@@ -458,7 +458,7 @@ def checked_port(port: object, name: str = "port") -> int:
 def checked_mapping(name: str, given: Mapping[str, Value]) -> Mapping[str, Value]:
     """The mapping, if it is one."""
     if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - the caller may err
-        raise TypeError(f"{name} is a mapping by name, not {type(given).__name__}")
+        raise TypeError(f"{name} must be a mapping from names, not {type(given).__name__}")
     return given
 
 

@@ -33,7 +33,7 @@ def naming_help() -> Generator[None]:
 
 
 class FaultDesk(Protocol):
-    """Where the faults of a broker are kept. `poll_s` is how often it may be asked without doing harm."""
+    """Where the faults of a broker are kept. `poll_s`: a pause (s) between polls that does no harm."""
 
     @property
     def poll_s(self) -> float: ...
@@ -62,12 +62,12 @@ class FaultHandle:
 
     @property
     def struck(self) -> int:
-        """How often it struck; 0: not yet."""
+        """How many times it has struck; 0: not yet."""
         return self._state().struck
 
     @property
     def reached(self) -> int:
-        """How often its point was reached while it could still strike."""
+        """How many times its point was reached while it could still strike."""
         return self._state().reached
 
     @property
@@ -81,7 +81,7 @@ class FaultHandle:
             raise FaultNeverStruck(missing)
 
     def missing_after(self, timeout: float) -> str:
-        """Wait for the strike, at most `timeout` seconds; return why it has not struck, or an empty text."""
+        """Wait for the strike, at most `timeout` seconds; return why it has not struck, or ""."""
         ends = time.monotonic() + timeout
         while (state := self._state()).struck == 0 and time.monotonic() < ends:
             time.sleep(self._desk.poll_s)
@@ -140,8 +140,8 @@ class Faults:
         number is wrong.
 
         `point`: a phrase such as "broker sends EndTxn reply to *"; it may end in `#3` instead of `nth`.
-        `nth`: strike only at this time that the point is reached, counted from 1; by default the first.
-        `every`: strike at every `every`-th time instead. `times`: how often `every` strikes at most; 0 means
+        `nth`: strike only the `nth` time that the point is reached, counted from 1; by default the first.
+        `every`: strike every `every`-th time instead. `times`: the most times that `every` strikes; 0 means
         no limit.
         """
         with naming_help():

@@ -17,9 +17,9 @@ server that crashes, so that counts continue after a restart.
 # action leaves a `Lasting`, whose `undo` is called at its `until`, by `end`, or when the fault is removed.
 #
 # A held message keeps all later ones of its connection and direction waiting (message_lines.py). A fault that
-# strikes one of those acts when its turn comes; only a hold acts at once. A request that is held when its
-# client leaves is carried out nevertheless, as if it had been on its way: that is how late requests of
-# zombies come about. A reply to a client that has left is discarded.
+# strikes a waiting message acts when that message's turn comes; only a hold acts at once. A request that is
+# held when its client leaves is carried out nevertheless, as if it had been on its way: that is how late
+# requests of zombies come about. A reply to a client that has left is discarded.
 #
 # A crash ends the server (`Site.kill`), and its owner starts the next one. What waited inside it is lost with
 # it; a broken disk and a clock that has jumped stay as they are, as on a real machine.
@@ -107,7 +107,7 @@ def _no_report(planned: PlannedFault, point: Point) -> None:
 
 @attrs.define(eq=False)
 class BrokerFaultInjector:
-    """The faults of one broker. `is_active` is False while nothing needs to be known of any point.
+    """The faults of one broker. `is_active` is False while no one needs to hear of any point.
 
     `clock` gives milliseconds that never go back. `report` is called after each strike.
     """
@@ -156,7 +156,7 @@ class BrokerFaultInjector:
         self.refresh()
 
     def end(self, number: int) -> None:
-        """Undo now what this fault did and is not undone yet. NoSuchFault if there is none."""
+        """Undo now whatever this fault did that is not undone yet. NoSuchFault if there is none."""
         planned = self.plan.named(number)
         for lasting in [each for each in self.lasting if each.planned is planned]:
             self._end(lasting)
@@ -246,7 +246,7 @@ class BrokerFaultInjector:
     # --- messages -------------------------------------------------------------------------------------------
 
     def keeps_request(self, connection: Link, arrived: Received) -> bool:
-        """A request has arrived. Whether it must not go on to the node now."""
+        """A request has arrived. Returns whether to keep it from the node for now."""
         what, client = API_BY_REQUEST[type(arrived.request)].name, arrived.client_id or UNNAMED
         carried = Carried(connection, arrived)
         sent = Point(kind=PointKind.SENDS, who=client, what=what, whom=BROKER)
@@ -260,7 +260,7 @@ class BrokerFaultInjector:
         return self._stops(carried._replace(is_received=True), received)
 
     def keeps_reply(self, connection: Link, answer: Reply) -> bool:
-        """A reply is about to leave. Whether it must not be sent now."""
+        """A reply is about to leave. Returns whether to hold it back for now."""
         asked = connection.in_progress.get(answer.to.correlation_id)
         if asked is None or answer.to in self.passing:
             return False
@@ -336,7 +336,7 @@ class BrokerFaultInjector:
     # --- appends and disks ----------------------------------------------------------------------------------
 
     def allows(self, append: Append) -> bool:
-        """An append is next. Whether it may be written now; it may also have failed."""
+        """An append is next. Returns whether it may be written now; False also if it has failed."""
         site = self._site
         assert site is not None, "an append belongs to a server"
         if append is not self._told_before:

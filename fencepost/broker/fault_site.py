@@ -53,7 +53,7 @@ class FaultSite:
         return now_ms() + self.injector.clock_ms
 
     def work_by_steps(self, now: int) -> None:
-        """As `Host.work_until_idle`, and faults see each append."""
+        """Like `Host.work_until_idle`, but faults see each append."""
         host, injector = self.host, self.injector
         while not (host.is_idle or self.is_held):
             ahead = host.to_do[0] if host.to_do else None

@@ -56,7 +56,7 @@ FAULT_LENGTH_MAX: Final = 2_000  # a fault has at most six names, of 249 charact
 
 
 class FaultNeverStruck(FencepostError):
-    """A fault did not strike; the message says how often its point was reached, and lists similar ones."""
+    """A fault did not strike; the text says how many times its point was reached, and lists similar ones."""
 
 
 class NoSuchFault(FencepostError):
@@ -286,7 +286,7 @@ def _matches(point: Point, reached: Point) -> bool:
 
 def awaited(when: Point) -> str:
     """The names in a point that only the clients of the broker decide: a typing error in one of them is no
-    error, and the fault waits for ever. Empty for a time.
+    error, and the fault waits forever. Empty for a time.
     """
     names: list[str] = []
     if when.kind in LEAVES or when.kind in ARRIVES:
@@ -311,8 +311,9 @@ def _named(noun: str, name: str) -> str:
 
 @attrs.define(eq=False)
 class PlannedFault:
-    """A fault of this broker: how often its point was reached, and how often it struck. `lasting` is how many
-    of its effects are not undone yet, and `waiting` how many of its messages are queued after a held one.
+    """A fault of this broker: how many times its point was reached, and how many times it struck. `lasting`
+    is how many of its effects are not undone yet, and `waiting` how many of its messages are queued after a
+    held one.
     """
 
     number: int
@@ -401,8 +402,8 @@ class FaultPlan:
         when, times = planned.line.when, planned.reached
         said = f"the fault {quoted(str(planned.line))} never struck: its point was reached {_counted(times)}"
         if times and (planned.line.every or times < when.number):
-            nth = f"every {planned.line.every}" if planned.line.every else f"#{when.number}"
-            return f"{said}, and it strikes at {nth}"
+            nth = f"once every {planned.line.every} times" if planned.line.every else f"at #{when.number}"
+            return f"{said}, and it strikes {nth}"
         if planned.waiting:
             return f"{said}, and the message that it strikes waits for a held one"
         if times:

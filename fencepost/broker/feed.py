@@ -1,4 +1,4 @@
-"""The feed of a broker that lets itself be followed: its last steps, bounded in number and in bytes.
+"""The feed of a broker that can be followed: its last steps, bounded in number and in bytes.
 
 Rule: a follower costs the broker nothing when it is slow or dead. The feed keeps the same steps whether or
 not anybody reads them; it drops the oldest ones, and counts them.
@@ -16,10 +16,10 @@ not anybody reads them; it drops the oldest ones, and counts them.
 # A step may change the state that a page shows: a map from a key to its new value, or to None where it is
 # gone. When the oldest step goes, its changes go into `base`: it is always the state just before the oldest
 # step that is kept. So a follower may begin at any time, and one that was too slow continues with the state
-# that it missed. The feed looks into no value.
+# that it missed. The feed does not look inside the values.
 #
 # The feed lives as long as its process, through all crashes that faults cause in it. A new process has a new
-# feed, and `run` tells followers.
+# feed, which followers notice by `run`.
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class FeedBuffer:
         self.size -= _size(step)
         if step.changes:
             for key, value in msgpack.unpackb(step.changes).items():
-                self._base.pop(key, None)  # what changed last stands last
+                self._base.pop(key, None)  # what changed last comes last
                 if value is not None:
                     self._base[key] = value
             while len(self._base) > BASE_KEYS_MAX:
@@ -111,13 +111,13 @@ class FeedBuffer:
         items = list(self._base.items())
         packed = msgpack.packb(dict(items))
         while len(packed) > BASE_BYTES_MAX:
-            items = items[(len(items) + 1) // 2 :]  # at last none: one value alone may be too large
+            items = items[(len(items) + 1) // 2 :]  # in the end none: one value alone may be too large
             packed = msgpack.packb(dict(items))
         return packed
 
 
 OFF: Final = FollowReply(run="", first=0, missed=0, base=b"", steps=())
-"""The answer of a broker without a feed."""
+"""The reply of a broker without a feed."""
 
 
 class Feed(Observer, Protocol):

@@ -1,4 +1,4 @@
-"""The settings of Kafka's topics that have one value here.
+"""Kafka's topic settings that can have only one value here.
 
 Rule: a topic may have such a setting with this value, as scripts and tools write it. Any other value is
 refused, with the reason: a setting that is accepted is in force.

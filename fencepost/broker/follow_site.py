@@ -8,10 +8,10 @@ the same machine.
 # Theory of operation
 #
 # A request waits until there are steps that its follower has not seen, and then until the next tick: under
-# load a follower is answered PACE_MS apart, with many steps at once. A fault that pauses or kills the broker
-# does not wait for the tick: followers first get all steps before it (`hurry`).
+# load a follower is answered once every PACE_MS, with many steps at once. A fault that pauses or kills the
+# broker does not wait for the tick: followers first get all steps before it (`hurry`).
 #
-# A follower that does not ask costs nothing, and one that takes no answers holds one answer at most: each
+# A follower that does not ask costs nothing, and one that takes no replies holds one reply at most: each
 # connection has one request here. There are FOLLOWERS_MAX at a time.
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ Rule: the appends of a step are written before its effects happen. The process m
 # finished completely, appends first, before the next step begins. A kill between two actions is a legal run:
 # the journal then holds a prefix of the appends, and no effect of a missing append has left the process.
 #
-# A Durable goes to the front of the inbox, after a write as after a sync. It only reports what is already
-# true, and it releases answers; after a queue of requests it would delay them all. It also bounds memory:
-# each Durable empties the node's queue of waiting effects before more requests add to it. The order of two
-# Durables does not matter: those of one log rise, the node ignores a lower one, and no rule compares two
-# logs. StorageFailed and LogStartMoved jump the queue, too, for another reason: the node must not decide
+# A Durable goes to the front of the inbox, both after a write and after a sync. It only reports what is
+# already true, and it releases replies; after a queue of requests it would delay them all. It also bounds
+# memory: each Durable empties the node's queue of waiting effects before more requests add to it. The order
+# of two Durables does not matter: those of one log rise, the node ignores a lower one, and no rule compares
+# two logs. StorageFailed and LogStartMoved jump the queue, too, for another reason: the node must not decide
 # further on a log whose state it does not know.
 #
 # Sync policies: `none` reports Durable after the write, which survives a kill of the process. `commit` and
@@ -34,10 +34,10 @@ Rule: the appends of a step are written before its effects happen. The process m
 #
 # When a write or a sync fails, it is unknown which bytes are on the disk, and a second fsync may succeed
 # without having written them (the page is clean by then). So it is not repeated. The host drops the appends
-# of this log that are still queued, closes the journal, and reports StorageFailed. The node answers everyone
-# who waits with an error, and asks the controller for a new leader epoch; `_load` then reads the log again
-# from the disk. Kafka takes a whole log directory offline instead (LogManager.handleLogDirFailure). The
-# metadata log has no controller above it, so its failure stops the process (MetadataLost).
+# of this log that are still queued, closes the journal, and reports StorageFailed. The node sends an error to
+# everyone who waits, and asks the controller for a new leader epoch; `_load` then reads the log again from
+# the disk. Kafka takes a whole log directory offline instead (LogManager.handleLogDirFailure). The metadata
+# log has no controller above it, so its failure stops the process (MetadataLost).
 #
 # Each log is held together with the leader epoch under which this host opened it (`Held`). In a simulated
 # cluster the journals outlive their node: a replaced leader must neither write to the log of its successor
@@ -160,7 +160,7 @@ class Journals(Protocol):
 
 
 class TroubleKind(Enum):
-    """What a trouble is about."""
+    """What kind of trouble it is."""
 
     NOTE = "note"  # something that the broker has dealt with
     DISK = "disk"  # a file could not be read or written
@@ -168,7 +168,7 @@ class TroubleKind(Enum):
 
 
 class Trouble(NamedTuple):
-    """Something for the operator to read; troubles of one cause are logged once per interval."""
+    """Something for the operator to read; those with one cause are logged once per interval."""
 
     text: str
     cause: str
@@ -176,7 +176,7 @@ class Trouble(NamedTuple):
 
     @classmethod
     def of(cls, text: str, kind: TroubleKind) -> Trouble:
-        """A trouble that is its own cause."""
+        """Trouble that is its own cause."""
         return cls(text, text, kind)
 
     @classmethod
@@ -256,11 +256,11 @@ class Host:
     troubles: list[Trouble] = attrs.Factory(list[Trouble])
     contains_failures: bool = False  # a server does; in tests and simulations an exception ends the run
     requests_waiting: int = 0  # client requests in the inbox
-    answers_pool: MemoryPool | None = None  # a server's; simulations have memory enough
+    answers_pool: MemoryPool | None = None  # a server's; simulations have enough memory
     read_bytes: int = 0  # taken from it, for records in `answers`
     is_open: Callable[[int], bool] = always_open
     encoding_for: Callable[[int], FetchEncoding | None] = as_stored  # a connection
-    work_left: int | None = None  # of opening batches in this round of a server; simulations have time enough
+    work_left: int | None = None  # of opening batches in this round of a server; simulations have enough time
     put_off: deque[Received] = attrs.Factory(deque[Received])  # requests for the next rounds
     time_lookups: dict[ReplyTo, TimeLookups] = attrs.Factory(dict[ReplyTo, TimeLookups])  # of some of them
     wakes_at_ms: int | None = None
@@ -334,7 +334,7 @@ class Host:
 
     def work_until_idle(self, now: int, *, pauses: bool = False) -> None:
         """Perform every action that is possible at time `now` (milliseconds). With `pauses`, stop as soon as
-        answers may leave: they leave together, before the node continues with work that no client waits for.
+        replies may leave: they leave together, before the node continues with work that no client waits for.
         """
         to_do, inbox, performs = self.to_do, self.inbox, self._performs
         while True:
@@ -395,7 +395,7 @@ class Host:
     # --- failures of the broker's own code
 
     def _contain(self, problem: Exception, arrived: Input | None) -> None:
-        """A step raised: refuse its request, and recover what it changed from the log. Nothing else stops.
+        """A step raised: refuse its request, and recover from the log what it changed. Nothing else stops.
 
         The appends of this step have not been written. A partition whose state they entered differs from its
         log, so it is read again. Other effects are performed: they concern what happened before.

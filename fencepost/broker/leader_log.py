@@ -23,15 +23,15 @@ from fencepost.protocol.values import value
 Above_co = TypeVar("Above_co", bound=Transactions | Groups | Controller | None, covariant=True)
 
 Ticket = Annotated[int, Rank("ticket")]
-"""Identifies an answer of several parts. Only the order of tickets matters (protocol/fork.py)."""
+"""Identifies a reply of several parts. Only the order of tickets matters (protocol/fork.py)."""
 
 Part = m.ProducedPartition | m.PartitionError | m.DeletedRecords
-"""One partition's part of an answer about several."""
+"""One partition's part of a reply about several."""
 
 
 @value
 class Collect:
-    """Effect inside the node: one partition's part of an answer that spans several is ready."""
+    """Effect inside the node: one partition's part of a reply that spans several is ready."""
 
     ticket: Ticket
     index: int = attrs.field(kw_only=True)
@@ -40,7 +40,7 @@ class Collect:
 
 @value
 class AfterAll:
-    """Effect inside the node: send the answer when all of these logs are durable as far as it saw them."""
+    """Effect inside the node: send the reply when all of these logs are durable as far as it needs."""
 
     keys: tuple[TopicPartition, ...]
     reply: Reply

@@ -112,8 +112,8 @@ def machine_of(settings: BrokerSettings) -> Machine:
     # the disk full. The broker would end if that write failed.
     reserved_for = directory_name(METADATA_PARTITION)
     # Manifests are replaced five times a second, and waiting for each could cost a fifth of that time. But a
-    # manifest says what was synced, and one that is lost with the power no longer does. So only a broker that
-    # syncs nothing does without the wait.
+    # manifest says what was synced, and one that is lost in a power failure no longer does. So only a broker
+    # that syncs nothing does without the wait.
     starts_writeback = settings.sync is not SyncPolicy.NONE
     return Machine(
         DiskStorage(Path(settings.directory), reserved_for=reserved_for, starts_writeback=starts_writeback)
@@ -229,8 +229,8 @@ async def serve_until_signalled(
 
     def became_ready(ready: Ready) -> None:
         gc.collect()
-        # Modules and settings live forever: frozen, the collector skips them. Only a process of its own may
-        # do this, so `serve` itself does not.
+        # Modules and settings live forever: once they are frozen, the collector skips them. Only a process of
+        # its own may do this, so `serve` itself does not.
         gc.freeze()
         on_ready(ready)
 

@@ -44,7 +44,7 @@ from fencepost.protocol.terms import TOPIC_NAME_LENGTH_MAX
 
 
 class Limit(NamedTuple):
-    """One limit. `error` is None where the connection is closed, or where only a bug leads beyond it."""
+    """One limit. `error` is None where the connection is closed, or where only a bug can exceed it."""
 
     what: str
     value: int
@@ -159,7 +159,7 @@ LIMITS: Final = (
         None,
         "connections.max.idle.ms",
     ),
-    Limit("time for a frame to arrive", FRAME_MS, "ms", None, "and 1 s more for each 64 KiB that arrive"),
+    Limit("time for a frame to arrive", FRAME_MS, "ms", None, "and 1 s more for each 64 KiB that arrives"),
     Limit(
         "all unanswered requests",
         _CLIENTS.queued_max_request_bytes,

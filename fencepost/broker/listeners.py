@@ -22,7 +22,7 @@ class CannotListen(FencepostError):
 
 
 def parsed_listener(text: str) -> tuple[str, int]:
-    """The host and port of `HOST:PORT`; an IPv6 address stands in brackets. ValueError if it is not that."""
+    """The host and port of `HOST:PORT`; an IPv6 address is in brackets. ValueError if it is not that."""
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not bare or (":" in bare) != (bare != host) or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:

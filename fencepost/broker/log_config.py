@@ -63,7 +63,7 @@ class LogConfig:
 
 
 def integer(lowest: int, highest: int) -> Callable[[str], int]:
-    """What reads a setting that is a whole number within these bounds."""
+    """A parser for a setting that is a whole number within these bounds."""
 
     def parse(text: str) -> int:
         text = text.strip()  # as ConfigDef.parseType
@@ -148,11 +148,11 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicSetting]] = {
 """What a topic can set; fixed_configs.py has the settings of Kafka that have one value here."""
 
 
-NAME_MAX: Final = 100  # more of an unknown name is not compared with the known ones
+NAME_MAX: Final = 100  # only the start of an unknown name is compared with the known ones
 
 
 def parse_config(name: str, value: str) -> Any:
-    """The value of a topic's setting; ValueError if it has no such setting, or not this value."""
+    """The value of a topic's setting; ValueError if there is no such setting, or the value is not valid."""
     if (setting := TOPIC_CONFIGS.get(name)) is not None:
         return setting.parse(value)
     if (fixed := FIXED_CONFIGS.get(name)) is None:

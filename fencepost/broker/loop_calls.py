@@ -1,4 +1,4 @@
-"""Calls of functions in the thread of a trio loop, from any other thread, even while the loop ends.
+"""Calls of functions in the thread of a trio loop, from any other thread, even while the loop is ending.
 
 Rule: the function is called exactly once, and its result or its exception is that of the call.
 """
@@ -15,7 +15,7 @@ import attrs
 import trio
 
 ResultT = TypeVar("ResultT")
-LOOK_EVERY_S: Final = 0.1  # whether the thread of the loop is still alive
+LOOK_EVERY_S: Final = 0.1  # to see whether the thread of the loop is still alive
 
 
 @attrs.frozen

@@ -1,4 +1,4 @@
-"""The memory that all connections share: one pool of bytes for requests, another one for answers.
+"""The memory that all connections share: one pool of bytes for requests, another one for replies.
 
 Rule: room is taken before bytes are read or built, and given back when they are gone. A connection needs no
 room for its first few KiB, so small requests are served however full the pools are.
@@ -7,10 +7,10 @@ room for its first few KiB, so small requests are served however full the pools 
 # Theory of operation
 #
 # A connection holds memory in two ways. Its requests take room from the time when they arrive until they are
-# answered; its answers take room until the peer has taken them.
+# answered; its replies take room until the peer has taken them.
 #
 #     requests   frame arrives ---> decided ---> answered          pool: queued.max.request.bytes
-#     answers                    records are read ---> sent        pool: queued.max.response.bytes
+#     replies                    records are read ---> sent        pool: queued.max.response.bytes
 #
 # * A request of more than its connection's own bytes takes room for all of itself at once, as in Kafka
 #   (MemoryPool.tryAllocate), but only after that many bytes have arrived: a length alone takes nothing.
@@ -19,14 +19,15 @@ room for its first few KiB, so small requests are served however full the pools 
 #   it is the one for which others wait least.
 # * A Fetch gets at most a quarter of the room that is free: one reader cannot take it all, and many readers
 #   get less each, instead of having to wait. If the first batch is larger than what is free, the Fetch waits.
-# * What Kafka's clients cannot read as it is stored is encoded first, one batch after the other
-#   (kafka_bridge/records.py): only then does it take room, and until then it is the answer in progress.
-# * Any other answer is sent without asking, because its request was already decided. If the answers are then
+# * Stored records that Kafka's clients cannot read are encoded first, one batch after another
+#   (kafka_bridge/records.py): only then do they take room, and until then they are the reply in progress.
+# * Any other reply is sent without asking, because its request was already decided. If the replies are then
 #   larger than their pool, the connection with the largest is closed (`ConnectionTable.shrink`).
-# * While one waits, a connection that holds room and makes no progress for a second is closed
-#   (`ConnectionTable.relieve`): a client that stops in the middle of a request, or takes no answers.
+# * While a request or a reply waits for room, a connection that holds some and makes no progress for a
+#   second is closed (`ConnectionTable.relieve`): its client stops in the middle of a request, or takes no
+#   replies.
 #
-# The sum of both pools, of what connections need without asking, of one request and one answer in progress,
+# The sum of both pools, of what connections need without asking, of one request and one reply in progress,
 # and of one compaction is the bound that `fencepost serve` prints (`MemoryBound`).
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class MemoryPool:
     """A number of bytes that all connections share (Kafka: MemoryPool)."""
 
     def __init__(self, limit: int, *, pressed: Granted) -> None:
-        """`pressed` is called when a request or an answer must wait."""
+        """`pressed` is called when a request or a reply must wait."""
         self.limit = limit
         self.taken = 0
         self._pressed = pressed
@@ -62,12 +63,12 @@ class MemoryPool:
 
     @property
     def free(self) -> int:
-        """Bytes that may be taken; below zero after answers that did not ask."""
+        """Bytes that may be taken; below zero after replies that did not ask."""
         return self.limit - self.taken
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a request or an answer waits for room."""
+        """Whether a request or a reply waits for room."""
         return bool(self._waiting)
 
     def take(self, size: int) -> None:
@@ -81,7 +82,7 @@ class MemoryPool:
             heappop(self._waiting)[3]()
 
     def wait(self, size: int, connection: int, granted: Granted) -> None:
-        """Call `granted` when so many bytes are free; it takes them."""
+        """Call `granted` when this many bytes are free; `granted` takes them."""
         self._asked += 1
         heappush(self._waiting, (size, self._asked, connection, granted))
         self._pressed()
@@ -154,7 +155,7 @@ class PoolShare:
 # --- the arithmetic -------------------------------------------------------------------------------------
 
 CONNECTIONS_MAX: Final = 10_000  # unless max.connections says otherwise
-FRAME_MS: Final = 30_000  # for a frame to arrive, and a second more for each 64 KiB that arrive
+FRAME_MS: Final = 30_000  # for a frame to arrive, and a second more for each 64 KiB that arrives
 REQUEST_OWN_BYTES: Final = 16 * KIBIBYTE  # what a connection's requests may take without asking
 READ_SIZE: Final = 16 * KIBIBYTE  # read at a time before a frame has taken room
 FETCH_OWN_BYTES: Final = 4 * KIBIBYTE  # what a Fetch may be answered with without asking
@@ -167,7 +168,7 @@ HEADER_WEIGHT_MAX: Final = 70
 CONNECTION_BYTES: Final = 12 * KIBIBYTE  # the task and the objects of a connection that is idle
 # What TLS adds: 18 KiB were measured while it is idle; the rest is for records in both directions.
 TLS_BYTES: Final = 64 * KIBIBYTE
-# The interpreter, the modules, an empty cluster, fetch sessions, and batches that were encoded lately.
+# The interpreter, the modules, an empty cluster, fetch sessions, and batches that were encoded recently.
 PROGRAM_BYTES: Final = 64 * MEBIBYTE
 # The keys of one log, and a batch that decompresses to as much as is allowed, with what is left of it.
 COMPACTION_BYTES: Final = KEYS_MAX * KEY_BYTES + 3 * DECOMPRESSED_SIZE_MAX
@@ -175,8 +176,8 @@ SESSION_PARTITIONS_MAX: Final = 50_000  # of the fetch sessions of all connectio
 
 
 def request_bytes(size: int, header_size: int) -> int:
-    """What a request of `size` bytes takes until it is answered, of which its header has `header_size`."""
-    # Buffers that grow have an eighth more than is in them.
+    """What a request takes until it is answered: it has `size` bytes, `header_size` of them in its header."""
+    # A growing buffer allocates an eighth more than it contains.
     return REQUEST_BYTES + size + size // 8 + HEADER_WEIGHT * header_size
 
 
@@ -218,7 +219,7 @@ class MemoryBound(NamedTuple):
 
     @classmethod
     def of(cls, settings: ConnectionSettings, *, connections: int, has_tls: bool = False) -> MemoryBound:
-        """The bound for so many connections."""
+        """The bound for this number of connections."""
         own = CONNECTION_BYTES + READ_SIZE + REQUEST_OWN_BYTES + FETCHES_MAX * FETCH_OWN_BYTES
         if has_tls:
             own += TLS_BYTES
@@ -228,7 +229,7 @@ class MemoryBound(NamedTuple):
             connections=connections * own,
             requests=settings.queued_max_request_bytes,
             answers=settings.queued_max_response_bytes,
-            # One header is decoded and one answer is built at a time, with TLS a second time.
+            # One header is decoded and one reply is built at a time; with TLS, the reply exists twice.
             in_progress=HEADER_WEIGHT_MAX * REQUEST_HEADER_MAX + (1 + has_tls) * FRAME_SIZE_MAX,
             compaction=COMPACTION_BYTES,
         )

@@ -19,7 +19,7 @@ from fencepost.protocol.messages import Request
 
 
 class UnansweredRequest(Protocol):
-    """A request without an answer."""
+    """A request without a reply."""
 
     @property
     def kind(self) -> type[Request]: ...

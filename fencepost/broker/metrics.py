@@ -259,7 +259,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     ),
     _counter(
         "fencepost_disk_problems",
-        "How often a file could not be read or written.",
+        "How many times a file could not be read or written.",
         lambda scrape: scrape.counters.disk_problems,
     ),
     _gauge(
@@ -285,7 +285,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     ),
     _gauge(
         "fencepost_oldest_open_transaction_seconds",
-        "The time since the oldest open transaction wrote last; 0 if none is open.",
+        "The time since the oldest open transaction last wrote; 0 if none is open.",
         _oldest_open_seconds,
     ),
     MetricRow(
@@ -310,7 +310,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow(
         GaugeMetricFamily,
         "fencepost_build_info",
-        "Always 1; its labels are the version, the transaction version, and the fixes of Kafka that are "
+        "Always 1; its labels are the version, the transaction version, and the Kafka fixes that are "
         "switched off.",
         ("version", "transaction_version", "switched_off"),
         _build,

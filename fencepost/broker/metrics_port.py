@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fencepost.broker.server import Server
 
 REQUEST_SIZE_MAX: Final = 8 << 10  # bytes of a request line and its headers
-REQUEST_SECONDS: Final = 10.0  # for a request and its answer
+REQUEST_SECONDS: Final = 10.0  # for a request and its response
 CONNECTIONS_MAX: Final = 16
 END_OF_HEADERS: Final = b"\r\n\r\n"
 
@@ -40,7 +40,7 @@ class HttpResponse(NamedTuple):
     content_type: str = "text/plain; charset=utf-8"
 
     def encoded(self, *, has_body: bool) -> bytes:
-        """Its bytes; the answer to HEAD has no body."""
+        """Its bytes; the response to HEAD has no body."""
         head = (
             f"HTTP/1.1 {self.status}\r\nContent-Type: {self.content_type}\r\n"
             f"Content-Length: {len(self.body)}\r\nConnection: close\r\n\r\n"
@@ -79,7 +79,7 @@ class MetricsPort:
         if self._open >= CONNECTIONS_MAX:
             if not self._idle:
                 return  # all of them are being answered; `serve_listeners` closes this one
-            self._idle.pop(0).cancel()  # a client that means it sends its request at once
+            self._idle.pop(0).cancel()  # a serious client sends its request at once
         self._open += 1
         scope = trio.move_on_after(REQUEST_SECONDS)
         self._idle.append(scope)
@@ -100,7 +100,7 @@ class MetricsPort:
             self._idle.remove(scope)
 
     async def answer(self, method: str, path: str) -> HttpResponse:
-        """The answer to a request; `method` is empty if it is none."""
+        """The response to a request; `method` is empty if it is not a request."""
         if not method:
             return NO_REQUEST
         if method not in ("GET", "HEAD"):

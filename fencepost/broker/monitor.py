@@ -1,4 +1,4 @@
-"""What a server counts and logs: answers, refused connections, disks, steps of the node.
+"""What a server counts and logs: replies, refused connections, disks, steps of the node.
 
 Rule: it listens and changes nothing. The port for metrics and BrokerStatus show the counters; `logging` gets
 the notices.
@@ -48,10 +48,10 @@ class Monitor:
                 self.counters.disk_failed(now, trouble.text)
 
     def bug(self, what_happened: str, problem: Exception) -> None:
-        """A bug of the broker cost an answer or a connection."""
+        """A bug of the broker cost a reply or a connection."""
         self.notices.trouble(Trouble.bug(what_happened, problem))
 
-    # --- answers
+    # --- replies
 
     def answered(self, connection: Connection, ended: InProgress, answer: Reply) -> None:
         """A request was answered; a producer may have been refused because it is fenced."""
@@ -61,7 +61,7 @@ class Monitor:
                 self.notices.refusal(ended.kind, ended.transactional_id, error, connection.peer)
 
     def too_large(self, answer: Reply, problem: FencepostError) -> None:
-        """An answer does not fit into a frame."""
+        """A reply does not fit into a frame."""
         self.notices.log("a reply that is too large", f"{type(answer.body).__name__}: {problem}")
 
     def with_counts(self, status: BrokerStatusReply, connections: int) -> BrokerStatusReply:

@@ -42,8 +42,8 @@ append.
 # What waits for what:
 #
 #     LeaderLog.waiting   effects, for the durability of this log; Collect and AfterAll lead on from there
-#     partial_replies     an answer of several parts, for the last of its parts
-#     in_flight           a request that this node sent, for its answer
+#     partial_replies     a reply of several parts, for the last of its parts
+#     in_flight           a request that this node sent, for its reply
 #     fetches             a Fetch without enough data, for more or its deadline (Kafka's purgatory)
 #     markers_due         a decided transaction, for the time of its next WriteTxnMarkers
 #     reelections         a partition whose disk failed, for the time of its next election
@@ -219,8 +219,8 @@ class Node:
         return with_own(self.settings.log_config, topic.configs)
 
     def coordinators(self, topic: str) -> int:
-        """The partitions of an internal topic, each with a coordinator. The settings count until the topic
-        exists; later they say nothing about where records are.
+        """The number of partitions of an internal topic, each with a coordinator. The settings count until
+        the topic exists; later they say nothing about where records are.
         """
         topics = self.cluster.topics
         if topic in topics:
@@ -248,7 +248,7 @@ class Node:
             log_start_batch=order.batch_start,
             log_end_offset=order.oldest_offset,
         )
-        # Guards contain the leader epoch: a late answer to an earlier leadership must not let a batch in.
+        # Guards contain the leader epoch: a late reply to an earlier leadership must not let a batch in.
         state.guards_issued = order.leader_epoch << partition.GUARD_BITS
         log = LeaderLog(state, self._coordinator_for(order))
         if order.snapshot is not None:
@@ -330,8 +330,8 @@ class Node:
         return header
 
     def is_too_large(self, size: int) -> bool:
-        """Whether a batch of so many bytes is larger than an internal topic takes (RecordTooLargeException of
-        CoordinatorRuntime). Coordinators ask before they append, since what is appended is in the state.
+        """Whether a batch of this many bytes is larger than an internal topic takes (RecordTooLargeException
+        of CoordinatorRuntime). Coordinators ask before they append, since what is appended is in the state.
         """
         return size > self.settings.message_max_bytes or size > BATCH_SIZE_MAX
 
@@ -346,7 +346,7 @@ class Node:
             log.waiting.append((state.log_end_offset, tuple(effects)))
 
     def after_all(self, keys: Iterable[TopicPartition], reply: Reply) -> None:
-        """Send an answer when each of these logs is durable up to its present end."""
+        """Send a reply when each of these logs is durable up to its present end."""
         # One log after the other: an end that is passed once stays durable, so the order does not matter.
         ahead = tuple(keys)
         for at, key in enumerate(ahead):
@@ -442,13 +442,13 @@ class Node:
             case LogStartMoved():
                 doubtful.add(failed.order.partition)
             case Received() | Answered():
-                # Its batches are in the state and not in the log, and without the rest of its work.
+                # Its batches are in the state but not in the log, and the rest of its work was not done.
                 doubtful.update(append.partition for append in self.outcome.appends)
             case _:
                 pass
         return doubtful
 
-    # --- answers and requests
+    # --- replies and requests
 
     def reply(self, to: ReplyTo, refused: Refused) -> None:
         """Answer a whole request with an error."""
@@ -458,7 +458,7 @@ class Node:
     def note_ruling(
         self, to: ReplyTo, refused: Refused, *, table: str = "", partition: TopicPartition | None = None
     ) -> None:
-        """Note by which rule a request, or its part for a partition, is refused; its answer may come
+        """Note by which rule a request, or its part for a partition, is refused; its reply may come
         later.
         """
         self.outcome.rulings.append(Ruling(to, refused, table or refused.table, partition))
@@ -470,7 +470,7 @@ class Node:
         count: int,
         producer_ids: tuple[int, ...] = (),
     ) -> int:
-        """Begin an answer of `count` parts; return its ticket."""
+        """Begin a reply of `count` parts; return its ticket."""
         self.tickets += 1
         self.partial_replies[self.tickets] = PartialReply(to, kind, [None] * count, count, producer_ids)
         if count == 0:
@@ -478,7 +478,7 @@ class Node:
         return self.tickets
 
     def collect(self, part: Collect) -> None:
-        """Store one part of an answer; the last part sends it."""
+        """Store one part of a reply; the last part sends it."""
         partial = self.partial_replies[part.ticket]
         partial.parts[part.index] = part.result
         partial.missing -= 1
@@ -490,9 +490,9 @@ class Node:
         self.outcome.effects.append(Reply(partial.to, body=completed(partial)))
 
     def ask(self, node_id: int, request: m.Request, why: InFlight) -> int:
-        """Send a request to a node, perhaps this one; `why` selects the handler of the answer.
+        """Send a request to a node, perhaps this one; `why` selects the handler of the reply.
 
-        Returns the token that the answer will have.
+        Returns the token that the reply will have.
         """
         self.tickets += 1
         self.in_flight[self.tickets] = why

@@ -1,7 +1,7 @@
 """What a broker reports to its operator: lines for `logging`, at most one per cause and interval.
 
-Rule: cores never log. A line is made here, from a step that the node took, from an answer that leaves, or
-from a trouble of the host. A level that is switched off costs nothing.
+Rule: cores never log. A line is made here, from a step that the node took, from a reply that leaves, or
+from trouble that the host reports. A level that is switched off costs nothing.
 """
 
 #     logger                    lines
@@ -79,7 +79,7 @@ class Notices:
             del self._logged[next(iter(self._logged))]
 
     def trouble(self, trouble: Trouble) -> None:
-        """Log a trouble of the host."""
+        """Log trouble that the host reports."""
         level = logging.WARNING if trouble.kind is TroubleKind.NOTE else logging.ERROR
         self.log(trouble.cause, trouble.text, level=level, logger=BROKER)
 

@@ -1,4 +1,4 @@
-"""What an observer of a running broker hears: requests, replies, appends, steps, faults, its lives and ends.
+"""What an observer of a running broker hears: requests, replies, appends, steps, faults, starts and ends.
 
 Rule: an observer looks and changes nothing. A broker without one asks once per turn whether it has one.
 """
@@ -26,11 +26,11 @@ class Observer(Protocol):
         ...
 
     def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
-        """A request has arrived, and is not taken up yet."""
+        """A request has arrived, and work on it has not begun."""
         ...
 
     def answered(self, answer: Reply, lost_because: str | None) -> None:
-        """A reply leaves; or it is lost, and why."""
+        """A reply leaves, or is lost for this reason."""
         ...
 
     def appended(self, append: Append) -> None:

@@ -22,7 +22,7 @@ class BadPattern(FencepostError):
 
 
 def whole_match(pattern: str, *, characters: int) -> Callable[[str], bool]:
-    """Whether the expression matches a whole text, for texts of so many characters altogether. Raises
+    """Whether the expression matches a whole text, for texts of this many characters altogether. Raises
     BadPattern.
     """
     import re2  # few clients send one, and a broker should start fast

@@ -1,4 +1,4 @@
-"""What a node keeps in addition to its logs: partial answers, parked fetches, requests in flight.
+"""What a node keeps in addition to its logs: partial replies, parked fetches, requests in flight.
 
 Rule: all of these are notes. A restart forgets them, and the clients retry. These are values only: `node.py`
 and the handlers park them and take them out.
@@ -31,18 +31,18 @@ FetchTicket = Annotated[int, Rank("fetch")]
 
 @attrs.define(eq=False)
 class PartialReply:
-    """An answer that consists of several partitions' parts; `producer_ids` assigns each part to a marker."""
+    """A reply that consists of several partitions' parts; `producer_ids` assigns each part to a marker."""
 
     to: ReplyTo
     kind: type[m.ProduceReply | m.WriteTxnMarkersReply | m.DeleteRecordsReply]
-    parts: list[Any]  # None until the part is ready, then a Part of the answer's kind
+    parts: list[Any]  # None until the part is ready, then a Part of the reply's kind
     missing: Ignored[int]
     producer_ids: tuple[int, ...] = ()
     work_left: Ignored[int] = REQUEST_WORK_MAX  # of opening a Produce's compressed batches
 
 
 def completed(partial: PartialReply) -> m.ProduceReply | m.DeleteRecordsReply | m.WriteTxnMarkersReply:
-    """The body of the complete answer."""
+    """The body of the complete reply."""
     if issubclass(partial.kind, m.WriteTxnMarkersReply):
         return _written(partial)
     return partial.kind(partitions=tuple(partial.parts))
@@ -56,7 +56,7 @@ def failed(part: Part, error: ErrorCode) -> Part:
 
 
 def _written(partial: PartialReply) -> m.WriteTxnMarkersReply:
-    """Group the parts by producer id, of which a request may have several markers."""
+    """Group the parts by producer id: a request may have several markers of one id."""
     markers: dict[int, list[m.PartitionError]] = {}
     for producer_id, part in zip(partial.producer_ids, partial.parts, strict=True):
         markers.setdefault(producer_id, []).append(part)
@@ -117,7 +117,7 @@ class Following:
     due_ms: int | None = None  # when to retry after a failure
 
 
-# --- requests in flight: what the answer is for ----------------------------------------------------------
+# --- requests in flight: what the reply is for -----------------------------------------------------------
 
 
 @value(kw_only=True)

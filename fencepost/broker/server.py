@@ -1,6 +1,6 @@
 """The trio server: it accepts connections, feeds the node, and performs the effects of what it decides.
 
-Rule: per wake-up a connection reads all bytes that are there and sends all answers. No message needs an
+Rule: per wake-up a connection reads all bytes that are there and sends all replies. No message needs an
 `await` of its own.
 """
 
@@ -20,15 +20,16 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 # (fault_site.py), and one answers followers (follow_site.py). monitor.py counts and logs what happens here;
 # lifecycle.py starts and ends servers.
 #
-# `turn` is the heart: it lets the host work until nothing is left to do, and hands all answers to the kernel.
+# `turn` is the heart: it lets the host work until nothing is left to do, and hands all replies to the kernel.
 # What trio's parts cost is measured in docs/performance.md.
 #
-# Connections take turns. A client may send many requests without waiting for answers, so a connection yields
+# Connections take turns. A client may send many requests without waiting for replies, so a connection yields
 # to the others when its part of a round is over: 10 ms, divided among all that have requests. A turn is at
 # least one request. Many clients with costly requests would keep the others waiting for all of them. So a
 # request that is large, or whose predecessor was slow, waits in a line of its own (`_costly`), and a round
-# has at most one of them. Fetches of Kafka's clients for which batches must be encoded share a tenth of a
-# second of a round. memory.py says how much all connections may hold, and who waits for whom.
+# has at most one of them. Fetches of Kafka's clients for which batches must be encoded share what one
+# round allows, 0.1 to 0.4 s of work (protocol/batch_work.py). memory.py says how much all connections may
+# hold, and who waits for whom.
 #
 # `Server.kill` may be called in the middle of a turn, between any two actions of the host; nothing is written
 # or sent after it.
@@ -79,7 +80,7 @@ ROUND_NS: Final = 10_000_000
 OUT_OF_RESOURCES_S: Final = 0.1
 IDLE_WAKE_MS: Final = 3_600_000
 FIRST_UNACKNOWLEDGED: Final = 1 << 31
-"""Requests with acks 0, whose answers are not sent, get correlation ids from here on: no client has them."""
+"""Requests with acks 0, whose replies are not sent, get correlation ids from here on: no client has them."""
 PAST_NODE: Final = frozenset({*FAULT_REQUESTS, Follow})
 
 
@@ -176,7 +177,7 @@ class Server:
     # --- the loop
 
     def turn(self) -> None:
-        """Let the host do everything that it can do now, and send its answers."""
+        """Let the host do everything that it can do now, and send its replies."""
         host, site = self.host, self.fault_site
         if site.is_held or self.killed is not None:
             return
@@ -189,7 +190,7 @@ class Server:
                     self.follow_site.hurry()
             else:
                 while host.to_do or host.inbox:
-                    # Answers leave together, but before work that no client waits for, such as markers: a
+                    # Replies leave together, but before work that no client waits for, such as markers: a
                     # commit is acknowledged after PREPARE_COMMIT, and its markers should not delay that.
                     host.work_until_idle(now, pauses=True)
                     self.send_answers()
@@ -237,7 +238,7 @@ class Server:
             self.connections.shrink()
 
     def _close_if_failed(self, connection: Connection, answer: Reply) -> None:
-        """Close the connection of a Produce with acks 0 that failed: its producer waits for no answer, but
+        """Close the connection of a Produce with acks 0 that failed: its producer waits for no reply, but
         fetches the metadata again when a connection breaks (KafkaApis.handleProduceRequest).
         """
         parts = answer.body.partitions if isinstance(answer.body, ProduceReply) else ()
@@ -247,7 +248,7 @@ class Server:
             self.connections.drop(connection, f"sent a Produce with acks 0 that failed: {why}")
 
     def reply_past_node(self, answer: Reply) -> None:
-        """Send an answer at once: past all faults, and before the answers of the node that wait."""
+        """Send a reply at once: past all faults, and before the replies of the node that wait."""
         connection = self.connections.opened.get(answer.to.connection)
         if connection is None:
             return
@@ -257,7 +258,7 @@ class Server:
             self._go_on(connection, self._answered(connection, answer))
 
     def _answered(self, connection: Connection, answer: Reply) -> Asked:
-        """What an answer leads to."""
+        """What a reply leads to."""
         number, session, protocol = answer.to.correlation_id, connection.session, connection.protocol
         try:
             if session is not None:
@@ -275,7 +276,7 @@ class Server:
             return self._refused(connection, ReplyFrame(number, error=error, body=None))
 
     def _refused(self, connection: Connection, refusal: ReplyFrame) -> Asked:
-        """What an error instead of an answer leads to; a connection that cannot be told of it is closed."""
+        """What an error instead of a reply leads to; a connection that cannot be told of it is closed."""
         try:
             return connection.protocol.reply(refusal)
         except Exception as problem:  # noqa: BLE001 - a bug costs this connection, not the others
@@ -356,12 +357,12 @@ class Server:
             self.turn()
 
     def _offer_early(self, connection: Connection, arrived: RequestFrame) -> None:
-        """Take up a request that needs no authentication."""
+        """Handle a request that needs no authentication."""
         self._begin(connection, arrived)
         self.turn()
 
     async def _take_up(self, connection: Connection) -> None:
-        """Take up the requests that have arrived, one after the other, and yield when the turn is over."""
+        """Handle the requests that have arrived, one after another, and yield when the turn is over."""
         ends_ns = None
         while (frame := await connection.next_request()) is not None:
             if connection.is_costly:
@@ -437,7 +438,7 @@ class Server:
     def _authorized(
         self, connection: Connection, session: Session, arrived: RequestFrame, to: ReplyTo
     ) -> Request | None:
-        """The part of the request that the principal may have carried out; None if it is answered already."""
+        """The part of the request that the principal is allowed; None if the request was already answered."""
         number, request = to.correlation_id, arrived.request
         verdict = session.authorize(request, arrived.version)
         if verdict.denial is not None:

@@ -86,13 +86,13 @@ class NodeSettings:
     transaction_version: TransactionVersion = NEWEST  # transaction.version, as finalized in the cluster
     partition_verification: bool = True  # transaction.partition.verification.enable (KIP-890 part 1)
     broken: frozenset[str] = attrs.field(factory=frozenset[str], validator=_known_protections)
-    fixes: KafkaFixes = ALL_FIXES  # the fixes of Kafka that this broker has
+    fixes: KafkaFixes = ALL_FIXES  # the Kafka fixes that this broker has
     auto_create_topics_enable: bool = True  # for Kafka's clients; ours never ask for it
     num_partitions: int = 1  # of a topic that is created without a number
     # Ids are hashed to them; once the topic exists, its own number counts (`Node.coordinators`).
     transaction_state_log_num_partitions: int = 50
     offsets_topic_num_partitions: int = 50
-    message_max_bytes: int = 1_048_588  # message.max.bytes: 1 MiB of records and a header
+    message_max_bytes: int = 1_048_588  # message.max.bytes: 1 MiB and 12 bytes (Records.LOG_OVERHEAD)
     log_message_timestamp_after_max_ms: int = 3_600_000  # records beyond it would open a segment per batch
     log_message_timestamp_before_max_ms: int = INT64_MAX
     transaction_max_timeout_ms: int = 900_000
@@ -113,7 +113,7 @@ class NodeSettings:
     log_cleaner_delete_retention_ms: int = 86_400_000
     transaction_state_log_segment_bytes: int = 1 << 20  # Kafka has 100 MiB, and only rolls a full one
     offsets_topic_segment_bytes: int = 1 << 20
-    # Not Kafka's: after so many bytes in coordinators' logs, they are compacted before the backoff is over.
+    # Not Kafka's: after this many bytes in coordinators' logs, they are compacted before the backoff is over.
     # This bounds what a start reads, however many transactions there were.
     coordinator_logs_dirty_bytes_max: int = 1 << 20
     reelection_backoff_ms: int = 1_000  # a disk that failed gets this long before its log is read again
@@ -168,7 +168,7 @@ class NodeSettings:
 
     @cached_property
     def log_config(self) -> LogConfig:
-        """How logs are kept whose topic says nothing itself."""
+        """How logs are kept if their topic has no settings of its own."""
         return LogConfig(
             retention_ms=self.log_retention_ms,
             retention_bytes=self.log_retention_bytes,

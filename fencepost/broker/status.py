@@ -152,7 +152,7 @@ def _topic_status(topic: str, statuses: list[PartitionStatus]) -> m.TopicStatus:
 
 
 def oldest_open_ms(statuses: Iterable[PartitionStatus]) -> int:
-    """When the oldest open transaction of these partitions wrote last; -1 if none is open."""
+    """When the oldest open transaction of these partitions last wrote; -1 if none is open."""
     times = [partition.oldest_open_timestamp(each.partition) for each in statuses]
     return min((at_ms for at_ms in times if at_ms != NO_TIMESTAMP), default=NO_TIMESTAMP)
 

@@ -64,7 +64,7 @@ class SyncThreads:
         self._wake = wake
 
     def sync(self, journal: Journal, *, slower: float = 0) -> None:
-        """Sync a log that is not being synced. A fault may want it `slower` times longer."""
+        """Sync a log that is not being synced. A fault may make it longer by `slower` times its duration."""
         self.syncing.add(journal.partition)
         if len(self._threads) < min(len(self.syncing), THREADS_MAX):
             thread = threading.Thread(target=self._work, name="fencepost-sync", daemon=True)

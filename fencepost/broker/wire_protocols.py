@@ -55,7 +55,7 @@ class Undecided:
         self._served = served
 
     def decided(self) -> WireProtocol:
-        """The protocol of the bytes that have arrived; this one while they do not suffice. Raises
+        """The protocol of the bytes that have arrived; this object itself while they do not suffice. Raises
         ProtocolSwitchedOff if it is not served.
         """
         start = self.frames.peek(_DECIDING)

@@ -90,11 +90,11 @@ def test_a_bad_name_or_password_writes_nothing(
     [
         ("--users", None, "cannot read --users {file}: No such file", "`fencepost user add FILE NAME`"),
         ("--users", b"\xff", "--users {file} is not a text file", "`fencepost user add FILE NAME`"),
-        ("--users", b"[[acl]]", "{file}: this is an ACL file, not a user file", "give it as --acls"),
+        ("--users", b"[[acl]]", "{file}: this is an ACL file, not a user file", "pass it with --acls"),
         ("--users", b"iterations = 4096", "{file}: not a complete user file", "`fencepost user add`"),
         ("--users", b"-----BEGIN", "{file}: not TOML", "`fencepost user add`"),
         ("--acls", None, "cannot read --acls {file}: No such file", "`fencepost help access`"),
-        ("--acls", b"[users]", "{file}: this is a user file, not an ACL file", "give it as --users"),
+        ("--acls", b"[users]", "{file}: this is a user file, not an ACL file", "pass it with --users"),
         ("--acls", b"x = ", "{file}: not TOML", "`fencepost help access`"),
     ],
 )

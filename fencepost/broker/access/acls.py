@@ -1,6 +1,6 @@
 """The decision of an authorizer: may this principal do this to this resource?
 
-Rule: a deny wins; without a rule that allows, the answer is no (StandardAuthorizer, and its setting
+Rule: a deny wins; without a rule that allows, access is denied (StandardAuthorizer, and its setting
 `allow.everyone.if.no.acl.found` = false).
 """
 
@@ -96,7 +96,7 @@ INCLUDED_IN: Final = {
 
 @value(kw_only=True)
 class Pattern:
-    """Resources by name: one, those with a prefix, or with `*` all of its type."""
+    """Resources of a type by name: the one of that name, those with a prefix, or, with `*`, all of them."""
 
     resource: Resource
     name: str
@@ -116,7 +116,7 @@ class Pattern:
 
 @value(kw_only=True)
 class AclEntry:
-    """One rule: these principals may, or may not, do these operations to the resources of the pattern."""
+    """One rule: these principals may, or may not, perform these operations on the pattern's resources."""
 
     principals: frozenset[str]
     pattern: Pattern
@@ -137,9 +137,8 @@ class _Permissions:
 
 @attrs.define(eq=False)
 class _Patterns:
-    """The patterns of one type of resource in the rules about one principal, by name. So a decision takes
-    one look-up for each length that a prefix has, however many rules there are: a request may name 20,000
-    resources.
+    """The patterns of one type of resource in the rules about one principal, by name. So a decision takes one
+    look-up per distinct prefix length, however many rules there are: a request may name 20,000 resources.
     """
 
     literal: dict[str, _Permissions] = attrs.field(factory=dict)
@@ -175,11 +174,11 @@ class Acls:
     )
 
     def allows(self, principal: str, operation: Operation, resource: Resource, name: str) -> bool:
-        """Whether the principal may do the operation to the resource of this name."""
+        """Whether the principal may perform the operation on the resource of this name."""
         return self._decides(principal, operation, self._found(principal, resource, name))
 
     def operations(self, principal: str, resource: Resource, name: str) -> list[Operation]:
-        """The operations that the principal may do to the resource of this name."""
+        """The operations that the principal may perform on the resource of this name."""
         found = self._found(principal, resource, name)
         return [each for each in OPERATIONS[resource] if self._decides(principal, each, found)]
 
@@ -200,7 +199,7 @@ class Acls:
         return any(not granting.isdisjoint(each.allowed) for each in found)
 
     def allows_any(self, principal: str, operation: Operation, resource: Resource) -> bool:
-        """Whether there may be a resource of this type to which the principal may do the operation
+        """Whether there may be a resource of this type on which the principal may perform the operation
         (Authorizer.authorizeByResourceType).
         """
         if principal in self.super_users:
@@ -220,7 +219,7 @@ class Acls:
         )
 
     def allows_all(self, principal: str, operation: Operation, resource: Resource) -> bool:
-        """Whether the principal may do the operation to all resources of this type."""
+        """Whether the principal may perform the operation on all resources of this type."""
         if principal in self.super_users:
             return True
         denies_some = any(

@@ -1,7 +1,7 @@
 """Which part of a request is carried out for a principal, and what the reply must say about the rest.
 
-Rule: values in, values out: (rules, principal, request) -> the allowed part, the refusals, a change of the
-reply. It knows nothing of the node's state, so an answer does not tell whether a resource exists.
+Rule: values in, values out: (rules, principal, request) -> the allowed part, the refusals, a change to the
+reply. It knows nothing of the node's state, so a reply does not reveal whether a resource exists.
 """
 
 #     request --- authorize ---> allowed part ---> node ---> reply --- Amendment.apply ---> reply
@@ -161,7 +161,7 @@ def _denial(need: Need, name: str) -> Denial:
 
 
 def _name_of(request: Any, resource: Resource) -> str:
-    """The resource of a need of the whole request."""
+    """The resource that a need names when the need concerns the whole request."""
     match resource:
         case Resource.GROUP:
             return request.key if isinstance(request, m.FindCoordinator) else request.group_id
@@ -193,7 +193,7 @@ Refuse = Callable[[Any, ErrorCode], Any]
 
 
 def _refused(request: Request, need: Need, allowed: _Asker) -> tuple[Any, ...]:
-    """The reply's entries for the refused ones; for all, if one refusal refuses the whole request."""
+    """The reply's entries for refused ones; for all, if one refused entry makes the whole request fail."""
     error = ERRORS[need.rights[0].resource]
     refuse, all_or_none = REFUSALS[type(request)], RIGHTS[type(request)].all_or_none
     return tuple(

@@ -25,7 +25,7 @@ from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.scram import ITERATIONS, ITERATIONS_MAX, KEY_SIZE, Credential, Users
 
 NAME: Final = re.compile(r"[A-Za-z0-9._@-]{1,249}")
-"""A user name. The "=" and "," of a certificate's name are not allowed, so no user can be named like one."""
+"""A user name. The "=" and "," of a certificate's name are not allowed, so no user name can pass for one."""
 
 
 class AccessFileError(FencepostError):
@@ -59,7 +59,7 @@ def parse_acls(text: str, file: str) -> Acls:
     """The rules in the text of an ACL file; AccessFileError if one is not valid."""
     given = _parsed(text, file, "`fencepost help access` shows an ACL file")
     if "users" in given:
-        raise AccessFileError(f"{file}: this is a user file, not an ACL file: give it as --users")
+        raise AccessFileError(f"{file}: this is a user file, not an ACL file: pass it with --users")
     lines = [number for number, line in enumerate(text.splitlines(), 1) if _HEADER.match(line)]
     entries = given.pop("acl", [])
     super_users = given.pop("super_users", [])
@@ -173,7 +173,7 @@ _HEAD: Final = """\
 
 
 def check_name(name: str, place: str = "") -> None:
-    """AccessFileError unless a user may have this name; `place` is where it stands."""
+    """AccessFileError unless a user may have this name; `place` is where the name was found."""
     if NAME.fullmatch(name) is None:
         raise AccessFileError(
             f"{place}{name!r} is not a valid user name: use up to 249 ASCII letters, digits, "
@@ -186,7 +186,7 @@ def parse_users(text: str, file: str) -> Users:
     advice = "make entries with `fencepost user add`"
     given = _parsed(text, file, advice)
     if "acl" in given:
-        raise AccessFileError(f"{file}: this is an ACL file, not a user file: give it as --acls")
+        raise AccessFileError(f"{file}: this is an ACL file, not a user file: pass it with --acls")
     try:
         iterations, users = given["iterations"], given["users"]
         if type(iterations) is not int or not ITERATIONS <= iterations <= ITERATIONS_MAX:

@@ -15,10 +15,11 @@ Rule: before a session is admitted, only ApiVersions and the two SASL requests a
 #     admitted         ILLEGAL_SASL_STATE     ILLEGAL_SASL_STATE                 as the ACLs say
 #
 # Every error before "admitted" ends the connection (SaslServerAuthenticator). Without users there is no SASL,
-# and the TLS handshake admits; then the principal is the name in the certificate, or ANONYMOUS.
+# and the TLS handshake admits the connection; then the principal is the name in the certificate, or
+# ANONYMOUS.
 #
 # The broker offers every client the same mechanisms, and a client never falls back to another one, so an
-# attacker in between cannot downgrade the two to a weaker one.
+# attacker in the middle cannot make the two use a weaker mechanism.
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ class AccessSettings:
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
-    """Each client must show a certificate of these authorities; without users it names the principal."""
+    """Each client must present a certificate issued by these; without users, it names the principal."""
     users: Users | None = None
     acls: Acls | None = None
     connection_failed_authentication_delay_ms: int = 100
@@ -190,7 +191,7 @@ class Session:
         return authorize(self.acls, self.principal, request, version)
 
     def operations(self, kind: ResourceKind, name: str) -> int:
-        """The operations that the principal may do to a resource, as Kafka's bit field."""
+        """The operations that the principal may perform on a resource, as Kafka's bit field."""
         if self.acls is None:
             return all_operations(kind, name)
         return bits(self.acls.operations(self.principal, Resource(kind), name))

@@ -59,7 +59,7 @@ class Need(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """Entries of the reply are left out without one of these rights."""
+    """Entries of the reply that are left out if the principal has none of these rights."""
 
     entries: str
     rights: tuple[Right, ...]
@@ -68,7 +68,7 @@ class Filter(NamedTuple):
     when: When = _always
     condition: str = ""
     names: Callable[[Any], Iterable[str]] | None = None
-    """The names in an entry with several of them. Without a right, it is not left out but gets an error."""
+    """The names in an entry with several. If the right to one is missing, the entry gets an error instead."""
 
 
 class RequestRights(NamedTuple):
@@ -283,6 +283,6 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
     m.AddFaults: RequestRights((_need(_R.CLUSTER, _O.ALTER),)),
     m.ListFaults: RequestRights((_need(_R.CLUSTER, _O.DESCRIBE),)),
     m.RemoveFaults: RequestRights((_need(_R.CLUSTER, _O.ALTER),)),
-    # A follower sees the records of every topic, as a replica of Kafka does.
+    # A follower sees the records of every topic, as a Kafka replica does.
     m.Follow: RequestRights((_CLUSTER_ACTION,)),
 }  # fmt: skip

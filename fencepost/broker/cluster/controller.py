@@ -17,7 +17,7 @@ Rule: every grant is a record first, and nodes learn of it only from the log (cl
 #     ElectLeaders, Reassign     LeaderChanged ...                      reads the log again, or gives it up
 #     IncrementalAlterConfigs    TopicConfigured ...                    keeps its logs by the new settings
 #     DeleteTopics               TopicRemoved                           drops the partitions and their files
-#     AllocateProducerIds        ProducerIdsAllocated                   -          the answer grants the block
+#     AllocateProducerIds        ProducerIdsAllocated                   -          the reply grants the block
 #
 # The invariant: under one name the leader epoch of a partition never falls. Elections and starts raise it. A
 # topic that is deleted and created again continues above the old one:
@@ -97,7 +97,7 @@ class Topic:
     topic_id: bytes
     leaders: dict[int, Leader] = attrs.Factory(dict[int, Leader])
     configs: dict[str, str] = attrs.Factory(dict[str, str])  # its own settings, by Kafka's names
-    described: Shared[m.TopicMetadata | None] = None  # the answer to Metadata, until a leader changes
+    described: Shared[m.TopicMetadata | None] = None  # the reply to Metadata, until a leader changes
 
 
 ClusterDecision = Decision[ClusterRecord]
@@ -110,8 +110,8 @@ class Controller:
     topics: dict[str, Topic] = attrs.Factory(dict[str, Topic])
     names: Ignored[dict[bytes, str]] = attrs.Factory(dict[bytes, str])
     brokers: dict[int, m.NodeAddress] = attrs.Factory(dict[int, m.NodeAddress])
-    # Deleted topics and their last leader epoch: files may remain after a kill, and a new topic starts above
-    # it.
+    # Deleted topics and their last leader epoch: files may remain after a kill, and a new topic's epochs
+    # start above that one.
     removed: dict[str, int] = attrs.Factory(dict[str, int])
     # By name: the largest number of partitions that a deleted topic of this name had.
     former_counts: dict[str, int] = attrs.Factory(dict[str, int])
@@ -227,7 +227,7 @@ def _new_topic(
     node_ids = sorted(state.brokers)
     yield TopicCreated(topic=wanted.topic, topic_id=topic_id)
     for name, value in {config.name: config.value for config in wanted.configs}.items():
-        yield TopicConfigured(wanted.topic, name=name, value=value)  # named twice, the last value counts
+        yield TopicConfigured(wanted.topic, name=name, value=value)  # if named twice, the last value counts
     # Not 0 if there was a topic of this name: its leader may not know of the deletion yet, and must be
     # refused.
     leader_epoch = state.removed.get(wanted.topic, NO_LEADER_EPOCH) + 1
@@ -290,7 +290,7 @@ def _new_partitions(state: Controller, wanted: m.NewPartitions) -> Iterator[Clus
 
 
 def _too_many_partitions(state: Controller, wanted: int) -> Refused | None:
-    """Why a request for so many partitions is refused as a whole, before a record of it is made
+    """Why a request for this number of partitions is refused as a whole, before a record of it is made
     (ReplicationControlManager.validateTotalNumberOfPartitions).
     """
     if wanted > REQUEST_PARTITIONS.value:
@@ -323,7 +323,7 @@ def _topic_problem(
     if wanted.topic in state.topics or wanted.topic in leaving:
         return Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.topic!r} already exists")
     if (other := like.get(_unified(wanted.topic))) is not None:
-        because = f"the name differs from {other!r}, which exists, in dots and underscores alone"
+        because = f"the topic {other!r} exists, and the name differs from it only in dots and underscores"
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
     if without := [config.name for config in wanted.configs if config.value is None]:
         return Refused(ErrorCode.INVALID_CONFIG, f"these settings need a value: {', '.join(without)}")
@@ -374,7 +374,7 @@ def delete_topics(state: Controller, request: m.DeleteTopics, *, to: ReplyTo) ->
 
 
 def alter_configs(state: Controller, request: m.IncrementalAlterConfigs, *, to: ReplyTo) -> ClusterDecision:
-    """Change settings of topics, as their records say from now on."""
+    """Change settings of topics; the records that are written are the settings from now on."""
     records: list[ClusterRecord] = []
     answers: list[m.TopicError] = []
     times_named = Counter(wanted.topic for wanted in request.topics)
@@ -495,7 +495,7 @@ def _remove(state: Controller, name: str) -> list[MetadataChange]:
 
 
 def _configure(topic: Topic, record: TopicConfigured) -> Iterator[MetadataChange]:
-    """A topic that is being created has no partitions yet, so nothing follows."""
+    """The changes that follow; none for a topic that is being created, as it has no partitions yet."""
     if record.value is None:
         topic.configs.pop(record.name, None)
     else:
@@ -507,7 +507,7 @@ def _assign(state: Controller, record: PartitionCreated | LeaderChanged) -> Assi
     topic = state.topics[state.names[record.topic_id]]
     before = topic.leaders.get(record.partition)
     topic.leaders[record.partition] = Leader(record.leader_id, record.leader_epoch)
-    # The kept answer to Metadata names leaders and epochs.
+    # The kept reply to Metadata names leaders and epochs.
     topic.described = None
     return Assign(
         partition=TopicPartition(topic.name, record.partition),

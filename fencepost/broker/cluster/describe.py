@@ -47,7 +47,7 @@ def api_versions(node: Node, request: m.ApiVersions, to: ReplyTo, now: int) -> N
 
 
 def refuse_sasl(node: Node, request: m.SaslHandshake | m.SaslAuthenticate, to: ReplyTo, now: int) -> None:
-    """A connection authenticates before its requests reach the node; later, or without users, it may not."""
+    """A connection authenticates before its requests reach the node; later, or without users, it cannot."""
     node.reply(to, Refused(ErrorCode.ILLEGAL_SASL_STATE, "no authentication is expected here"))
 
 
@@ -163,7 +163,7 @@ def _producer(producer_id: int, producer: ProducerEntry) -> m.ProducerDescriptio
 def describe_transactions(node: Node, request: m.DescribeTransactions, to: ReplyTo, now: int) -> None:
     """The state of each transaction; in PREPARE_* with only the partitions whose marker is missing."""
     found = {name: _transaction(node, name) for name in dict.fromkeys(request.transactional_ids)}
-    # Kafka repeats the answer for a name that is requested twice.
+    # Kafka repeats the reply for a name that is requested twice.
     answers = tuple([found[name] for name in request.transactional_ids])
     node.after_all(_coordinated(node), Reply(to, body=m.DescribeTransactionsReply(transactions=answers)))
 
@@ -229,7 +229,7 @@ def list_transactions(node: Node, request: m.ListTransactions, to: ReplyTo, now:
 
 
 def _characters(node: Node) -> int:
-    """The characters of all transactional ids."""
+    """The number of characters in all transactional ids together."""
     return sum(len(name) for log in node.coordinator_logs(Transactions) for name in log.coordinator.records)
 
 

@@ -20,7 +20,7 @@ Rule: a node acts only on durable records, and only on those after its own regis
 # make it lead under an old leader epoch, which the journal refuses. The registration raised all epochs for
 # this purpose.
 #
-# A controller that loses the end of its log with a power failure answers OFFSET_OUT_OF_RANGE. The node then
+# A controller that loses the end of its log in a power failure answers OFFSET_OUT_OF_RANGE. The node then
 # knows records that no longer exist, so it forgets the cluster and registers again.
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from fencepost.protocol.terms import NO_OFFSET, IsolationLevel, TopicPartition
 
 NEWS_BYTES_MAX: Final = 8 * 1024 * 1024  # KafkaRaftClient.MAX_FETCH_SIZE_BYTES
 
-# With these answers another election is pointless: it took place, or the partition is no longer ours.
+# After these errors a retry is pointless: the election took place, or the partition is no longer ours.
 _NO_ELECTION: Final = frozenset(
     {NO_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 )
@@ -190,7 +190,7 @@ def _lead_if_mine(node: Node, change: Assign) -> None:
 def reelect_due(node: Node, now: int) -> None:
     """Request an election for partitions that were given up after a storage failure."""
     due = tuple(sorted(key for key, due_ms in node.reelections.items() if due_ms <= now))
-    # A new epoch, not the old one: requests of the lost leadership must not meet the log that is read again.
+    # A new epoch, not the old one: requests to the lost leadership must not reach the log once it is reread.
     for key in due:
         del node.reelections[key]
     if due:

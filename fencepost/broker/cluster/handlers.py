@@ -77,7 +77,7 @@ def register(node: Node, arrived: Received, now: int) -> None:
 
 
 def elect_leaders(node: Node, arrived: Received, now: int) -> None:
-    """ElectLeaders from a node that lost logs by a storage failure."""
+    """ElectLeaders from a node that lost logs in a storage failure."""
     assert isinstance(arrived.request, m.ElectLeaders), "dispatch.py hands over nothing else"
     assert arrived.from_node is not None, "dispatch.py has another table for clients"
     decision = controller.elect_again(node.cluster, arrived.request, node_id=arrived.from_node, to=arrived.to)

@@ -75,7 +75,7 @@ def _uniform_alike(given: AssignmentInput) -> dict[str, Partitions]:
 
 
 def _uniform_mixed(given: AssignmentInput) -> dict[str, Partitions]:
-    """Members have subscribed to different topics: in the end no single move makes two members more alike."""
+    """Members have subscribed to different topics: in the end no single move evens out two members."""
     readers = _readers(given)
     owned: Owned = {
         member: {

@@ -129,7 +129,7 @@ class ConsumerMembers:
 
     @cached_property
     def _different(self) -> dict[tuple[tuple[str, ...], str], Subscription]:
-        """A subscription for each set of topics: mostly there is one."""
+        """One subscription for each set of topics: usually there is only one."""
         return {(each.topics, each.regex): each for each in self.subscriptions.values()}
 
     def topics_of(self, subscription: Subscription) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The handlers of a group coordinator for the consumer protocol: heartbeats, deadlines, descriptions.
 
-Rule: what a decision changed is written as records, and the state follows from them; answers wait until the
+Rule: what a decision changed is written as records, and the state follows from them; replies wait until the
 records are durable.
 """
 
@@ -113,7 +113,7 @@ def _beat(
     node: Node, log: GroupLog, turn: ConsumerTurn, request: m.ConsumerGroupHeartbeat, client: MemberClient
 ) -> m.ConsumerGroupHeartbeatReply | Refused:
     state = log.coordinator
-    # Kafka draws a UUID, if the member brings none (version 0); cores are deterministic.
+    # Kafka generates a UUID if the member sends none (version 0); cores are deterministic.
     member_id = request.member_id or f"member-{log.partition.leader_epoch}-{state.member_ids_given + 1}"
     predecessor = None if request.instance_id is None else turn.group.static_member(request.instance_id)
     beat = consumer_heartbeat.heartbeat(turn, request, member_id, client)
@@ -126,7 +126,7 @@ def _beat(
         _end_sessions(log, request.group_id, (predecessor,))
     _keep_session(node, log, turn, member_id, beat)
     # The assignment is repeated only for a member that may lack it: one that joins, or one that sends all of
-    # its fields because an answer was lost (KIP-848). Other heartbeats stay small.
+    # its fields because a reply was lost (KIP-848). Other heartbeats stay small.
     is_full = (
         request.rebalance_timeout_ms != consumer_heartbeat.NO_REBALANCE_TIMEOUT
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)

@@ -214,7 +214,7 @@ def _checked(current: CurrentAssignment, request: ConsumerGroupHeartbeat) -> Cur
     epoch = request.member_epoch
     if epoch in (JOINING_EPOCH, current.epoch):
         return current
-    # The answer with the new epoch was lost, if the member owns nothing that it was not assigned.
+    # If the member owns only what it was assigned, the reply with the new epoch was lost.
     if epoch < current.epoch and epoch == current.previous_epoch and request.topic_partitions is not None:
         reported = {(t.topic_id, partition) for t in request.topic_partitions for partition in t.partitions}
         if reported <= current.assigned.keys():
@@ -273,7 +273,7 @@ def _resolved(turn: ConsumerTurn, regex: str, regex_count: int) -> ResolvedRegex
 
 
 def _refresh_regexes(turn: ConsumerTurn) -> None:
-    """Look at all topics again, if there are new ones and the last look is some time ago. Topics that are
+    """Look at all topics again, if there are new ones and the last look was some time ago. Topics that are
     gone may stay among those of an expression: assignors skip what does not exist.
     """
     newest = turn.topics.newest_topic_number
@@ -349,7 +349,7 @@ def leave(turn: ConsumerTurn, request: ConsumerGroupHeartbeat) -> Refused | None
 
 
 def remove(turn: ConsumerTurn, member_ids: set[str]) -> None:
-    """Remove members; at the next heartbeat of another one their partitions are assigned again."""
+    """Remove members; at another member's next heartbeat, their partitions are reassigned."""
     if member_ids:
         turn.group = without_members(turn.group, member_ids)
         _raise_epoch(turn, is_due=True)
@@ -359,7 +359,7 @@ def remove(turn: ConsumerTurn, member_ids: set[str]) -> None:
 
 
 def check_identity(group: ConsumerGroup, member_id: str, member_epoch: int) -> ErrorCode:
-    """Why the offsets of this member are refused as a whole, or NONE; for reading (validateOffsetFetch)."""
+    """Why this member's offsets are refused as a whole, or NONE; enough for a fetch (validateOffsetFetch)."""
     if member_id not in group.subscriptions:
         return ErrorCode.UNKNOWN_MEMBER_ID
     return NO_ERROR if member_epoch == group.current(member_id).epoch else ErrorCode.STALE_MEMBER_EPOCH

@@ -5,8 +5,8 @@ Rule: a decision makes the next value of the group (rebalance.py); its GroupReco
 
 # Theory of operation (Kafka: GroupMetadataManager, ClassicGroup, ClassicGroupMember)
 #
-# A group divides partitions among its members. The broker only agrees on who the members are; one of them,
-# the leader, computes the assignment. Each agreement is a *generation*, and a rebalance makes the next one:
+# A group divides partitions among its members. The broker only settles who the members are; one of them, the
+# leader, computes the assignment. Each settlement is a *generation*, and a rebalance makes the next one:
 #
 #     member A (leader)  member B           coordinator
 #     JoinGroup -------------------------->  PREPARING_REBALANCE: the join barrier
@@ -14,7 +14,7 @@ Rule: a decision makes the next value of the group (rebalance.py); its GroupReco
 #       <-- generation 5, all members -----  COMPLETING_REBALANCE: the sync barrier
 #                          <-- generation 5
 #                        SyncGroup ------->
-#     SyncGroup(assignment) -------------->  STABLE; the record is durable before the answers leave
+#     SyncGroup(assignment) -------------->  STABLE; the record is durable before the replies leave
 #       <-- part of A ---  <-- part of B
 #     Heartbeat 5 ------------------------>  NONE; REBALANCE_IN_PROGRESS calls everybody back to the barrier
 #
@@ -168,7 +168,7 @@ class Group:
         yield from (member.due_ms for member in self.members if member.due_ms is not None)
 
     def waiting(self) -> Iterator[ReplyTo]:
-        """The joins and syncs without an answer yet."""
+        """The joins and syncs without a reply yet."""
         for member in self.members:
             yield from (to for to in (member.joining, member.syncing) if to is not None)
 
@@ -180,7 +180,7 @@ def with_member(group: Group, member: Member) -> Group:
 
 
 def without(group: Group, member_id: str) -> Group:
-    """The group without this member; if it was the leader, the next member becomes it."""
+    """The group without this member; if it was the leader, the next member becomes the leader."""
     members = tuple(member for member in group.members if member.member_id != member_id)
     leader = group.leader
     if leader == member_id:

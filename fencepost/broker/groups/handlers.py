@@ -1,7 +1,7 @@
 """The handlers of a group coordinator: requests of members, deadlines, and the start of a leadership.
 
-Rule: an answer waits until the log is durable as far as it was used. Requests that wait for other members are
-part of the group's value.
+Rule: a reply waits until the part of the log that it depends on is durable. Requests that wait for
+other members are part of the group's value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fencepost.protocol.terms import GroupState
 
 
 def _carry_out(node: Node, log: GroupLog, decision: GroupDecision, now: int) -> bool:
-    """Carry out a decision: group and record now, answers when the record is durable. Returns False, and
+    """Carry out a decision: group and record now, replies when the record is durable. Returns False, and
     changes nothing, if the record is too large; only a record with members can be.
     """
     batches: list[bytearray] = []
@@ -56,7 +56,7 @@ def _find(node: Node, group_id: str, now: int) -> tuple[GroupLog, Group | None] 
 
 
 def join_group(node: Node, arrived: Received, now: int) -> None:
-    """JoinGroup. The answer waits for the other members; a new member gets its id at once."""
+    """JoinGroup. The reply waits for the other members; a new member gets its id at once."""
     request, to = arrived.request, arrived.to
     assert isinstance(request, m.JoinGroup), "dispatch.py hands over nothing else"
     found, rules = _find(node, request.group_id, now), node.settings.group_rules
@@ -106,7 +106,7 @@ def _fresh_member_id(log: GroupLog, request: m.JoinGroup, client_id: str) -> str
 
 
 def sync_group(node: Node, request: m.SyncGroup, to: ReplyTo, now: int) -> None:
-    """SyncGroup. The answer waits for the leader's assignment."""
+    """SyncGroup. The reply waits for the leader's assignment."""
     found = _find(node, request.group_id, now)
     if isinstance(found, Refused):
         node.outcome.effects.append(refused_sync(to, found.error))
@@ -132,7 +132,7 @@ def _refusal(happened: GroupInput) -> ErrorCode:
 
 
 def heartbeat(node: Node, request: m.Heartbeat, to: ReplyTo, now: int) -> None:
-    """Heartbeat. The answer says whether the generation still holds."""
+    """Heartbeat. The reply says whether the generation still holds."""
     found = _find(node, request.group_id, now)
     if isinstance(found, Refused):
         node.reply(to, found)

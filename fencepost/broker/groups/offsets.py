@@ -6,8 +6,8 @@ Rule: a TxnOffsetCommit is verified like a Produce (KIP-890); then the group che
 # The group coordinator's partition is one more partition of the transaction: it is added or verified through
 # the same guard (partitions/produce.py), and the same marker decides it. The order matters: a zombie producer
 # must be fenced by its epoch even if its consumer is still a member, and a zombie consumer by its generation
-# even if its producer id is new. The first protects a fixed transactional id per input partition (KIP-98),
-# the second one producer per process (KIP-447).
+# even if its producer id is new. The first protects a fixed transactional id per input partition (KIP-98);
+# the second protects a single producer per process (KIP-447).
 
 # Theory of operation
 #
@@ -170,10 +170,10 @@ def _check_consumer(
 def _not_a_member(error: ErrorCode, request: m.OffsetCommit | m.TxnOffsetCommit) -> Refused:
     who = f"member {request.member_id!r} in generation {request.generation_id}"
     if request.member_id == NO_MEMBER:
-        who = "a committer without member id"
+        who = "a committer without a member id"
     return Refused(
         error,
-        f"group {request.group_id} does not accept a commit of {who}",
+        f"group {request.group_id} does not accept a commit from {who}",
         source="KIP-447, ClassicGroup.validateOffsetCommit",
         table="MEMBERSHIP",
     )
@@ -300,7 +300,7 @@ def _asks(node: Node, requested: TransactionVersion) -> bool:
 
 
 def answer_to_add(node: Node, in_flight: InFlightAddOffsets, answer: Answered, now: int) -> None:
-    """Handle the coordinator's answer: append the offsets, or refuse the request."""
+    """Handle the coordinator's reply: append the offsets, or refuse the request."""
     error = answer.error
     if isinstance(answer.body, m.AddPartitionsToTxnReply):
         error = answer.body.partitions[0].error
@@ -361,7 +361,7 @@ def _refuse(
     table: str = "",
     decided_by: GroupLog | None = None,
 ) -> None:
-    """Refuse all offsets. If a log decided this, the answer waits until that log is durable up to its end."""
+    """Refuse all offsets. If a log decided this, the reply waits until that log is durable up to its end."""
     node.note_ruling(to, refused, table=table)
     body = m.TxnOffsetCommitReply(partitions=_answers(request, _errors(node, request, refused)))
     reply = Reply(to, body=body)
@@ -412,7 +412,7 @@ def forget_offsets(
     batch = tombstones_batch(keys, group_ids, consumers, timestamp=now)
     if node.is_too_large(len(batch)) and len(keys) > 1:
         # A kill in between leaves fewer offsets, and the group: it comes last. From that state
-        # expiration, or a repeated request, continues. No answer leaves before the last batch is durable.
+        # expiration, or a repeated request, continues. No reply leaves before the last batch is durable.
         middle = len(keys) // 2
         forget_offsets(node, log, keys[:middle], now)
         forget_offsets(node, log, keys[middle:], now, group_ids=group_ids, consumers=consumers)

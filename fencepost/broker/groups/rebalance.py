@@ -1,6 +1,6 @@
 """Rebalances of a group, and its deadlines: the classic group protocol (GroupMetadataManager).
 
-Rule: a decision changes no state. It builds a Turn: the next value of the group, the answers, and the record
+Rule: a decision changes no state. It builds a Turn: the next value of the group, the replies, and the record
 that must be durable before they leave.
 """
 
@@ -10,7 +10,7 @@ that must be durable before they leave.
 #     deadline         runs                                        when it passes
 #     join_due_ms      while the join barrier is up                members that have not joined leave
 #     sync_due_ms      while the sync barrier is up                members that have not synced leave: again
-#     Member.due_ms    from a member's last request or answer      it leaves, unless it waits at a barrier
+#     Member.due_ms    from a member's last request or reply       it leaves, unless it waits at a barrier
 #     pending          from the grant of a member id (KIP-394)     the id is forgotten
 #
 # A decision changes `turn.group` step by step. Nobody sees it before `carry_out` in handlers.py has made sure
@@ -68,7 +68,7 @@ GroupDecision = Decision[GroupEntry]
 
 @attrs.define
 class Turn:
-    """A decision under construction: the next value of the group, its answers and its record."""
+    """A decision under construction: the next value of the group, its replies and its record."""
 
     group: Group
     now: int
@@ -105,11 +105,11 @@ class Turn:
         return attrs.evolve(member, due_ms=self.now + member.session_timeout_ms)
 
 
-# --- answers ---------------------------------------------------------------------------------------------
+# --- replies ---------------------------------------------------------------------------------------------
 
 
 def refused_join(to: ReplyTo, error: ErrorCode, member_id: str) -> Reply:
-    """The answer to a refused join; it may contain a new member id (KIP-394)."""
+    """The reply to a refused join; it may contain a new member id (KIP-394)."""
     body = JoinGroupReply(
         generation_id=NO_GENERATION, protocol_type=None, protocol_name=None, leader=NO_MEMBER,
         skip_assignment=False, member_id=member_id, members=(),
@@ -118,7 +118,7 @@ def refused_join(to: ReplyTo, error: ErrorCode, member_id: str) -> Reply:
 
 
 def joined(group: Group, to: ReplyTo, member_id: str, *, skip_assignment: bool = False) -> Reply:
-    """The answer to a join: the generation, and for the leader all members."""
+    """The reply to a join: the generation, and for the leader all members."""
     members: tuple[JoinedMember, ...] = group.joined_members if member_id == group.leader else ()
     body = JoinGroupReply(
         generation_id=group.generation_id, protocol_type=group.protocol_type,
@@ -134,7 +134,7 @@ def refused_sync(to: ReplyTo, error: ErrorCode) -> Reply:
 
 
 def synced(group: Group, to: ReplyTo, member: Member) -> Reply:
-    """The answer to a sync: the member's part of the assignment."""
+    """The reply to a sync: the member's part of the assignment."""
     body = SyncGroupReply(
         protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
     )

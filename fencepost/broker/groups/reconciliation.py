@@ -59,8 +59,8 @@ RECONCILIATION: Final[Mapping[AssignmentState, Mapping[ReconcileInput, Assignmen
 
 @attrs.frozen(kw_only=True)
 class Reconciliation:
-    """What decides a member's next assignment. `reported` is what the member says that it owns, None if it
-    does not say.
+    """What decides a member's next assignment. `reported` is what the member says it owns, None if it does
+    not say.
     """
 
     group: ConsumerGroup

@@ -41,7 +41,7 @@ from fencepost.protocol.terms import GroupState
 
 
 class Newcomer(NamedTuple):
-    """The id that a member gets if its request brings none, and the client that the member belongs to."""
+    """The id that a member gets if its request has none, and the client that the member belongs to."""
 
     member_id: str
     client_id: str
@@ -49,7 +49,7 @@ class Newcomer(NamedTuple):
 
 
 def join(turn: Turn, request: m.JoinGroup, to: ReplyTo, newcomer: Newcomer) -> None:
-    """Join the group. The answer waits for the other members."""
+    """Join the group. The reply waits for the other members."""
     group, member_id = turn.group, request.member_id
     if not (_has_room(group, member_id, turn.rules.max_size) and _has_bytes(group, request)):
         if group.is_pending(member_id):  # the group became full after it granted this id
@@ -86,7 +86,7 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
 
 
 def _has_bytes(group: Group, request: m.JoinGroup) -> bool:
-    """Whether the group has room for what the member brings. A member may always bring what it has."""
+    """Whether the group has room for the member's metadata. A member may always send again what it has."""
     known = group.member(request.member_id) or group.static_member(request.group_instance_id)
     has = MEMBER_BYTES * group.is_pending(request.member_id) if known is None else known.size
     grows = MEMBER_BYTES + protocols_size(request.protocols) - has
@@ -254,7 +254,7 @@ def refuse_assignment(turn: Turn, to: ReplyTo, error: ErrorCode) -> None:
 
 
 def heartbeat(turn: Turn, request: m.Heartbeat, to: ReplyTo) -> None:
-    """Extend the member's session, even when the answer is REBALANCE_IN_PROGRESS."""
+    """Extend the member's session, even when the reply is REBALANCE_IN_PROGRESS."""
     group = turn.group
     error = check_member(group, request.member_id, request.group_instance_id)
     if error is NO_ERROR and request.generation_id != group.generation_id:

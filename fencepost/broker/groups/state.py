@@ -18,8 +18,8 @@ the one that was written later wins. The members (`live`) are notes.
 # Until the marker, OffsetFetch with require_stable gets UNSTABLE_OFFSET_COMMIT for orders-0, and the offset
 # cannot expire: either value may be the one from which the group continues.
 #
-# The marker reaches this log like that of any data partition. So offsets and records become visible by the
-# same decision, which is what makes consume-transform-produce exactly-once.
+# The marker reaches this log as it reaches that of any data partition. So offsets and records become visible
+# by the same decision, which is what makes consume-transform-produce exactly-once.
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ AnyGroup = Group | ConsumerGroup
 
 
 class MemberDeadlines(NamedTuple):
-    """When the session of a member ends, and until when it must have revoked what it was asked to."""
+    """When the session of a member ends, and by when it must have revoked what it was asked to."""
 
     session_ms: int
     revoke_ms: int | None = None

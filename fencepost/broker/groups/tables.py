@@ -86,7 +86,7 @@ MEMBERSHIP: Final[GroupTable] = {
     },
     COMPLETING: {
         _IN.JOIN: PREPARING,
-        # A retry of a join whose answer was lost: the same answer again.
+        # A retry of a join whose reply was lost: the same reply again.
         _IN.REJOIN: COMPLETING,
         _IN.LEADER_REJOIN: COMPLETING,
         _IN.CHANGED_REJOIN: PREPARING,

@@ -186,7 +186,7 @@ class FormCheck(NamedTuple):
     source: str
 
 
-# After the coordinator's answer, as in Kafka: a refusal of the producer takes precedence over a bad batch.
+# After the coordinator's reply, as in Kafka: a refusal of the producer takes precedence over a bad batch.
 FORM_CHECKS: Final = (
     FormCheck(
         "comes in a request with acks other than 0, 1 or -1",
@@ -295,7 +295,7 @@ def refused_form(
 
 
 def too_late() -> Refused:
-    """The refusal of a batch whose latest timestamp is too far ahead, as far as only its records tell."""
+    """The refusal of a batch whose latest timestamp is too far ahead, which only its records show."""
     return _of_form(_TIMESTAMP)
 
 

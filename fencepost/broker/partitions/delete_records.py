@@ -1,6 +1,6 @@
 """DeleteRecords: move the start of a log forward; readers can no longer fetch the records before it.
 
-Rule: the new start is durable before the node uses it, and before the client gets its answer.
+Rule: the new start is durable before the node uses it, and before the client gets its reply.
 """
 
 # Producers, open transactions and the index of aborted transactions stay (KAFKA-7190). A producer whose

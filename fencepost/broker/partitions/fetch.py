@@ -1,4 +1,4 @@
-"""Fetch and ListOffsets: the offsets that a reader may see, and the answer built from them.
+"""Fetch and ListOffsets: the offsets that a reader may see, and the reply built from them.
 
 Rule: the node plans with offsets alone; `complete_*`, called by the host, read the journal.
 """
@@ -18,7 +18,7 @@ Rule: the node plans with offsets alone; `complete_*`, called by the host, read 
 # So a reader never sees bytes of a batch that was appended, or became durable, after its bound was taken. A
 # parked fetch keeps its request only, and is planned again when it is answered.
 #
-# At read_committed the answer contains all records up to the LSO, aborted ones included, together with the
+# At read_committed the reply contains all records up to the LSO, aborted ones included, together with the
 # list of aborted transactions that overlap them. The client filters: the broker would otherwise have to parse
 # and copy batches (KIP-98; the client's side is client/consumer_records.py).
 
@@ -68,10 +68,10 @@ from fencepost.protocol.wire_protocol import FetchEncoding
 OpenJournal = Callable[[TopicPartition], Journal]
 Tell = Callable[[str], None]
 
-# The largest answer, whatever the reader requests: one reader must not occupy the broker's memory.
+# The largest reply, whatever the reader requests: one reader must not occupy the broker's memory.
 FETCH_BYTES_MAX: Final = 50 * 1024 * 1024  # fetch.max.bytes
-# Most fetches are answered before their deadline, which stays in the heap: to remove it costs more than to
-# pass over it. When so many have outlived their fetches, they are removed together.
+# Most fetches are answered before their deadline, which stays in the heap: removing it costs more than
+# passing over it. Once this many have outlived their fetches, they are removed together.
 OUTLIVED_MIN: Final = 64
 OUTLIVED_FACTOR: Final = 2
 _ENDS: Final = frozenset(
@@ -120,14 +120,14 @@ def _answer_parked(node: Node, ticket: int) -> None:
 def _plans(
     node: Node, request: m.Fetch, parts: Mapping[TopicPartition, m.FetchPartition]
 ) -> tuple[FetchPlan, ...]:
-    """Plans for parts of a request. Of a partition that is named twice the last entry counts, as where Kafka
+    """Plans for parts of a request. If a partition is named twice, its last entry counts, as in Kafka, which
     collects them in a map (FetchRequest.fetchData).
     """
     return tuple([_plan_fetch(node, key, part, request.isolation_level) for key, part in parts.items()])
 
 
 def _is_enough(request: m.Fetch, plans: Iterable[FetchPlan]) -> bool:
-    """Whether the answer is due, as far as offsets tell. A reader learns of an error at once."""
+    """Whether the reply is due, as far as offsets tell. A reader learns of an error at once."""
     # One byte is in every batch, so fetch.min.bytes of 1, the clients' default, needs no measuring.
     if request.min_bytes > 1:
         return any(plan.error for plan in plans)
@@ -207,7 +207,7 @@ def measured(node: Node, arrived: FetchMeasured, now: int) -> None:
 
 
 def end_waits(node: Node, now: int) -> None:
-    """Answer the fetches whose time is up, with the data that is there. The first deadline is then one of a
+    """Answer the fetches whose time is up, with the data that is there. The first deadline then belongs to a
     parked fetch.
     """
     deadlines = node.fetch_deadlines
@@ -284,7 +284,7 @@ def _plan_epoch(node: Node, part: m.LeaderEpochPartition) -> EpochPlan:
     error = log if isinstance(log, ErrorCode) else NO_ERROR
     if isinstance(log, ErrorCode) or wanted == NO_LEADER_EPOCH or wanted > log.partition.leader_epoch:
         return EpochPlan(partition=key, error=error, leader_epoch=NO_LEADER_EPOCH, end_offset=NO_OFFSET)
-    # An answer reports nothing that a loss of power can take away, so the present epoch ends here.
+    # A reply reports nothing that a loss of power can take away, so the current epoch ends here.
     return EpochPlan(
         partition=key,
         error=NO_ERROR,

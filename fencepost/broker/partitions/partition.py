@@ -31,7 +31,7 @@ Rule: `apply` is the only way in which the log changes the state. Checks of batc
 # transaction stays in `unreplicated_txns` until its marker is below the high watermark.
 #
 # Sequence numbers count a producer's records per partition and restart at 0 with every epoch. An idempotent
-# producer sends at most five batches without waiting for answers, so a retry can only repeat one of the last
+# producer sends at most five batches without waiting for replies, so a retry can only repeat one of the last
 # five: these are cached, with their offsets, and a retry gets the offset of the first attempt. Fewer would
 # turn retries into OUT_OF_ORDER_SEQUENCE_NUMBER; more would never be looked up. Kafka's snapshots contain
 # only the last of them, so a restarted leader recognises only this one (`keep_last_batches`).

@@ -25,20 +25,20 @@ verification is off.
 #       | Produce seq 1 --> the transaction is open: append, no question
 #
 # A batch that arrives while the first one is still parked gets the same guard, and the coordinator is asked
-# for it, too. While the record of the first is not durable, the answer is CONCURRENT_TRANSACTIONS, and the
+# for it, too. While the record of the first is not durable, the reply is CONCURRENT_TRANSACTIONS, and the
 # producer retries; a question that only verifies is answered.
 #
-# The answer may be outdated when it arrives, because the transaction can end right after it was given. The
+# The reply may be outdated when it arrives, because the transaction can end right after it was given. The
 # guard closes this gap. A marker removes the partition's verification entry, so a batch that presents the
 # guard of a removed entry was overtaken by a marker and is refused with INVALID_TXN_STATE:
 #
-#       | Produce seq 0 --> guard 8, parked ----------------------> NONE, but the answer is slow
+#       | Produce seq 0 --> guard 8, parked ----------------------> NONE, but the reply is slow
 #       | EndTxn(abort) ------------------------------------------> PREPARE_ABORT
 #       |                   marker: entry removed <---------------- WriteTxnMarkers, under the same epoch
 #       |                   seq 0 with guard 8: no entry <--------- NONE
 #       | <-- INVALID_TXN_STATE
 #
-# A timeout, a new owner and every end in version 2 raise the epoch. Their markers fence the batch already
+# A timeout, a new owner and every end in version 2 raise the epoch. Their markers already fence the batch
 # (INVALID_PRODUCER_EPOCH); the guard protects the ends that keep the epoch, those of versions 0 and 1.
 #
 # A guard also contains the leader epoch: if the leadership was lost and regained in between, this leader has
@@ -263,7 +263,7 @@ def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: InFlight) -> b
 
 
 def answer_to_add(node: Node, in_flight: InFlightAddPartitions, answer: Answered, now: int) -> None:
-    """Handle the coordinator's answer: append the batches that it admitted, and refuse the others."""
+    """Handle the coordinator's reply: append the batches that it admitted, and refuse the others."""
     added = answer.body.partitions if isinstance(answer.body, AddPartitionsToTxnReply) else ()
     errors = {(part.topic, part.partition): part.error for part in added}
     for incoming, guard in in_flight.batches:

@@ -1,9 +1,9 @@
 """The lookups of one ListOffsets by timestamp: batches are opened until a record is found.
 
-Rule: a lookup is never longer than a round of the broker by more than a batch. It continues where it ended.
+Rule: a lookup never outlasts a round of the broker by more than one batch. It continues where it ended.
 """
 
-# The header of a batch says how new its newest record is, and index and journal choose batches by that. A
+# The header of a batch says how new its newest record is, and the index and the journal go by that. A
 # compaction may have removed that record, and for compressed records there is only the producer's word. So
 # any number of batches may be opened in vain, and each of them may decompress to many times its size.
 
@@ -48,8 +48,8 @@ class TimeLookups:
     _next_offsets: dict[int, int] = attrs.Factory(dict[int, int])
 
     def look_up(self, place: int, plan: OffsetPlan, log: Journal) -> FoundRecord:
-        """The first record since the plan's timestamp, or NO_RECORD. RoundIsOver if it is not found yet,
-        ProtocolViolation or StorageError when the log cannot be read.
+        """The first record at or after the plan's timestamp, or NO_RECORD. RoundIsOver if it is not found
+        yet, ProtocolViolation or StorageError when the log cannot be read.
         """
         found = self._found.get(place)
         if found is None:

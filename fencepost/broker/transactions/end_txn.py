@@ -1,13 +1,13 @@
 """EndTxn, and every other end of a transaction: how it is decided, and how it is completed (KIP-98, KIP-890).
 
 Rule: from PREPARE_* on the transaction ends that way, whatever crashes. The version's table decides;
-`writes.carry_out` writes the decision, and `node.py` holds the answer back until it is durable.
+`writes.carry_out` writes the decision, and `node.py` holds the reply back until it is durable.
 """
 
 # The epochs of an end, for an owner at epoch 4 (prepareAbortOrCommit, prepareFenceProducerEpoch):
 #
 #     ended by                        versions 0, 1      version 2
-#     EndTxn of the owner             4                  5, and the answer says so
+#     EndTxn of the owner             4                  5, and the reply says so
 #     a timeout or a new owner        5 (fences)         5 (one step for both reasons, KAFKA-19367)
 #
 # PREPARE_* has this epoch already, so markers carry it, and each partition that has its marker refuses late
@@ -69,8 +69,8 @@ def decide_end(
     rules: Rules,
     requested: TransactionVersion,
 ) -> TransactionDecision | Refused:
-    """Decide how the transaction ends, by the table of the older one of the client's and the cluster's
-    transaction version (TransactionCoordinator.endTransaction).
+    """Decide how the transaction ends, by the table of the older of the client's and the cluster's
+    transaction versions (TransactionCoordinator.endTransaction).
     """
     name = request.transactional_id
     version = served(rules.transaction_version, requested)
@@ -80,7 +80,7 @@ def decide_end(
     cell = _end_cell(state, found, request, rules, version)
     if isinstance(cell, Refused):
         return cell
-    # Already done: the same answer again, without a record.
+    # Already done: the same reply again, without a record.
     if cell is found.state:
         return Decision(effects=(Reply(to, body=_identity(found, rules, version)),))
     decision = prepare(
@@ -189,7 +189,7 @@ def prepare(
         update_ms=now,
         client_version=version.client_version,
     )
-    # The epoch before the end: by it InitProducerId recognises an owner that lost the answer with the new
+    # The epoch before the end: by it InitProducerId recognises an owner that lost the reply with the new
     # epoch. In versions 0 and 1 a fence leaves none.
     note = LastEpoch(name, NO_PRODUCER_EPOCH) if fences else None
     if version.renews_identity:

@@ -1,6 +1,6 @@
 """The handlers of a transaction coordinator: each gets a decision for its request, and carries it out.
 
-Rule: every answer, even a refusal, waits until the log is durable as far as the decision has seen it.
+Rule: every reply, even a refusal, waits until the log is durable as far as the decision has seen it.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _if_it_fits(node: Node, decided: TransactionDecision | Refused) -> Transacti
 def end_transaction(
     node: Node, request: m.EndTxn, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
-    """Commit or abort. The answer leaves when the decision is durable, before any marker is written."""
+    """Commit or abort. The reply leaves when the decision is durable, before any marker is written."""
     log = log_of_id(node, request.transactional_id)
     if isinstance(log, Refused):
         node.reply(to, log)

@@ -5,10 +5,10 @@ cell of the table is the grant, or the error that refuses.
 """
 
 # A new instance sends no expectation. It gets the next epoch, which fences the previous instance; if a
-# transaction is open, this is aborted first, and the caller has to retry (CONCURRENT_TRANSACTIONS).
+# transaction is open, it is aborted first, and the caller has to retry (CONCURRENT_TRANSACTIONS).
 #
 # A running producer that recovers from an error sends its identity (KIP-360). If it is current, it gets the
-# next epoch. If its first attempt succeeded and only the answer was lost, it sends the previous epoch: the
+# next epoch. If its first attempt succeeded and only the reply was lost, it sends the previous epoch: the
 # note LastEpoch recognises it, and it gets the current identity again. Any other epoch has been replaced:
 # PRODUCER_FENCED. While a transaction is open, any epoch of the owner's producer id aborts it first.
 
@@ -218,7 +218,7 @@ def _expectation(request: InitProducerId, record: TransactionRecord, last_epoch:
     expected_id, expected = request.producer_id, request.producer_epoch
     if expected_id == NO_PRODUCER_ID:
         return Expectation.NONE
-    # The last epoch of the previous producer id: the caller asked for the rotation and lost the answer.
+    # The last epoch of the previous producer id: the caller asked for the rotation and lost the reply.
     is_before = expected_id == record.previous_producer_id and expected >= LAST_GRANTED_EPOCH
     if expected_id != record.producer_id and not is_before:
         return Expectation.FOREIGN
@@ -253,7 +253,7 @@ def _next_identity(
         state=TransactionState.EMPTY, partitions=(), update_ms=now, start_ms=NO_TIMESTAMP,
         timeout_ms=request.transaction_timeout_ms, previous_producer_id=record.producer_id,
     )  # fmt: skip
-    # The answer to the retry may be lost as well, so the same epoch identifies the next one.
+    # The reply to the retry may be lost as well, so the same epoch identifies the next one.
     if grant is Grant.SAME_AGAIN:
         return settled, request.producer_epoch
     # A caller without an expectation is a new instance: the previous one must not pass as its retry.

@@ -9,7 +9,7 @@ Rule: each partition of a decided transaction gets its marker at least once; COM
 #     PREPARE_* is durable
 #       |  markers_due[id] is due at once
 #     send_due_markers ------------ WriteTxnMarkers ----------> write_markers
-#       |  pending_markers: partitions without an answer          MARKER_CHECKS, then the marker is appended;
+#       |  pending_markers: partitions without a reply            MARKER_CHECKS, then the marker is appended;
 #     take_marker_answers <-------- an error per partition ---    answered once it is durable; the LSO moves
 #       |  a failed one is due again after marker_retry_backoff_ms
 #     _finish: COMPLETE_* is written once, when no marker is pending
@@ -53,7 +53,7 @@ from fencepost.protocol.messages import (
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord
 
-# Answers without a retry: the marker is written, or a newer epoch or a newer coordinator owns the
+# Replies without a retry: the marker is written, or a newer epoch or a newer coordinator owns the
 # transaction.
 MARKER_SETTLED: Final = frozenset(
     {NO_ERROR, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
@@ -86,7 +86,7 @@ def send_due_markers(node: Node, now: int) -> None:
             del node.markers_due[key, name]
             log = node.coordinator_log(Transactions, key)
             if log is not None:
-                try:  # as `node.contained`, without its calls: this is done for every commit
+                try:  # like `node.contained`, but inline: this is done for every commit
                     _send_markers(node, log, name, now)
                 except Exception as problem:  # noqa: BLE001 - see dispatch.step
                     node.contain(problem, None)
@@ -95,13 +95,13 @@ def send_due_markers(node: Node, now: int) -> None:
 def _send_markers(node: Node, log: TransactionLog, name: str, now: int) -> None:
     state = log.coordinator
     record = state.records.get(name)
-    # The transaction was completed by an answer that came after this attempt had been scheduled.
+    # The transaction was completed by a reply that came after this attempt had been scheduled.
     if record is None or record.state not in PREPARED:
         return
     pending_markers = state.pending_markers.setdefault(name, dict.fromkeys(record.partitions))
     by_node: dict[int, list[TopicPartition]] = {}
     for key in sorted(pending_markers):
-        # A marker that is in flight is not sent again: its answer would come when this transaction has ended,
+        # A marker that is in flight is not sent again: its reply would come when this transaction has ended,
         # and the next one may have the same epoch.
         if pending_markers[key] is not None:
             continue
@@ -158,7 +158,7 @@ def take_marker_answers(node: Node, in_flight: InFlightMarkers, answer: Answered
         errors = dict.fromkeys(in_flight.partitions, answer.error)
     for key in in_flight.partitions:
         if pending_markers.get(key) != answer.token:
-            continue  # the answer belongs to an earlier transaction
+            continue  # the reply belongs to an earlier transaction
         error = errors[key]
         if error is NO_ERROR:
             del pending_markers[key]
@@ -180,7 +180,7 @@ def _finish(node: Node, log: TransactionLog, name: str, now: int) -> None:
     """Write COMPLETE_* when no marker is pending (TransactionMetadata.prepareComplete)."""
     state = log.coordinator
     if name in state.pending_markers and not state.pending_markers[name]:
-        # First, so that no further answer can complete the transaction a second time.
+        # First, so that no further reply can complete the transaction a second time.
         del state.pending_markers[name]
         decision = end_txn.complete(state, name, now=now, rules=node.settings.rules)
         carry_out(node, log, decision, now)

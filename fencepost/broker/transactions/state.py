@@ -5,10 +5,10 @@ Rule: only `apply` changes what the log says. Notes are changed by the functions
 """
 
 # `records` is what the log says. Notes are lost at a restart, as in Kafka's TransactionMetadata: the last
-# epoch before the present one (recognises a retried InitProducerId), unanswered markers, and up to which
-# offset an id waits for its record. Each may be lost without harm: the retry is then fenced, the marker is
-# sent again, and a client without an answer asks the next coordinator. `other_ids` exists only where the log
-# does not store these ids; to lose it is a bug that Kafka fixed later (KAFKA-20310).
+# epoch before the current one (recognises a retried InitProducerId), unanswered markers, and the offset up to
+# which an id waits for its record to be durable. Each may be lost without harm: the retry is then fenced, the
+# marker is sent again, and a client without a reply asks the next coordinator. `other_ids` exists only
+# where the log does not store these ids; to lose it is a bug that Kafka fixed later (KAFKA-20310).
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TransactionDecision = Decision[TransactionEntry]
 
 
 class LastEpoch(NamedTuple):
-    """Note: the epoch of a caller that lost the last answer (TransactionMetadata.lastProducerEpoch)."""
+    """Note: the epoch of a caller that lost the last reply (TransactionMetadata.lastProducerEpoch)."""
 
     transactional_id: str
     epoch: int

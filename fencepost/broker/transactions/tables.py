@@ -27,27 +27,27 @@ answer again.
 # asks for a trait. Numbers are compared only to find the older version, and what a record or a marker can
 # say:
 #
-#     version   epoch changes             who adds partitions   a lost answer to EndTxn
+#     version   epoch changes             who adds partitions   a lost reply to EndTxn
 #     0 (1)     when an owner is fenced   the client            a retry looks like a new request
 #     2         at every end, too         the partition leader  the retry has the epoch before the end
 #
 # In versions 0 and 1 all transactions of an owner share one epoch. A retried EndTxn(commit) that arrives when
 # the next transaction is ONGOING looks like the end of that one, and commits half of it (KAFKA-17754).
-# In version 2 (KIP-890 part 2) PREPARE_* raises the epoch, and the answer tells the producer:
+# In version 2 (KIP-890 part 2) PREPARE_* raises the epoch, and the reply tells the producer:
 #
-#     request            record afterwards        answer
+#     request            record afterwards        reply
 #     EndTxn  epoch 4    PREPARE_COMMIT epoch 5   epoch 5 -- lost
 #     EndTxn  epoch 4    COMPLETE_COMMIT epoch 5  epoch 5: 4 = current - 1, a retry of the last end
 #     EndTxn  epoch 5    -                        a new end: INVALID_TXN_STATE, no transaction is open
 #     EndTxn  epoch 3    -                        PRODUCER_FENCED
 #
-# So the table of ends of version 2 has two columns more. The raised epoch is also in the markers, and
+# So the table of ends of version 2 has two more columns. The raised epoch is also in the markers, and
 # partitions then refuse late batches of the ended transaction. Epochs end at 32767; the last granted one is
 # 32766, so that the coordinator can always raise it once more to fence. An end at 32766 continues with a new
 # producer id, epoch 0.
 #
-# The version of an end is the older one of client and cluster (`served`): the version of the request says
-# which one the client implements (`client_version_of`), and `transaction.version` is finalized for the
+# The version of an end is the older of the client's and the cluster's (`served`): the version of the request
+# says which one the client implements (`client_version_of`), and `transaction.version` is finalized for the
 # cluster.
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ _FENCED = ErrorCode.PRODUCER_FENCED
 
 MOVE_SOURCE: Final = "KIP-98, TransactionMetadata.prepareTransitionTo"
 
-# KIP-890 part 2. An abort without a transaction is an empty abort: it raises the epoch, which fences requests
-# of the past that are still on their way (KAFKA-18401, KAFKA-18464).
+# KIP-890 part 2. An abort without a transaction is an empty abort: it raises the epoch, which fences earlier
+# requests that are still on their way (KAFKA-18401, KAFKA-18464).
 END_VERSION_2: Final[EndTable] = {
     EMPTY: {
         EndInput.COMMIT: _INVALID,
@@ -141,7 +141,7 @@ END_VERSION_0: Final[EndTable] = {
     COMPLETE_ABORT: {EndInput.COMMIT: _INVALID, EndInput.ABORT: COMPLETE_ABORT},
 }
 
-# Equal in every version: versions differ in who sends ADD, and in the epoch after an end.
+# The same in every version: versions differ in who sends ADD, and in the epoch after an end.
 # Kafka fences in two steps, with the state PrepareEpochFence in between. That state is never written, so here
 # ONGOING becomes PREPARE_ABORT at once. Inputs that are missing in a row cannot happen: only ONGOING has a
 # deadline, and only PREPARE_* has markers.
@@ -195,7 +195,7 @@ class TransactionVersion:
 
     persists_identity_history: bool
     """The log stores the producer ids before and after a rotation, so that a new coordinator recognises the
-    retry of a request whose answer was lost.
+    retry of a request whose reply was lost.
     """
 
 
@@ -284,7 +284,7 @@ class ClientVersion:
         return self.instead if error is self.unknown else error
 
 
-@cache  # by a handful of requests, and as many versions as there are of each
+@cache  # one entry for each version of a handful of requests
 def client_version_of(request: type, version: int) -> ClientVersion:
     """The client version that a request of this version implies."""
     first = NEWEST_FROM.get(request)
@@ -299,5 +299,5 @@ def client_version_of(request: type, version: int) -> ClientVersion:
 
 
 def served(cluster: TransactionVersion, requested: TransactionVersion) -> TransactionVersion:
-    """The transaction version that serves a request: the older one of client and cluster."""
+    """The transaction version that serves a request: the older of the client's and the cluster's."""
     return requested if requested.number < cluster.number else cluster

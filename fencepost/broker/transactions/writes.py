@@ -28,7 +28,7 @@ def carry_out(node: Node, log: TransactionLog, decision: TransactionDecision, no
 def write_record(
     node: Node, log: TransactionLog, name: str, record: TransactionRecord | None, now: int
 ) -> None:
-    """Append the next record of an id, or its tombstone for None; until it is durable the id is pending."""
+    """Append the next record of an id (None: its tombstone); until it is durable, the id is pending."""
     state, ids = log.coordinator, node.producer_ids
     if record is not None:
         # A decision is offered a fresh producer id and need not use it; only its record shows whether it did.
