@@ -489,15 +489,11 @@ class Node:
         partial = self.partial_replies.pop(ticket)
         self.outcome.effects.append(Reply(partial.to, body=completed(partial)))
 
-    def ask(self, node_id: int, request: m.Request, why: InFlight) -> int:
-        """Send a request to a node, perhaps this one; `why` selects the handler of the reply.
-
-        Returns the token that the reply will have.
-        """
+    def ask(self, node_id: int, request: m.Request, why: InFlight) -> None:
+        """Send a request to a node, perhaps this one; `why` selects the handler of the reply."""
         self.tickets += 1
         self.in_flight[self.tickets] = why
         self.outcome.effects.append(Send(node_id=node_id, request=request, token=self.tickets))
-        return self.tickets
 
     def wake_at(self, at_ms: int) -> None:
         """Ask for a Tick at this time, unless an earlier one is already scheduled."""

@@ -161,7 +161,7 @@ class InFlightMarkers:
 
     log_key: TopicPartition
     transactional_id: str
-    partitions: tuple[TopicPartition, ...]
+    partitions: frozenset[TopicPartition]
 
 
 @value(kw_only=True)

@@ -103,9 +103,8 @@ class LedLog:
         for transactional_id, record in coordinator.records.items():
             waiting = coordinator.pending_markers.get(transactional_id)
             before = known.get(transactional_id)
-            partitions = None if waiting is None else frozenset(waiting)
-            if before is None or before[0] is not record or before[1] != partitions:
-                known[transactional_id] = (record, partitions)
+            if before is None or before[0] is not record or before[1] != waiting:
+                known[transactional_id] = (record, None if waiting is None else frozenset(waiting))
                 yield f"txn/{transactional_id}", transaction_state(name, *known[transactional_id])
         if len(known) > len(coordinator.records):
             for transactional_id in known.keys() - coordinator.records.keys():

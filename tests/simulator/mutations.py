@@ -270,9 +270,7 @@ OF_COORDINATORS: Final = (
     Mutation(
         "COMPLETE before all markers are written",
         breaks="A marker that a partition could not append is never retried.",
-        edits=(
-            Edit("broker.transactions.markers:take_marker_answers", {"if error is NO_ERROR:": "if True:"}),
-        ),
+        edits=(Edit("broker.transactions.markers:take_marker_answers", {" if error is NO_ERROR": ""}),),
     ),
     Mutation(
         "markers are never retried",
@@ -668,9 +666,9 @@ OF_COMPACTION: Final = (
     ),
 )
 
-_SENT_TO: Final = "state.pending_markers.setdefault(name, dict.fromkeys(record.partitions))"
+_SENT_TO: Final = "state.pending_markers.setdefault(name, set(record.partitions))"
 _SENT_TO_TOPICS: Final = (
-    "state.pending_markers.setdefault(name, {TopicPartition(where.topic, number): None for where in "
+    "state.pending_markers.setdefault(name, {TopicPartition(where.topic, number) for where in "
     "record.partitions for number in {0, where.partition}})"
 )
 

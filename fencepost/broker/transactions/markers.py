@@ -72,6 +72,11 @@ _INTERNAL: Final = Refused(
 def resume(node: Node, log: TransactionLog, now: int) -> None:
     """Finish decided transactions after a coordinator has loaded its log: schedule all their markers."""
     state = log.coordinator
+    # A late reply must not stand for the marker of a later transaction, which may have the same epoch. So
+    # replies to what this node has sent as an earlier coordinator count no more.
+    for token, why in list(node.in_flight.items()):
+        if isinstance(why, InFlightMarkers) and why.log_key == log.partition.key:
+            del node.in_flight[token]
     for name, record in state.records.items():
         if record.state in PREPARED:
             node.markers_due[log.partition.key, name] = now
@@ -98,29 +103,39 @@ def _send_markers(node: Node, log: TransactionLog, name: str, now: int) -> None:
     # The transaction was completed by a reply that came after this attempt had been scheduled.
     if record is None or record.state not in PREPARED:
         return
-    pending_markers = state.pending_markers.setdefault(name, dict.fromkeys(record.partitions))
+    is_retry = name in state.pending_markers
+    pending_markers = state.pending_markers.setdefault(name, set(record.partitions))
+    # For the same reason as in `resume`, what is in flight is not sent again: the reply to the second copy
+    # could come when the transaction has ended.
+    in_flight = _in_flight(node, log, name) if is_retry else frozenset[TopicPartition]()
     by_node: dict[int, list[TopicPartition]] = {}
-    for key in sorted(pending_markers):
-        # A marker that is in flight is not sent again: its reply would come when this transaction has ended,
-        # and the next one may have the same epoch.
-        if pending_markers[key] is not None:
-            continue
+    for key in sorted(pending_markers - in_flight):
         leader = node.cluster.leader(key)
         if leader is not None:
             by_node.setdefault(leader.node_id, []).append(key)
         elif node.cluster.is_gone(key):
             # A deleted partition needs no marker; Kafka drops it, too (addTxnMarkersToBrokerQueue).
-            del pending_markers[key]
+            pending_markers.discard(key)
         else:
             if key.topic == CONSUMER_OFFSETS_TOPIC:
                 _create_offsets_topic(node)
             _retry_markers(node, log, name, now)
     # One request per node, as Kafka batches markers per broker.
     for node_id, keys in by_node.items():
-        why = InFlightMarkers(log_key=log.partition.key, transactional_id=name, partitions=tuple(keys))
-        token = node.ask(node_id, WriteTxnMarkers(markers=(_marker(state, record, keys),)), why)
-        pending_markers.update(dict.fromkeys(keys, token))
+        why = InFlightMarkers(log_key=log.partition.key, transactional_id=name, partitions=frozenset(keys))
+        node.ask(node_id, WriteTxnMarkers(markers=(_marker(state, record, keys),)), why)
     _finish(node, log, name, now)
+
+
+def _in_flight(node: Node, log: TransactionLog, name: str) -> frozenset[TopicPartition]:
+    """The partitions of an id whose markers are in flight."""
+    return frozenset(
+        key
+        for why in node.in_flight.values()
+        if isinstance(why, InFlightMarkers)
+        and (why.log_key, why.transactional_id) == (log.partition.key, name)
+        for key in why.partitions
+    )
 
 
 def _create_offsets_topic(node: Node) -> None:
@@ -149,24 +164,18 @@ def take_marker_answers(node: Node, in_flight: InFlightMarkers, answer: Answered
     if log is None:
         return
     name = in_flight.transactional_id
-    pending_markers = log.coordinator.pending_markers.get(name, {})
     errors: dict[tuple[str, int], ErrorCode]
     if isinstance(answer.body, WriteTxnMarkersReply):
         parts = [part for marker in answer.body.markers for part in marker.partitions]
         errors = {(part.topic, part.partition): part.error for part in parts}
     else:
         errors = dict.fromkeys(in_flight.partitions, answer.error)
-    for key in in_flight.partitions:
-        if pending_markers.get(key) != answer.token:
-            continue  # the reply belongs to an earlier transaction
-        error = errors[key]
-        if error is NO_ERROR:
-            del pending_markers[key]
-        # A partition that refused for good stays pending and is not sent to again: this coordinator must not
-        # write COMPLETE_*, since a newer owner continues. Describing the transaction shows which one it was.
-        elif error not in MARKER_SETTLED:
-            pending_markers[key] = None
-            _retry_markers(node, log, name, now)
+    # A partition that refused for good stays pending: this coordinator must not write COMPLETE_*, since a
+    # newer owner continues. Describing the transaction then shows which partition it was.
+    written = {key for key, error in errors.items() if error is NO_ERROR}
+    log.coordinator.pending_markers[name].difference_update(written)
+    if not MARKER_SETTLED.issuperset(errors.values()):
+        _retry_markers(node, log, name, now)
     _finish(node, log, name, now)
 
 

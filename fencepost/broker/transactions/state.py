@@ -97,10 +97,7 @@ class Transactions:
     )  # where the log does not store them
     # The log end after each id's last record, until it is durable (TransactionMetadata.pendingState).
     pending: Note[dict[str, int]] = attrs.Factory(dict[str, int])
-    # The partitions without their marker, and for each the token of the request that is in flight, if one is.
-    pending_markers: Note[dict[str, dict[TopicPartition, int | None]]] = attrs.Factory(
-        dict[str, dict[TopicPartition, int | None]]
-    )
+    pending_markers: Note[dict[str, set[TopicPartition]]] = attrs.Factory(dict[str, set[TopicPartition]])
 
 
 @attrs.frozen(kw_only=True)
