@@ -9,8 +9,8 @@ and the protocol. To test an application of your own, run it against a broker wi
     explore(transaction_version=0) every reachable state of a small cluster
 
 Every result has `raise_if_failed()`, whose message shows the end of the run and the command that repeats it,
-a repr that fits a screen, and a drawing that notebooks show. `save_html(result, "run.html")` writes a page in
-which a browser steps through it.
+a repr that fits a screen, and a drawing that notebooks show. `save_html(result, "run.html")` writes a page on
+which you step through it in a browser.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ Shown = RunResult | ScenarioResult | FuzzResult | Explored
 
 
 def to_html(result: Shown) -> str:
-    """A page in which a browser steps through the run of a `result`: HTML that needs no other file.
+    """A page on which you step through the run of a `result`: HTML that needs no other file.
 
     ValueError if there is no run to show, because a search found nothing.
     """

@@ -55,7 +55,8 @@ COMMANDS = (
         """Run a broker until Ctrl-C or SIGTERM.
 
         When the broker is ready, it prints three lines: its address, an upper bound on the memory that
-        clients can make it use, and both as JSON. With --fault, it also prints which faults wait for whom.
+        clients can make it use, and both as JSON. With --fault, it also prints which faults wait, and for
+        which clients.
         """,
     ),
     (

@@ -47,8 +47,8 @@ class DrawOptions:
     html: Annotated[
         Path | None,
         Parameter(
-            help="Write a page to this HTML file, in which a browser steps through the run; further pages go "
-            "to NAME-2.html, and so on."
+            help="Write a page to this HTML file, on which you step through the run in a browser; further "
+            "pages go to NAME-2.html, and so on."
         ),
     ] = None
     width: Annotated[

@@ -219,6 +219,7 @@ def _save(directory: Path, explored: Explored, document: RunDocument) -> None:
     written = save(directory, failure)
     print(files_in(directory, written))
     if scenario is None:
-        print("  No scenario: no fault that a scenario can have causes the order of messages in this trace.")
+        why = "the faults of scenarios cannot reproduce the order of messages in this trace"
+        print(f"  No scenario was written: {why}.")
     else:
         print(f"  replay: fencepost run {written[0]}")

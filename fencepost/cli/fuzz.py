@@ -57,7 +57,7 @@ class WorldOptions:
             "sends extreme values. identities: like transactions, and producer ids are used up, "
             "transactional ids expire, and markers of replaced coordinators arrive late. compaction: clients "
             "read and write a compacted topic while it is cleaned, and nodes die during cleanings. The same "
-            "seed draws a different world in each workload."
+            "seed gives a different world in each workload."
         ),
     ] = "transactions"
     transaction_version: Annotated[
@@ -160,7 +160,7 @@ def fuzz(
     shrink
         Shrink each seed that violates a rule to a small scenario, seed-K.toml.
     html
-        Write a page to this HTML file, in which a browser steps through the first seed that violates a
+        Write a page to this HTML file, on which you step through the run of the first seed that violates a
         rule; pages of further seeds go to NAME-2.html, and so on.
     output
         Directory for the files of each seed that violates a rule: scenario, page, drawing, table and

@@ -379,9 +379,10 @@ def report(topic: str, written: Written, *, as_json: bool, because: BaseExceptio
         print_json({"topic": topic, **counts, "last_transaction": last, "ended": ended, "partitions": spans})
         return
     how = f" in {counted(written.transactions, 'transaction')}" if written.transactions else ""
-    early = "" if because is None else f"{ended.capitalize()}: "
+    records = counted(written.records, "record")
+    what = f"{records} written" if because is None else f"{ended.capitalize()} after writing {records}"
     outcome = "" if last in (None, "committed") else f"; outcome of the open transaction: {last}"
-    print(f"{early}{counted(written.records, 'record')} written to {topic}{how}{outcome}")
+    print(f"{what} to {topic}{how}{outcome}")
     for partition, (first, last_offset) in sorted(written.spans.items()):
         print(f"  partition {partition}: offsets {first} to {last_offset}")
 

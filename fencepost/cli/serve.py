@@ -91,8 +91,8 @@ def serve(
     host
         Address to listen on.
     insecure
-        Even if TLS, users or ACLs are missing, let --host be an address that other machines can reach.
-        Without all three, anyone who can reach the port can read, write and delete everything.
+        Let --host be an address that other machines can reach, even if TLS, users or ACLs are missing. If all
+        three are missing, anyone who can reach the port can read, write and delete everything.
     port
         Port to listen on; 0 picks a free port.
     advertised_listener

@@ -55,7 +55,7 @@ def shrink(
         Output file; overwritten if it is a generated scenario. [default: seed-K.toml, or NAME-small.toml
         beside NAME.toml, overwritten only by a result of the same run]
     html
-        Write a page of the shrunk run to this HTML file, in which a browser steps through it.
+        Write a page of the shrunk run to this HTML file, on which you step through it in a browser.
     budget
         Limit for the number of simulated events in all attempts. [default: about half a minute of work]
     """

@@ -64,7 +64,7 @@ def prove_terminal() -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise CommandFailed(
             "--step needs a terminal, for keys and for the screen",
-            then="--text prints the run as a table; --html FILE writes a page in which a browser steps",
+            then="--text prints the run as a table; --html FILE writes a page on which you step through it",
             code=WRONG_USAGE,
         )
 

@@ -237,7 +237,7 @@ class Recording(BrokerEvents):
         return draw(self.history(title))
 
     def html(self, title: str = "what happened") -> str:
-        """A page in which a browser steps through it, headed by `title`."""
+        """A page on which you step through it, headed by `title`."""
         from fencepost.lab.document import RunFacts, document
         from fencepost.lab.history_details import details_of
         from fencepost.lab.pages import file_page

@@ -149,7 +149,7 @@ def test_a_mistake_names_its_line_and_what_was_written_before(tool: DataTool, to
     tool.give(text)
     out, err = tool.both("produce", topic, "-f", "jsonl", "-p", "0", code=1)
     assert "standard input line 3: not JSON" in err
-    assert out == f"Failed: 2 records written to {topic}\n  partition 0: offsets 0 to 1\n"
+    assert out == f"Failed after writing 2 records to {topic}\n  partition 0: offsets 0 to 1\n"
     assert tool.values(topic) == ["1", "2"]
 
 
@@ -201,10 +201,10 @@ def test_ctrl_c_reports_what_was_written(address: str, topic: str, id_: str) -> 
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     if id_:
-        assert out.startswith(f"Interrupted: 2 records written to {topic} in 1 transaction")
+        assert out.startswith(f"Interrupted after writing 2 records to {topic} in 1 transaction")
         assert "outcome of the open transaction: aborted" in out
     else:
-        assert out.startswith(f"Interrupted: 3 records written to {topic}\n")
+        assert out.startswith(f"Interrupted after writing 3 records to {topic}\n")
 
 
 @pytest.mark.parametrize(

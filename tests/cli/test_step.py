@@ -431,7 +431,7 @@ def test_without_a_terminal_it_says_what_to_do_instead() -> None:
     assert ended.returncode == 2
     assert ended.stderr.splitlines() == [
         "fencepost: --step needs a terminal, for keys and for the screen",
-        "  --text prints the run as a table; --html FILE writes a page in which a browser steps",
+        "  --text prints the run as a table; --html FILE writes a page on which you step through it",
     ]
 
 

@@ -158,7 +158,7 @@ DIFFERENCES: Final = (
         kafka="In a session by topic ids, a deleted topic gets UNKNOWN_TOPIC_OR_PARTITION, and "
         "INCONSISTENT_TOPIC_ID after a topic of its name was created. Outside of sessions, its id gets "
         "UNKNOWN_TOPIC_ID.",
-        here="The id gets UNKNOWN_TOPIC_ID, in a session, too.",
+        here="The id gets UNKNOWN_TOPIC_ID in a session as well.",
         because="Every Fetch looks its ids up anew, so a session need not remember names.",
         noticed="Clients do the same after each of these errors: they ask for metadata.",
     ),
@@ -166,7 +166,8 @@ DIFFERENCES: Final = (
         what="last fetched epoch of a Fetch",
         kafka="Checked: a Fetch may get OFFSET_OUT_OF_RANGE, or a diverging epoch (KIP-595).",
         here="Ignored. Its leader epoch is checked (KIP-320), and OffsetForLeaderEpoch is answered.",
-        because="Followers truncate their logs by it, and there are none. The Java consumer sends -1.",
+        because="Followers use it to truncate their logs, and there are no followers. "
+        "The Java consumer sends -1.",
         noticed="A Fetch beyond the end of the log always gets OFFSET_OUT_OF_RANGE.",
     ),
     Difference(
@@ -205,7 +206,7 @@ DIFFERENCES: Final = (
         "not use racks (KAFKA-16694).",
         here="uniform and range. Where members subscribe to different topics, uniform uses another "
         "algorithm. As in Kafka, racks are stored but not used.",
-        because="The result of its own algorithm is just as balanced.",
+        because="The result of Fencepost's own algorithm is just as balanced.",
         noticed="A partition may go to a different member than in Kafka, but each member gets about as "
         "many partitions.",
     ),
@@ -362,11 +363,11 @@ DIFFERENCES: Final = (
     Difference(
         what="validation of produced records",
         kafka="Every record is decoded, compressed ones too; offsets and the latest timestamp are rewritten.",
-        here="Every record of an uncompressed batch from a Kafka client is checked. Of a larger batch of "
-        "columns, the broker checks the number and the lengths of the columns, but not the types of their "
-        "entries. It decompresses records for compacted topics, to find those without a key, and those of a "
-        "batch without a latest timestamp, to find it, up to a limit for each request. A compressed batch "
-        "has at most 262,144 records. Offsets must be "
+        here="Every record of an uncompressed batch from a Kafka client is checked. Of a batch of columns "
+        "of more than 2,048 bytes, the broker checks the number and the lengths of the columns, but not the "
+        "types of their entries. Up to a limit for each request, it decompresses records for compacted "
+        "topics, to find those without a key, and the records of a batch without a latest timestamp, to find "
+        "that timestamp. A compressed batch has at most 262,144 records. Offsets must be "
         "0, 1, 2 ... The latest timestamp is set if the producer left it out, and believed otherwise.",
         because="A small batch may decompress to a large one.",
         noticed="A consumer refuses invalid records. A batch gets INVALID_TIMESTAMP even if only the "
@@ -384,7 +385,7 @@ DIFFERENCES: Final = (
         noticed="Only with hand-crafted requests.",
     ),
     Difference(
-        what="records that refuse a batch (KIP-467)",
+        what="records because of which a batch is refused (KIP-467)",
         kafka="With INVALID_TIMESTAMP, or if records in a compacted topic have no key, the reply lists "
         "these records and has a message.",
         here="The list is empty, and the message says what the error means.",

@@ -262,7 +262,7 @@ def _filter(hidden: Filter) -> str:
     if hidden.names is not None:
         (right,) = hidden.rights
         needed = f"**{right.operation.value}** on each {right.resource.value} of their members"
-        return f"{what} with {needed}; the others have an error"
+        return f"{what} with {needed}; for each of the others, only an error"
     where = f"for {hidden.condition}: " if hidden.condition else ""
     return f"{where}{what} with {' or '.join(map(_right, hidden.rights))}"
 

@@ -243,7 +243,7 @@ UNIQUE_IDENTITY = Rule(
 )
 CONVERGENCE = Rule(
     "I8 convergence",
-    meaning="Once faults are healed, every decision is carried out and no request still waits.",
+    meaning="Once faults are healed, every decision is carried out and no request is left waiting.",
     exercised_by="runs that were healed",
 )
 OFFSETS_WITH_MARKER = Rule(
