@@ -378,13 +378,13 @@ def raise_descriptor_limit() -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if wanted < DESCRIPTORS_MIN:
         raise TooFewDescriptors(
-            f"this process may open only {wanted} files and sockets, and a broker needs at least "
-            f"{DESCRIPTORS_MIN}. Raise the limit: ulimit -n {DESCRIPTORS_MIN}"
+            f"this process may open at most {wanted} files and sockets (ulimit -Hn), and a broker needs at "
+            f"least {DESCRIPTORS_MIN}. Start it from a shell or a service with a higher hard limit"
         )
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class TooFewDescriptors(FencepostError):

@@ -197,7 +197,7 @@ class ConsumerMachine(RequestMachine):
     _missing_since: dict[TopicPartition, int] = attrs.field(factory=dict)
     _unreadable_since: dict[str, int] = attrs.field(factory=dict)
     """Topics of the subscription whose metadata is an error."""
-    _reported_topics: set[str] = attrs.field(factory=set)
+    _reported_topics: dict[str, ErrorCode] = attrs.field(factory=dict)
     """Those of them that the program has heard of."""
     member: GroupMember | None = None
     _group_metadata: ConsumerGroupMetadata | None = None
@@ -592,7 +592,10 @@ class ConsumerMachine(RequestMachine):
         errors = {topic: error for topic, error in self.cluster.topic_errors.items() if topic in topics}
         before = self._unreadable_since
         self._unreadable_since = {topic: before.get(topic, now) for topic in sorted(errors)}
-        self._reported_topics.intersection_update(errors)
+        # A topic is reported again when its error changes: it may have become one that poll() raises.
+        self._reported_topics = {
+            topic: error for topic, error in self._reported_topics.items() if errors.get(topic) is error
+        }
         for topic, since in self._unreadable_since.items():
             may_pass = errors[topic].remedy in (Remedy.RETRY, Remedy.REFRESH)
             if topic in self._reported_topics or (may_pass and now - since < UNKNOWN_TOPIC_PATIENCE_MS):
@@ -609,7 +612,7 @@ class ConsumerMachine(RequestMachine):
                 self.member.failure = failure
             else:
                 continue  # poll() raises another error first
-            self._reported_topics.add(topic)
+            self._reported_topics[topic] = errors[topic]
 
     def _find_positions(self, now: int) -> None:
         """Looks up missing positions: the group's committed offset, else `auto_offset_reset`."""

@@ -71,7 +71,7 @@ class Blank:
     write: Callable[[Any], str] = attrs.field(kw_only=True, default=str)
 
     def accepts(self, text: str) -> bool:
-        """Whether it is certain that the text is meant for this blank, which a name can never be."""
+        """Whether only this blank can be meant by the text. Never true of a blank that takes any name."""
         if self.words:
             return text in self.words
         if self.read is str or re.fullmatch(self.pattern, text) is None:

@@ -182,10 +182,10 @@ class DiskStorage:
     ) -> None:
         """`reserved_for`: the directory whose files may use the last RESERVE_BYTES of a full disk.
 
-        `starts_writeback`: when a file replaces another, its content is already on its way to the disk, even
-        if it is not durable, on a file system that offers this (ext4: auto_da_alloc). Otherwise a loss of
-        power can leave an empty file in its place, but a rename takes a tenth of a millisecond instead of one
-        or more.
+        `starts_writeback`: a file that replaces another is on its way to the disk by then, even if it is not
+        durable, on a file system that offers this (ext4: auto_da_alloc). Otherwise a loss of power can leave
+        a file in its place that is empty or full of zeros, but a rename takes a tenth of a millisecond
+        instead of one or more.
         """
         self._starts_writeback = starts_writeback
         self._reserved_for = reserved_for

@@ -18,6 +18,7 @@ from fencepost.simulator.draw.fates import fault_word
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
 from fencepost.simulator.world.events import Life, LifeChanged, MessageTaken
 from fencepost.simulator.world.history import Appended, Called, Coordinated, Sent, Struck
+from fencepost.simulator.world.network import Message
 from fencepost.simulator.world.recording import Recorder
 from fencepost.simulator.world.world import ADMIN, World
 
@@ -52,7 +53,8 @@ class StepPoints(ProtocolEvents):
     points: dict[int, str] = attrs.field(factory=dict, init=False)
     listeners: dict[PointKind, list[Listener]] = attrs.field(factory=_everybody, init=False)
     counts: Counter[tuple[PointKind, str, str, str]] = attrs.field(factory=Counter, init=False)
-    arriving: dict[int, str] = attrs.field(factory=dict, init=False)  # by the identity of the message
+    arriving: dict[int, tuple[Message | None, str]] = attrs.field(factory=dict, init=False)
+    """The message that arrives and its point, by the identity of the message."""
 
     @classmethod
     def of(cls, world: World, recorder: Recorder) -> StepPoints:
@@ -84,7 +86,8 @@ class StepPoints(ProtocolEvents):
         point = Point(kind=event.kind, who=who, what=what, whom=whom, number=number)
         if event.kind in _ARRIVES:
             assert event.carried is not None, "what arrives is a message"
-            self.arriving[id(event.carried[1])] = str(point)
+            message = event.carried[1]
+            self.arriving[id(message)] = (message, str(point))  # kept, so that no other takes its identity
         else:
             step = self._step_of(event)
             if step is not None:
@@ -118,9 +121,9 @@ class StepPoints(ProtocolEvents):
         return None
 
     def _taken(self, taken: MessageTaken) -> None:
-        point = self.arriving.pop(id(taken.message), None)
-        if point is not None and id(taken.message) in self.recorder.numbers:
-            self.points.setdefault(len(self.recorder.events) - 1, point)
+        arrived = self.arriving.pop(id(taken.message), None)
+        if arrived is not None and id(taken.message) in self.recorder.numbers:
+            self.points.setdefault(len(self.recorder.events) - 1, arrived[1])
 
 
 def _role(name: str) -> str:

@@ -145,6 +145,16 @@ def test_a_transaction_ends_when_no_marker_of_it_is_in_flight() -> None:
     assert coordinator.lost(second[3]).keys() == {3}
 
 
+def test_a_coordinator_that_leads_again_ignores_replies_to_its_earlier_self() -> None:
+    coordinator = LoneCoordinator()
+    first = coordinator.commit(A, B)
+    coordinator.offer(BecomeLeader(partition=LOG, leader_epoch=1))
+    coordinator.init(ID)
+    coordinator.written(first[2])
+    coordinator.written(first[3])
+    assert coordinator.state is TransactionState.EMPTY
+
+
 def test_only_who_needs_a_producer_id_waits_for_the_controller() -> None:
     """As in Kafka: generateProducerId is called for a new id, and where the epochs are used up."""
     coordinator = LoneCoordinator()

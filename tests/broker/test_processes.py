@@ -89,7 +89,8 @@ async def started(directory: Path, *arguments: str) -> AsyncGenerator[Process]:
         command(directory, "--port", "0", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        words, _, facts = await _lines(process, 3)
+        told = arguments.count("--fault")  # a line for each
+        words, *_, facts = await _lines(process, 3 + told)
         ready = json.loads(facts)
         assert (ready["ready"], ready["pid"], "ready" in words) == (True, process.pid, True)
         async with connecting((ready["host"], ready["port"])) as wires:

@@ -61,8 +61,8 @@ def test_a_broker_that_may_open_too_few_files_does_not_start(tmp_path: Path) -> 
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "fencepost: this process may open only 127 files and sockets, and a broker needs at least 128. "
-        "Raise the limit: ulimit -n 128\n"
+        "fencepost: this process may open at most 127 files and sockets (ulimit -Hn), and a broker needs at "
+        "least 128. Start it from a shell or a service with a higher hard limit\n"
     )
     assert not (tmp_path / "data").exists()
 

@@ -112,6 +112,18 @@ def test_a_topic_that_no_cluster_can_have_is_raised_by_poll() -> None:
     assert "UnknownTopic" in a.heard(), "the new one"
 
 
+def test_a_topic_whose_error_becomes_one_that_stays_is_raised_after_the_warning() -> None:
+    world = GroupWorld()
+    a = world.app("a", "t", "late")
+    world.wait(SOON_MS)
+    assert len(a.warned) == 1
+    assert "AuthorizationFailed" not in a.heard()
+    # Until the next metadata: the node of this world has no ACLs.
+    a.machine.cluster.topic_errors["late"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    world.wait(1)
+    assert "AuthorizationFailed" in a.heard()
+
+
 def test_an_eager_member_gives_up_everything_before_it_joins_again() -> None:
     world, (a, _) = shared(count=2)
     c = world.app("c", "t")

@@ -474,10 +474,12 @@ def test_the_last_entry_of_a_partition_counts(wire: KafkaSocket, version: int) -
 def test_an_entry_that_is_not_one_batch_refuses_its_partition(
     wire: KafkaSocket, version: int, wrong: bytes
 ) -> None:
+    end = produce(wire, (0, batch()), version=version)[0].base_offset + 1
     for entries in ([wrong, batch()], [batch(), wrong]):
         results = produce(wire, *((0, entry) for entry in entries), (1, batch()), version=version)
         assert (results[0].error_code, results[0].base_offset) == (ErrorCode.INVALID_RECORD, -1)
         assert results[1].error_code == NO_ERROR
+    assert produce(wire, (0, batch()), version=version)[0].base_offset == end  # nothing was appended
 
 
 def test_results_tell_where_the_log_starts(wire: KafkaSocket) -> None:

@@ -34,7 +34,7 @@ FAULTS: Final = {
             edits=(
                 Edit(
                     "broker.transactions.markers:_send_markers",
-                    {"in sorted(pending_markers - in_flight)": "in list(pending_markers)"},
+                    {"in sorted(pending_markers)": "in list(pending_markers)"},
                 ),
             ),
         ),

@@ -30,6 +30,7 @@ Rule: each partition of a decided transaction gets its marker at least once; COM
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from fencepost.broker.contract import Answered, Refused, ReplyTo
@@ -59,6 +60,9 @@ MARKER_SETTLED: Final = frozenset(
     {NO_ERROR, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 )
 
+MarkerInFlight = tuple[TopicPartition, str, TopicPartition]
+"""The partition of the transaction log, the transactional id, and the partition that gets the marker."""
+
 _INTERNAL: Final = Refused(
     ErrorCode.INVALID_TOPIC_EXCEPTION,
     "is for an internal topic, which has no transactions",
@@ -86,30 +90,45 @@ def send_due_markers(node: Node, now: int) -> None:
     """Send the markers that are due: a decision became durable in this step, a coordinator has loaded its
     log, or the time of a retry has come.
     """
+    in_flight: frozenset[MarkerInFlight] | None = None
     for (key, name), due_ms in list(node.markers_due.items()):
         if due_ms <= now:
             del node.markers_due[key, name]
             log = node.coordinator_log(Transactions, key)
             if log is not None:
+                # Only a retry can have a marker in flight. Once for all: thousands of ids may retry together.
+                if in_flight is None and name in log.coordinator.pending_markers:
+                    in_flight = _in_flight(node)
                 try:  # like `node.contained`, but inline: this is done for every commit
-                    _send_markers(node, log, name, now)
+                    _send_markers(node, log, name, now, in_flight or frozenset())
                 except Exception as problem:  # noqa: BLE001 - see dispatch.step
                     node.contain(problem, None)
 
 
-def _send_markers(node: Node, log: TransactionLog, name: str, now: int) -> None:
+def _in_flight(node: Node) -> frozenset[MarkerInFlight]:
+    return frozenset(
+        (why.log_key, why.transactional_id, key)
+        for why in node.in_flight.values()
+        if isinstance(why, InFlightMarkers)
+        for key in why.partitions
+    )
+
+
+def _send_markers(
+    node: Node, log: TransactionLog, name: str, now: int, in_flight: Collection[MarkerInFlight]
+) -> None:
     state = log.coordinator
     record = state.records.get(name)
     # The transaction was completed by a reply that came after this attempt had been scheduled.
     if record is None or record.state not in PREPARED:
         return
-    is_retry = name in state.pending_markers
     pending_markers = state.pending_markers.setdefault(name, set(record.partitions))
-    # For the same reason as in `resume`, what is in flight is not sent again: the reply to the second copy
-    # could come when the transaction has ended.
-    in_flight = _in_flight(node, log, name) if is_retry else frozenset[TopicPartition]()
     by_node: dict[int, list[TopicPartition]] = {}
-    for key in sorted(pending_markers - in_flight):
+    for key in sorted(pending_markers):
+        # For the same reason as in `resume`, what is in flight is not sent again: the reply to the second
+        # copy could come when the transaction has ended.
+        if (log.partition.key, name, key) in in_flight:
+            continue
         leader = node.cluster.leader(key)
         if leader is not None:
             by_node.setdefault(leader.node_id, []).append(key)
@@ -125,17 +144,6 @@ def _send_markers(node: Node, log: TransactionLog, name: str, now: int) -> None:
         why = InFlightMarkers(log_key=log.partition.key, transactional_id=name, partitions=frozenset(keys))
         node.ask(node_id, WriteTxnMarkers(markers=(_marker(state, record, keys),)), why)
     _finish(node, log, name, now)
-
-
-def _in_flight(node: Node, log: TransactionLog, name: str) -> frozenset[TopicPartition]:
-    """The partitions of an id whose markers are in flight."""
-    return frozenset(
-        key
-        for why in node.in_flight.values()
-        if isinstance(why, InFlightMarkers)
-        and (why.log_key, why.transactional_id) == (log.partition.key, name)
-        for key in why.partitions
-    )
 
 
 def _create_offsets_topic(node: Node) -> None:
@@ -172,6 +180,7 @@ def take_marker_answers(node: Node, in_flight: InFlightMarkers, answer: Answered
         errors = dict.fromkeys(in_flight.partitions, answer.error)
     # A partition that refused for good stays pending: this coordinator must not write COMPLETE_*, since a
     # newer owner continues. Describing the transaction then shows which partition it was.
+    # What is in flight is pending: see `resume`.
     written = {key for key, error in errors.items() if error is NO_ERROR}
     log.coordinator.pending_markers[name].difference_update(written)
     if not MARKER_SETTLED.issuperset(errors.values()):

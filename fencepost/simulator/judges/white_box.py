@@ -55,6 +55,7 @@ from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.offsets_log import read_offsets
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
+    LAST_GRANTED_EPOCH,
     NO_PRODUCER_ID,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
@@ -343,17 +344,17 @@ class Invariants:
     # --- after the step -------------------------------------------------------------------------------------
 
     def _judge_timeouts(self, node: SimulatedNode, host: Host) -> None:
-        """A scan leaves nothing open that is overdue, unless there is no producer id to abort it with."""
+        """A scan leaves nothing overdue open, unless its abort needs a producer id and none is left."""
         ids, book = host.node.producer_ids, self.transactions
-        # At the last epoch, an abort needs another producer id (KAFKA-20090).
-        if ids.is_empty and ids.next_block is None:
-            return
+        has_no_ids = ids.is_empty and ids.next_block is None
         now = node.clock.ms(self.world.now)
         for name, record in book.latest.items():
             if (
                 record.state is TransactionState.ONGOING
                 and self._leads(host, book.homes[name])
                 and book.durable_records.get(name) is record
+                # At the last epoch, an abort needs another producer id (KAFKA-20090).
+                and not (has_no_ids and record.producer_epoch >= LAST_GRANTED_EPOCH)
             ):
                 self.exercised[TIMEOUT.name] += 1
                 if record.start_ms + record.timeout_ms < now:
