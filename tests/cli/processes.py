@@ -52,11 +52,14 @@ def broker(directory: Path, *options: str) -> Generator[tuple[subprocess.Popen[s
 
 
 def read_ready(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The lines that say that a broker is ready: words, its memory, then JSON."""
+    """The lines that say that a broker is ready: words, its memory, a line for each fault, then JSON."""
     assert process.stdout is not None
     words = process.stdout.readline()
     assert process.stdout.readline().startswith("Memory: at most ")
-    ready: dict[str, Any] = json.loads(process.stdout.readline())
+    line = process.stdout.readline()
+    while line.startswith("Fault "):
+        line = process.stdout.readline()
+    ready: dict[str, Any] = json.loads(line)
     assert ready["ready"] is True
     assert f"ready on {ready['host']}:{ready['port']}" in words
     return ready
