@@ -7,7 +7,7 @@ the judge's own records (test_invariant_records.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -195,8 +195,10 @@ def _nothing_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def _complete_does_not_wait_for_markers(monkeypatch: pytest.MonkeyPatch) -> None:
     send = markers._send_markers  # pyright: ignore[reportPrivateUsage] the real one, and more
 
-    def send_and_forget(node: Node, log: TransactionLog, name: str, now: int) -> None:
-        send(node, log, name, now)
+    def send_and_forget(
+        node: Node, log: TransactionLog, name: str, now: int, in_flight: Collection[markers.MarkerInFlight]
+    ) -> None:
+        send(node, log, name, now, in_flight)
         state = log.coordinator
         if state.pending_markers.get(name):
             state.pending_markers[name].clear()
