@@ -241,15 +241,9 @@ def create_topics(request: Any, version: int) -> Translated:
 
 def _create_topics(request: Any, version: int, operations: Operations) -> Exchange:
     refused = {topic.name: because for topic in request.topics if (because := _refusal(topic)) is not None}
-    topics = [_new_topic(topic) for topic in request.topics]
-    asked = m.CreateTopics(
-        topics=tuple(topic for topic in topics if topic.topic not in refused),
-        validate_only=request.validate_only,
-    )
-    checked = m.CreateTopics(
-        topics=tuple(topic for topic in topics if topic.topic in refused), validate_only=True
-    )
-    requests = _with_check(asked, checked)
+    topics = tuple(_new_topic(topic) for topic in request.topics)
+    asked = m.CreateTopics(topics=topics, validate_only=request.validate_only)
+    requests = _with_check(asked, refused)
 
     def may_show(topic: str) -> bool:
         return bool(operations("Topic", topic) & OPERATION_BITS["DescribeConfigs"])
@@ -288,12 +282,15 @@ _Refusals = Mapping[str, tuple[ErrorCode, str]]
 _Checkable = TypeVar("_Checkable", m.CreateTopics, m.CreatePartitions)
 
 
-def _with_check(asked: _Checkable, checked: _Checkable) -> tuple[_Checkable, ...]:
-    """The requests for topics of which some are refused here. Whether those exist, and have names and
-    settings that are allowed, is looked at first, as in Kafka (ReplicationControlManager): the node checks
-    them, and changes nothing.
+def _with_check(asked: _Checkable, refused: _Refusals) -> tuple[_Checkable, ...]:
+    """The request without the topics that are refused here, and another one in which the node only checks
+    those. What it finds comes first, as in Kafka (ReplicationControlManager): whether they exist, and whether
+    their names and settings are allowed.
     """
-    return (asked, checked) if checked.topics else (asked,)
+    good = tuple(topic for topic in asked.topics if topic.topic not in refused)
+    others = tuple(topic for topic in asked.topics if topic.topic in refused)
+    requests = (attrs.evolve(asked, topics=good),)
+    return (*requests, attrs.evolve(asked, topics=others, validate_only=True)) if others else requests
 
 
 def _with_refusals(
@@ -430,15 +427,8 @@ def create_partitions(request: Any, _: int) -> Exchange:
         for topic in request.topics
         if topic.assignments
     }
-    topics = [m.NewPartitions(topic=topic.name, count=topic.count) for topic in request.topics]
-    asked = m.CreatePartitions(
-        topics=tuple(topic for topic in topics if topic.topic not in refused),
-        validate_only=request.validate_only,
-    )
-    checked = m.CreatePartitions(
-        topics=tuple(topic for topic in topics if topic.topic in refused), validate_only=True
-    )
-    requests = _with_check(asked, checked)
+    topics = tuple(m.NewPartitions(topic=topic.name, count=topic.count) for topic in request.topics)
+    requests = _with_check(m.CreatePartitions(topics=topics, validate_only=request.validate_only), refused)
 
     def respond(answers: Sequence[Answer]) -> Values:
         results = _with_refusals(requests, answers, refused)
