@@ -91,16 +91,16 @@ def lab(
         security=security_of(command_config),
     )
 
-    if settings.broker is not None:
-        _look_for(settings.broker)
-
     def ready(address: str) -> None:
         print(f"The lab is at {address}")
         print("Keep the address to yourself: with it, anyone can run simulations here. Ctrl-C stops the lab.")
         print(json.dumps({"ready": True, "address": address, "pid": os.getpid()}), flush=True)
+        # Both may take seconds: a browser in the terminal, and a broker behind a firewall. The lab serves
+        # meanwhile.
         if browser:
-            # A browser in the terminal, or one that is not found, takes its time; the lab serves meanwhile.
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        if settings.broker is not None:
+            Thread(target=_look_for, args=(settings.broker,), daemon=True).start()
 
     try:
         trio.run(serve_lab, settings, ready)
