@@ -50,7 +50,7 @@ JUMPS_MS: Final = (50, 400, 3_000, -20, -300, 70_000)  # the longest outlasts a 
 FAVOUR_PERMILLE: Final = 500  # how often a favoured process is the victim
 ACTS_BEFORE_DEATH: Final = 12
 WRITES_BEFORE_DEATH: Final = 4
-# The answers that hurt most when they get lost: something was done, and the caller retries.
+# The replies that hurt most when they get lost: something was done, and the caller retries.
 REPLIES: Final = (
     *(messages.EndTxnReply, messages.ProduceReply, messages.InitProducerIdReply),
     *(messages.TxnOffsetCommitReply, messages.WriteTxnMarkersReply),
@@ -61,7 +61,7 @@ REQUESTS: Final = (
     *(messages.WriteTxnMarkers, messages.TxnOffsetCommit),
     *(messages.AddPartitionsToTxn, messages.InitProducerId),
 )
-# The answers that bring identities, in worlds where these end.
+# The replies that bring identities, in worlds where these end.
 IDENTITY_REPLIES: Final = (messages.InitProducerIdReply, messages.EndTxnReply)
 # More of both, in worlds with members of groups.
 GROUP_REPLIES: Final = (messages.JoinGroupReply, messages.SyncGroupReply, messages.HeartbeatReply)
@@ -279,15 +279,23 @@ def _delay_request(faults: RandomFaults) -> None:
     awaited = choices.one_of(faults.plan.requests)
 
     def strike(connection: SimulatedConnection) -> None:
-        faults.strike(
-            FaultKind.LATE_REQUEST,
-            Action(kind=ActionKind.DELAY),
-            channel=connection.to_server,
-            what=f"{awaited.__name__} of {connection.caller.participant}",
-            lasts_ms=choices.one_of(LATE_MS),
-        )
+        _delay(faults, FaultKind.LATE_REQUEST, connection, awaited, lasts_ms=choices.one_of(LATE_MS))
 
     faults.traps.append(MessageTrap(faults.world, awaited, strike))
+
+
+def _delay(
+    faults: RandomFaults,
+    kind: FaultKind,
+    connection: SimulatedConnection,
+    awaited: type[Request],
+    *,
+    lasts_ms: int,
+) -> None:
+    """A request that is just being sent is late."""
+    what = f"{awaited.__name__} of {connection.caller.participant}"
+    action = Action(kind=ActionKind.DELAY)
+    faults.strike(kind, action, channel=connection.to_server, what=what, lasts_ms=lasts_ms)
 
 
 def _crash(faults: RandomFaults, *, kind: FaultKind) -> None:
@@ -318,13 +326,8 @@ def _delay_marker(faults: RandomFaults) -> None:
     def strike(connection: SimulatedConnection) -> None:
         coordinator = connection.caller
         assert isinstance(coordinator, SimulatedNode), "only a coordinator sends markers"
-        faults.strike(
-            FaultKind.LATE_MARKER,
-            Action(kind=ActionKind.DELAY),
-            channel=connection.to_server,
-            what=f"{messages.WriteTxnMarkers.__name__} of {coordinator.participant}",
-            lasts_ms=choices.one_of(LATE_MARKERS_MS),
-        )
+        lasts_ms = choices.one_of(LATE_MARKERS_MS)
+        _delay(faults, FaultKind.LATE_MARKER, connection, messages.WriteTxnMarkers, lasts_ms=lasts_ms)
         led = () if coordinator.host is None else led_by(coordinator.host)
         others = [node.participant for node in faults.world.nodes if node is not coordinator]
         for key in led:

@@ -266,7 +266,7 @@ _UPKEEP: Final = {"log_cleaner_backoff_ms": UPKEEP_MS, "log_retention_check_inte
 
 
 def _replies_of(plan: FuzzPlan) -> tuple[type[ReplyBody], ...]:
-    """The answers that may be lost."""
+    """The replies that may be lost."""
     if plan.identities is not None:
         return IDENTITY_REPLIES
     return (*REPLIES, *GROUP_REPLIES) if plan.members else REPLIES
