@@ -52,9 +52,8 @@ def _sync(descriptor: int) -> None:
 def _allocate(descriptor: int, size: int) -> None:
     """Allocate the blocks of a file before its content is written, so that no rename has to do it."""
     if sys.platform == "linux" and size:
-        with suppress(
-            OSError
-        ):  # not every file system can; if the disk is full, the write that follows fails
+        # Not every file system can do this. If the disk is full, the write that follows fails.
+        with suppress(OSError):
             os.posix_fallocate(descriptor, 0, size)
 
 

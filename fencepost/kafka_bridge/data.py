@@ -160,7 +160,8 @@ def _fetch(request: Any, version: int) -> Exchange:
             topic=topic.topic,
             partition=part.partition,
             current_leader_epoch=getattr(part, "current_leader_epoch", NO_LEADER_EPOCH),
-            # LastFetchedEpoch (KIP-595) is not read: followers truncate their logs by it, and there are none.
+            # LastFetchedEpoch (KIP-595) is not read: followers use it to truncate their logs, and there are
+            # no followers.
             fetch_offset=part.fetch_offset,
             max_bytes=part.partition_max_bytes,
         )

@@ -361,8 +361,8 @@ def copy_of(world: World) -> World:
 
 
 def visit_all(depth: int) -> tuple[int, Counter[Act]]:
-    """Visit each state within so many steps, breadth first, and settle each. Returns their number, and how
-    often each act led to a new one.
+    """Visit each state within this many steps, breadth first, and settle those of the last level. Returns
+    their number, and how many times each act led to a new one.
     """
     reached = Counter[Act]()
     count = 0

@@ -196,7 +196,7 @@ def _complete_does_not_wait_for_markers(monkeypatch: pytest.MonkeyPatch) -> None
     send = markers._send_markers  # pyright: ignore[reportPrivateUsage] the real one, and more
 
     def send_and_forget(
-        node: Node, log: TransactionLog, name: str, now: int, in_flight: Collection[markers.MarkerInFlight]
+        node: Node, log: TransactionLog, name: str, now: int, in_flight: Collection[markers.MarkerKey]
     ) -> None:
         send(node, log, name, now, in_flight)
         state = log.coordinator

@@ -60,7 +60,7 @@ MARKER_SETTLED: Final = frozenset(
     {NO_ERROR, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 )
 
-MarkerInFlight = tuple[TopicPartition, str, TopicPartition]
+MarkerKey = tuple[TopicPartition, str, TopicPartition]
 """The partition of the transaction log, the transactional id, and the partition that gets the marker."""
 
 _INTERNAL: Final = Refused(
@@ -77,7 +77,7 @@ def resume(node: Node, log: TransactionLog, now: int) -> None:
     """Finish decided transactions after a coordinator has loaded its log: schedule all their markers."""
     state = log.coordinator
     # A late reply must not stand for the marker of a later transaction, which may have the same epoch. So
-    # replies to what this node has sent as an earlier coordinator count no more.
+    # replies to requests that this node sent when it led this log before are ignored.
     for token, why in list(node.in_flight.items()):
         if isinstance(why, InFlightMarkers) and why.log_key == log.partition.key:
             del node.in_flight[token]
@@ -90,13 +90,14 @@ def send_due_markers(node: Node, now: int) -> None:
     """Send the markers that are due: a decision became durable in this step, a coordinator has loaded its
     log, or the time of a retry has come.
     """
-    in_flight: frozenset[MarkerInFlight] | None = None
+    in_flight: frozenset[MarkerKey] | None = None
     for (key, name), due_ms in list(node.markers_due.items()):
         if due_ms <= now:
             del node.markers_due[key, name]
             log = node.coordinator_log(Transactions, key)
             if log is not None:
-                # Only a retry can have a marker in flight. Once for all: thousands of ids may retry together.
+                # Only a retry can have a marker in flight. They are collected once, because thousands of
+                # ids may retry together.
                 if in_flight is None and name in log.coordinator.pending_markers:
                     in_flight = _in_flight(node)
                 try:  # like `node.contained`, but inline: this is done for every commit
@@ -105,7 +106,7 @@ def send_due_markers(node: Node, now: int) -> None:
                     node.contain(problem, None)
 
 
-def _in_flight(node: Node) -> frozenset[MarkerInFlight]:
+def _in_flight(node: Node) -> frozenset[MarkerKey]:
     return frozenset(
         (why.log_key, why.transactional_id, key)
         for why in node.in_flight.values()
@@ -115,7 +116,7 @@ def _in_flight(node: Node) -> frozenset[MarkerInFlight]:
 
 
 def _send_markers(
-    node: Node, log: TransactionLog, name: str, now: int, in_flight: Collection[MarkerInFlight]
+    node: Node, log: TransactionLog, name: str, now: int, in_flight: Collection[MarkerKey]
 ) -> None:
     state = log.coordinator
     record = state.records.get(name)
@@ -125,8 +126,8 @@ def _send_markers(
     pending_markers = state.pending_markers.setdefault(name, set(record.partitions))
     by_node: dict[int, list[TopicPartition]] = {}
     for key in sorted(pending_markers):
-        # For the same reason as in `resume`, what is in flight is not sent again: the reply to the second
-        # copy could come when the transaction has ended.
+        # A marker that is in flight is not sent again: the reply to the second copy could come when the
+        # transaction has ended, and stand for the marker of the next one (see `resume`).
         if (log.partition.key, name, key) in in_flight:
             continue
         leader = node.cluster.leader(key)
@@ -180,7 +181,7 @@ def take_marker_answers(node: Node, in_flight: InFlightMarkers, answer: Answered
         errors = dict.fromkeys(in_flight.partitions, answer.error)
     # A partition that refused for good stays pending: this coordinator must not write COMPLETE_*, since a
     # newer owner continues. Describing the transaction then shows which partition it was.
-    # What is in flight is pending: see `resume`.
+    # A marker that is in flight is always pending: see `resume`.
     written = {key for key, error in errors.items() if error is NO_ERROR}
     log.coordinator.pending_markers[name].difference_update(written)
     if not MARKER_SETTLED.issuperset(errors.values()):
