@@ -185,7 +185,7 @@ def fuzz(
     with text_beside(as_json=as_json):
         code = _tell_found(tally, options, shrinks=shrink, output=output, pages=pages) or code
         tell_coverage(tally.coverage, options.version, tally.faults, all_=coverage)
-        _tell_points(tally.coverage, options.workload, all_=coverage)
+        _tell_rare_states(tally.coverage, options.workload, all_=coverage)
         _tell_counts(tally, seconds, wanted=tally.seeds if search.is_late else wanted, cores=cores)
     if report is not None:
         found = junit_cases(tally, options, first_seed=first_seed, seconds=seconds)
@@ -341,7 +341,7 @@ def _as_json(tally: SeedTally, options: WorldOptions) -> dict[str, Json]:
         ],
         "reached": dict(sorted(tally.marks.items())),
         "coverage": coverage_as_json(tally.coverage, options.version)
-        | {"points": _points(tally.coverage, options.workload)},
+        | {"rare_states": _rare_states(tally.coverage, options.workload)},
         "digest": tally.digest,
         "workload": options.workload,
         "transaction_version": options.version,
@@ -373,25 +373,25 @@ def tell_coverage(coverage: Coverage, transaction_version: int, faults: Sequence
     print(f"{reached} (state x input){then}.")
 
 
-def _tell_points(coverage: Coverage, workload: Workload, *, all_: bool) -> None:
-    """Prints a line about the points of this workload, if it has some, and before it each of them if
+def _tell_rare_states(coverage: Coverage, workload: Workload, *, all_: bool) -> None:
+    """Prints a line about the rare states of this workload, if it has some, and before it each of them if
     `all_`.
     """
-    points = _points(coverage, workload)
-    if not points:
+    rare_states = _rare_states(coverage, workload)
+    if not rare_states:
         return
     if all_:
-        print_table(("point", "times"), points.items())
-    missed = [name for name, count in points.items() if not count]
+        print_table(("rare state", "times"), rare_states.items())
+    missed = [name for name, count in rare_states.items() if not count]
     then = f"; not reached: {'; '.join(missed)}" if missed else ""
-    print(f"Points: {len(points) - len(missed)} of {len(points)} of this workload{then}.")
+    print(f"Rare states: {len(rare_states) - len(missed)} of {len(rare_states)} of this workload{then}.")
 
 
-def _points(coverage: Coverage, workload: Workload) -> dict[str, int]:
-    """How often each point of this workload was reached."""
-    from fencepost.simulator.judges.points import POINTS
+def _rare_states(coverage: Coverage, workload: Workload) -> dict[str, int]:
+    """How often each rare state of this workload was reached."""
+    from fencepost.simulator.judges.rare_states import RARE_STATES
 
-    return {name: coverage.points[name] for name in POINTS.get(workload, ())}
+    return {name: coverage.rare_states[name] for name in RARE_STATES.get(workload, ())}
 
 
 def _notes(row: Row, faults: Sequence[str]) -> str:

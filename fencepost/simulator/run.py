@@ -610,7 +610,7 @@ class Run:
         world.marks.update({f"exercised: {name}": count for name, count in self.exercised.items()})
         coverage = Coverage()
         kinds = [mark.removeprefix(FAULT) for mark in world.marks if mark.startswith(FAULT)]
-        coverage.add(invariants.cells.cells, kinds, invariants.points)
+        coverage.add(invariants.cells.cells, kinds, invariants.rare_states)
         # Among the breaches, since it ended the run; `violation` leaves it out.
         known_anomaly = next((each for each in self.breaches if isinstance(each, KnownAnomaly)), None)
         return RunResult(

@@ -22,7 +22,7 @@ from fencepost.cli.fuzz_workers import try_seeds
 from fencepost.simulator.fuzz import shrinking
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.seeds import SeedTally, try_one
-from fencepost.simulator.judges.points import POINTS
+from fencepost.simulator.judges.rare_states import RARE_STATES
 from fencepost.simulator.world.choices import Choices
 from tests.cli.processes import COMMAND, PATIENCE_S
 
@@ -147,18 +147,18 @@ def test_what_was_come_through_is_told(capsys: Output) -> None:
     assert all(f"{state} x {given}" in words[-2] for state, given in covered["missed"][:4])
 
 
-def test_a_workload_tells_the_points_that_it_is_for(capsys: Output) -> None:
+def test_a_workload_tells_the_rare_states_that_it_is_for(capsys: Output) -> None:
     options = ("--workload", "identities", "--seeds", "4", "--cores", "1")
     words, counted = fuzz(capsys, *options, "--coverage")
-    points: dict[str, int] = counted["coverage"]["points"]
-    assert tuple(points) == POINTS["identities"]
-    reached = [name for name, count in points.items() if count]
-    assert all(any(line.split("  ")[0] == name for line in words) for name in points)
-    assert words[-2].startswith(f"Points: {len(reached)} of {len(points)} of this workload")
-    assert all(name in words[-2] for name in points if name not in reached)
+    rare_states: dict[str, int] = counted["coverage"]["rare_states"]
+    assert tuple(rare_states) == RARE_STATES["identities"]
+    reached = [name for name, count in rare_states.items() if count]
+    assert all(any(line.split("  ")[0] == name for line in words) for name in rare_states)
+    assert words[-2].startswith(f"Rare states: {len(reached)} of {len(rare_states)} of this workload")
+    assert all(name in words[-2] for name in rare_states if name not in reached)
     shorter, _ = fuzz(capsys, *options)
     assert shorter[-2] == words[-2]
-    assert not [line for line in shorter if line.split("  ")[0] in points]
+    assert not [line for line in shorter if line.split("  ")[0] in rare_states]
 
 
 # --- what is left for CI ------------------------------------------------------------------------------------

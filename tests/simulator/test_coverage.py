@@ -12,7 +12,7 @@ from fencepost.protocol.terms import TransactionState
 from fencepost.simulator.fuzz.plan import draw, draw_compaction, draw_groups, draw_identities
 from fencepost.simulator.fuzz.worlds import try_seed
 from fencepost.simulator.judges.coverage import UNREACHABLE, Cell, Coverage, cells_of
-from fencepost.simulator.judges.points import EXPIRED
+from fencepost.simulator.judges.rare_states import EXPIRED
 from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
 from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import cases
@@ -28,7 +28,7 @@ def test_runs_add_up() -> None:
     first.add({COMMITTED: 2}, ("crash", "drop"), {EXPIRED: 1})
     second.add({COMMITTED: 1, TIMED_OUT: 1}, ("crash",), {EXPIRED: 2})
     first.merge(second)
-    assert first.points == {EXPIRED: 3}
+    assert first.rare_states == {EXPIRED: 3}
     rows = {(row.state, row.given): (row.count, row.faults) for row in first.rows(2)}
     assert rows["Ongoing", "commit"] == (3, {"crash": 3, "drop": 2})
     assert rows["Ongoing", "timeout"] == (1, {"crash": 1})

@@ -12,7 +12,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, TransactionState
 from fencepost.simulator.fuzz.plan import EPOCHS_LEFT, EXPIRATIONS_MS, draw_identities
 from fencepost.simulator.fuzz.worlds import try_seed
-from fencepost.simulator.judges.points import POINTS
+from fencepost.simulator.judges.rare_states import RARE_STATES
 from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.world import World, WorldSettings
@@ -23,22 +23,22 @@ RARE: Final = (45, 8)
 """Seeds that come where few come. Other draws may make others rare: then the search takes longer."""
 
 
-def test_every_point_is_reached_and_no_rule_is_broken() -> None:
-    """One of the rarest: the answer to the very InitProducerId that replaces a producer id gets lost."""
+def test_every_rare_state_is_reached_and_no_rule_is_broken() -> None:
+    """One of the rarest: the reply to the very InitProducerId that replaces a producer id gets lost."""
     reached = Counter[str]()
     for tried, seed in enumerate(chain(RARE, range(SEEDS_MAX))):
         trial = try_seed(seed, draw_identities)
         assert trial.violation is None, f"seed {seed}: {trial.violation}"
-        reached.update(name for name, count in trial.coverage.points.items() if count)
-        if tried >= SEEDS and set(POINTS["identities"]) <= set(reached):
+        reached.update(name for name, count in trial.coverage.rare_states.items() if count)
+        if tried >= SEEDS and set(RARE_STATES["identities"]) <= set(reached):
             break
-    assert [name for name in POINTS["identities"] if not reached[name]] == []
+    assert [name for name in RARE_STATES["identities"] if not reached[name]] == []
 
 
-def test_points_are_those_of_this_workload() -> None:
+def test_rare_states_are_those_of_this_workload() -> None:
     """In the usual worlds nothing wears out."""
     for seed in range(SEEDS):
-        assert not +try_seed(seed).coverage.points, f"seed {seed}"
+        assert not +try_seed(seed).coverage.rare_states, f"seed {seed}"
 
 
 def test_every_end_is_drawn() -> None:

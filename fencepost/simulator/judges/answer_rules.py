@@ -44,7 +44,7 @@ from fencepost.protocol.terms import (
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.judges import rules
 from fencepost.simulator.judges.partition_rules import OffsetsRecord, PartitionRecord
-from fencepost.simulator.judges.points import (
+from fencepost.simulator.judges.rare_states import (
     END_RETRIED,
     INIT_RETRIED,
     OLD_COORDINATOR,
@@ -100,14 +100,14 @@ class Unanswered(NamedTuple):
 class AnswerRules:
     """`asked` are the requests without a reply yet by their node's id: each node numbers the requests that it
     sends to itself. `granted` says which client was given which identity, `renewed` which identity the newest
-    renewal of each transactional id gave. `points` counts rare replies (coverage.py).
+    renewal of each transactional id gave. `rare_states` counts those that replies show (coverage.py).
     """
 
     exercised: Exercised
     partitions: Mapping[TopicPartition, PartitionRecord]
     transactions: TransactionBook
     offsets: Mapping[TopicPartition, OffsetsRecord]
-    points: Counter[str]
+    rare_states: Counter[str]
     asked: dict[tuple[int, ReplyTo], Unanswered] = attrs.Factory(dict[tuple[int, ReplyTo], Unanswered])
     granted: dict[Identity, Any] = attrs.Factory(dict[Identity, Any])
     renewed: dict[str, tuple[Renewal, Identity]] = attrs.Factory(dict[str, tuple[Renewal, Identity]])
@@ -169,7 +169,7 @@ class AnswerRules:
         for part in body.partitions:
             if part.error or part.base_offset < 0:
                 if part.error is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-                    self.points[UNKNOWN_TO_COORDINATOR] += 1
+                    self.rare_states[UNKNOWN_TO_COORDINATOR] += 1
                 continue
             self.exercised[rules.DURABLE_REPLIES.name] += 1
             record = self.partitions[TopicPartition(part.topic, part.partition)]
@@ -186,7 +186,7 @@ class AnswerRules:
             for part in written.partitions:
                 if part.error:
                     if part.error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                        self.points[OLD_COORDINATOR] += 1
+                        self.rare_states[OLD_COORDINATOR] += 1
                     continue
                 self.exercised[rules.DURABLE_REPLIES.name] += 1
                 record = self.partitions[TopicPartition(part.topic, part.partition)]
@@ -322,7 +322,7 @@ class AnswerRules:
         assert request.transactional_id is not None, "only requests with one are compared"
         now = self.transactions.latest.get(request.transactional_id)
         if now is not None and now.producer_id != request.producer_id:
-            self.points[END_RETRIED if isinstance(request, EndTxn) else INIT_RETRIED] += 1
+            self.rare_states[END_RETRIED if isinstance(request, EndTxn) else INIT_RETRIED] += 1
 
 
 def _identity_of_markers(now: TransactionRecord) -> Identity:

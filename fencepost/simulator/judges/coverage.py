@@ -27,7 +27,7 @@ from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.messages import AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, InitProducerId
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, TransactionResult, TransactionState
 from fencepost.protocol.transaction_log import TransactionRecord
-from fencepost.simulator.judges.points import CAME_BACK, EXPIRED, ROTATED_AT_END, ROTATED_AT_INIT
+from fencepost.simulator.judges.rare_states import CAME_BACK, EXPIRED, ROTATED_AT_END, ROTATED_AT_INIT
 from fencepost.simulator.judges.transaction_rules import TransactionBook
 
 COUNTED: Final = frozenset({EndTxn, InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn})
@@ -80,13 +80,13 @@ UNREACHABLE: Final[Mapping[Cell, str]] = {
 
 @attrs.define(eq=False)
 class CellCounter:
-    """The cells and the points of one run. A request counts only if it reaches the coordinator while its last
+    """The cells and the rare states of one run. A request counts only if it reaches the coordinator while its last
     record is durable. `expired` are the transactional ids that have no record any more.
     """
 
     generation: TransactionVersion
     transactions: TransactionBook
-    points: Counter[str]
+    rare_states: Counter[str]
     expired: set[str] = attrs.Factory(set[str])
     cells: defaultdict[Cell, int] = attrs.Factory(lambda: defaultdict[Cell, int](int))
 
@@ -117,16 +117,16 @@ class CellCounter:
         """A coordinator decided; called before its record is entered. None: the id expired."""
         before = self.transactions.latest.get(name)
         if record is None:
-            self.points[EXPIRED] += 1
+            self.rare_states[EXPIRED] += 1
             self.expired.add(name)
             return
         if before is None:
             if name in self.expired:
-                self.points[CAME_BACK] += 1
+                self.rare_states[CAME_BACK] += 1
                 self.expired.remove(name)
             return
         if record.producer_id != before.producer_id:
-            self.points[ROTATED_AT_END if record.state in _DECIDED else ROTATED_AT_INIT] += 1
+            self.rare_states[ROTATED_AT_END if record.state in _DECIDED else ROTATED_AT_INIT] += 1
         if record.state in _DECIDED:
             given = _MARKERS_WRITTEN
         elif is_tick and record.state in DECISIONS:
@@ -162,23 +162,23 @@ class Row:
 
 @attrs.define
 class Coverage:
-    """How often each cell was reached, in all and in runs with each kind of fault, and each point."""
+    """How often each cell was reached, in all and in runs with each kind of fault, and each rare state."""
 
     cells: Counter[Cell] = attrs.Factory(Counter[Cell])
-    points: Counter[str] = attrs.Factory(Counter[str])
+    rare_states: Counter[str] = attrs.Factory(Counter[str])
     with_faults: Counter[tuple[Cell, str]] = attrs.Factory(Counter[tuple[Cell, str]])
 
-    def add(self, cells: Mapping[Cell, int], faults: Iterable[str], points: Mapping[str, int]) -> None:
-        """One run: its cells, the kinds of fault that struck in it, and its points."""
+    def add(self, cells: Mapping[Cell, int], faults: Iterable[str], rare_states: Mapping[str, int]) -> None:
+        """One run: its cells, the kinds of fault that struck in it, and its rare states."""
         self.cells.update(cells)
-        self.points.update(points)
+        self.rare_states.update(rare_states)
         for fault in faults:
             self.with_faults.update({(cell, fault): count for cell, count in cells.items()})
 
     def merge(self, other: Coverage) -> None:
         """Add the coverage of other runs."""
         self.cells.update(other.cells)
-        self.points.update(other.points)
+        self.rare_states.update(other.rare_states)
         self.with_faults.update(other.with_faults)
 
     def missed(self, transaction_version: int) -> list[Cell]:

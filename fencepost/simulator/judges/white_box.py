@@ -103,16 +103,16 @@ class Invariants:
         self.partitions: dict[TopicPartition, PartitionRecord] = {}
         self.transactions = TransactionBook(self.exercised, self.partitions)
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}
-        self.points: Counter[str] = Counter()
+        self.rare_states: Counter[str] = Counter()
         self.answers = AnswerRules(
-            self.exercised, self.partitions, self.transactions, self.offsets, self.points
+            self.exercised, self.partitions, self.transactions, self.offsets, self.rare_states
         )
         self.listings = ListingRule(self.exercised, self.partitions, world.journals)
         self.acknowledged = AcknowledgedOffsets(self.exercised, self.transactions, self.offsets)
         self.owners = OwnerRule(world, self.exercised)
         self.recovery = RecoveryRule(self.exercised, settings.policy, world.journals)
         self.moved: list[tuple[PartitionRecord, Partition]] = []  # in this step, by their newest leader
-        self.cells = CellCounter(settings.node_settings.transaction_version, self.transactions, self.points)
+        self.cells = CellCounter(settings.node_settings.transaction_version, self.transactions, self.rare_states)
 
     # --- events ---------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""Points that few worlds come to: their names, and the workload whose worlds do.
+"""Rare states, which few worlds reach: their names, and the workload whose worlds do reach them.
 
-Rule: the judges count them by what the logs and the replies say. A point of a workload that its seeds never
-reach fails a test.
+Rule: the judges count them by what the logs and the replies say. A test fails if the seeds of a workload never
+reach one of its rare states.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNKNOWN_TO_COORDINATOR: Final = (
 )
 CAME_BACK: Final = "the owner of an expired transactional id comes back"
 
-POINTS: Final[Mapping[str, tuple[str, ...]]] = {
+RARE_STATES: Final[Mapping[str, tuple[str, ...]]] = {
     "identities": (
         ROTATED_AT_END,
         ROTATED_AT_INIT,
@@ -32,4 +32,4 @@ POINTS: Final[Mapping[str, tuple[str, ...]]] = {
         CAME_BACK,
     )
 }
-"""The points of each workload that has some."""
+"""The rare states of each workload that has some."""
