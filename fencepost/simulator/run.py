@@ -75,7 +75,7 @@ NOT_LIVE: Final = "liveness"
 FAULT: Final = "fault: "  # begins the mark of each kind of fault
 DAMAGED_PATIENCE: Final = 3_000 * NS_PER_MS  # longer than a request takes that is retried
 UNREACHABLE: Final = 1 << 62  # the end of a log that cannot be read
-ENDED: Final = ("commit: ok", "abort: ok")  # marks of transactions that their process saw the end of
+ENDED: Final = ("commit: ok", "abort: ok")  # marks of transactions whose process learned that they ended
 
 
 # --- what a run is given ------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class Run:
         try:
             world.run_until(lambda: has_waited() or is_over())
         except Disordered as problem:
-            # With an empty queue a run that keeps going is at rest, for better or worse.
+            # With an empty queue, a run that keeps going is at rest, finished or not.
             if keeps_going and world.queue:
                 self.stuck.append(str(problem))
             elif not keeps_going and not damage.is_detected:
@@ -306,8 +306,8 @@ class Run:
     # --- when a phase is over -------------------------------------------------------------------------------
 
     def _has_struck(self) -> bool:
-        """Faults are over. When there is nothing left to disturb, those that chance draws are, too, and in a
-        run that ends at its first breach also those that were planned and never came to their points.
+        """Whether faults are over. When nothing is left to disturb, faults that chance draws count as over,
+        and, in a run that ends at its first breach, also planned faults whose points were never reached.
         """
         if self.spec.keeps_going and not self.injector.is_over:
             return False

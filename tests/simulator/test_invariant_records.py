@@ -46,7 +46,6 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.judges.acknowledged_offsets import AcknowledgedOffsets
-from fencepost.simulator.judges.answer_rules import AnswerRules, Unanswered
 from fencepost.simulator.judges.listing_rule import ListingRule
 from fencepost.simulator.judges.partition_rules import (
     OffsetsBatch,
@@ -54,6 +53,7 @@ from fencepost.simulator.judges.partition_rules import (
     PartitionRecord,
     judge_fetched,
 )
+from fencepost.simulator.judges.reply_rules import ReplyRules, Unanswered
 from fencepost.simulator.judges.rules import Exercised, Violation
 from fencepost.simulator.judges.transaction_rules import BookEntry, TransactionBook
 from fencepost.simulator.judges.white_box import Invariants
@@ -499,7 +499,7 @@ def test_nodes_that_number_what_they_ask_themselves_alike_are_told_apart() -> No
     world.start()
     partitions = {KEY: record_of(), OTHER: record_of(OTHER)}
     book = TransactionBook(Exercised(int), partitions)
-    rules = AnswerRules(Exercised(int), partitions, book, {}, Counter())
+    rules = ReplyRules(Exercised(int), partitions, book, {}, Counter())
     ticket = ReplyTo(NODE, 1)
     for node, key, producer_id in zip(world.nodes, partitions, (PRODUCER, 8), strict=True):
         marker = TransactionMarker(

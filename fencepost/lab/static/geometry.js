@@ -153,5 +153,5 @@ export function kindOf(message) {
   if (message.arrived == null) return "under-way";
   if (message.error) return "refused";
   if (message.repeats != null) return "again";
-  return message.answers == null ? "message" : "answer";
+  return message.answers == null ? "message" : "reply";
 }

@@ -1,6 +1,6 @@
 """What a client process can do, step by step: become an owner, begin, write, commit, abort, read.
 
-Rule: an act trusts only what its machine resolved; an outcome without an answer is recorded as unknown.
+Rule: an act trusts only what its machine resolved; if no reply came, the outcome is recorded as unknown.
 """
 
 # Theory of operation
@@ -11,11 +11,11 @@ Rule: an act trusts only what its machine resolved; an outcome without an answer
 # The judges may believe only what a client knows for certain. So each transaction has one of Jepsen's three
 # outcomes, by the last thing that its process learned:
 #
-#     begun, and no commit asked for             FAIL   it will be aborted, by whomever
-#     commit asked for, and no answer yet        INFO   also when the process dies here
+#     begun, commit not requested                FAIL   it will be aborted, no matter by whom
+#     commit requested, no reply yet             INFO   also when the process dies here
 #     commit is ok                               OK
 #     TransactionAborted, ProducerFenced         FAIL
-#     any other failure of the commit            INFO   as CommitOutcomeUnknown: a refusal after a lost answer
+#     any other failure of the commit            INFO   as CommitOutcomeUnknown: a refusal after a lost reply
 #
 # What was read counts whatever the outcome: no abort takes a read back.
 
@@ -59,13 +59,13 @@ from fencepost.simulator.world.events import DamageNoticed, OffsetsAcknowledged,
 from fencepost.simulator.world.processes import ClientProcess, Port, Script
 from fencepost.simulator.world.world import World
 
-# Small batches, so that a transaction has several, and short patience, so that a lost answer is soon asked
-# for again.
+# Small batches, so that a transaction has several, and a short timeout, so that a request whose reply was
+# lost is soon retried.
 BATCH_BYTES: Final = 96
 REQUEST_TIMEOUT_MS: Final = 1_500
 AFTER_A_PROBLEM_MS: Final = 20
 PARTIAL_PERMILLE: Final = 150
-NAME: Final = "name"  # the header of a tombstone that tells it from all others
+NAME: Final = "name"  # the header that tells a tombstone from all others
 MID_BATCH: Final = "read on in mid-batch"
 
 
@@ -128,7 +128,7 @@ class Sender:
         return not self.machine.is_over and self.machine.failure is None
 
     def init(self) -> Script[Failure | None]:
-        """Becomes the owner of its transactional id; returns why not."""
+        """Becomes the owner of its transactional id; returns the failure, or None."""
         return _ended(self.calls.init_transactions(inf))
 
     def begin(self) -> AttemptedTransaction:
@@ -149,9 +149,8 @@ class Sender:
         key: bytes | None = None,
         is_tombstone: bool = False,
     ) -> Script[bool]:
-        """Sends one record; False when the producer no longer takes any. Unless `at_once`, it leaves with the
-        next record that does, or with the commit. A tombstone has its `value` in a
-        header.
+        """Sends one record; False when the producer no longer takes any. Unless `at_once`, the record waits
+        for the next one that is sent at once, or for the commit. A tombstone has its `value` in a header.
         """
         if not self.is_usable:
             return False
@@ -163,7 +162,7 @@ class Sender:
         try:
             place = yield from self._take(record, at_once=at_once)
         except ClientError:
-            assert not self.is_usable, "a producer that is well takes records"
+            assert not self.is_usable, "a usable producer takes records"
             return False
         judged = value if key is None else keyed(key, value, is_tombstone=is_tombstone)
         transaction.written.append((partition, judged, place))
@@ -236,7 +235,7 @@ class Receiver(RebalanceListener):
     machine: ConsumerMachine
     calls: ConsumerCalls
     assigned: list[TopicPartition] = attrs.Factory(list[TopicPartition])
-    """What the group has added since this was looked at."""
+    """The partitions that the group has added since the script last looked."""
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Reads the partitions that the group assigns to it."""
@@ -254,7 +253,7 @@ class Receiver(RebalanceListener):
         self.port.wake()
 
     def leave(self) -> Script[None]:
-        """Leaves the group, and waits until its coordinator has heard of it or was too slow."""
+        """Leaves the group, and waits until the coordinator has replied or a timeout is over."""
         yield from self.calls.unsubscribe()
 
     @property
@@ -408,7 +407,7 @@ class Actor:
     def has_read(
         self, actions: tuple[Action, ...], *, invoked_at: int, isolation_level: IsolationLevel
     ) -> None:
-        """Notes what a poll brought, as one operation."""
+        """Records what a poll returned, as one operation."""
         self.operations.append(
             ClientOperation(
                 self.process.participant,

@@ -7,12 +7,12 @@ is in the choices, and choice 0 is the calmest value.
 # What each annotation may become:
 #
 #     int of n bits   0, 1, -1, 2, the smallest and the largest, their neighbours, 2^(n/2)
-#     text            a known name, an unknown one, "", at a limit and one longer, odd letters
+#     text            a known name, an unknown one, "", at a limit and one longer, unusual characters
 #     tuple           empty, one, some, an entry twice, a name twice, as many as allowed, one more
 #     bytes, records  empty, garbage, a batch as clients build it, one with extreme numbers, a marker
 #     the rest        each member of an enum, True and False, None
 #
-# The names are those that the caller gives away: a stranger in a simulated world has a topic, a group and a
+# The names are those that the caller supplies: a stranger in a simulated world has a topic, a group and a
 # transactional id of its own, so that the judges of the other clients still know what to expect.
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ODD: Final = ("é" * 125, "a/b", "\x1b[2J", "..", "a\0b")
 
 @attrs.frozen(kw_only=True)
 class Names:
-    """What the drawn requests may mean: names and producer ids that exist, or may be made to exist."""
+    """The names and producer ids that drawn requests may use: they exist, or a request may create them."""
 
     topics: Sequence[str]
     groups: Sequence[str]
@@ -51,7 +51,7 @@ class Names:
     now_ms: Callable[[], int]
 
     def of_field(self, field: str) -> Sequence[str]:
-        """The names that make sense in a field; all of them if its name does not say which."""
+        """The names that make sense in a field; all names if the field's own name does not say which."""
         if "topic" in field:
             return (*self.topics, *sorted(INTERNAL_TOPICS))
         if "group" in field:
@@ -63,8 +63,8 @@ class Names:
 
 @attrs.frozen
 class Extremes:
-    """Draws requests. A list inside a list of many entries does not have many: no frame carries both, and to
-    find that out takes gigabytes.
+    """Draws requests. In a list with many entries, inner lists are short: no frame could hold both, and
+    encoding them only to find that out would take gigabytes.
     """
 
     choices: Choices
@@ -72,7 +72,7 @@ class Extremes:
     draws_many: bool = True
 
     def request(self, kinds: Sequence[type[Request]] = KINDS) -> Request:
-        """One of these requests, as large as a frame carries: a client cannot send a larger one."""
+        """One of these requests, no larger than a frame may be: a client cannot send a larger one."""
         while True:
             request = self.message(self.choices.one_of(kinds))
             try:

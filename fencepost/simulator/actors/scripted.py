@@ -1,8 +1,8 @@
 """The clients of a scenario: a producer that follows its script, a consumer that reads until the run ends.
 
-Rule: a line of a script that cannot be done is left out, as an application would. After a transaction that
-must be aborted the script continues with the next `begin`; after a producer that failed for good, with the
-next `init`.
+Rule: a line of a script that cannot be carried out is skipped, as an application would skip it. After a
+transaction that must be aborted the script continues with the next `begin`; after a producer that failed for
+good, with the next `init`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INIT_AGAIN_MS = 20  # before an init that failed for now is tried again
 
 @attrs.define(eq=False)
 class ProducerPlayer(Actor):
-    """A producer with its script, in the newest version of transactions that the cluster speaks."""
+    """A producer with its script, in the newest transaction version that the cluster supports."""
 
     protocol_events: ProtocolEvents
     transaction_version: int
@@ -57,8 +57,8 @@ class ProducerPlayer(Actor):
         }
         for line in self.part.script:
             if line.verb is Verb.WAIT and line.point is not None:
-                # From the beginning: a point may be reached before the script comes to the line that waits
-                # for it.
+                # From the beginning: a point may be reached before the script reaches the line that waits for
+                # it.
                 self._look_out_for(line.point)
         for line in self.part.script:
             self.world.events.publish(CallBegan(self.process.participant, str(line)))

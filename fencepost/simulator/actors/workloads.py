@@ -4,9 +4,9 @@ epoch bumpers that call InitProducerId repeatedly, and readers.
 Rule: every value is written once and by one process, so that a judge can tell where each came from.
 """
 
-# Theory of operation. Each process puts something else to the test:
+# Theory of operation. Each kind of process tests something different:
 #
-#     txn_writer          atomicity; fencing, where two have one transactional id
+#     txn_writer          atomicity; fencing, where two share a transactional id
 #     idempotent_writer   sequence numbers: no duplicate, and no record lost, without transactions
 #     processor           exactly once from end to end: what it reads, writes and commits is one transaction
 #     group_processor     the same while partitions change hands between members (KIP-447)
@@ -15,9 +15,9 @@ Rule: every value is written once and by one process, so that a judge can tell w
 #     reader, rereader    what others may see, and in which order
 #
 # A processor that loses its id, or its partitions, ends or begins again from the committed offsets, as a
-# program would. `settled` is how far any of them knows that copies are committed: once it has reached the
-# ends of the inputs, the run has nothing to wait for. It only rises, and says nothing about whether a copy
-# is right: that is for the judges to say.
+# program would. `settled` is how far copies are known to be committed, by any of them: once it has reached
+# the ends of the inputs, the run has nothing to wait for. It only rises, and says nothing about whether a
+# copy is right: that is for the judges to say.
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ STRANGE: Final = "strange"
 # topics hold belongs to everybody.
 STRANGERS_MAY: Final = tuple(kind for kind in KINDS if kind is not WriteTxnMarkers)
 LISTS_PERMILLE: Final = 300  # of its requests
-STRANGE_PATIENCE_MS: Final = 100  # with the answer to a request that may wait for weeks
+STRANGE_PATIENCE_MS: Final = 100  # with a request: its fields may ask the broker to wait for weeks
 INPUT: Final = "in"
 OUTPUT: Final = "out"
 GROUP: Final = "copiers"
@@ -100,7 +100,7 @@ PATIENCE_MS: Final = 20  # the longest pause between two actions of a process
 @attrs.frozen(kw_only=True)
 class Membership:
     """How a process belongs to its group, and how it behaves there. `stalls` and `leaves` are permille of its
-    transactions: a stall is longer than `max_poll_interval_ms`, and one that leaves joins again later.
+    transactions: a stall is longer than `max_poll_interval_ms`, and a member that leaves joins again later.
     """
 
     group: str = GROUP
@@ -184,7 +184,7 @@ class Runner(Actor):
 
 
 def _own(runner: Runner) -> Script[Sender | None]:
-    """A producer that owns the transactional id; None when another process took the id meanwhile."""
+    """A producer that owns the transactional id; None if another process took the id in the meantime."""
     while True:
         made = runner.sender()
         failure = yield from made.init()
@@ -274,7 +274,7 @@ def epoch_bumper(runner: Runner, count: int) -> Script[None]:
     calls = RequestCalls(machine, port, api_timeout_ms=FOR_EVER_MS)
     name = runner.transactional_id
     assert name is not None, "only a transactional id has identities"
-    # First as a new instance: without an expectation, it is always admitted.
+    # First as a new instance: a request that names no identity is always admitted.
     had = NO_IDENTITY
     for _ in range(count):
         request = InitProducerId(
@@ -348,8 +348,8 @@ def processor(
     lives: int = 1,
 ) -> Script[None]:
     """Copies its inputs to the topic `output`, partition by partition, with the offsets in the transaction,
-    until it is killed or somebody takes its id; with more `lives` it takes the id back. `settled` is how far
-    it is known that copies are committed, by whomever.
+    until it is killed or another process takes its id; with more `lives` it takes the id back. `settled` is
+    how far copies are known to be committed, whoever made them.
     """
     for life in range(lives):
         if life:
@@ -382,7 +382,7 @@ def _copy(
     while True:
         polls = yield from consumer.poll_some(runner.choices)
         if not polls:
-            own = dict(machine.positions)  # nothing but control records and aborted ones lay between
+            own = dict(machine.positions)  # only control records and aborted records lay between
             _raise(settled, own)
             continue
         transaction = made.begin()
@@ -397,7 +397,7 @@ def _copy(
             own = dict(machine.positions)
             _raise(settled, own)
         else:
-            # An abort does not move a consumer back: that is the program's business, in Kafka, too.
+            # An abort does not move a consumer back: as in Kafka, that is up to the program.
             consumer.seek(own)
             read = [PositionSet(where) for where in inputs]
 
@@ -510,7 +510,7 @@ def stranger(runner: Runner, count: int, *, others: tuple[TopicPartition, ...]) 
     drawn = Extremes(runner.choices, own)
     creation = CreateTopics(topics=(CreateTopic(topic=STRANGE, partition_count=2),))
     for number in range(count):
-        # Any node, also one that is not responsible, which has to refuse.
+        # Any node, even one that is not responsible and has to refuse.
         node = runner.choices.one_of(runner.world.nodes)
         # First the topic to which the other requests refer.
         request: Request = creation

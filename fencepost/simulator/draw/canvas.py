@@ -1,4 +1,4 @@
-"""The marks a picture is made of: SVG elements, glyphs drawn as paths, and the sheet of styles.
+"""The marks a picture is made of: SVG elements, glyphs drawn as paths, and the style sheet.
 
 Rule: a meaning never rests on colour alone: each kind of line has its own dash or weight, each kind of event
 its own glyph, so a grey print says the same.
@@ -30,11 +30,11 @@ text{font:11px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#1c
 .silent{stroke:#8c959f;stroke-width:1.5;stroke-dasharray:1 5}
 .guide{stroke:#8c959f;stroke-width:.8;stroke-dasharray:1 3;fill:none}.rule{stroke:#d0d7de;stroke-width:1}
 .cut{stroke:#57606a;stroke-width:1.4}
-.message{stroke:#31597f;stroke-width:1.6;fill:none}.answer{stroke:#31597f;stroke-width:1;fill:none}
+.message{stroke:#31597f;stroke-width:1.6;fill:none}.reply{stroke:#31597f;stroke-width:1;fill:none}
 .late{stroke:#b3261e;stroke-width:3.2;fill:none}.again{stroke:#7d3c98;stroke-width:2.4;fill:none}
 .lost{stroke:#b3261e;stroke-width:1.6;stroke-dasharray:6 4;fill:none}
 .under-way{stroke:#8c959f;stroke-width:1.4;stroke-dasharray:2 4;fill:none}
-.head-message,.head-answer{fill:#31597f}.head-late{fill:#b3261e}.head-again{fill:#7d3c98}
+.head-message,.head-reply{fill:#31597f}.head-late{fill:#b3261e}.head-again{fill:#7d3c98}
 .dot{fill:#1c2128}.bolt{fill:#f2b705;stroke:#1c2128;stroke-width:1}
 .cross{stroke:#b3261e;stroke-width:2.4;fill:none}
 .commit-marker{fill:#1c2128;stroke:#1c2128}.abort-marker{fill:#fff;stroke:#b3261e;stroke-width:2}
@@ -48,7 +48,7 @@ text{font:11px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#1c
 .complete-abort{fill:none;stroke:#b3261e;stroke-width:2}
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.halo{stroke:#0d1117}.small{fill:#9198a1}
 .paper,.pill,.abort-marker{fill:#0d1117}.fault-band{fill:#4d3800}.late-band{fill:#5a1a14}
-.message,.answer{stroke:#79b8ff}.head-message,.head-answer{fill:#79b8ff}.late,.lost,.cross{stroke:#ff7b72}
+.message,.reply{stroke:#79b8ff}.head-message,.head-reply{fill:#79b8ff}.late,.lost,.cross{stroke:#ff7b72}
 .head-late{fill:#ff7b72}.again{stroke:#d2a8ff}.head-again{fill:#d2a8ff}.dot{fill:#e6edf3}.rule{stroke:#30363d}
 .commit-marker{fill:#e6edf3;stroke:#e6edf3}.commit-letter{fill:#0d1117}.hw{stroke:#e6edf3}.lso{stroke:#3fb950}
 .abort-letter,.broken{fill:#ff7b72}.broken-band{fill:#5a1a14}.lesson{fill:#9198a1}.badge-text{fill:#fff}}
@@ -70,7 +70,7 @@ def _written(value: str | float) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with a replacement character for what no XML may hold."""
+    """The text, with a replacement character for each one that XML forbids."""
     return _FORBIDDEN.sub("\ufffd", text)
 
 
@@ -109,7 +109,7 @@ def head(x: float, y: float, *, from_x: float, from_y: float, kind: str) -> str:
     """An arrowhead whose tip is at (x, y)."""
     length = hypot(x - from_x, y - from_y) or 1.0
     along_x, along_y = (x - from_x) / length, (y - from_y) / length
-    size, half = (11, 5.5) if kind == "head-late" else (8, 4) if kind != "head-answer" else (7, 3)
+    size, half = (11, 5.5) if kind == "head-late" else (8, 4) if kind != "head-reply" else (7, 3)
     back_x, back_y = x - size * along_x, y - size * along_y
     corners = [
         (x, y),

@@ -42,8 +42,8 @@ class DrawnMessage:
     happened.
 
     `overtaken_by` are the numbers of those that left the same source later and reached the same target first,
-    `repeats` is the number of the equal one before it: a request that had no answer by then, or an answer to
-    it that did not come; `is_struck`: a fault hit it.
+    `repeats` is the number of the equal message before it: a request that had no reply by then, or a reply to
+    it that did not arrive. `is_struck`: a fault hit it.
     """
 
     event: Sent
@@ -57,12 +57,12 @@ class DrawnMessage:
 
     @property
     def is_late(self) -> bool:
-        """Whether it came, but after something that was sent later."""
+        """Whether it arrived after something that was sent later."""
         return self.arrived is not None and bool(self.overtaken_by)
 
     @property
     def ended(self) -> int | None:
-        """The place of the event that ended its way; None: it is under way to the last."""
+        """The place of the event at which it arrived or was lost; None: it is under way at the end."""
         return self.lost if self.arrived is None else self.arrived
 
 
@@ -101,7 +101,9 @@ def follow(events: Iterable[Event]) -> dict[int, DrawnMessage]:
 
 
 def _overtake(found: dict[int, DrawnMessage], came: int, waiting: list[int]) -> None:
-    """A message has come: whatever left before it on the same way and has not come is overtaken."""
+    """A message has arrived: whatever left before it from the same source to the same target and is still
+    under way is overtaken.
+    """
     for number in waiting[: waiting.index(came)]:
         found[number] = attrs.evolve(found[number], overtaken_by=(*found[number].overtaken_by, came))
     waiting.remove(came)
@@ -236,7 +238,9 @@ def content(event: Appended) -> str:
 
 
 def overtakers(message: DrawnMessage, messages: Mapping[int, DrawnMessage]) -> str:
-    """What came before a late message, its own retry first: "after its retry 6", else "after message 6"."""
+    """What arrived before a late message, its own retry if it did: "after its retry 6", else "after message
+    6".
+    """
     retry = next((n for n in message.overtaken_by if messages[n].repeats == message.event.number), None)
     return f"after message {message.overtaken_by[0]}" if retry is None else f"after its retry {retry}"
 
@@ -252,13 +256,13 @@ def state_words(event: Coordinated) -> str:
 
 
 def arrival_words(message: DrawnMessage, messages: Mapping[int, DrawnMessage], *, is_far: bool) -> str:
-    """What stands where a message comes: its number, and what it is if it left long ago."""
+    """The text where a message arrives: its number, and what it is if it left long ago."""
     text = f"{message.event.number} {message.event.label}" if is_far else str(message.event.number)
     return f"{text}, {overtakers(message, messages)}" if message.is_late else text
 
 
 def loss_words(message: DrawnMessage) -> str:
-    """What stands where a message is lost."""
+    """The text where a message is lost."""
     return f"{message.event.number} lost: {message.because}"
 
 
@@ -291,7 +295,7 @@ def note(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
 
 
 def sentence(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
-    """One event as a sentence that stands for itself, with its time."""
+    """One event as a sentence that needs no context, with its time."""
     return f"{milliseconds(event.at)} ms: {in_words(event, messages)}"
 
 

@@ -45,7 +45,7 @@ _HIGH_ROW = 25  # a departure: its label stands above its line
 _LOW_ROW = 15  # a bound that moved: one small number
 _BREAK_ROW = 18  # more, where the axis is broken
 _JUMP_MIN = 20 * NS_PER_MS  # the shortest time that breaks the axis,
-_JUMP_SHARE = 20  # if it is so many times the usual time between two events
+_JUMP_SHARE = 20  # if it is this many times the usual time between two events
 _GAP_MIN = 130
 _GAP_MAX = 330
 _MARGIN_MIN = 70
@@ -60,7 +60,7 @@ _LOST_AT = 0.6  # of a message's way: where the cross stands
 _UNDER_WAY_AT = 0.45
 LOOP = 34  # how far a node's message to itself swings out
 _BADGE_WIDTH = 42  # "LATE" in its box
-_NEAR = 3  # rows: a message that takes no longer needs no label where it comes
+_NEAR = 3  # rows: a message that takes no longer needs no label where it arrives
 _LINE_LENGTH = 120  # characters of running text
 
 
@@ -136,7 +136,7 @@ class Scene:
             for number, message in self.messages.items()
             if message.ended is None or self.is_drawn(message.ended)
         }
-        """Of each message of which something is drawn, by number."""
+        """The path of each message of which something is drawn, by number."""
         ids = dict.fromkeys(event.header.producer_id for event in events if isinstance(event, Appended))
         self.colours = {
             producer_id: place % len(PALETTE)
@@ -194,7 +194,7 @@ class Scene:
         return max([width_of(words[:LOG_WORDS_MAX]) + 16 for words in drawn] + [_LOG_WORDS_MIN])
 
     def is_far(self, message: DrawnMessage) -> bool:
-        """Whether a message came so late that its label is repeated where it comes."""
+        """Whether a message took so long that its label is repeated where it arrives."""
         return message.arrived is not None and message.arrived - message.sent > _NEAR
 
     def _log_lane(self, partition: TopicPartition, x: float) -> LogLane:

@@ -1,4 +1,4 @@
-"""A run as one SVG. What stands in it, from left to right:
+"""A run as one SVG. From left to right it shows:
 
 messages      a lifeline per participant, and the messages between them, slanted as they travelled. A late
               message is the thickest line and says LATE where it arrives; a lost one is dashed and ends
@@ -81,8 +81,8 @@ _BREAK_ABOVE = 24  # how far above a row the axis is broken
 
 
 def draw(history: History, *, first: int = 0, scale: float = 1.0, events_max: int = EVENTS_MAX) -> str:
-    """The picture, from the `first` event on; of a run with more than `events_max` events its last part,
-    which the picture then says.
+    """The picture, from the `first` event on; of a run with more than `events_max` events only the last part,
+    and the picture says so.
     """
     scene = Scene(history, first=max(first, len(history.events) - events_max))
     signs = list(legend(scene, top=scene.bottom + FEET_HEIGHT))
@@ -294,7 +294,7 @@ def kind_of(message: DrawnMessage) -> str:
         return "late"
     if message.repeats is not None:
         return "again"
-    return "message" if message.event.answers is None else "answer"
+    return "message" if message.event.answers is None else "reply"
 
 
 def crossings(scene: Scene, message: DrawnMessage, side: int, baseline: float, text: str) -> int:

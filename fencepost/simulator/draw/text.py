@@ -68,9 +68,10 @@ _WORDS_MIN = 34  # as long as "[t-0 12-15 a b c d] 1000/0" and a bit
 def space_time(
     history: History, *, width: int, folds: bool = True, first: int = 0, events_max: int | None = None
 ) -> str:
-    """The whole run, from what it teaches to what it broke and a legend. A row longer than `width` cells goes
-    on in the next line; unless it `folds`, it is as long as its words, for programs that read it. It begins
-    with the `first` event; of more than `events_max` it shows the last part. It says what it leaves out.
+    """The whole run, from what it teaches to what it broke and a legend. With `folds`, a row longer than
+    `width` cells continues on the next line; without, a row is as long as its words, for programs that read
+    it. The table begins with the `first` event, shows the last `events_max` at most, and says what it leaves
+    out.
     """
     table = _Table.of(history, width=width, folds=folds)
     count = len(history.events)
@@ -84,7 +85,7 @@ def space_time(
         before = time
     lines += [line for broken in history.broken for line in table.broken(broken, width)]
     lines += [table.end(history.end), *_filled(LEGEND, min(width, _LEGEND_WIDTH), between="   ")]
-    # More lanes than fit leave no other way than to cut them.
+    # If there are more lanes than fit, lines have to be cut.
     return "".join(f"{_fitted(line, width) if folds else line.rstrip()}\n" for line in lines)
 
 
@@ -150,7 +151,7 @@ class _Table:
 
     @classmethod
     def of(cls, history: History, *, width: int, folds: bool) -> _Table:
-        """Lanes as wide as `width` allows once the words have their room."""
+        """Lanes as wide as `width` allows after the words have got their room."""
         time_width = max(len(milliseconds(history.end)), len("ms"))
         room = (width - time_width - _WORDS_MIN) // max(len(history.participants), 1)
         lane_width = min(max(room, _LANE_MIN), _LANE_MAX)

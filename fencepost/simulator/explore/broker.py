@@ -42,7 +42,7 @@ from fencepost.simulator.fuzz.plan import verifies
 
 TOPIC: Final = "t"
 NOW: Final = 1_000_000  # the broker's clock stands still: durations decide nothing here
-ANSWERS: Final = -3  # the queue of replies from the node to itself; its requests to itself go to NODE
+REPLIES_TO_SELF: Final = -3  # the queue of its replies to itself; its requests to itself go to NODE
 
 
 @attrs.frozen(kw_only=True)
@@ -98,7 +98,7 @@ class ReplyInFlight(NamedTuple):
 
 Message = RequestInFlight | ReplyInFlight
 Posted = tuple[int, Message]
-"""The destination of a message (a client's connection, NODE or ANSWERS) and the message."""
+"""The destination of a message (a client's connection, NODE or REPLIES_TO_SELF) and the message."""
 
 
 @attrs.define(eq=False)
@@ -148,7 +148,7 @@ class ExploredBroker:
             where, message = posted.pop(0)
             if where == NODE and isinstance(message, RequestInFlight):
                 posted += self.receive(message, NODE)
-            elif where == ANSWERS and isinstance(message, ReplyInFlight):
+            elif where == REPLIES_TO_SELF and isinstance(message, ReplyInFlight):
                 posted += self.hear(message)
             else:
                 left.append((where, message))
@@ -175,11 +175,11 @@ class ExploredBroker:
             )
         )
 
-    def hear(self, answer: ReplyInFlight) -> list[Posted]:
+    def hear(self, reply: ReplyInFlight) -> list[Posted]:
         """Receive a reply that the node sent to itself."""
-        token = next(token for token, slot in self.slots.items() if slot == answer.slot)
+        token = next(token for token, slot in self.slots.items() if slot == reply.slot)
         del self.slots[token]
-        return self.take(Answered(token=token, error=answer.error, body=answer.body))
+        return self.take(Answered(token=token, error=reply.error, body=reply.body))
 
     def take(self, arrived: Input) -> list[Posted]:
         """Take one input and what follows at once: appends become durable, and the node leads the partitions
@@ -220,8 +220,8 @@ class ExploredBroker:
                 slot = self.slots[effect.token] = next(n for n in range(len(taken) + 1) if n not in taken)
                 return [(NODE, RequestInFlight(slot, effect.request, effect.version))]
             case Reply():
-                answer = ReplyInFlight(effect.to.correlation_id, effect.error, effect.body)
-                return [(ANSWERS if effect.to.connection == NODE else effect.to.connection, answer)]
+                reply = ReplyInFlight(effect.to.correlation_id, effect.error, effect.body)
+                return [(REPLIES_TO_SELF if effect.to.connection == NODE else effect.to.connection, reply)]
             case WakeMe():
                 return []  # scans and timeouts of the broker are not part of these worlds
             case _:

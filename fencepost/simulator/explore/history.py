@@ -1,8 +1,8 @@
 """A path through explored worlds as a history, so that the same pictures and tables show it.
 
 Each step takes one virtual millisecond. The queues of a world hold numbers of messages, and equal messages
-have equal numbers; here every message that leaves gets a number of its own. Who finds whom (FindCoordinator)
-is left out, as in every picture.
+have equal numbers; here every message that leaves gets a number of its own. Look-ups of coordinators
+(FindCoordinator) are left out, as in every picture.
 
 Rule: the steps are looked up, not taken again; the changes are found by comparing states, as in trace.py.
 """
@@ -19,7 +19,7 @@ from fencepost.protocol.batches import read_header, read_marker
 from fencepost.protocol.messages import API_BY_REQUEST, Request
 from fencepost.protocol.terms import TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord
-from fencepost.simulator.explore.broker import ANSWERS, TOPIC, Message, ReplyInFlight, RequestInFlight
+from fencepost.simulator.explore.broker import REPLIES_TO_SELF, TOPIC, Message, ReplyInFlight, RequestInFlight
 from fencepost.simulator.explore.steps import NO_MESSAGE, STRAY, TransitionKind, connection_of, whose
 from fencepost.simulator.explore.trace import client_changes
 from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, Transition, World, Worlds
@@ -109,10 +109,10 @@ class ExploredHistory:
             case TransitionKind.STRAY:
                 number = self._take_stray(before, action)
                 self._reach_broker(before, after, STRAY, action.message, number, late_of=action.client)
-            case TransitionKind.ASK_SELF:
+            case TransitionKind.REQUEST_TO_SELF:
                 self._reach_broker(before, after, NODE, action.message, self.out[NODE].popleft())
-            case TransitionKind.ANSWER_SELF:
-                self._reach_broker(before, after, ANSWERS, action.message, self.back[NODE].popleft())
+            case TransitionKind.REPLY_TO_SELF:
+                self._reach_broker(before, after, REPLIES_TO_SELF, action.message, self.back[NODE].popleft())
             case TransitionKind.CRASH:
                 self._crash(before, after)
             case _:
@@ -138,12 +138,12 @@ class ExploredHistory:
         self._broker_changes(before[BROKER], after[BROKER])
         for where, sent in posted:
             self._post(after, where, sent)
-        error = self.steps.late_answers.get((before[BROKER], message))
+        error = self.steps.late_replies.get((before[BROKER], message))
         question = self.steps.messages[message]
         if late_of is not None and error is not None and isinstance(question, RequestInFlight):
             label = reply_label(API_BY_REQUEST[type(question.request)], error, None)
-            answer = self._leave(BROKER_NAME, f"p{late_of}", label, answers=number)
-            self.events.append(Lost(self.now, number=answer, because="nobody waits for it"))
+            reply = self._leave(BROKER_NAME, f"p{late_of}", label, answers=number)
+            self.events.append(Lost(self.now, number=reply, because="nobody waits for it"))
         if self.watch is not None:
             self.watch.reached(before[BROKER], connection, message, began)
 
@@ -156,7 +156,7 @@ class ExploredHistory:
             self.out[NODE].append(number)
             self.asked[NODE, message.slot] = number, type(message.request)
             return
-        if where == ANSWERS:
+        if where == REPLIES_TO_SELF:
             self.back[NODE].append(self._reply(NODE, message, BROKER_NAME))
             return
         client, place, generation = whose(where, self.worlds.clients)
@@ -239,7 +239,7 @@ class ExploredHistory:
         old, new = self.steps.wires[before[at + 1]], self.steps.wires[after[at + 1]]
         line = old.lines[action.place]
         connection = connection_of(action.client, action.place, line.generation, clients)
-        if action.kind is TransitionKind.ANSWER:
+        if action.kind is TransitionKind.REPLY:
             number = self.back[connection].popleft()
             if number is not None:
                 self.events.append(Arrived(self.now, number=number))
@@ -269,7 +269,9 @@ class ExploredHistory:
             self.asked[connection, question.slot] = number, type(question.request)
 
     def _take_stray(self, before: World, action: Transition) -> int | None:
-        """The message that comes late. Of connections that hold the same, the oldest gives it."""
+        """The number of a request that arrives late. If several abandoned connections hold the same requests,
+        it is taken from the oldest.
+        """
         at = FIRST_CLIENT + 2 * action.client
         left = self.steps.wires[before[at + 1]].strays[action.place]
         connection = self.stray[action.client, left].pop(0)

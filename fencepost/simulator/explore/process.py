@@ -96,11 +96,11 @@ class ExploredClient:
         self.machine.partition_count(TOPIC)
         self._perform(self.machine.init_transactions(self.now))
 
-    def hear(self, node: int, answer: ReplyInFlight) -> list[ExploredClient]:
+    def hear(self, node: int, reply: ReplyInFlight) -> list[ExploredClient]:
         """A reply arrives."""
-        token = next(token for token, what in self.waiting.items() if what == (node, answer.slot))
+        token = next(token for token, what in self.waiting.items() if what == (node, reply.slot))
         del self.waiting[token]
-        self._perform(self.machine.on_reply(token, answer.error, answer.body, self.now))
+        self._perform(self.machine.on_reply(token, reply.error, reply.body, self.now))
         return self.go_on()
 
     def lose(self, node: int) -> list[ExploredClient]:

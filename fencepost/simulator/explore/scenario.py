@@ -137,13 +137,13 @@ def _delays(history: History, messages: Messages, message: DrawnMessage) -> Iter
 
 
 def _drops(messages: Messages) -> Iterator[FaultWords]:
-    """Answers to callers that gave up are lost, and so are retried requests that never arrived."""
+    """Replies to callers that gave up are lost, and so are retried requests that never arrived."""
     repeated = {message.repeats for message in messages.values()}
     for message in messages.values():
         answered = messages.get(message.event.answers or 0)
-        is_lost_answer = message.because == "nobody waits for it" and not (answered and _is_stray(answered))
+        is_lost_reply = message.because == "nobody waits for it" and not (answered and _is_stray(answered))
         is_lost_request = message.ended is None and message.event.number in repeated
-        if is_lost_answer or is_lost_request:
+        if is_lost_reply or is_lost_request:
             yield FaultWords(_sends(messages, message), "drop")
 
 

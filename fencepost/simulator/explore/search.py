@@ -96,9 +96,9 @@ def _introduce(broker: ExploredBroker, process: ExploredClient) -> None:
             process.wake()
             continue
         node, question = process.sent.pop(0)
-        for _, answer in broker.settle(broker.receive(question, 1)):
-            assert isinstance(answer, ReplyInFlight), "a client is asked nothing"
-            process.hear(node, answer)
+        for _, reply in broker.settle(broker.receive(question, 1)):
+            assert isinstance(reply, ReplyInFlight), "a client is asked nothing"
+            process.hear(node, reply)
     raise AssertionError(f"{process.name} got no producer id within {INTRODUCTION_STEPS_MAX} steps")
 
 
@@ -176,7 +176,8 @@ class StateSearch:
         self.steps = Steps()
         self.worlds = Worlds(self.steps, config.producers)
         self.root = root(config, self.steps)
-        # A broker that recovers sends in the order of its logs, and images differ in that order.
+        # With crashes there is no symmetry: a broker that recovers sends in the order of its logs, and mirror
+        # images differ in that order.
         is_symmetric = config.symmetry and not config.crashes
         self.symmetry = Symmetry(self.steps, config.producers if is_symmetric else 1, self.root)
         self.waiting: deque[World] = deque()

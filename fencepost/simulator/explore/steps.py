@@ -51,12 +51,12 @@ class Connections(NamedTuple):
     strays: tuple[Numbers, ...] = ()
 
     def sent(self, place: int, message: int) -> Connections:
-        """With a request sent to the broker."""
+        """These connections after a request was sent to the broker."""
         line = self.lines[place]
         return self._with(place, line._replace(outgoing=(*line.outgoing, message)))
 
     def answered(self, place: int, generation: int, message: int) -> Connections:
-        """With a reply sent by the broker, if that connection still exists."""
+        """These connections after the broker sent a reply, if that connection still exists."""
         line = self.lines[place]
         if line.generation != generation or line.is_broken:
             return self
@@ -99,7 +99,7 @@ LOOPBACK: Final = Connections((ConnectionQueues(),))
 
 def connection_of(client: int, place: int, generation: int, clients: int) -> int:
     """The broker's number for a connection, from 1 on."""
-    # Below 1 are the node's own queues (NODE, ANSWERS) and the strays.
+    # Below 1 are the node's own queues (NODE, REPLIES_TO_SELF) and the strays.
     return 1 + (generation * clients + client) * len(PLACES) + place
 
 
@@ -150,7 +150,7 @@ class States(Interned[ValueT]):
         self._doubles: dict[int, ValueT] = {}
 
     def keep(self, state: ValueT) -> int:
-        """The number of a state. Most steps lead to a known one; its double saves the next step a fork."""
+        """The number of a state. Most steps lead to a known one; the duplicate saves the next step a fork."""
         number = self.number(state, key=fingerprint(state))
         if self.values[number] is not state:
             self._doubles[number] = state
@@ -173,12 +173,12 @@ class TransitionKind(Enum):
 
     REQUEST = "a request arrives"
     STRAY = "a request of a connection that was given up arrives"
-    ANSWER = "a reply arrives"
+    REPLY = "a reply arrives"
     GIVE_UP = "a client gives up its connection"
     BREAK = "a client learns that its connection broke"
     WAKE = "a pause is over"
-    ASK_SELF = "the broker hears what it asked itself"
-    ANSWER_SELF = "the broker hears what it answered itself"
+    REQUEST_TO_SELF = "a request of the broker to itself arrives"
+    REPLY_TO_SELF = "a reply of the broker to itself arrives"
     CRASH = "the broker dies and starts again"
 
 
@@ -206,8 +206,8 @@ class Steps:
         self.wires: Interned[Connections] = Interned()
         self._of_broker: dict[tuple[int, int, int], Move] = {}
         self._of_process: dict[tuple[int, TransitionKind, int, int], tuple[Move, ...]] = {}
-        self.late_answers: dict[tuple[int, int], ErrorCode] = {}
-        """The broker's answers to late messages, by the state it was in and the message. No client hears
+        self.late_replies: dict[tuple[int, int], ErrorCode] = {}
+        """The errors of the broker's replies to late requests, by its state and the request. No client gets
         them.
         """
         self.mirrors: list[StepObserver] = []
@@ -229,9 +229,9 @@ class Steps:
         self.taken += 1
         broker = self.brokers.taken(number)
         posted = self.deliver(broker, connection, message)
-        for where, answer in posted:
-            if where == STRAY and isinstance(answer, ReplyInFlight) and connection == STRAY:
-                self.late_answers[number, message] = answer.error
+        for where, reply in posted:
+            if where == STRAY and isinstance(reply, ReplyInFlight) and connection == STRAY:
+                self.late_replies[number, message] = reply.error
         return self.keep_broker(broker), tuple(
             (where, self.messages.number(sent)) for where, sent in posted if where != STRAY
         )
@@ -267,14 +267,14 @@ class Steps:
         self.taken += 1
         process = self.processes.taken(number)
         match kind:
-            case TransitionKind.ANSWER:
-                answer = self.messages[message]
-                assert isinstance(answer, ReplyInFlight), "a client receives replies only"
-                ways = process.hear(PLACES[place], answer)
+            case TransitionKind.REPLY:
+                reply = self.messages[message]
+                assert isinstance(reply, ReplyInFlight), "a client receives replies only"
+                ways = process.hear(PLACES[place], reply)
             case TransitionKind.BREAK:
                 ways = process.lose(PLACES[place])
             case TransitionKind.GIVE_UP:
-                # Each time-out spends one: without a bound, worlds with retries would have no end.
+                # Each timeout uses one up: without a bound, worlds with retries would have no end.
                 process.retries -= 1
                 ways = process.lose(PLACES[place])
             case _:

@@ -110,7 +110,7 @@ class Trace:
                 has_had_more = any(line.generation for line in wires.lines)
                 which = f" ({ordinal})" if has_had_more else ""
                 return self._reaches(action, f" of {name}", connection) + which
-            case TransitionKind.ANSWER:
+            case TransitionKind.REPLY:
                 return f"{name} receives {self._reply(action, connection)}"
             case TransitionKind.BREAK:
                 return f"{name} learns that its connection broke"
@@ -120,7 +120,7 @@ class Trace:
                 return f"a pause of {name} is over"
 
     def _to_self(self, action: Transition) -> str:
-        if action.kind is TransitionKind.ASK_SELF:
+        if action.kind is TransitionKind.REQUEST_TO_SELF:
             return self._reaches(action, "", NODE)
         return f"the reply comes back: {self._reply(action, NODE)}"
 
@@ -196,7 +196,7 @@ class ExploredCoverage:
         arrived = self.steps.messages[message]
         if isinstance(arrived, RequestInFlight) and isinstance(arrived.request, EndTxn):
             yield LATE_ENDS
-            if self.steps.late_answers.get((broker, message), NO_ERROR) is not NO_ERROR:
+            if self.steps.late_replies.get((broker, message), NO_ERROR) is not NO_ERROR:
                 yield LATE_ENDS_REFUSED
 
     def _marker_words(self, before: int, after: int) -> Iterator[str]:

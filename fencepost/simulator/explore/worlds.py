@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from fencepost.broker.contract import NODE
-from fencepost.simulator.explore.broker import ANSWERS
+from fencepost.simulator.explore.broker import REPLIES_TO_SELF
 from fencepost.simulator.explore.steps import (
     LOOPBACK,
     NO_MESSAGE,
@@ -95,11 +95,11 @@ class Worlds:
         wires, found = self.steps.wires[number], list[Delivery]()
         (line,) = wires.lines
         for message in line.outgoing[:1]:
-            action = Transition(TransitionKind.ASK_SELF, message=message)
+            action = Transition(TransitionKind.REQUEST_TO_SELF, message=message)
             found.append((action, self._number_of(wires.delivered(0)), NODE, message))
         for message in line.incoming[:1]:
-            action = Transition(TransitionKind.ANSWER_SELF, message=message)
-            found.append((action, self._number_of(wires.heard(0)), ANSWERS, message))
+            action = Transition(TransitionKind.REPLY_TO_SELF, message=message)
+            found.append((action, self._number_of(wires.heard(0)), REPLIES_TO_SELF, message))
         return tuple(found)
 
     # --- one client
@@ -116,7 +116,7 @@ class Worlds:
         process = self.steps.processes[number]
         for place, line in enumerate(wires.lines):
             if line.incoming:
-                action = Transition(TransitionKind.ANSWER, client, place, line.incoming[0])
+                action = Transition(TransitionKind.REPLY, client, place, line.incoming[0])
                 yield from self._react(action, number, wires.heard(place))
             if line.is_broken:
                 action = Transition(TransitionKind.BREAK, client, place)
@@ -153,7 +153,11 @@ class Worlds:
         """Deliver a message to the broker; `after` is the world without that message."""
         after[BROKER], posted = self.steps.broker(after[BROKER], connection, message)
         for where, sent in posted:
-            at = INNER if where in (NODE, ANSWERS) else FIRST_CLIENT + 2 * whose(where, self.clients)[0] + 1
+            at = (
+                INNER
+                if where in (NODE, REPLIES_TO_SELF)
+                else FIRST_CLIENT + 2 * whose(where, self.clients)[0] + 1
+            )
             after[at] = self._posted(after[at], where, sent)
         return tuple(after)
 
@@ -162,7 +166,7 @@ class Worlds:
         wires = self.steps.wires[number]
         if where == NODE:
             return self._number_of(wires.sent(0, message))
-        _, place, generation = (0, 0, 0) if where == ANSWERS else whose(where, self.clients)
+        _, place, generation = (0, 0, 0) if where == REPLIES_TO_SELF else whose(where, self.clients)
         return self._number_of(wires.answered(place, generation, message))
 
     def _crash(self, world: World) -> World:

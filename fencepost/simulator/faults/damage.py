@@ -11,8 +11,9 @@ Rule: damage strikes only what a broker promised to notice, and each log only on
 #
 #     ├── promised: damage strikes here ──┤── the newest batches: a torn tail looks the same, no damage ──┤
 #
-# A second damage of the same log could destroy the witness of the first. TigerBeetle's simulator draws the
-# same line: it never damages all copies of a block. Every other file of the log may be struck at any time.
+# Damaging the same log again could destroy the evidence of the first damage. TigerBeetle's simulator draws
+# the same line: it never damages all copies of a block. Every other file of the log may be struck at any
+# time.
 #
 # What the damage may lead to is the judges' business (judges/damage.py): *detected or harmless, never wrong*.
 
@@ -35,7 +36,7 @@ SECTORS: Final = (512, 4096)  # bytes that a disk writes at once
 
 
 class Damage(NamedTuple):
-    """What is struck, in words, and the blow."""
+    """What is struck, in words, and the act that damages it."""
 
     what: str
     do: Callable[[], None]
@@ -171,7 +172,7 @@ def _lose_directory(victim: _Victim, _: Action) -> Damage | None:
 
 
 def _file(victim: _Victim) -> tuple[str, int]:
-    """One of the files; every other time a log, since most files are small descriptions of logs."""
+    """One of the files; in half of all cases a log, since most files are small descriptions of logs."""
     choose = victim.disk.choose
     logs = [item for item in victim.files.items() if parse_file_name(item[0])[1] == LOG]
     files = logs if choose(1) == 0 else list(victim.files.items())

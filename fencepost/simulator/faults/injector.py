@@ -14,7 +14,7 @@
 #
 # An action strikes at the very moment of its point where that is possible: a node can crash or pause between
 # two of its own acts, and a message can be held while it is sent. Any other action waits until the current
-# act is over, because no real cluster takes objects away from code that is running.
+# act is over, because in a real cluster, no object disappears under the code that is using it.
 #
 # FaultStruck comes before the effect and FaultEnded before its undoing, so that a picture shows the cause
 # above what follows. An end that is a time is planned before the effect too: the order in which a run takes
@@ -53,7 +53,7 @@ from fencepost.simulator.world.world import World
 
 Act = Callable[[], None]
 _DEFAULT_END: Final = Point(kind=PointKind.LATER, time_ms=LASTS_MS)
-# Actions that a node can take in the middle of its own work, and actions that interrupt no work.
+# _ON_ITSELF: a node can do these to itself in the middle of its work. _AT_ONCE: these interrupt no work.
 _ON_ITSELF: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER, ActionKind.PAUSE})
 _AT_ONCE: Final = frozenset(
     {
@@ -285,12 +285,12 @@ def _take_for_lost(injector: FaultInjector, connection: SimulatedConnection) -> 
     """The sender believes that the connection broke; what it has sent may still arrive."""
     if connection.is_open:
         connection.caller.lost(connection)
-        # After the caller, which takes the requests that it has lost from the connection; this forgets them.
+        # After the caller, which looks up its lost requests on the connection: give_up forgets them.
         injector.world.network.give_up(connection)
 
 
 def _close(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effect | None:
-    """The request arrives, and its sender never gets the answer."""
+    """The request arrives, and its sender never gets the reply."""
     channel, message = _request_of(event)
     if not channel.connection.is_open:
         return None
@@ -310,20 +310,20 @@ def _twice(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Eff
 
 
 def _answer(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effect | None:
-    """The request is taken away as it arrives, and its sender gets the error."""
+    """The request is removed as it arrives, and its sender gets the error."""
     channel, message = _request_of(event)
     network, error = injector.world.network, ErrorCode[action.what]
     body = refusal(message.request, error)
-    answer = ReplyMessage(message.token, error if body is None else NO_ERROR, body)
+    reply = ReplyMessage(message.token, error if body is None else NO_ERROR, body)
 
     def do() -> None:
         network.hold(channel, message)
-        # A message cannot be taken away in the middle of its arrival, only once it waits.
+        # A message cannot be removed in the middle of its arrival, only once it is held.
         injector.world.next(refuse, None)
 
     def refuse(_: None) -> None:
         network.take_away(channel, message)
-        network.answer(channel.connection, answer)
+        network.reply(channel.connection, reply)
 
     return (
         None

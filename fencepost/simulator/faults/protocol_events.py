@@ -124,7 +124,8 @@ class ProtocolEvents:
     def listen(self, point: Point, hear: Callable[[ProtocolEvent], None], *, times: int = 1) -> Listener:
         """Call `hear` when this point is reached, counting from now on."""
         if point.is_before and not self.looks_ahead:
-            # Rare, and it slows down every act of every node, so it is not done before somebody asks.
+            # Few listeners need it, and it slows down every act of every node, so it begins with the first of
+            # them.
             self.looks_ahead = True
             self.world.events.subscribe(ActBegins, self._act_begins)
         listener = Listener(point, hear, times)

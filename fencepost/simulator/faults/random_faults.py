@@ -55,15 +55,15 @@ REPLIES: Final = (
     *(messages.EndTxnReply, messages.ProduceReply, messages.InitProducerIdReply),
     *(messages.TxnOffsetCommitReply, messages.WriteTxnMarkersReply),
 )
-# The requests that do most harm when they arrive after their caller has gone on (KAFKA-17754, KIP-890).
+# The requests that do most harm if they arrive after their caller has moved on (KAFKA-17754, KIP-890).
 REQUESTS: Final = (
     *(messages.EndTxn, messages.EndTxn, messages.EndTxn, messages.Produce, messages.Produce),
     *(messages.WriteTxnMarkers, messages.TxnOffsetCommit),
     *(messages.AddPartitionsToTxn, messages.InitProducerId),
 )
-# The replies that bring identities, in worlds where these end.
+# The replies that grant identities, in worlds where identities are used up.
 IDENTITY_REPLIES: Final = (messages.InitProducerIdReply, messages.EndTxnReply)
-# More of both, in worlds with members of groups.
+# More replies that may be lost, and requests that may be late, in worlds with members of groups.
 GROUP_REPLIES: Final = (messages.JoinGroupReply, messages.SyncGroupReply, messages.HeartbeatReply)
 GROUP_REQUESTS: Final = (
     *(messages.JoinGroup, messages.SyncGroup, messages.Heartbeat),
@@ -133,7 +133,8 @@ class StruckFault:
 
 @attrs.frozen(kw_only=True)
 class RandomFaultPlan:
-    """Faults that chance draws while the run lasts: of these kinds, so many, about every `pause` ns.
+    """Faults that chance draws while the run lasts: `strikes` of them, of these `kinds`, about every `pause`
+    ns.
 
     `slow_participants` is how often one participant becomes the slowest, and lets all others overtake it:
     the priority changes of PCT (Burckhardt et al., 2010).
@@ -150,7 +151,7 @@ class RandomFaultPlan:
 
 @attrs.define(eq=False)
 class RandomFaults:
-    """Draws the faults of a plan. It `is_over` a pause after the last strike. A fault of a process strikes
+    """Draws the faults of a plan. It `is_over` one pause after the last strike. A fault of a process strikes
     one of `favoured` every other time, if one is alive.
     """
 
@@ -400,7 +401,7 @@ def _strike_one(
     if not able:
         return None
     choices, names = faults.world.choices, {process.participant for process in faults.favoured()}
-    # Processors that are struck while they copy are where exactly-once is at stake.
+    # Exactly-once is at stake where processors are struck while they copy.
     favoured = [each for each in able if each.participant in names]
     victim = choices.one_of(favoured if favoured and choices.happens(FAVOUR_PERMILLE) else able)
     return faults.strike(kind, Action(kind=action, who=victim.participant))
@@ -476,7 +477,9 @@ def _break_disk(faults: RandomFaults) -> Strike | None:
 
 
 def _damage(faults: RandomFaults, *, kind: FaultKind) -> Strike | None:
-    """Damage one of the logs that can be damaged; each of them once, since no second copy could tell."""
+    """Damage one of the logs that can be damaged, each at most once: a second fault could hide the first
+    (damage.py).
+    """
     world = faults.world
     able = damageable(world.journals)
     if not able:

@@ -1,12 +1,12 @@
 """Random plans: which participants, which faults, how slow. Each seed draws its own (swarm testing).
 
-Rule: the calmest comes first in each draw. A plan is a value (`scenarios/model.py`), and the same one makes
-the same world.
+Rule: in each draw the calmest value comes first. A plan is a value (`scenarios/model.py`), and the same one
+makes the same world.
 """
 
-# Theory of operation. The first choices of a seed draw a plan, and the others decide what happens in it.
-# Each plan leaves out a part of what there is: a run with everything at once hides what a run with two things
-# shows (swarm testing, Groce et al., 2012).
+# Theory of operation. The first choices of a seed draw a plan, and the others decide what happens in it. Each
+# plan leaves out some of the features: a run with all of them at once hides what a run with two of them shows
+# (swarm testing, Groce et al., 2012).
 #
 #     transactions   writers of transactions; in every other world a topic is copied, too
 #     groups         two or three members of one group copy a topic
@@ -16,7 +16,7 @@ the same world.
 #     compaction     one compacted topic, to which everybody writes
 #
 # A draw that is added, taken away or moved gives every seed another world: of its population, and of those
-# that begin with the same draws. So what follows from an earlier draw is not drawn.
+# that begin with the same draws. So whatever follows from an earlier draw is derived, not drawn.
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ Planner = Callable[[Choices], FuzzPlan]
 
 def draw(choices: Choices, **given: Any) -> FuzzPlan:
     """A plan at random, which is what the first choices of a seed are for. What is `given` is not drawn: the
-    transaction version, and what the brokers do without.
+    transaction version, and the protections and fixes that are turned off.
     """
     return _draw_usual(choices, _draw_world(choices, given))
 
@@ -86,8 +86,9 @@ def _draw_usual(choices: Choices, plan: FuzzPlan) -> FuzzPlan:
 
 
 def draw_groups(choices: Choices, **given: Any) -> FuzzPlan:
-    """Another population of worlds: members of one group copy a topic, and one transactional writer is there
-    besides. A seed means another world here than with `draw`, so neither has to keep the other's choices.
+    """Another population of worlds: members of one group copy a topic, and one transactional writer works
+    next to them. A seed means another world here than with `draw`, so neither has to keep the other's
+    choices.
     """
     plan = _draw_kinds(choices, _draw_world(choices, given), copies=True)
     plan = attrs.evolve(
@@ -158,7 +159,7 @@ def draw_compaction(choices: Choices, **given: Any) -> FuzzPlan:
     long a record has to stay, unless they jump.
     """
     plan = attrs.evolve(_draw_world(choices, given), segment_bytes=choices.one_of(SMALL_SEGMENTS))
-    # What a plain producer writes must survive a loss of power, as what a processor copies.
+    # What a plain producer writes must survive a loss of power, like the input of a processor.
     plan = _draw_kinds(choices, plan, copies=True)
     plan = attrs.evolve(
         plan,
@@ -195,8 +196,8 @@ PLANNERS: Final = {
 
 
 def verifies(transaction_version: int, partition_verification: bool | None) -> bool:
-    """Whether partition leaders ask the coordinator about older clients' batches (KIP-890 part 1); when it is
-    not said, as that version was shipped: not in version 0, which is KIP-98.
+    """Whether partition leaders ask the coordinator about older clients' batches (KIP-890 part 1); if None,
+    as that version was shipped: not in version 0, which is KIP-98.
     """
     return transaction_version > 0 if partition_verification is None else partition_verification
 
@@ -244,7 +245,7 @@ def _draw_txn_writers(choices: Choices) -> tuple[TxnWriterPlan, ...]:
     return tuple(
         TxnWriterPlan(
             name=f"payer-{number + 1}",
-            # Two with one id fence each other again and again.
+            # Two writers with the same id fence each other again and again.
             transactional_id=choices.one_of((f"payer-{number + 1}", "payers")),
             transactions=5 + choices.below(25),
             transaction_timeout_ms=choices.one_of(TIMEOUTS_MS),

@@ -72,8 +72,9 @@ def _finding(seed: int, breach: Violation | None) -> SeedFinding | None:
 
 @attrs.define(eq=False)
 class SeedTally:
-    """What seeds from `next_seed` on add up to. It accepts them in any order and counts them in theirs: up to
-    the first that is missing, and to the first finding unless it is to `keep_going`.
+    """What seeds from `next_seed` on add up to. It accepts results in any order and counts them in the order
+    of the seeds: up to the first seed that is missing, and up to the first finding unless it is to
+    `keep_going`.
     """
 
     next_seed: int
@@ -92,7 +93,7 @@ class SeedTally:
     _digests: hashlib.blake2b = attrs.Factory(lambda: hashlib.blake2b(digest_size=16))
 
     def add(self, tried: Tried) -> None:
-        """Add a result; it counts as soon as those of all seeds before it are there."""
+        """Add a result; it counts as soon as the results of all earlier seeds are there."""
         self._early[tried.seed] = tried
         while not self.is_over and self.next_seed in self._early:
             self._count(self._early.pop(self.next_seed))
@@ -123,7 +124,7 @@ class SeedTally:
 
     @property
     def digest(self) -> str:
-        """Equal wherever the same seeds gave the same histories."""
+        """A hash that is equal wherever the same seeds gave the same histories."""
         return self._digests.hexdigest()
 
     @property

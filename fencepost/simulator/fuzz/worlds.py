@@ -81,7 +81,7 @@ def partitions_of(topic: str) -> tuple[TopicPartition, ...]:
 
 INPUTS: Final = partitions_of(INPUT)
 ALL_PARTITIONS: Final = tuple(where for topic in TOPICS for where in partitions_of(topic))
-UPKEEP_MS: Final = 50  # between two looks at logs that may be cleaned, or at ids that may expire
+UPKEEP_MS: Final = 50  # between two checks for logs to clean, or for ids that expire
 # A batch has a header of 61 bytes. A record has a key, a value or the header that names a tombstone.
 OFFSET_BYTES_MAX: Final = 200
 

@@ -1,7 +1,8 @@
 """Whether the offsets of a transaction take effect once a client was told that it committed (I9).
 
 Rule: the offsets count as the group's only where its log holds them and, after them, the producer's COMMIT
-marker. That broker and log agree on the offsets then is judged with each batch (`OffsetsRecord`).
+marker. Whether the broker then agrees with the log on the offsets is judged with each batch
+(`OffsetsRecord`).
 """
 
 # A transaction without records leaves nothing else behind: if its offsets are lost, no reader misses a value,

@@ -112,7 +112,7 @@ def _keyed(operation: ClientOperation, value: bytes) -> CommittedRecord:
 
 
 def _shown(at: int) -> int:
-    """What a clock shows then, at most: it shows whole milliseconds."""
+    """The latest time that an undisturbed clock can show then, in whole milliseconds."""
     return at // NS_PER_MS + 1
 
 
@@ -205,7 +205,7 @@ def _judge_values(passages: _Passages, last: LastReader, cleanup: CleanupRules) 
         # Between the old value and the tombstone the reader may be slower than the tombstone lives. It began
         # before the cleaning that removed the old value.
         is_slow = last.ended_at - last.begun_at >= cleanup.delete_retention_ms * NS_PER_MS
-        # So it is with a segment that retention deletes while the reader is before it.
+        # The same holds for a segment that retention deletes before the reader gets there.
         is_slow |= passages.written.model.is_deletable(latest.offset, _shown(last.ended_at))
         if offset is None or (latest.offset not in passages.got and is_slow):
             continue  # whether it had to be there was judged where the reader passed it

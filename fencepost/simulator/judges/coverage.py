@@ -1,8 +1,8 @@
 """Coverage: which cells of the coordinator's tables a run reached, and with which faults (state x input x
 fault).
 
-Rule: counted by what reached a coordinator and by what its log said then, not by what its code looked up; a
-cell that cannot be reached has its reason here.
+Rule: a cell counts by what reached a coordinator and what its log said at that time, not by what its code
+looked up. For each cell that cannot be reached, the reason is here.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _ENDS: Final = {
 
 
 def cells_of(transaction_version: int) -> tuple[Cell, ...]:
-    """Every cell of a generation's tables that is not empty; of a table that it has from an older one, the
-    older one's cells.
+    """Every non-empty cell of the tables of a transaction version. The cells of a table that it shares with
+    an older version are those of the older version.
     """
     generation = TRANSACTION_VERSIONS[transaction_version]
     # The first generation that had this table of ends: its requests are served by that one.
@@ -75,13 +75,13 @@ UNREACHABLE: Final[Mapping[Cell, str]] = {
     (2, TransactionState.COMPLETE_COMMIT, EndInput.ABORT_RETRY): _NO_TURNING_BACK,
     (0, TransactionState.EMPTY, EndInput.COMMIT): "a new owner has written nothing that it could commit",
 }
-"""Cells that only another client than ours could reach, and why."""
+"""Cells that none of our clients can reach, and why."""
 
 
 @attrs.define(eq=False)
 class CellCounter:
-    """The cells and the rare states of one run. A request counts only if it reaches the coordinator while its last
-    record is durable. `expired` are the transactional ids that have no record any more.
+    """The cells and the rare states of one run. A request counts only if it reaches the coordinator while the
+    last record of its transactional id is durable. `expired` are the ids that no longer have a record.
     """
 
     generation: TransactionVersion
@@ -137,8 +137,8 @@ class CellCounter:
 
 
 def end_input(record: TransactionRecord, request: EndTxn, generation: TransactionVersion) -> EndInput | None:
-    """Which column of the table this EndTxn is; None for a producer that is neither the owner nor was it just
-    before.
+    """The column of the table for this EndTxn; None if its producer is neither the owner nor the owner's last
+    identity.
     """
     asker = (request.producer_id, request.producer_epoch)
     if asker == (record.producer_id, record.producer_epoch):
@@ -151,7 +151,7 @@ def end_input(record: TransactionRecord, request: EndTxn, generation: Transactio
 
 @attrs.frozen(kw_only=True)
 class Row:
-    """A cell for people: how often it was reached, in all and with each fault, or why it cannot be."""
+    """A cell as it is printed: how often it was reached, in all and with each fault, or why it cannot be."""
 
     state: str
     given: str
@@ -188,7 +188,7 @@ class Coverage:
         ]
 
     def rows(self, transaction_version: int) -> list[Row]:
-        """A generation's tables, cell by cell."""
+        """The tables of a transaction version, cell by cell."""
         with_faults = sorted(self.with_faults.items(), key=lambda each: each[0][1])
         return [
             Row(

@@ -20,7 +20,7 @@ import attrs
 from fencepost.broker.contract import Answered, StorageFailed, Warn
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.world.events import DamageNoticed, FetchAnswered, NodeStepped
+from fencepost.simulator.world.events import DamageNoticed, FetchReplied, NodeStepped
 from fencepost.simulator.world.world import World
 
 DETECTED: Final = "damage: detected"
@@ -46,7 +46,7 @@ class DamageBook:
     def attach(self) -> None:
         """Look on from now on."""
         self.world.events.subscribe(NodeStepped, self._stepped)
-        self.world.events.subscribe(FetchAnswered, self._fetched)
+        self.world.events.subscribe(FetchReplied, self._fetched)
         self.world.events.subscribe(DamageNoticed, self._noticed)
 
     def verdict(self) -> str | None:
@@ -62,9 +62,9 @@ class DamageBook:
         elif isinstance(arrived, Answered) and any(isinstance(each, Warn) for each in step.outcome.effects):
             self._note("a node refused records of the controller")
 
-    def _fetched(self, answered: FetchAnswered) -> None:
+    def _fetched(self, replied: FetchReplied) -> None:
         damaged = self.world.journals.damaged
-        for part in answered.reply.partitions:
+        for part in replied.reply.partitions:
             # A disk that fails for a while gives the same errors, and that is no damage.
             if part.error in _SAID and TopicPartition(part.topic, part.partition) in damaged:
                 self._note("a reader got an error")

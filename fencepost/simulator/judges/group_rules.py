@@ -1,9 +1,10 @@
 """What members of consumer groups may own: a partition is with one member of a generation at a time (I17).
 
 An expelled member, or a static one that another process has replaced (KIP-345), owns its partitions until it
-learns of this; it may even begin to, if the answer to its SyncGroup arrives late. That is not a violation,
-because the group refuses its commits (KIP-447). It is one if a member begins while another one has not given
-the partition up and the group knows both in the same generation: it would accept the commits of both.
+learns of this; it may even begin to own them later, if the reply to its SyncGroup arrives late. That is not a
+violation, because the group refuses its commits (KIP-447). It is a violation if a member begins to own a
+partition that another one has not given up, and the group knows both in the same generation: it would accept
+the commits of both.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fencepost.simulator.world.world import World
 
 @attrs.define(eq=False)
 class OwnerRule:
-    """I17, at each point where a group adds partitions to a member. `members` ever got some."""
+    """I17, whenever a group adds partitions to a member. `members` are all that ever got some."""
 
     world: World
     exercised: Exercised
@@ -36,7 +37,7 @@ class OwnerRule:
             self.exercised[ONE_OWNER.name] += 1
             # A member has given up what it no longer reads, whatever its group thinks.
             both = [where for where in event.partitions if where in other.assigned]
-            # A coordinator that loses a generation before it is logged gives its number again, to others.
+            # A coordinator that loses a generation before it is logged gives the same number to a later one.
             if (
                 both
                 and other.generation_id == member.generation_id

@@ -123,9 +123,9 @@ Place = tuple[TopicPartition, int]
 class LateMessages:
     """Looks for old behaviour: messages that left before the transaction that they touch began, or before the
     marker after which they are written. It looks before the white box and reads the white box's record, which
-    then describes the state before the step. What the broker could have told is left to the white box.
+    then describes the state before the step. What the broker could have noticed is left to the white box.
 
-    `left_at` is when each request left its sender, `written_at` the same of the batches in it once it was
+    `left_at` is when each request left its sender, `written_at` the same for the batches in it, once it was
     received; `began_at` is when the newest transaction of each transactional id began, `marked_at` when the
     last marker was written. All in virtual nanoseconds.
     """
@@ -166,8 +166,8 @@ class LateMessages:
         request, left_at = None, self.world.now
         if isinstance(arrived, Received) and isinstance(arrived.request, _WATCHED):
             request, to = arrived.request, arrived.to
-            # What a node asks itself past the network leaves when it comes.
-            # Taken away, so that what is left in the dictionary is on its way.
+            # A request that a node sends to itself without the network leaves when it arrives.
+            # Removed, so that the dictionary holds only requests that are under way.
             left_at = self.left_at.pop((to.connection, to.correlation_id), left_at)
             self._note_writes(request, left_at)
         for append in outcome.appends:
@@ -209,7 +209,7 @@ class LateMessages:
             return
         if record.state not in DECISIONS or not isinstance(request, EndTxn):
             return
-        # If the EndTxn of another identity ends it, that is a bug, and the white box is to find it.
+        # If the EndTxn of another identity ends it, that is a bug for the white box to find.
         is_own = (request.producer_id, request.producer_epoch) == _identity(before)
         if is_own and left_at < self.began_at[name]:
             self._meet(
@@ -264,7 +264,7 @@ class LateMessages:
 
 
 def _is_outdated(header: BatchHeader, record: PartitionRecord) -> bool:
-    """Whether the partition knows a newer epoch: then it had to refuse."""
+    """Whether the partition knew a newer epoch, so that it should have refused."""
     return header.producer_epoch < record.newest_epoch(header.producer_id)
 
 
@@ -302,7 +302,7 @@ def _was_unknown(log: PartitionRecord, first: int, _second: int) -> bool:
 
 
 def _was_forgotten(log: PartitionRecord, first: int, second: int) -> bool:
-    """It was sent again under a new identity, when a new leader found newer batches of the old one."""
+    """It was retried under a new identity, because a new leader knew newer batches of the old one."""
     before, again = log.batch_at(first), log.batch_at(second)
     identity = _identity(before)
     newer = [
@@ -316,7 +316,7 @@ def _was_forgotten(log: PartitionRecord, first: int, second: int) -> bool:
 
 
 def _was_sent_again(log: PartitionRecord, first: int, second: int) -> bool:
-    """It is after a later one because it was sent again under a new identity, after a change of leaders."""
+    """It comes after a later batch because it was retried under a new identity, after a change of leaders."""
     is_another = _identity(log.batch_at(first)) != _identity(log.batch_at(second))
     return is_another and any(first < taken_over <= second for taken_over in log.taken_over_at)
 

@@ -2,7 +2,7 @@
 and which of its records is the first since a time (I18).
 
 Rule: the expected offsets are those of the step in which the node plans its reply. The broker's time index is
-not asked: records by time are looked for in the batches, from the first one on.
+not asked: records are looked up by time in the batches, from the first one on.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ListingRule:
                 )
 
     def died(self, node_id: int) -> None:
-        """A node died: it replies no more."""
+        """A node died: it sends no more replies."""
         for planned in [planned for planned in self.planned if planned[0] == node_id]:
             del self.planned[planned]
 

@@ -1,4 +1,5 @@
-"""The partitions' logs as clients saw them: who wrote and who read what, and in which order it must stand.
+"""The partitions' logs as clients saw them: who wrote and who read what, and the order that readers must
+keep.
 
 Rule: an order holds nothing but offsets at which readers of that isolation level have read; control
 markers, aborted data and whatever else they never see are squeezed out, so that neighbours in it are

@@ -9,7 +9,7 @@ changed.
     ├───────────────────────────────────────────────┼───────────────────────┤
     │ replicated: must survive, may be acknowledged │ may still get lost    │
 
-I1 to I3 are judged when a batch enters or a bound moves, I11 when a fetch is answered, I12 when a new leader
+I1 to I4 are judged when a batch enters or a bound moves, I11 when a Fetch is answered, I12 when a new leader
 has read its log. A leader that was replaced may still decide; its batches never enter the record.
 """
 
@@ -329,7 +329,7 @@ _DELTA_AT: Final = 23
 
 
 def judge_fetched(part: FetchedPartition, record: PartitionRecord, exercised: Exercised) -> None:
-    """One partition of an answer that has records, judged as it leaves the node. The broker's index of
+    """One partition of a Fetch reply that holds records, judged as it leaves the node. The broker's index of
     aborted transactions is not asked.
     """
     # By the headers alone and without objects: this runs for each Fetch that brings records.
@@ -354,7 +354,7 @@ def judge_fetched(part: FetchedPartition, record: PartitionRecord, exercised: Ex
         # lie beyond it: the reader must skip its records even so.
         if last >= begin and first < end and (producer_id, first) not in named:
             if record.is_compacted and not _holds(part.records, producer_id, first, last):
-                continue  # nothing is left of it
+                continue  # none of its records is left
             raise rules.READ_COMMITTED.broken(
                 f"{record.key}: a fetch of {begin} to {end} does not name the aborted transaction of "
                 f"producer {producer_id} from {first} to {last}"
@@ -412,7 +412,7 @@ _COORDINATION = frozenset({TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC})
 @attrs.define(eq=False)
 class RecoveryRule:
     """A log that was taken over is read again from the disk: all that the sync policy promised must be in it,
-    and nothing else than was decided before.
+    and only what leaders decided.
 
     `remembered` is what the last leader knew of a log that holds all that it decided; `powerless` are the
     logs whose leader lost its power.

@@ -1,7 +1,7 @@
 """Rare states, which few worlds reach: their names, and the workload whose worlds do reach them.
 
-Rule: the judges count them by what the logs and the replies say. A test fails if the seeds of a workload never
-reach one of its rare states.
+Rule: the judges count them by what the logs and the replies say. A test fails if the seeds of a workload
+never reach one of its rare states.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ FOREIGN_OUTPUT = Rule(
 )
 
 HISTORY_RULES: Final = tuple(found for found in list(globals().values()) if isinstance(found, Rule))
-"""All rules so far."""
+"""All rules of the black box."""
 
 # --- what happens inside, step by step --------------------------------------------------------------------
 
@@ -306,4 +306,4 @@ EXPIRY = Rule(
 STEP_RULES: Final = tuple(
     found for found in list(globals().values()) if isinstance(found, Rule) and found not in HISTORY_RULES
 )
-"""All rules of this part."""
+"""All rules of the white box."""

@@ -1,11 +1,11 @@
 """The white box's own record of every transaction, and the rules of decisions, identities and fencing (I4 to
 I7, I13).
 
-It is read from the records of `__transaction_state`, never from a coordinator's memory. A record passes two
-points, and rules ask for different ones: it *enters* when the coordinator decides it, and it is *durable*
-when the log is replicated up to it. Markers may follow only a durable PREPARE_*, a batch may enter only where
-a durable ONGOING record has its partition, and a state may never follow another that the table FOLLOWERS does
-not name, durable or not.
+It is read from the records of `__transaction_state`, never from a coordinator's memory. A record goes through
+two stages, and each rule asks for one of them: it *enters* when the coordinator decides it, and it is
+*durable* when the log is replicated up to it. Markers may follow only a durable PREPARE_*, a batch may enter
+only where a durable ONGOING record has its partition, and a state may never follow another that the table
+FOLLOWERS does not name, durable or not.
 
     record   ONGOING ─────────▶ PREPARE_COMMIT ─────────▶ COMPLETE_COMMIT
     durable        ▲ batches enter          ▲ markers enter        ▲ only after every marker is durable
@@ -40,8 +40,8 @@ RETIRED: Final = INT16_MAX + 1  # above every epoch of a producer id that was re
 
 
 class BookEntry(NamedTuple):
-    """One record of a coordinator's log, the offset after it, and the leader epoch of who decided it. None is
-    the tombstone of an id that expired.
+    """One record of a coordinator's log, the offset after it, and the leader epoch of the coordinator that
+    decided it. The record None is the tombstone of an id that expired.
     """
 
     end_offset: int
@@ -321,7 +321,7 @@ class TransactionBook:
         nothing does.
 
         Nothing need be open: a partition may be added and get no data, and a coordinator repeats a marker
-        whose answer it did not get (KIP-1228, KAFKA-19999).
+        whose reply it did not get (KIP-1228, KAFKA-19999).
         """
         producer_id, producer_epoch = identity
         newest = log.newest_epoch(producer_id)

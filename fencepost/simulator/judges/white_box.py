@@ -7,14 +7,14 @@ compares:
     step ──▶ appends ──▶ PartitionRecord   log model of each partition, bounds, leaders     I1-I4, I11, I12
         │           ├──▶ TransactionBook   records of each coordinator, durable or not      I4-I7, I13, I19
         │           └──▶ OffsetsRecord     committed and pending offsets of each group      I9
-        ├──▶ replies ──▶ AnswerRules       replies to clients and nodes, even to retries    I7, I13, I15, I16
+        ├──▶ replies ──▶ ReplyRules        replies to clients and nodes, even to retries    I7, I13, I15, I16
         │           └──▶ ListingRule       replies to ListOffsets                           I18
         └──▶ after it    bounds that the leader shows, timeouts                             I1, I2, I14
     the end of a run ──▶ judge_end                                                          I8, I9
 
 Order matters within a step. The input comes first, since it may make a log durable or change its leader; then
 the appends in their order, each judged against the account *before* it enters; then the replies, which may
-speak of these appends only if they are durable; at last the bounds, which must fit everything before.
+confirm these appends only if they are durable; finally the bounds, which must agree with all of this.
 
 The invariant: what the judge knows comes from log bytes. It reads the cores only to compare them (bounds,
 offsets, what a leader knows after recovery). A judge that believed a coordinator's memory would miss every
@@ -64,7 +64,6 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 from fencepost.simulator.judges.acknowledged_offsets import AcknowledgedOffsets
-from fencepost.simulator.judges.answer_rules import WATCHED, AnswerRules
 from fencepost.simulator.judges.coverage import COUNTED, CellCounter
 from fencepost.simulator.judges.group_rules import OwnerRule
 from fencepost.simulator.judges.listing_rule import ListingRule
@@ -76,10 +75,11 @@ from fencepost.simulator.judges.partition_rules import (
     judge_fetched,
     judge_order,
 )
+from fencepost.simulator.judges.reply_rules import WATCHED, ReplyRules
 from fencepost.simulator.judges.rules import CONVERGENCE, RECOVERY, TIMEOUT, Exercised, Violation
 from fencepost.simulator.judges.transaction_rules import BookEntry, TransactionBook
 from fencepost.simulator.world.events import (
-    FetchAnswered,
+    FetchReplied,
     LogWritten,
     NodeKilled,
     NodeStepped,
@@ -104,7 +104,7 @@ class Invariants:
         self.transactions = TransactionBook(self.exercised, self.partitions)
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}
         self.rare_states: Counter[str] = Counter()
-        self.answers = AnswerRules(
+        self.replies = ReplyRules(
             self.exercised, self.partitions, self.transactions, self.offsets, self.rare_states
         )
         self.listings = ListingRule(self.exercised, self.partitions, world.journals)
@@ -112,7 +112,9 @@ class Invariants:
         self.owners = OwnerRule(world, self.exercised)
         self.recovery = RecoveryRule(self.exercised, settings.policy, world.journals)
         self.moved: list[tuple[PartitionRecord, Partition]] = []  # in this step, by their newest leader
-        self.cells = CellCounter(settings.node_settings.transaction_version, self.transactions, self.rare_states)
+        self.cells = CellCounter(
+            settings.node_settings.transaction_version, self.transactions, self.rare_states
+        )
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -122,7 +124,7 @@ class Invariants:
         """
         subscribe = self.world.events.subscribe
         subscribe(NodeStepped, guarded(self.stepped))
-        subscribe(FetchAnswered, guarded(self.fetched))
+        subscribe(FetchReplied, guarded(self.fetched))
         subscribe(OffsetsListed, guarded(self.listings.replied))
         subscribe(NodeKilled, guarded(self.killed))
         subscribe(LogWritten, guarded(self.aged))
@@ -142,7 +144,7 @@ class Invariants:
             self._append(node, host, arrived, append)
         for effect in outcome.effects:
             if type(effect) is Reply:
-                self.answers.replied(node, effect)
+                self.replies.replied(node, effect)
             elif type(effect) is ReplyListed:
                 self.listings.plans(node, effect)
             elif type(effect) is Remove:
@@ -154,9 +156,9 @@ class Invariants:
         if kind is Tick:
             self._judge_timeouts(node, host)
 
-    def fetched(self, answered: FetchAnswered) -> None:
+    def fetched(self, replied: FetchReplied) -> None:
         """A node replies to a Fetch, with what it read."""
-        for part in answered.reply.partitions:
+        for part in replied.reply.partitions:
             key = TopicPartition(part.topic, part.partition)
             if len(part.records) and not (key in self.world.journals.damaged and _is_refused(part.records)):
                 judge_fetched(part, self.partitions[key], self.exercised)
@@ -164,7 +166,7 @@ class Invariants:
     def killed(self, killed: NodeKilled) -> None:
         """A node was killed; its logs are still open."""
         node, host = killed.node, killed.host
-        self.answers.died(node.settings.node_id)
+        self.replies.died(node.settings.node_id)
         self.listings.died(node.settings.node_id)
         for record in self.partitions.values():
             if record.host is host:
@@ -228,7 +230,7 @@ class Invariants:
         if kind in COUNTED:
             self.cells.received(host, arrived)
         if kind in WATCHED:
-            self.answers.received(host, arrived.to, request)
+            self.replies.received(host, arrived.to, request)
 
     def led(self, host: Host, arrived: BecomeLeader, outcome: Outcome) -> None:
         key = arrived.partition

@@ -314,7 +314,7 @@ def _spelled(texts: Mapping[Any, str]) -> Codec:
 
 
 def _list(inner: Codec) -> Codec:
-    """A list; an element of text alone may stand without its brackets."""
+    """A list; a single text may stand without brackets."""
     kind = f"{inner.kind}, or a list of them"
 
     def read(table: Table, key: str, raw: Any) -> tuple[Any, ...]:
@@ -367,7 +367,7 @@ def _codec(kind: Any, marks: tuple[object, ...] = ()) -> Codec:
     """The codec of an annotation."""
     if get_origin(kind) is Annotated:
         inner, *more = get_args(kind)
-        # The marks of an inner type come first, so that an outer one has the last word.
+        # The marks of an inner type come first, so that those of an outer one override them.
         return _codec(inner, (*more, *marks))
     if get_origin(kind) in (Union, types.UnionType):
         return _codec(_without_none(kind), marks)

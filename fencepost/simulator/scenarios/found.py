@@ -56,7 +56,9 @@ def case_text(case: Case) -> str:
 
 
 def _check(text: str, scenario: Scenario, failing: Failing) -> None:
-    """A text that says something else is our bug, never the reader's surprise."""
+    """Assert that the text means the same: if it does not, that is our bug, and it must not surprise a
+    reader.
+    """
     again = scenario_of(text, "what was written")
     assert again == scenario, f"what was written is read as another scenario: {again}, not {scenario}"
     (case,) = cases(again)

@@ -117,7 +117,7 @@ class Brokers:
         return newest_dialect(self.transaction_version)
 
     def world(self, **more: Any) -> WorldSettings:
-        """A world of such brokers, in a hurry: so much fits into a second that faults meet each other.
+        """A world of such brokers, with short times: so much happens in a second that faults meet each other.
         `more` are settings of nodes.
         """
         return WorldSettings(

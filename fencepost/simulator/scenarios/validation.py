@@ -301,7 +301,7 @@ def _refused_line(script: Iterable[ScriptLine]) -> str | None:
     """The error of the first line that a transactional producer refuses even if every call before it
     succeeds, and what to write.
 
-    The client's own table decides. What it refuses only after a failure is left out when the script is
+    The client's own table decides. A line that it refuses only after a failure is skipped when the script is
     played.
     """
     state = ProducerState.UNINITIALIZED

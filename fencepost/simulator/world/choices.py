@@ -47,8 +47,8 @@ class Choices:
         return things[self.below(len(things))]
 
     def happens(self, permille: int) -> bool:
-        """Whether something happens that does `permille` times in a thousand; the calm answer is no."""
-        # The largest numbers, since 0 has to be the calm answer.
+        """Whether something happens that does `permille` times in a thousand; the calmest choice is no."""
+        # The largest numbers mean yes, since 0 has to mean no.
         return self.below(PERMILLE) >= PERMILLE - permille
 
     def some_of(self, things: Sequence[Thing]) -> tuple[Thing, ...]:
@@ -85,7 +85,7 @@ class NotedChoices(Choices):
         self.clock: Timekeeper | None = None
 
     def below(self, count: int) -> int:
-        """As ever, with a note."""
+        """The same number as without notes, and a note of it."""
         place = len(self.taken)
         chosen = super().below(count)
         if chosen:

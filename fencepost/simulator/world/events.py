@@ -128,7 +128,7 @@ class ActDone:
 
 
 @value
-class FetchAnswered:
+class FetchReplied:
     """A node replies to a Fetch with what it read."""
 
     node: SimulatedNode

@@ -42,7 +42,7 @@ UNTOLD: Final = frozenset(
     {"Fetch", "Metadata", "ListOffsets", "ApiVersions", "FindCoordinator", "CreateTopics"}
     | {"BrokerRegistration", "AllocateProducerIds", "ElectLeaders"}
 )
-"""Requests by which everybody finds and follows everybody: in a picture they only stand in the way."""
+"""Requests by which clients and nodes find and follow each other: in a picture they only get in the way."""
 
 
 VALUE_BYTES_MAX: Final = 500  # a value stands in a message, a step, a batch and in what readers see

@@ -21,11 +21,11 @@ may still arrive: the receiver cannot tell the difference.
 # is on its way in both directions is lost, and both ends are informed.
 #
 # On a connection that lives, no message gets lost, arrives twice, or overtakes another one, because TCP does
-# not do that. An anomaly that needs it would be one of the simulator. Scenarios can ask for more (`deliver
-# twice`, `answer`), as a proxy between client and broker could do it.
+# not do that. An anomaly that needs it would be a bug of the simulator. Scenarios can ask for more (`deliver
+# twice`, `answer`), as a proxy between client and broker could cause it.
 #
 # Messages travel as objects, since a codec would slow down every run. Some worlds encode and decode each of
-# them (`encodes`), so that it takes part in the search.
+# them (`encodes`), so that the search covers the codec, too.
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Requester(Protocol):
     @property
     def owner(self) -> Participant: ...
 
-    def answered(self, connection: SimulatedConnection, answer: ReplyMessage) -> None: ...
+    def answered(self, connection: SimulatedConnection, reply: ReplyMessage) -> None: ...
 
     def lost(self, connection: SimulatedConnection) -> None: ...
 
@@ -115,8 +115,8 @@ class Channel:
 
 
 class SimulatedConnection:
-    """A caller's connection to a node. `in_flight`: the API of each unanswered request and when it was sent,
-    by token.
+    """A caller's connection to a node. `in_flight`: by token, the API of each request without a reply and
+    when it was sent (ns).
 
     `is_timed` while an act is queued that checks the age of the oldest request.
     """
@@ -139,7 +139,7 @@ class SimulatedConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the caller may still be answered."""
+        """Whether a reply can still reach the caller."""
         return not self.to_caller.is_dead
 
 
@@ -169,21 +169,21 @@ class Network:
         self.connections[connection.number] = connection
         return connection
 
-    def ask(self, connection: SimulatedConnection, question: RequestMessage) -> None:
+    def ask(self, connection: SimulatedConnection, message: RequestMessage) -> None:
         """Send a request; its reply, or the loss of the connection, reaches the caller."""
-        connection.in_flight[question.token] = (API_BY_REQUEST[type(question.request)], self.world.now)
-        self.send(connection.to_server, _recoded_question(question) if self.encodes else question)
+        connection.in_flight[message.token] = (API_BY_REQUEST[type(message.request)], self.world.now)
+        self.send(connection.to_server, _recoded_request(message) if self.encodes else message)
 
-    def answer(self, connection: SimulatedConnection, answer: ReplyMessage) -> None:
+    def reply(self, connection: SimulatedConnection, reply: ReplyMessage) -> None:
         """Send a reply, unless the caller is gone."""
         channel = connection.to_caller
         if channel.is_dead:
             if ReplyDiscarded in self.heard:
-                self.world.events.publish(ReplyDiscarded(channel, answer))
+                self.world.events.publish(ReplyDiscarded(channel, reply))
             return
-        if self.encodes and answer.token in connection.in_flight:
-            answer = _recoded_answer(answer, connection.in_flight[answer.token][0])
-        self.send(channel, answer)
+        if self.encodes and reply.token in connection.in_flight:
+            reply = _recoded_reply(reply, connection.in_flight[reply.token][0])
+        self.send(channel, reply)
 
     def send(self, channel: Channel, message: Message) -> None:
         """A message leaves its sender."""
@@ -305,7 +305,7 @@ class Network:
     def reset(self, connection: SimulatedConnection, *, server_is_gone: bool = False) -> None:
         """The connection breaks: everything on its way is lost, and both ends are informed."""
         self.connections.pop(connection.number, None)
-        # Whoever gave the connection up is not interested any more.
+        # A caller that gave the connection up no longer needs to know.
         was_open = connection.is_open
         self._kill(connection.to_server, "the connection broke")
         self._kill(connection.to_caller, "the connection broke")
@@ -324,16 +324,14 @@ class Network:
             self.world.events.publish(MessageLost(channel, message, because))
 
 
-def _recoded_question(question: RequestMessage) -> RequestMessage:
+def _recoded_request(message: RequestMessage) -> RequestMessage:
     """The request as its receiver decodes it."""
-    frame = b"".join(
-        encode_request(question.request, correlation_id=question.token, version=question.version)
-    )
+    frame = b"".join(encode_request(message.request, correlation_id=message.token, version=message.version))
     arrived = decode_request(memoryview(bytearray(frame))[LENGTH_BYTES:])
     return RequestMessage(arrived.correlation_id, arrived.request, arrived.version)
 
 
-def _recoded_answer(answer: ReplyMessage, api: Api) -> ReplyMessage:
-    frame = b"".join(encode_reply(ReplyFrame(answer.token, error=answer.error, body=answer.body)))
+def _recoded_reply(reply: ReplyMessage, api: Api) -> ReplyMessage:
+    frame = b"".join(encode_reply(ReplyFrame(reply.token, error=reply.error, body=reply.body)))
     arrived = decode_reply(memoryview(bytearray(frame))[LENGTH_BYTES:], api)
     return ReplyMessage(arrived.correlation_id, arrived.error, arrived.body)

@@ -14,9 +14,10 @@ Rule: the node's own code never learns that it is simulated. It sees inputs, its
 # host work until it is idle, and carries out what the host wants from outside. Work takes no virtual time;
 # messages, syncs and timers do.
 #
-# Death is to drop the host: what was in its memory is gone, what its journals have written stays. Each act of
-# a host, a write or an effect, is a point at which it can die, so the broker's code needs no hooks. That is
-# the slow way (`_work_watched`); if no fault and no recorder looks at single acts, the host works through.
+# A node dies by losing its host: what was in its memory is gone, what its journals have written stays. Each
+# act of a host, a write or an effect, is a point at which it can die, so the broker's code needs no hooks.
+# That is the slow way (`_work_watched`); if no fault and no recorder looks at single acts, the host works
+# until it is idle.
 #
 # Acts in the queue outlive the host that planned them. Each carries its host, or the incarnation, and does
 # nothing for a later one.
@@ -45,7 +46,7 @@ from fencepost.simulator.world.events import (
     ActBegins,
     ActDone,
     DamageNoticed,
-    FetchAnswered,
+    FetchReplied,
     Life,
     LifeChanged,
     NodeKilled,
@@ -112,12 +113,12 @@ class SimulatedNode(Participant):
     sends_at_once: bool = False  # what an act sends leaves before the next act: faults strike in between
     death: CountedDeath | None = None
     incarnation: int = 0
-    # By connection, those who ask it; by node id, those that it asks.
+    # The connections of its callers by number, and its own connections to other nodes by node id.
     callers: dict[int, SimulatedConnection] = attrs.Factory(dict[int, SimulatedConnection])
     peers: dict[int, SimulatedConnection] = attrs.Factory(dict[int, SimulatedConnection])
     syncing: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     tick_at: int | None = None
-    ticks_for_ms: int | None = None  # what its clock shall show then
+    ticks_for_ms: int | None = None  # the time of its own clock at which it wants to wake
     is_manifest_due: bool = False
     is_cleaning: bool = False
 
@@ -217,9 +218,9 @@ class SimulatedNode(Participant):
 
     # --- as a caller ----------------------------------------------------------------------------------------
 
-    def answered(self, connection: SimulatedConnection, answer: ReplyMessage) -> None:
+    def answered(self, connection: SimulatedConnection, reply: ReplyMessage) -> None:
         if self.host is not None:
-            self.host.offer(Answered(token=answer.token, error=answer.error, body=answer.body))
+            self.host.offer(Answered(token=reply.token, error=reply.error, body=reply.body))
             self.work()
 
     def lost(self, connection: SimulatedConnection) -> None:
@@ -279,15 +280,15 @@ class SimulatedNode(Participant):
         """Carry out what the host wants from outside: replies, requests to nodes, syncs, and a wake-up."""
         network = self.world.network
         if host.answers:
-            answers, host.answers = host.answers, []
-            for reply in answers:
+            replies, host.answers = host.answers, []
+            for reply in replies:
                 if type(reply.body) is FetchReply:
-                    self.world.events.publish(FetchAnswered(self, reply.body))
+                    self.world.events.publish(FetchReplied(self, reply.body))
                 elif type(reply.body) is ListOffsetsReply:
                     self.world.events.publish(OffsetsListed(self, reply.to, reply.body))
                 connection = self.callers.get(reply.to.connection)
                 if connection is not None:
-                    network.answer(connection, ReplyMessage(reply.to.correlation_id, reply.error, reply.body))
+                    network.reply(connection, ReplyMessage(reply.to.correlation_id, reply.error, reply.body))
         if host.outbox:
             sends, host.outbox = host.outbox, []
             for send in sends:

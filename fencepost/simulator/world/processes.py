@@ -15,7 +15,7 @@ what it had sent.
 # milliseconds of its own clock, or for what a call waits for. Nothing polls: whatever may end a wait calls
 # `advance`.
 #
-# A request that gets no answer in time makes its port give up the whole connection, as Kafka's client does
+# A request that gets no reply in time makes its port give up the whole connection, as Kafka's client does
 # (NetworkClient.handleTimedOutRequests): the retry takes another connection, and the old request may arrive
 # late. A process that is killed leaves its requests in the same way.
 
@@ -172,10 +172,10 @@ class Port:
         self.process.world.network.give_up(connection)
         self._forget(connection, lost)
 
-    def answered(self, connection: SimulatedConnection, answer: ReplyMessage) -> None:
+    def answered(self, connection: SimulatedConnection, reply: ReplyMessage) -> None:
         process = self.process
         if not process.is_over:
-            self.perform(self.machine.on_reply(answer.token, answer.error, answer.body, self.now))
+            self.perform(self.machine.on_reply(reply.token, reply.error, reply.body, self.now))
             process.advance()
 
     def lost(self, connection: SimulatedConnection) -> None:
@@ -241,7 +241,7 @@ class ClientProcess(Participant):
         self.advance()
 
     def advance(self) -> None:
-        """Run the script as far as its waits are over."""
+        """Run the script until it waits for something that has not happened yet."""
         # A script that calls its machine gets here from within; the outer loop continues anyway.
         if self.is_advancing or self.is_paused or self.script is None:
             return
@@ -303,7 +303,7 @@ class ClientProcess(Participant):
 
     def catch_up(self) -> None:
         self.look_at_clock()
-        # After the clock: what became overdue in the pause is overdue, even if its answer is in the backlog.
+        # After the clock: what became overdue in the pause is overdue, even if its reply is in the backlog.
         super().catch_up()
         self.advance()
 

@@ -64,7 +64,9 @@ class Recorder:
     decided: tuple[SimulatedNode, Outcome] | None = None  # and nothing of it was done yet
 
     def attach(self) -> None:
-        """From now on: before faults and judges, for what a fault strikes at has happened before it."""
+        """Record from now on. Subscribe before faults and judges: an event must be recorded before the fault
+        that strikes at it.
+        """
         events = self.world.events
         events.subscribe(MessageSent, self._sent)
         events.subscribe(MessageTaken, self._taken)
@@ -137,13 +139,13 @@ class Recorder:
         return number
 
     def _discarded(self, discarded: ReplyDiscarded) -> None:
-        """It shows the effect of a late request."""
-        channel, answer = discarded.channel, discarded.message
-        asked = self.asked.get((channel.connection.number, answer.token))
+        """A reply that nobody gets; it is recorded because it shows the effect of a late request."""
+        channel, reply = discarded.channel, discarded.message
+        asked = self.asked.get((channel.connection.number, reply.token))
         if asked is not None:
             answers, api = asked
-            self._leaves(channel, answer, reply_label(api, answer.error, answer.body), answers)
-            self._lost(MessageLost(channel, answer, "nobody waits for it"))
+            self._leaves(channel, reply, reply_label(api, reply.error, reply.body), answers)
+            self._lost(MessageLost(channel, reply, "nobody waits for it"))
 
     def _label(self, channel: Channel, message: Message) -> str | None:
         if isinstance(message, Close):
@@ -236,8 +238,8 @@ class Recorder:
         for effect in outcome.effects:
             connection = node.callers.get(effect.to.connection) if isinstance(effect, Reply) else None
             if isinstance(effect, Reply) and connection is not None and connection.is_open:
-                answer = ReplyMessage(effect.to.correlation_id, effect.error, effect.body)
-                self._sent(MessageSent(connection.to_caller, answer))
+                reply = ReplyMessage(effect.to.correlation_id, effect.error, effect.body)
+                self._sent(MessageSent(connection.to_caller, reply))
 
     def _is_leader(self, host: Host, where: TopicPartition) -> bool:
         """Whether no later leader has the log, as far as it is open."""

@@ -9,10 +9,9 @@ acts put new acts into the queue. No thread, no real clock and no random number 
       ▲                                   │ node: the broker's real code, with its own clock
       └── later: now + latency(choice) ◀──┘ process: the client's real machines, driven by a script
 
-Whatever is left to chance (a latency, a victim, what a disk loses) asks `choices` for a small number,
-where 0 is the calmest. So a seed, or a list of choices, is the whole run, and a run with zeros in it is a
-calmer one. A number is drawn at the moment it is needed: one more draw anywhere makes another run of
-every seed.
+Whatever is left to chance (a latency, a victim, what a disk loses) takes a small number from `choices`, where
+0 is the calmest. So a seed, or a list of choices, is the whole run, and a run with zeros in it is a calmer
+one. A number is drawn at the moment it is needed: one more draw anywhere makes another run of every seed.
 
 Invariant: equal choices give equal runs in any process. `digest` hashes every act's time and number to
 prove it; sets that are iterated, addresses and string hashes are what usually breaks it.
@@ -57,7 +56,7 @@ LATENCIES: Final = (1, 1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 8, 12, 20, 60, 250)
 
 ADMIN: Final = "admin"  # the process that creates the topics
 PATIENCE_MS: Final = 60_000  # for topics to be created
-FIRST: Final = 2**60  # taken off a number, it comes before all others of its time
+FIRST: Final = 2**60  # subtracted from an act's number: it comes before all others of its time
 
 
 class Disordered(Exception):
@@ -75,7 +74,7 @@ class WorldSettings:
     latency: int = 200_000
     sync_latency: int = 1_000_000
     encodes: bool = False
-    own_travels: bool = True  # what a node asks itself goes by the network, too, where faults can meet it
+    own_travels: bool = True  # requests of a node to itself use the network, too, so faults can strike them
     events_max: int = 50_000  # in each phase of a run; a whole run usually takes a thousand or two
 
 

@@ -54,7 +54,8 @@ from fencepost.simulator.judges.rules import Exercised
 from fencepost.simulator.judges.transaction_rules import TransactionBook
 from fencepost.simulator.world.nodes import SimulatedNode
 
-# A retry of a request that was carried out succeeds (KIP-360, KIP-890), until a newer owner is admitted.
+# The errors that a retry of a request that was carried out must not get: it succeeds (KIP-360, KIP-890),
+# until a newer owner is admitted.
 REFUSALS: Final = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -69,18 +70,18 @@ Committing = OffsetCommit | TxnOffsetCommit
 Watched = EndTxn | InitProducerId | WriteTxnMarkers | Committing
 
 WATCHED: Final = frozenset(get_args(Watched))
-"""The requests without which their replies cannot be judged."""
+"""The requests that must be known to judge their replies."""
 
 JUDGED: Final = frozenset(
     {ProduceReply, WriteTxnMarkersReply, EndTxnReply, InitProducerIdReply, AllocateProducerIdsReply}
 )
-"""The replies that are judged for what they say."""
+"""The replies whose contents are judged."""
 
 
 class Renewal(NamedTuple):
     """An InitProducerId for the identity after the one that the owner had, and the coordinator's leader
-    epoch. What a coordinator keeps in memory only counts under the same leadership: the epoch before the last
-    InitProducerId is such a thing, since Kafka's log does not hold it either.
+    epoch. A coordinator knows the epoch before the last InitProducerId from memory alone, since Kafka's log
+    does not hold it either; so it must recognise a retry only under the same leadership.
     """
 
     name: str
@@ -89,7 +90,7 @@ class Renewal(NamedTuple):
 
 
 class Unanswered(NamedTuple):
-    """A request without a reply yet. `is_retry`: it was carried out before, so it must not be refused."""
+    """A request that has no reply yet. `is_retry`: it was carried out before, so it must not be refused."""
 
     request: Watched
     is_retry: bool = False
@@ -97,7 +98,7 @@ class Unanswered(NamedTuple):
 
 
 @attrs.define(eq=False)
-class AnswerRules:
+class ReplyRules:
     """`asked` are the requests without a reply yet by their node's id: each node numbers the requests that it
     sends to itself. `granted` says which client was given which identity, `renewed` which identity the newest
     renewal of each transactional id gave. `rare_states` counts those that replies show (coverage.py).
@@ -118,7 +119,7 @@ class AnswerRules:
         asked = Unanswered(request)
         if isinstance(request, EndTxn | InitProducerId) and request.transactional_id is not None:
             name = request.transactional_id
-            # A coordinator that was replaced answers by what it knew, and owes no retry a success.
+            # A coordinator that was replaced replies with what it knew, and need not accept a retry.
             if self._is_newest(host, name) and self.transactions.homes[name] in host.node.logs:
                 asked = self._compared(name, request)
         self.asked[host.node.settings.node_id, to] = asked
@@ -190,7 +191,7 @@ class AnswerRules:
                     continue
                 self.exercised[rules.DURABLE_REPLIES.name] += 1
                 record = self.partitions[TopicPartition(part.topic, part.partition)]
-                # The first: a repeated marker is answered when the one before it is durable.
+                # The first one: a repeated marker is acknowledged as soon as the one before it is durable.
                 marker = record.model.first_marker(producer_id, epoch)
                 if marker is None or marker.offset >= record.high_watermark:
                     raise rules.DURABLE_REPLIES.broken(
@@ -279,7 +280,7 @@ class AnswerRules:
     # --- I16: retries ---------------------------------------------------------------------------------------
 
     def _compared(self, name: str, request: EndTxn | InitProducerId) -> Unanswered:
-        """Compare a request with what its coordinator has carried out already."""
+        """Find out whether the coordinator has already carried out this request."""
         book, had = self.transactions, (request.producer_id, request.producer_epoch)
         if isinstance(request, EndTxn):
             ended = book.ended.get(had)
@@ -318,7 +319,7 @@ class AnswerRules:
                 del self.renewed[renewal.name]
 
     def _count_rotation(self, request: EndTxn | InitProducerId) -> None:
-        """A request is retried: whether its success replaced the producer id."""
+        """A request is retried: counts it if the first attempt replaced the producer id."""
         assert request.transactional_id is not None, "only requests with one are compared"
         now = self.transactions.latest.get(request.transactional_id)
         if now is not None and now.producer_id != request.producer_id:
