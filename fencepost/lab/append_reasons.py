@@ -53,7 +53,7 @@ LOGS = Mapping[TopicPartition, LedLog]
 
 @attrs.frozen
 class AppendReasons:
-    """Explains the appends of one step of a node. `answers` are reasons of replies that the same decision
+    """Explains the appends of one step of a node. `replies` are the reasons of replies that the same decision
     made.
     """
 
@@ -61,14 +61,14 @@ class AppendReasons:
     node: Node
     arrived: Input
     before: LOGS
-    answers: dict[ReplyTo, Reason] = attrs.Factory(dict[ReplyTo, Reason])
+    replies: dict[ReplyTo, Reason] = attrs.Factory(dict[ReplyTo, Reason])
     written: dict[tuple[TopicPartition, int], ProducerEntry] = attrs.Factory(
         dict[tuple[TopicPartition, int], ProducerEntry]
     )
     """Producers as this step has left them so far."""
 
     def explain(self, append: Append) -> Reason | None:
-        """The reason of one append; they have to be asked for in order. None for one that is not shown."""
+        """The reason of one append; call this for each, in their order. None for one that is not shown."""
         where, header = append.partition, append.header
         if where.topic == CLUSTER_METADATA_TOPIC:
             return None
@@ -124,7 +124,9 @@ class AppendReasons:
     def _missing_protection(
         self, append: Append, entry: ProducerEntry, verified: Verification | None
     ) -> Reason | None:
-        """If only a protection or a fix that is off would have refused the batch."""
+        """The reason, if only a protection or a fix that is switched off would have refused the batch; else
+        None.
+        """
         where, header = append.partition, append.header
         if self.node.settings.batch_checks == _ALL_CHECKS:
             return None
@@ -172,7 +174,7 @@ class AppendReasons:
             return Reason(
                 text=f"{self.name} writes the offsets as part of the transaction, because producer and "
                 "member pass every check; they count when its marker commits them.",
-                rule="has the producer's newest epoch, and is of a member of the generation",
+                rule="has the producer's newest epoch, and comes from a member of the generation",
                 table="OFFSET_CHECKS",
                 source="KIP-98, KIP-447, OffsetMetadataManager.commitTransactionalOffset",
             )
@@ -207,10 +209,10 @@ class AppendReasons:
             yield reason
 
     def _aborts_first(self, record: TransactionRecord, reason: Reason) -> None:
-        """A new owner that finds an open transaction gets an error and comes again."""
+        """A new owner that finds an open transaction gets an error, and retries."""
         if record.state in PREPARED and isinstance(self.arrived, Received):
             busy = attrs.evolve(reason, error=ErrorCode.CONCURRENT_TRANSACTIONS.name)
-            self.answers[self.arrived.to] = busy
+            self.replies[self.arrived.to] = busy
 
     def _state(self, name: str, before: TransactionRecord | None, after: TransactionRecord) -> Reason:
         arrived = self.arrived
@@ -240,7 +242,7 @@ class AppendReasons:
                 source="KIP-98, TransactionCoordinator.completeTransaction",
             )
         new = [str(where) for where in after.partitions if where not in before.partitions]
-        does = "opens the transaction" if before.state is not TransactionState.ONGOING else "grows"
+        does = "this opens" if before.state is not TransactionState.ONGOING else "is open already"
         implicit = self.node.settings.transaction_version.adds_implicitly
         return _moved(
             before,
@@ -331,7 +333,7 @@ def _granted(
     elif after.state in PREPARED:
         text = (
             f"{node} aborts the open transaction of {name} before it admits a new owner, and fences "
-            f"{before.producer_id}/{before.producer_epoch}; the caller has to ask again."
+            f"{before.producer_id}/{before.producer_epoch}; the caller has to retry."
         )
         rule = f"a transaction is open -> {Grant.ABORT_FIRST.value}"
     elif (after.producer_id, after.producer_epoch) == (before.producer_id, before.producer_epoch):

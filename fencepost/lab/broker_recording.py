@@ -51,7 +51,7 @@ from fencepost.simulator.world.labels import UNTOLD, batch_label, reply_label, r
 EVENTS_KEPT: Final = 20_000  # about 10 MB
 LABEL_MAX: Final = 60
 NAME_MAX: Final = 60
-ASKED_MAX: Final = 10_000  # that get no reply, as those of a client that has left
+ASKED_MAX: Final = 10_000  # requests without a reply, such as those of a client that has left
 DROP: Final = "drop"  # the action of a fault
 _UNTOLD: Final = UNTOLD | {Follow.__name__}
 
@@ -86,7 +86,7 @@ class BrokerEvents:
         self._asked.clear()  # connections are counted anew
 
     def killed(self) -> None:
-        """The broker is killed; a fault that does so has struck before."""
+        """The broker is killed; if a fault does so, `struck` was called before."""
         if not self._is_down:
             self.struck("crash", None)
 
@@ -148,8 +148,8 @@ class BrokerEvents:
             self._add(Lost(self._now(), number=number, because="its connection breaks"))
 
     def stepped(self, arrived: Input, outcome: Outcome) -> None:
-        """The node took a request; or what readers of a partition may see has moved, as only durability moves
-        it.
+        """The node took an input: a request, or the news that a log is durable, which alone moves what
+        readers may see.
         """
         if isinstance(arrived, Received) and arrived.to in self._asked:
             self._taken(self._asked[arrived.to])
@@ -224,7 +224,7 @@ class Recording(BrokerEvents):
 
     def table(self, title: str = "what happened", *, width: int = 120, events_max: int | None = None) -> str:
         """The space-time table, headed by `title`. `width`: of the terminal, in columns. `events_max`: show
-        only so many of the last events; None: all.
+        at most this many of the last events; None: all.
         """
         from fencepost.simulator.draw.text import space_time
 
@@ -254,7 +254,7 @@ class Recording(BrokerEvents):
 
 
 def lane_of(client_id: str) -> str:
-    """The lane of a client. One that calls itself as the broker is called stands beside it."""
+    """The lane of a client. One whose id is the broker's own name gets a lane of its own."""
     name = shortened(client_id, NAME_MAX) or UNNAMED
     return f"{name} (a client)" if name == BROKER else name
 

@@ -3,7 +3,7 @@
 A step is one event of the history, and its number is its place there. What a history does not hold, the
 changes of states and the reasons, comes from `Details`.
 
-Rule: every value in it is plain data and plain text. Keys of a step that have nothing to say are left out.
+Rule: every value in it is plain data and plain text. Keys of a step that would be empty are left out.
 """
 
 from __future__ import annotations
@@ -439,7 +439,7 @@ _EVIDENCE: Final = (
 
 def _breach(rule: str, text: str, batches: Sequence[BatchEntry], details: Details) -> BrokenRule:
     """A broken rule. Rules about what readers saw are judged when a run is over; the harm was done when the
-    record in question was decided, or came in if it never was.
+    record in question was decided or, if it never was, when it was appended.
     """
     found: BrokenRule = {
         "rule": rule,
@@ -517,7 +517,7 @@ def _steps(
 
 
 def _why(event: Event, message: MessageEntry | None, messages: Mapping[int, DrawnMessage]) -> Reason | None:
-    """What follows from the history alone."""
+    """A reason that follows from the history alone."""
     if message is None:
         return None
     match event:

@@ -20,7 +20,7 @@ from fencepost.lab.append_reasons import bound_reason
 from fencepost.lab.details import Details, batch_values, reply_details, request_details
 from fencepost.lab.node_state import Changes, ClusterState
 from fencepost.lab.reasons import explain
-from fencepost.lab.rules import Reason, reason_of_answer
+from fencepost.lab.rules import Reason, reason_of_reply
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.explore.broker import ExploredBroker, Message, RequestInFlight
@@ -60,7 +60,7 @@ class _Delivery:
 
 @attrs.define(eq=False)
 class PathObserver:
-    """The details of a path. `replies` are the reasons of answers, some of which leave in a later step."""
+    """The details of a path. `replies` are the reasons of replies, some of which leave in a later step."""
 
     details: Details = attrs.Factory(Details)
     cluster: ClusterState = attrs.Factory(ClusterState)
@@ -166,7 +166,7 @@ class PathObserver:
         reason = None if slot is None else self.replies.pop(ReplyTo(*slot), None)
         error = self.details.messages[sent.number].error if sent.number in self.details.messages else None
         if error is not None:
-            return reason_of_answer(BROKER_NAME, sent.label.split(" ")[0], error, reason)
+            return reason_of_reply(BROKER_NAME, sent.label.split(" ")[0], error, reason)
         return None if reason is None or reason.error else reason
 
     def _shown_by(self, where: TopicPartition, began: int) -> int:

@@ -6,8 +6,8 @@ Rule: an observer looks and never touches. Nothing here grows with the life of t
 # A node decides in a step, before it writes. So what a step has changed of a log waits until its appends are
 # written, and stands at the event that shows the last of them; everything else stands at the next event.
 #
-# Only logs that a step may have touched are compared with what they were: a broker has many, and most steps
-# touch one. Markers are answered one by one, so the coordinators that wait for some are looked at, too.
+# Only logs that a step may have touched are compared with their earlier state: a broker has many, and most
+# steps touch one. Markers are answered one by one, so the coordinators that wait for some are looked at, too.
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fencepost.lab.broker_recording import ASKED_MAX, LABEL_MAX, BrokerEvents, l
 from fencepost.lab.details import batch_values, reply_details, request_details
 from fencepost.lab.node_state import Changes, ClusterState, UnwrittenChanges, touched_by
 from fencepost.lab.reasons import explain
-from fencepost.lab.rules import Reason, reason_of_answer
+from fencepost.lab.rules import Reason, reason_of_reply
 from fencepost.lab.unseen import UNSEEN
 from fencepost.lab.wire_steps import NOTHING, About, pack
 from fencepost.protocol.frames import RequestFrame
@@ -127,7 +127,7 @@ class StepFeed(BrokerEvents):
         if asked is not None:
             error = reply_details(answer.error, answer.body).error
             if error is not None:
-                reason = reason_of_answer(BROKER, asked.api.name, error, reason)
+                reason = reason_of_reply(BROKER, asked.api.name, error, reason)
             elif reason is not None and reason.error:
                 reason = None
             self._about = About(error=error, why=reason)
@@ -205,7 +205,7 @@ class StepFeed(BrokerEvents):
 
 
 def _waits_for_markers(node: Node, where: TopicPartition) -> bool:
-    """Whether this is the log of a coordinator that waits for the answers to its markers."""
+    """Whether this is the log of a coordinator that waits for the replies to its markers."""
     log = node.logs.get(where)
     return (
         log is not None

@@ -8,7 +8,7 @@ in that part; a `Mark` says where the part begins and how far the page has come.
 #
 # A document is made of a whole history (document.py). Here the history has no end, so it is made chunk by
 # chunk: of the new events, and of the earlier ones that they can still change (`_Open`): messages that are on
-# their way or have no answer, and batches that are not decided. The document of both says what the new steps
+# their way or have no reply, and batches that are not decided. The document of both says what the new steps
 # look like, and what became of the old messages and batches.
 #
 #     earlier events   sent 7   appended t-0 [3]       |  places 40, 52
@@ -16,7 +16,8 @@ in that part; a `Mark` says where the part begins and how far the page has come.
 #                                                    ->  steps 96, 97, ..., message 7, batches [3] and COMMIT
 #
 # Places are counted from the beginning of the run. A page counts from the beginning of its part, and batches
-# from the oldest that it has; `growth` translates. A page that is too far behind, or too long, loads anew.
+# from the oldest that it has; `growth` translates. A page that is too far behind, or holds too many steps,
+# loads the whole document again.
 
 from __future__ import annotations
 
@@ -108,7 +109,7 @@ class _Chunk:
 
 @attrs.define(eq=False)
 class GrowingRun:
-    """The run of one broker since somebody follows it. `facts` are those of its documents."""
+    """The run of one broker since the lab began to follow it. `facts` are those of its documents."""
 
     title: str
     facts: RunFacts = attrs.Factory(lambda: RunFacts(source="broker", nodes=frozenset({BROKER})))
@@ -178,7 +179,7 @@ class GrowingRun:
     def _placed_in_time(self, observed: Observed) -> Observed:
         """The event with the time, the numbers and the lanes of the whole run."""
         event = observed.event
-        if self._is_new and event.at + self._shift < self._at:  # the first life, or the machine was booted
+        if self._is_new and event.at + self._shift < self._at:  # the first life, or the machine was rebooted
             self._shift = self._at - event.at
         self._is_new = False
         self._at = max(self._at, event.at + self._shift)
@@ -362,7 +363,7 @@ class GrowingRun:
 
     @property
     def mark(self) -> Mark:
-        """Of a page that has everything that is kept."""
+        """The mark of a page that has everything that is kept."""
         return Mark(self.version, self.first, self.first_batch)
 
     def whole(self) -> Entry:
@@ -407,7 +408,7 @@ class GrowingRun:
         }
 
     def growth(self, mark: Mark) -> Entry | None:
-        """What is new since a page was at this mark; None: it has to load the whole document."""
+        """What is new since a page was at this mark; None if it has to load the whole document."""
         behind = self.version - mark.version
         is_known = mark.first <= self.first and mark.first_batch <= self.first_batch
         if not (is_known and 0 <= behind <= len(self._chunks)):
@@ -493,7 +494,7 @@ def _place(entry: Entry, keys: Iterable[str], places: Sequence[int]) -> None:
 
 
 def _counted(entry: Entry, keys: Iterable[str], first: int) -> Entry:
-    """An entry with places from `first` on; what was before that was at the beginning."""
+    """An entry whose places count from `first` on; an earlier place becomes 0."""
     return {**entry, **{key: max(0, entry[key] - first) for key in keys if entry.get(key) is not None}}
 
 
@@ -508,7 +509,7 @@ def _message_for(entry: Entry, mark: Mark) -> Entry:
 
 
 def _without_unknown(entry: Entry, known: Mapping[int, Entry]) -> Entry:
-    """A message that names no message that is not kept."""
+    """The message, without references to messages that are not kept."""
     named = {key: entry[key] for key in ("answers", "repeats") if entry[key] in known}
     overtaken_by = [number for number in entry["overtaken_by"] if number in known]
     return {**entry, "answers": None, "repeats": None, **named, "overtaken_by": overtaken_by}

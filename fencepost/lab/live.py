@@ -1,7 +1,7 @@
-"""Follows a real broker: one task asks it for its steps as long as a page is looked at, and the run grows.
+"""Follows a real broker: one task fetches its steps as long as somebody looks at a page, and the run grows.
 
 Rule: every state is said in a sentence: following, waiting for a broker that is gone, or refused, and what to
-do about it. A broker that comes back is followed on.
+do about it. A broker that comes back is followed again.
 """
 
 from __future__ import annotations

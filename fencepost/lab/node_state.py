@@ -37,7 +37,7 @@ _UNSHOWN: Final = frozenset({CLUSTER_METADATA_TOPIC})
 
 @attrs.define(eq=False)
 class UnwrittenChanges:
-    """Changes of a log that are shown when so many appends are written: a node changes its state before."""
+    """Changes of a log, shown once this many appends are written: a node changes its state before that."""
 
     changes: Changes
     appends: int

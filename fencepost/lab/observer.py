@@ -20,7 +20,7 @@ from fencepost.lab.append_reasons import bound_reason, truncation_reason
 from fencepost.lab.details import Details, batch_values, reply_details, request_details
 from fencepost.lab.node_state import ClusterState, UnwrittenChanges, touched_by
 from fencepost.lab.reasons import explain
-from fencepost.lab.rules import Reason, reason_of_answer
+from fencepost.lab.rules import Reason, reason_of_reply
 from fencepost.lab.run_reasons import conclusion_reason, fault_reason
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.simulator.run import Run
@@ -79,7 +79,7 @@ class RunObserver:
     )
 
     def attach(self) -> None:
-        """From now on, after the recorder."""
+        """Watch from now on. Subscribe after the recorder."""
         events = self.run.world.events
         events.subscribe(MessageSent, lambda sent: self._message(sent.channel, sent.message))
         events.subscribe(ReplyDiscarded, lambda event: self._message(event.channel, event.message))
@@ -132,7 +132,7 @@ class RunObserver:
             self.details.put(step, {f"reader/{name}/{where}": offset for where, offset in moved.items()})
 
     def _read(self, _: RecordsRead) -> None:
-        """The step of these records is there already, and it moved the reader."""
+        """The step of these records is already there; it moved the reader."""
         self._look(self._latest)
 
     # --- messages
@@ -153,7 +153,7 @@ class RunObserver:
                 reason, error = self.replies.pop((channel.source, to), None), found.error
                 if error is not None:
                     api = self.recorder.asked[to][1].name
-                    self._because(began, reason_of_answer(channel.source, api, error, reason))
+                    self._because(began, reason_of_reply(channel.source, api, error, reason))
                 elif reason is not None and not reason.error:
                     self._because(began, reason)
             case _:
@@ -166,7 +166,7 @@ class RunObserver:
             self.arrived = (ReplyTo(taken.channel.connection.number, taken.message.token), began)
 
     def _because(self, step: int, reason: Reason | None) -> None:
-        """This is why; the first reason of a step counts."""
+        """Note the reason of a step; only the first one counts."""
         if reason is not None:
             self.details.whys.setdefault(step, reason)
 

@@ -53,7 +53,7 @@ def file_page(documents: Sequence[RunDocument], *, divergence: tuple[int, int] |
     which two runs differ. The same documents give the same bytes.
     """
     runs: Json = {"documents": documents, "divergence": divergence}
-    # A time in the header of gzip would make every file another one.
+    # A timestamp in gzip's header would make every file different.
     packed = gzip.compress(_json(runs).encode(), compresslevel=9, mtime=0)
     return _page(
         title=" | ".join(dict.fromkeys(document["title"] for document in documents)),

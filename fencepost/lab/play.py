@@ -50,14 +50,14 @@ class BadRequest(FencepostError):
     """A request that asks for nothing that can be played; the message says why."""
 
 
-# --- the question -------------------------------------------------------------------------------------------
+# --- the arguments ------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
 class PlayArguments:
     """What to play: the `text` of a scenario; which variant, from 1; `faults` to add, in one line each.
-    `broken`, `without_fixes` and the others replace what the scenario says; None: as there. `scenario` is the
-    name of a bundled one, whose text the server fills in.
+    `broken`, `without_fixes` and the others replace what the scenario says; None: as the scenario says.
+    `scenario` is the name of a bundled one, whose text the server fills in.
     """
 
     scenario: str | None = None
@@ -74,7 +74,7 @@ ValueT = TypeVar("ValueT")
 
 
 def arguments_of(raw: object) -> PlayArguments:
-    """The question in a value that came as JSON; BadRequest if it is none."""
+    """The arguments in a JSON value; BadRequest if it does not describe a run."""
     if not isinstance(raw, dict):
         raise BadRequest("a run is described by a JSON object")
     given = cast("dict[str, object]", raw)
@@ -183,7 +183,9 @@ def _fault(text: str) -> Fault:
 
 
 def _check(scenario: Scenario, added: Sequence[str], told: int) -> None:
-    """Refuse what a file could not say. An added fault is named by its text: it stands in no line."""
+    """Refuse what a file could not say. Errors name an added fault by its text, since it is on no line of a
+    file.
+    """
     try:
         check(scenario)
     except Inconsistent as problem:
@@ -200,7 +202,7 @@ def _listed(possible: Sequence[str]) -> str:
     return f" (possible: {'; '.join(map(str, possible[:POSSIBLE_MAX]))}{more})"
 
 
-# --- the answer ---------------------------------------------------------------------------------------------
+# --- the result ---------------------------------------------------------------------------------------------
 
 
 def play(arguments: PlayArguments) -> dict[str, Any]:
@@ -229,7 +231,7 @@ def switches() -> dict[str, Any]:
 
 
 def play_both(left: PlayArguments, right: PlayArguments) -> dict[str, Any]:
-    """Two runs and where they part; what became readable in each, and which rules only one of them breaks."""
+    """Two runs and where they diverge; what became readable in each, and the rules that only one breaks."""
     runs = [_document(each) for each in (left, right)]
     both: dict[str, Any] = {**compare(*runs)}
     own_faults = _own_faults(right)
@@ -237,8 +239,8 @@ def play_both(left: PlayArguments, right: PlayArguments) -> dict[str, Any]:
 
 
 def changes(left: RunDocument, right: RunDocument) -> dict[str, Any]:
-    """What a change came to: what read_committed returns in the end, and rules that are broken now, or no
-    longer.
+    """What a change led to: what read_committed returns in the end, and the rules that are now broken, or no
+    longer are.
     """
     before, after = visible_in(left), visible_in(right)
     rules_before = {each["rule"]: each["text"] for each in left["broken"]}

@@ -58,7 +58,7 @@ class StepPoints(ProtocolEvents):
 
     @classmethod
     def of(cls, world: World, recorder: Recorder) -> StepPoints:
-        """Counts nothing yet; to attach after the recorder."""
+        """One that does not count yet: attach it after the recorder."""
         return cls(
             world, world.settings.node_settings.transaction_state_log_num_partitions, recorder=recorder
         )

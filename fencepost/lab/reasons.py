@@ -57,7 +57,7 @@ def explain(name: str, node: Node, arrived: Input, outcome: Outcome, before: LOG
         reason = written.explain(append)
         if reason is not None:
             found.appends[id(append)] = reason
-    found.replies.update(written.answers)
+    found.replies.update(written.replies)
     for effect in outcome.effects:
         if isinstance(effect, Send) and (reason := request_reason(name, effect, node)) is not None:
             found.sends[effect.token] = reason
@@ -219,7 +219,7 @@ def _record_of(request: m.Request, before: LOGS) -> TransactionRecord | None:
 
 
 def request_reason(name: str, send: Send, node: Node) -> Reason | None:
-    """Why a node asks another one, or itself."""
+    """Why a node sends a request to another one, or to itself."""
     match send.request:
         case m.WriteTxnMarkers(markers=(marker, *_)):
             return Reason(

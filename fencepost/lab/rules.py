@@ -42,7 +42,7 @@ class Reason:
         return why
 
 
-# --- answers whose error is decided without a row --------------------------------------------------------
+# --- replies whose error is decided without a row --------------------------------------------------------
 
 GROUP_SOURCE: Final = "ClassicGroup, GroupMetadataManager"
 
@@ -131,22 +131,23 @@ ERRORS: Final[dict[str, tuple[str, str, str]]] = {
         "",
     ),
 }
-"""What an answer with this error means, its source, and the table that was read, if it was one."""
+"""What a reply with this error means, its source, and the table that was read, if there was one."""
 
 
 CONTROLLERS: Final = {
     **dict.fromkeys(("CreateTopics", "DeleteTopics", "CreatePartitions"), "ReplicationControlManager"),
     **dict.fromkeys(("IncrementalAlterConfigs", "DescribeConfigs"), "ConfigurationControlManager"),
 }
-"""The class of Kafka that answers an administrator; each part of such an answer has its own words."""
+"""Kafka's class that answers an administrator; an error of part of such a reply has its own words."""
 
 PART_ERROR: Final = "UNKNOWN_TOPIC_OR_PARTITION"
-"""What this says of a part of a request comes before every refusal of the whole."""
+"""The error of a part that does not exist: it takes precedence over a refusal of the whole request."""
 
 
-def reason_of_answer(name: str, api: str, error: str, reason: Reason | None) -> Reason | None:
-    """Why a node answers with this error. `reason`: the first ruling about the request, if there was one; a
-    part of a request may have an error of its own, and an old client gets an error that it knows.
+def reason_of_reply(name: str, api: str, error: str, reason: Reason | None) -> Reason | None:
+    """Why a node answers with this error. `reason`: the first ruling about the request, if there was one. Its
+    error may differ: a part of a request may have an error of its own, and an old client gets an error that
+    it knows.
     """
     if reason is not None and reason.error == error:
         return reason

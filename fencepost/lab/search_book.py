@@ -49,7 +49,7 @@ class SearchBook:
         running = [each for each in self.searches.values() if each.state == RUNNING]
         if len(running) >= RUNNING_MAX:
             raise Unplayable(
-                f"{len(running)} searches are running already: stop one, or wait for its end", status=429
+                f"{len(running)} searches are running already: stop one, or wait until one ends", status=429
             )
         self._last += 1
         search = PageSearch(str(described.get("kind")))

@@ -1,4 +1,4 @@
-"""The lab's server: a page for one person on this machine, and the questions that it asks.
+"""The lab's server: a page for one person on this machine, and the requests that it makes.
 
 Rule: it listens on loopback only, and answers nobody without the token. Scenarios are played in other
 processes (workers.py), which are killed when they take too long or too much; here, a scenario is only text.
@@ -22,8 +22,8 @@ processes (workers.py), which are killed when they take too long or too much; he
 # pages.py writes it), and no other page may frame it. What a scenario contains reaches it as JSON, and it
 # shows that as text.
 #
-# Ends: Ctrl-C and SIGTERM cancel everything, and each worker is killed by the task that started it. If this
-# process is killed, its workers see the end of their stdin.
+# Shutdown: Ctrl-C and SIGTERM cancel everything, and each worker is killed by the task that started it. If
+# this process is killed, its workers see the end of their stdin.
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Guard:
         await self.app(scope, _limited(receive), _with_headers(send))
 
     def refusal(self, request: Request) -> tuple[int, str] | None:
-        """The status and the reason for a request that is none of the page's."""
+        """The status and the reason for refusing a request that is not from the page; None if it is."""
         headers = request.headers
         hosts = {f"{name}:{self.port}" for name in (LOOPBACK, "localhost")}
         if headers.get("host") not in hosts:
@@ -156,7 +156,7 @@ def _limited(receive: Receive) -> Receive:
 
 
 def _with_headers(send: Send) -> Send:
-    """Adds what every answer says to browsers."""
+    """Adds the headers of every response."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -204,7 +204,7 @@ class Lab:
         ]
 
     async def page(self, _: Request) -> Response:
-        """The page itself, which gets the token for its questions."""
+        """The page itself, which gets the token for its requests."""
         token, mode = self.settings.token, "lab" if self.live is None else "live"
         return HTMLResponse(served_page({"mode": mode, "token": token}, static=f"{token}/static/"))
 
@@ -240,7 +240,7 @@ class Lab:
         return JSONResponse(await self.pool.done({"do": "play", "run": self._run(await _object(request))}))
 
     async def compare(self, request: Request) -> Response:
-        """The documents of two runs, and where they part."""
+        """The documents of two runs, and where they diverge."""
         given = await _object(request)
         runs = {side: self._run(_inner(given, side)) for side in ("left", "right")}
         return JSONResponse(await self.pool.done({"do": "compare", **runs}))
@@ -281,7 +281,7 @@ async def _object(request: Request) -> dict[str, Any]:
         given: object = await request.json()
         json.dumps(
             given, ensure_ascii=False
-        ).encode()  # fails for half of a surrogate pair, as an answer would
+        ).encode()  # fails for half of a surrogate pair, as the response would
     except (ValueError, RecursionError):
         raise HTTPException(400, "the body of the request is not JSON") from None
     return _inner({"body": given}, "body")

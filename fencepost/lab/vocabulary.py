@@ -1,6 +1,6 @@
 """What the editor of scenarios can complete: keys of tables, and the phrases and names that stand under them.
 
-Rule: it is read off the classes and grammars that read a scenario, so it cannot offer what they refuse.
+Rule: it is derived from the classes and grammars that read a scenario, so it cannot offer what they refuse.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Each step as a sentence in the order in which people say it.
+"""Each step as a sentence, in the word order of everyday English.
 
     p sends EndTxn COMMIT 0/0 to node 1 (message 9)
     node 1 receives EndTxn COMMIT 0/0 from p (message 9), late: after its retry 10
-    node 1 answers p with EndTxn NONE (message 11, the answer to 10)
+    node 1 answers p with EndTxn NONE (message 11, the reply to 10)
     node 1 appends a of producer 0/0 to t-0 at offset 0
 
 Rule: a sentence says what has happened so far. That a fault strikes a message is said where it strikes.

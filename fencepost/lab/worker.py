@@ -1,7 +1,7 @@
 """The process that plays for the lab: one request at a time, each a line of JSON, answered by lines of JSON.
 
-Rule: it reads no file, opens no socket, and ends with its parent, however that ended. More memory than it may
-have is an answer, too, and its last one: what a simulation half did is thrown away with the process.
+Rule: it reads no file, opens no socket, and ends with its parent, however that ended. If it needs more memory
+than it may have, it says so in its last answer: what the run left half done is discarded with the process.
 """
 
 # Theory of operation

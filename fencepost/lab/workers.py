@@ -1,5 +1,5 @@
 """The server's side of the processes that play (worker.py): started ahead, asked one at a time, killed and
-replaced when a run takes too long or too much.
+replaced when a run takes too much time or memory.
 
 Rule: no process outlives the nursery that it was started in.
 """
@@ -23,7 +23,7 @@ MIB: Final = 1 << 20
 WORKERS: Final = 2  # one that plays, and one that is ready when it has to be killed
 WAITING_MAX: Final = 8  # requests; a page waits for one answer before it asks the next question
 READ_BYTES: Final = 1 << 18
-ANSWER_BYTES_MAX: Final = 256 * MIB  # one line of JSON: what a browser can still show is far less
+ANSWER_BYTES_MAX: Final = 256 * MIB  # one line of JSON: a browser can show far less
 
 
 class Unplayable(FencepostError):
@@ -169,7 +169,7 @@ class WorkerPool:
     async def done(self, request: Mapping[str, Any]) -> Any:
         """The answer to a request. Unplayable if there is none, or not in time."""
         if self.waiting >= WAITING_MAX:
-            raise Unplayable("the lab is busy: wait for the runs that were asked for before", status=429)
+            raise Unplayable("the lab is busy: wait for the runs that were requested earlier", status=429)
         self.waiting += 1
         try:
             taken, is_spent = await self._take.receive()

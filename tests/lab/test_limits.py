@@ -212,7 +212,7 @@ def test_searches_are_few_and_end_when_they_are_stopped(page: LabProcess) -> Non
     numbers = [page.answer("/api/searches", ENDLESS)["id"] for _ in range(2)]
     refused = page.ask("/api/searches", ENDLESS)
     assert refused.status == 429
-    assert refused.error == "2 searches are running already: stop one, or wait for its end"
+    assert refused.error == "2 searches are running already: stop one, or wait until one ends"
     for number in numbers:
         assert page.ask(f"/api/searches/{number}", method="DELETE").json["state"] == "stopped"
     page.answer("/api/searches", ENDLESS)
