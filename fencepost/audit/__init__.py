@@ -1,4 +1,4 @@
-"""The audit of a log with Spark: what `fencepost check` compares on one machine, on as many as there are.
+"""The audit of a log with Spark: what `fencepost check` compares on one machine, compared on a whole cluster.
 
 Rule: it reads tables of the source and judges with the functions of `check` and of the log
 model. It writes nothing.
@@ -6,14 +6,14 @@ model. It writes nothing.
 
 # Theory of operation
 #
-# Everything about a producer in a partition can be said from that producer's batches there, in order. So the
-# table `batches`, together with what coordinators decided (from the table `coordinator`), is dealt to workers
-# by partition and producer and sorted by offset, and each worker folds its share, a batch at a time:
+# Everything about a producer in a partition follows from that producer's batches there, in order. So the
+# table `batches`, together with what coordinators decided (from the table `coordinator`), is distributed to
+# workers by partition and producer and sorted by offset, and each worker folds its share, a batch at a time:
 #
 #     coordinator ──by transactional id──▶ folds.fold_histories ──▶ findings, decisions
 #                                                                        │
 #     batches ───────by partition and producer────────────────────▶ folds.fold_producers ──▶ findings
-#     transactions, partitions ──▶ waiting.py: what hangs, is overdue, or holds readers back ──▶ findings
+#     transactions, partitions ──▶ stalled_readers.py: what hangs, is overdue, holds readers ──▶ findings
 #     losses ─────────────────────────────────────────────────────────────────────────────────▶ findings
 #
 # A fold keeps what the log model keeps of one producer. Two more audits join records: `acks.py` with a list

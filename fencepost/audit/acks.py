@@ -1,4 +1,4 @@
-"""Which acknowledged records are missing: a list of what producers were told, against the log.
+"""Which acknowledged records are missing: compares a list of what producers were told with the log.
 
 Rule: a record counts as acknowledged when its producer could rely on it: outside transactions with its
 acknowledgement, in a transaction with the success of the commit.
@@ -87,7 +87,7 @@ def _tell(row: Row, findings: Findings) -> None:
     elif row["logStartOffset"] is None:
         findings.problem(place, f"{record} is missing: there is no such partition", MISSING)
     elif row["offset"] < row["logStartOffset"]:
-        findings.note(place, f"{record} was deleted", "retention or delete-records passed it")
+        findings.note(place, f"{record} was deleted", "retention or delete-records removed it")
     elif row["offset"] >= row["logEndOffset"]:
         end = row["logEndOffset"]
         findings.problem(place, f"{record} is missing: the log ends at offset {end}", MISSING)

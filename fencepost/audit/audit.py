@@ -1,4 +1,4 @@
-"""The audit of a directory: Spark deals the tables to the folds and gathers what they find."""
+"""The audit of a directory: Spark distributes the tables to the folds and collects what they find."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def load(spark: SparkSession, paths: Sequence[str], table: str, **options: str) 
 def audit(
     spark: SparkSession, layout: LogLayout, paths: Sequence[str], *, is_in_use: bool = False
 ) -> Audited:
-    """Audits the directories `paths`, which `layout` has; `is_in_use`: a broker is running on them."""
+    """Audits the directories `paths`, whose files `layout` finds; `is_in_use`: a broker is running on
+    them.
+    """
     topics = sorted({each.topic for each in layout.partitions()} - {CLUSTER_METADATA_TOPIC})
     if not topics:
         return Audited([], 0, 0, 0)
@@ -109,7 +111,8 @@ def _judge(
         [
             *_collect(_by_id(coordinator, partial(_history_findings, known=known), FINDING_SCHEMA)),
             *_collect(_producers(batches, coordinator, known)),
-            # Whether records are aborted, an incomplete index cannot tell; the bytes are the same.
+            # An incomplete index cannot tell whether records are aborted; what is lost is the same at both
+            # levels.
             *map(loss_row, _collect(load_all("losses", **{"isolation.level": "read_uncommitted"}))),
         ]
     )
@@ -184,7 +187,7 @@ def _producers(batches: DataFrame, coordinator: DataFrame, known: Known) -> Data
 def _in_arrow(
     fold: Callable[[Iterable[Row]], Iterator[Mapping[str, Any]]], schema: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function of Arrow record batches from one of rows; it runs in workers."""
+    """Turns a function of rows into one of Arrow record batches, which runs in workers."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kinds = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_()}

@@ -1,5 +1,5 @@
-"""What the driver finds out about a directory before the audit: its cluster, and whether its logs are of one
-moment.
+"""What the driver finds out about a directory before the audit: its cluster, and whether its logs were
+captured at one moment.
 """
 
 from __future__ import annotations

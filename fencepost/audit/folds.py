@@ -66,7 +66,9 @@ class Known:
     """Whether offsets may be missing between two batches."""
 
     def log(self, partition: TopicPartition) -> ScannedLog:
-        """An empty log to judge batches with; `check` treats it as one that was stopped in order."""
+        """An empty log to judge batches with; `check` treats it like the log of a broker that stopped
+        cleanly.
+        """
         covered = list(self.gaps.get(partition, ()))
         return ScannedLog(partition, was_closed=True, is_sparse=self.is_sparse, covered=covered)
 
@@ -185,7 +187,7 @@ def _scanned(row: Row) -> ScannedBatch:
     timestamp = NO_TIMESTAMP if row["maxMs"] is None else row["maxMs"]
     header = BatchHeader(
         base_offset=row["baseOffset"],
-        batch_length=0,  # of the bytes, nothing is asked
+        batch_length=0,  # not used here
         leader_epoch=NO_LEADER_EPOCH,
         magic=MAGIC_KAFKA,
         crc=0,

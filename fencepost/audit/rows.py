@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 
 
 def finding_rows(findings: Findings) -> Iterator[dict[str, Any]]:
-    """The findings so far as rows; they are taken out."""
+    """Yields the findings so far as rows, and removes them from `findings`."""
     for finding in findings.found:
         yield {
             "severity": finding.severity.value,

@@ -1,4 +1,5 @@
-"""What holds readers back: transactions that hang or are overdue, and a last stable offset that stays put.
+"""What holds readers back: transactions that hang or are overdue, and a last stable offset that does not
+move.
 
 Rule: time is the time of the log. In an old directory no transaction becomes overdue.
 """

@@ -4,11 +4,11 @@ All of these files are derived: a broker can build each of them again from the l
 because reading the log would take too long. How exact each must be:
 
     .index, .txnindex    what a full scan makes, entry for entry
-    .timeindex           what a full scan makes, and true entries that orderly stops added
+    .timeindex           what a full scan makes, and true entries that clean stops added
     .snapshot            what a full scan up to its offset says; only a producer without an open transaction
                          may be missing, or have been missing for a while: the broker forgets those that are
                          silent for producer.id.expiration.ms by its clock, which the log does not tell
-    manifest.json        a lower bound while a broker runs or after it died, exact after an orderly stop; its
+    manifest.json        a lower bound while a broker runs or after it died, exact after a clean stop; its
                          last stable offset is always what a scan up to its high watermark gives. After a
                          kill, what it describes may have been deleted or cleaned since
     checkpoint.json      an entry counts only for a log file of exactly its size, and then it is true
@@ -111,7 +111,7 @@ class DerivedFiles:
     storage: StorageReader
     log: ScannedLog
     closed: Object | None
-    """What the mark of a clean shutdown says of the last segment."""
+    """What clean-shutdown.json says of the last segment."""
     findings: Findings
 
     def check(self) -> None:
@@ -139,7 +139,7 @@ class DerivedFiles:
         return [offset for offset in found if offset is not None]
 
     def _check_strays(self) -> None:
-        """Files that the next start sweeps up: half-written ones, and indexes whose log is not there."""
+        """Files that the next start removes: half-written ones, and indexes whose log is missing."""
         bases = {segment.base_offset for segment in self.log.segments}
         for name in self.storage.files(self.log.directory):
             place = Place(f"{self.log.directory}/{name}")
@@ -432,7 +432,7 @@ class DerivedFiles:
                 self._compare_facts(place, segment, entry, _facts_with_epoch(segment), TRUSTED)
 
     def _check_closed(self) -> None:
-        """Nothing was written since the stop, so the mark says what is there."""
+        """Nothing was written since the clean stop, so what it recorded must match the files."""
         if self.closed is None:
             return
         place = Place(CLEAN_FILE)
@@ -447,7 +447,7 @@ class DerivedFiles:
             self._compare_facts(place, segment, self.closed, facts, TRUSTED)
 
     def _check_log_start(self, manifest: Object | None) -> int:
-        """The offset from which records are readable; the manifest is written after it. Returns it."""
+        """The offset from which records are readable; returns it. The manifest is written after this file."""
         place = Place(f"{self.log.directory}/{LOG_START}")
         content = self._read_object(place, DELETED)
         start = 0 if content is None else content.get("log_start_offset")

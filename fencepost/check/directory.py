@@ -74,7 +74,7 @@ def check_logs(storage: StorageReader) -> Findings:
 
 
 def _closed(storage: StorageReader, findings: Findings) -> dict[str, Object]:
-    """The directories of partitions that were closed in order, with their last segments; none after a broker
+    """The directories of partitions that were closed cleanly, with their last segments; none after a broker
     died.
     """
     data = storage.read_file(CLEAN_FILE)
@@ -98,7 +98,9 @@ def vanished_logs(storage: StorageReader) -> list[str]:
 
 
 def _catalogue(storage: StorageReader) -> tuple[dict[str, str], list[int]]:
-    """The last word about each log, and the numbers of the damaged lines; a torn end is none of them."""
+    """The last word about each log, and the numbers of the damaged lines; a torn last line does not count as
+    damaged.
+    """
     words: dict[str, str] = {}
     damaged: list[int] = []
     lines = (storage.read_file(CATALOGUE) or b"").decode("ascii", "replace").split("\n")
@@ -190,7 +192,9 @@ def _check_offsets(logs: list[ScannedLog], internals: Internals, findings: Findi
 def _check_transactions(
     storage: StorageReader, logs: list[ScannedLog], internals: Internals, findings: Findings
 ) -> None:
-    """Only a coordinator's log that is all there can speak for it."""
+    """Compare transactions with markers; only a complete log of its coordinator can speak for a
+    transaction.
+    """
     check_histories(internals.histories, logs, findings)
     present, whole = partitions_in(storage), {log.partition for log in logs}
     damaged = [each for each in present if each.topic in INTERNAL_TOPICS and each not in whole]

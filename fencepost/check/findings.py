@@ -68,5 +68,5 @@ class Findings:
         self.found.append(Finding(severity=severity, file=at.file, offset=at.offset, what=what, means=means))
 
     def count(self, severity: Severity) -> int:
-        """How many findings are as bad as that."""
+        """How many findings have this severity."""
         return sum(finding.severity is severity for finding in self.found)

@@ -7,11 +7,11 @@ files.
                                 cleaning it may know transactions of which no record is left
     .snapshot                   what a full scan up to its offset says; producers may be missing that were
                                 silent for producer.id.expiration.ms by the clock
-    checkpoints of offsets      no offset is beyond the end of a log; which means something only after an
-                                orderly stop, since they are written at other moments than logs
+    checkpoints of offsets      no offset is beyond the end of a log; which proves something only after a
+                                clean stop, since they are written at other moments than logs
     leader-epoch-checkpoint     the leader epoch of every batch
 
-What one log says of another is compared only after an orderly stop: the files of a running broker, and a copy
+What one log says of another is compared only after a clean stop: the files of a running broker, and a copy
 of them, are of different moments.
 """
 
@@ -195,7 +195,7 @@ class KafkaFiles(DerivedFiles):
                 self.findings.problem(place, what, SEEKS)
                 return
             before = entry
-        # An entry of timestamp 0 and relative offset 0 cannot be told from room that is reserved.
+        # An entry of timestamp 0 and relative offset 0 looks the same as preallocated space.
         if newest and newest[-1] > max(before.timestamp, 0) and segment.is_final:
             what = f"the newest timestamp is {newest[-1]}, but the index ends at {before.timestamp}"
             self.findings.problem(place, what, "records are not found by their timestamp")
@@ -224,8 +224,8 @@ class KafkaFiles(DerivedFiles):
             super()._compare_producers(offset, producer_id, says, right)
 
     def _check_epochs(self) -> None:
-        """The file with the offset at which each leader epoch began; followers find by it where they differ
-        from the leader.
+        """The file with the offset at which each leader epoch began; followers use it to find where they
+        differ from the leader.
         """
         place = Place(f"{self.log.directory}/{EPOCHS_FILE}")
         data = self.storage.read_file(place.file)

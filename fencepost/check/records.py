@@ -68,7 +68,7 @@ class KnownCluster:
 
 
 class _Home(NamedTuple):
-    """A partition of a coordinator's topic, and how many the topic has; 0 if nothing says it."""
+    """A partition of a coordinator's topic, and how many the topic has; 0 if unknown."""
 
     partition: int
     of: int
@@ -92,7 +92,9 @@ class Internals:
     """The last ones that groups committed, in transactions or not, whatever became of these."""
 
     def contents(self, partition: TopicPartition) -> RecordReader:
-        """How to look into the batches of this partition; the log of the metadata is read before others."""
+        """The function that reads the records in the batches of this partition; the metadata log is read
+        first.
+        """
         match partition.topic:
             case topic if topic == CLUSTER_METADATA_TOPIC:
                 return self._kraft_cluster if self.is_kafka else self._cluster

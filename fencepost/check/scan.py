@@ -73,7 +73,7 @@ class ScannedSegment:
     end_offset: int
     size: int = 0
     max_timestamp: int = -1
-    """Of the batches with records: that of one that compaction emptied is the time of none."""
+    """Of the batches with records: a batch that compaction emptied keeps a timestamp that no record has."""
     is_cleaned: bool = False
     """Whether compaction has changed it: it removed batches, or records of one, or set a delete horizon. A
     repair covers what is lost in the same way.
@@ -81,7 +81,7 @@ class ScannedSegment:
     batches: list[ScannedBatch] = attrs.Factory(list[ScannedBatch])
 
     def add(self, batch: ScannedBatch) -> None:
-        """Go on with the next batch."""
+        """Add the next batch."""
         header = batch.header
         is_thinned = header.record_count <= header.last_offset_delta or header.delete_horizon_ms is not None
         self.is_cleaned = self.is_cleaned or is_thinned
@@ -96,8 +96,8 @@ class ScannedSegment:
 class ScannedLog:
     """A partition's log. `is_whole`: no fault was found in it, so what is derived from it can be judged.
 
-    What follows `is_whole` is known once the producers were followed; `newest_producer` is the first batch
-    with data of the producer with the highest id.
+    The fields after `is_whole` are known once `follow_producers` has run; `newest_producer` is the first
+    batch with data of the producer with the highest id.
     """
 
     partition: TopicPartition
@@ -192,7 +192,7 @@ def scan_log(
     findings: Findings,
     is_sparse: bool = False,
 ) -> ScannedLog:
-    """Reads all segments of a partition. `was_closed`: its broker stopped in order, so no end may be torn.
+    """Reads all segments of a partition. `was_closed`: its broker stopped cleanly, so no end may be torn.
     `is_sparse`: as in ScannedLog.
     """
     log = ScannedLog(partition, was_closed, is_sparse)
@@ -355,7 +355,7 @@ def _judge_data(batch: ScannedBatch, known: ModelProducer, log: ScannedLog, find
 
 
 def _meaning_of_skip(header: BatchHeader, expected: int | None) -> str:
-    """What a sequence that nothing explains says: it is compared as a number that wraps around."""
+    """What an unexplained sequence means: a gap or a duplicate, compared as numbers that wrap around."""
     assert expected is not None, "an unknown producer may start anywhere"
     ahead = (header.base_sequence - expected) % (INT32_MAX + 1)
     if ahead <= INT32_MAX // 2:

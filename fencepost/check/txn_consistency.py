@@ -80,7 +80,7 @@ def check_markers(
     cluster: KnownCluster,
     findings: Findings,
 ) -> None:
-    """Decisions and markers, side by side in each partition. `lost` are the partitions without a directory:
+    """Compare decisions with markers in each partition. `lost` are the partitions without a directory:
     no transaction can have ended there.
     """
     decided, topics = decisions_of(histories), cluster.named()

@@ -78,7 +78,7 @@ class DisruptionPlan:
     """The durability policy of the broker."""
 
     def count(self, *kinds: Disruption) -> int:
-        """How many events are of these kinds."""
+        """How many disruptions are of these kinds."""
         return sum(event.kind in kinds for event in self.events)
 
 

@@ -189,7 +189,7 @@ async def verify(demo: Demo, reader: ChildProcess) -> None:
 
 
 REPLACEMENT_ROUNDS = 2  # the replacement of a frozen worker commits this many before the worker is thawed
-ZOMBIE_ROUNDS = 3  # a thawed worker stops after this many, in case that it is not fenced
+ZOMBIE_ROUNDS = 3  # a thawed worker stops after this many, in case it is not fenced
 UNPLANNED_ENDS_MAX = 20
 SILENCE_S = 30.0  # a worker without output for this long hangs
 

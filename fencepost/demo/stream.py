@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RESULT_FILE: Final = "result.json"
-MICRO_BATCHES: Final = 4  # about so many for all flights
+MICRO_BATCHES: Final = 4  # about this many for all flights
 PARTITIONS: Final = {"spark.sql.shuffle.partitions": "1"}  # each has a state store, and the sums are few
 NO_PAUSE: Final = -1  # in place of the number of a micro-batch
 FLIGHT_FIELDS: Final = "carrier STRING, departed_late INT"

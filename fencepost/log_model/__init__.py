@@ -1,4 +1,4 @@
-"""What a log says, worked out a second time: the account with which every checker compares the broker.
+"""What a log says, derived a second time: every checker compares the broker with it.
 
 Rule: the package imports the wire formats (`protocol`) and nothing else of Fencepost, and it refuses nothing.
 """
@@ -18,9 +18,9 @@ Rule: the package imports the wire formats (`protocol`) and nothing else of Fenc
 # `compaction.CompactedLog` is not a fold over batches, because it must not know how they were cleaned: from
 # the committed records and their times it derives which of them a reader may miss.
 #
-# Four use it. `fencepost check` and `fencepost dump --check` read data directories with it, the white-box
-# judge follows every simulated log with it, the model checker derives from it how each record was decided,
-# and pictures of runs take from it which batches were aborted.
+# It has four users. `fencepost check` and `fencepost dump --check` read data directories with it, the
+# white-box judge follows every simulated log with it, the model checker derives from it how each record was
+# decided, and pictures of runs take from it which batches were aborted.
 #
 # The invariant is independence. The broker follows its partitions batch by batch in
 # `broker.partitions.partition`, the journal rebuilds transaction indexes with `journal.open_transactions`:

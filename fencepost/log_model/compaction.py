@@ -40,7 +40,7 @@ class Removal(Enum):
 
 @attrs.frozen(kw_only=True)
 class CleanupRules:
-    """The settings of a compacted topic, in ms and bytes. Without a limit, those of retention are None."""
+    """The settings of a compacted topic, in ms and bytes. None for a retention setting: no limit."""
 
     min_compaction_lag_ms: int = 0
     delete_retention_ms: int = 0

@@ -153,7 +153,8 @@ class PartitionModel:
         self.markers.setdefault(producer_id, []).append(logged)
         self.first_markers.setdefault((producer_id, epoch), logged)
         if marker.result is _ABORT and first_offset != NO_OFFSET:
-            # Readers look an aborted transaction up as long as one that was open with it may be read.
+            # Readers look up an aborted transaction as long as they may read one that was open at the same
+            # time.
             self.aborted.append(LoggedAbort(producer_id, first_offset, offset, self.last_stable_offset))
         return logged
 

@@ -15,7 +15,7 @@ Rule: a decision is what a PREPARE_* record says. Each has a marker in every par
 #     COMMIT     ABORT     committed in some partitions and aborted in others
 #     -          COMMIT    no coordinator decided it; an ABORT may be an administrator's
 #
-# A marker may be repeated: a coordinator that lost the answer sends it again, and the next coordinator sends
+# A marker may be repeated: a coordinator that lost the reply sends it again, and the next coordinator sends
 # the markers of every PREPARE_* that it finds. Before KIP-890 part 2 the transactions of a producer share one
 # epoch, so decisions and markers are matched in the order in which they were written.
 
@@ -40,8 +40,9 @@ FOLLOWERS: Final[Mapping[TransactionState, tuple[TransactionState, ...]]] = {
     _S.COMPLETE_COMMIT: _ENDS_IN_ABORT,
     _S.COMPLETE_ABORT: _ENDS_IN_ABORT,
 }
-"""Which state the next record of a transactional id may have: the checkers' own table, whatever the
-coordinator's says."""
+"""Which state the next record of a transactional id may have: the checkers' own table, independent of the
+coordinator's.
+"""
 
 DECISIONS: Final = {_S.PREPARE_COMMIT: TransactionResult.COMMIT, _S.PREPARE_ABORT: TransactionResult.ABORT}
 COMPLETED: Final = frozenset({_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
@@ -115,8 +116,8 @@ def decisions_of(histories: Histories) -> dict[TopicPartition, dict[Identity, li
             record = state.record
             if record is None or record.state not in DECISIONS:
                 continue
-            # With a COMPLETE_* after it, all markers must be there. Without one, the coordinator is still at
-            # it.
+            # With a COMPLETE_* after it, all markers must be there. Without one, the coordinator may still be
+            # writing them.
             after = history[index + 1].record if index + 1 < len(history) else None
             decision = LoggedDecision(
                 name,

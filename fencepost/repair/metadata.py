@@ -101,7 +101,7 @@ def follow(storage: StorageReader, log: SalvagedLog) -> Cluster:
                 continue
             try:
                 records = read_cluster_records(content_of(storage, piece), piece.header)
-            except ProtocolViolation:  # written like this: `check` reports it
+            except ProtocolViolation:  # it was written this way: `check` reports it
                 continue
             known = [record for record in records if cluster.take(record)]
             if len(known) < len(records):
@@ -148,8 +148,8 @@ def raised(
 def adopted(
     cluster: Cluster, topic: str, count: int, leader_epoch: int, *, is_compacted: bool
 ) -> list[ClusterRecord]:
-    """The records that make a topic of its directories; `cluster` follows them. Its settings are lost, and
-    the default retention would soon delete the saved records.
+    """The records that recreate a topic from its directories; `cluster` applies them. They turn retention
+    off: the topic's settings are lost, and the default retention would soon delete the saved records.
     """
     highest = max(map(topic_number, cluster.names), default=0)
     topic_id = new_topic_id(topic, number=highest + 1, created_ms=NO_TIMESTAMP)

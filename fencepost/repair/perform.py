@@ -9,7 +9,7 @@ interrupted leaves a directory that is damaged as before, or repaired; it is sta
 #     1  copies of all files that change, in NAME~1, synced
 #     2  snapshots that cover lost batches are removed: the broker must not trust them with a new log
 #     3  log files are replaced, each atomically
-#     4  the log start; then the other derived files are removed: until now they were witnesses of the damage
+#     4  the log start; then the other derived files are removed: until now they were evidence of the damage
 #     5  the journal opens the log as at a start of the broker, which builds the indexes again, and appends
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ class _Planner:
                 contents(piece.batch, data)
                 if log.partition.topic == CONSUMER_OFFSETS_TOPIC:
                     self._learn_offsets(piece.batch, data, groups)
-            except ProtocolViolation:  # written like this: `check` reports it
+            except ProtocolViolation:  # it was written this way: `check` reports it
                 continue
 
     def _learn_offsets(self, batch: ScannedBatch, data: bytes, groups: set[str]) -> None:
@@ -387,7 +387,7 @@ class _Planner:
             )
 
     def _cut_tails(self) -> None:
-        """A start cuts them off as well, but then the repaired directory would not be free of findings."""
+        """Cut torn tails off. A start would do so as well, but until then `check` would still report them."""
         is_needed = any(plan.is_needed for plan in self.logs.values())
         for plan in self.logs.values():
             if is_needed and plan.log.torn is not None:

@@ -220,7 +220,8 @@ def _lose_before(log: SalvagedLog, expected: int, base: int) -> None:
     file = f"{log.partition}/{expected:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
     lost = LostRange(LossKind.MISSING_SEGMENT, expected, base, file, 0, 0, "no file holds these offsets")
     last = log.segments[-1] if log.segments else None
-    # A segment without a batch begins where the lost one does: both would have the same name.
+    # A segment without a batch begins where the lost one does, so a segment of its own would have the same
+    # name.
     log.lose(lost, to=last if last is not None and last.base_offset == expected else None)
 
 
@@ -239,7 +240,7 @@ class _Reader:
     is_cleaned: bool = False
     """Whether it takes the place of later ones that a crash left."""
     unconfirmed_end: int = 0
-    """The end of intact batches in damaged bytes that no neighbour confirms: they may be of another place."""
+    """The end of intact batches in damaged bytes that no neighbour confirms: they may belong elsewhere."""
 
     def read(self, size: int) -> int:
         """Add the segment to the log; return the offset at its end."""
@@ -420,7 +421,7 @@ def _size_at(data: Buffer, at: int) -> int:
 def _scanned(file: str, position: int, header: BatchHeader, batch: Buffer) -> ScannedBatch:
     try:
         marker = read_marker(batch) if header.is_control else None
-    except ProtocolViolation:  # of another kind, or written like this: `check` reports it
+    except ProtocolViolation:  # of another kind, or written this way: `check` reports it
         marker = None
     return ScannedBatch(file, position, header, marker)
 

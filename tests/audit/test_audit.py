@@ -67,7 +67,7 @@ def test_a_directory_of_apache_kafka_has_no_findings(spark: SparkSession, tmp_pa
     directory = unpack("02-transactions", tmp_path)
     result = audited(spark, directory)
     assert (list(result.found), result.partitions) == ([], 8)
-    # Without the file of an orderly stop, its logs may be of different moments.
+    # Without the file of a clean stop, its logs may be of different moments.
     (directory / ".kafka_cleanshutdown").unlink()
     (note,) = audited(spark, directory).found
     assert (note.severity, note.what) == (Severity.NOTE, "transactions were not compared with markers")

@@ -112,7 +112,7 @@ def _killed() -> MemoryStorage:
 
 
 def closed() -> Directory:
-    """A copy of what a broker leaves that stops in order."""
+    """A copy of what a broker leaves that stops cleanly."""
     return Directory(_closed())
 
 
