@@ -407,8 +407,8 @@ def _print_options(console: Console, options: ConsoleOptions, panel: HelpPanel) 
 
 
 def application(profile: str | None = None) -> App:
-    """The app with every command by its import path, so that only the invoked command is imported. `profile`:
-    that of --profile.
+    """The app, which knows each command by its import path, so that only the invoked command is imported.
+    `profile`: the value of --profile.
     """
     root = App(
         name="fencepost",
@@ -522,7 +522,7 @@ def run_as_process(arguments: Sequence[str]) -> int:
 
 
 def open_standard_streams() -> None:
-    """Lead the standard streams that the parent has closed (`fencepost status >&-`) to /dev/null. Otherwise
+    """Open /dev/null for the standard streams that the parent has closed (`fencepost status >&-`). Otherwise
     Python has None for them, and the next file or socket that is opened would get what is printed.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):

@@ -116,7 +116,7 @@ class JUnitCase:
 
 
 def junit_target(path: Path | None) -> Target | None:
-    """The file of `--junit`, proved to be writable. An older report is removed, so that it is not taken for
+    """The file of `--junit`, proved to be writable. An older report is removed, so that nobody takes it for
     the result if this command fails.
     """
     if path is None:

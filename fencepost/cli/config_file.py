@@ -3,8 +3,8 @@
 Rule: the command line wins over the environment, the environment over the file. An unknown key is an error.
 """
 
-# [profile.NAME] holds what the whole file may hold, for one cluster. A profile that is chosen stands over the
-# rest of the file. If --profile chose it, its broker and its client settings also win over the environment:
+# [profile.NAME] may hold the same keys as the file, for one cluster. The chosen profile wins over the rest of
+# the file. If --profile chose it, its broker and its client settings also win over the environment:
 # `--profile test` must not reach the broker of a forgotten FENCEPOST_BOOTSTRAP_SERVER.
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROFILE: Final = "profile"
 ENVIRONMENT: Final = "env"
 """Where cyclopts says that a value of a variable comes from."""
 COMMAND_LINE: Final = "cli"
-"""The same of a value that was written on the command line."""
+"""The same for a value that was written on the command line."""
 PROFILE_VARIABLE: Final = "FENCEPOST_PROFILE"
 THEN: Final = "`fencepost help cli` shows an example; the variable FENCEPOST_CONFIG gives its path"
 
@@ -136,7 +136,7 @@ def _named(path: Path, profiles: dict[str, dict[str, Any]], name: str) -> dict[s
 
 
 def _laid_over(values: dict[str, Any], profile: dict[str, Any]) -> dict[str, Any]:
-    """The values with those of a profile in their place; tables are merged."""
+    """The values, overridden by those of a profile; tables are merged."""
     merged = dict(values)
     for key, value in profile.items():
         below = merged.get(key, {})
@@ -146,7 +146,7 @@ def _laid_over(values: dict[str, Any], profile: dict[str, Any]) -> dict[str, Any
 
 
 def _forget_environment(arguments: ArgumentCollection, profile: dict[str, Any]) -> None:
-    """Drop what the environment says of the options that a profile of the command line sets."""
+    """Drop the environment's values of the options that a profile set, if --profile named it."""
     for argument in arguments:
         if any(name.lstrip("-") in profile for name in argument.names if name.lstrip("-") in SHARED):
             argument.tokens[:] = [token for token in argument.tokens if token.source != ENVIRONMENT]

@@ -1,6 +1,6 @@
 """`fencepost consume`: prints records, up to the current end of the topic or forever.
 
-Rule: it prints the records that were asked for, and never others in their place. What it prints as JSON or
+Rule: it prints the requested records, and never others in their place. What it prints as JSON or
 CSV, `fencepost produce` writes again. A partition that cannot be read is reported on stderr and retried,
 without --follow only until no record has arrived for `ANSWER_MS`.
 """
@@ -325,7 +325,7 @@ class _PollingReader:
             yield self._poll(retries, ends)
             parts = self.consumer.assignment()
             if ends is not None and parts and all(self.consumer.position(p) >= ends[p] for p in parts):
-                # Over the markers at the end, too; but the group may have been further already.
+                # Commit past the markers at the end, too; but the group may already have been further.
                 had = self.consumer.committed(parts)
                 self.consumer.commit({p: max(had[p] or 0, ends[p]) for p in parts})
                 return
@@ -352,7 +352,9 @@ class _PollingReader:
         ]
 
     def _check_ends(self, ends: Offsets) -> None:
-        """CommandFailed if a log without more records is shorter than it was: its old end never comes."""
+        """CommandFailed if a log has no more records and is shorter than it was: its old end is never
+        reached.
+        """
         parts = self.consumer.assignment()
         for part, now in self.ends_now(parts).items():
             if now < ends[part] and self.consumer.position(part) >= now:
@@ -385,7 +387,7 @@ class Retries:
     """Reports partitions that cannot be read, once per error."""
 
     polls_max: int | None
-    """The number of polls with an error and without a record after which the command fails."""
+    """The command fails after this many consecutive polls with an error and no record; None: never."""
     _reported: set[ErrorCode] = attrs.Factory(set[ErrorCode])
     _polls: int = 0
 

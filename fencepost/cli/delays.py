@@ -1,7 +1,7 @@
-"""What `produce` says while the broker does not acknowledge: why, and that it tries again.
+"""What `produce` says while the broker does not acknowledge: why, and that it retries.
 
-Rule: one line on stderr when it begins and one when it is over; in between, one if the reason has changed, at
-most every ten seconds.
+Rule: one line on stderr when it begins and one when it is over; in between, one if the reason has changed,
+every ten seconds at most.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fencepost.protocol.terms import TopicPartition
 
 OVERDUE_MS: Final = 2_000
 LOOK_EVERY_S: Final = 0.5
-AGAIN_AFTER_S: Final = 10.0  # the reasons alternate while a log is led again and fails again
+AGAIN_AFTER_S: Final = 10.0  # the reasons alternate while a log gets a leader, fails, and so on
 
 
 @contextmanager

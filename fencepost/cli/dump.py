@@ -346,8 +346,8 @@ def facts_of_consumers(record: ConsumerRecord | None) -> Fact:
 
 
 def facts_of_cluster(batch: StoredBatch) -> Iterator[Fact]:
-    """The records of `__cluster_metadata`: topics, leaders, blocks of producer ids. Of those of an Apache
-    Kafka controller what readers need, of all others the kind.
+    """The records of `__cluster_metadata`: topics, leaders, blocks of producer ids. Of records of an Apache
+    Kafka controller, those that readers need are decoded; of all others, only the kind.
     """
     if (batch.file.parent.parent / PROPERTIES_FILE).exists():
         for kraft in read_kraft_records(batch.data, batch.header):

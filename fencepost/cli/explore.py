@@ -1,7 +1,7 @@
 """`fencepost explore`: checks every reachable state of a small cluster.
 
 Rule: exit code 0 is a proof for that cluster. A violation and an incomplete search both exit with 1, and the
-output says which of them it was.
+output says which of the two it was.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _search(config: ExploreConfig, seconds_max: float | None) -> _SearchResult:
 
 @attrs.frozen(kw_only=True)
 class _SearchResult:
-    """A search with its exit code if it is not complete, what stopped it then, and its time."""
+    """A search, its exit code and what stopped it if it is incomplete, and the time it took."""
 
     explored: Explored
     code: int
@@ -168,7 +168,7 @@ class _SearchResult:
     seconds: float
 
     def words(self) -> list[str]:
-        """The trace of a violation, the result, and what the search came across."""
+        """The trace of a violation, the result, and counts of the steps that the search took."""
         explored, lines = self.explored, list[str]()
         lines += [f"{number:>4}  {step}" for number, step in enumerate(explored.trace, start=1)]
         states, steps = counted(explored.states, "state"), counted(explored.transitions, "transition")

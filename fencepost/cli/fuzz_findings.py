@@ -40,8 +40,8 @@ def shrink_of(finding: SeedFinding, options: WorldOptions) -> str:
 
 @attrs.frozen(kw_only=True)
 class FindingFiles:
-    """Writes the files of findings into `output`, without it only the shrunk scenario, where one stands; and
-    their `pages`.
+    """Writes the files of findings into `output`, or, without it, only the shrunk scenario into the current
+    directory; also writes their `pages`.
     """
 
     options: WorldOptions

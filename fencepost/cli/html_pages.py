@@ -1,4 +1,4 @@
-"""Pages of runs in HTML files, and `--beside`: the same run with something changed at the right side.
+"""Pages of runs in HTML files, and `--beside`: the same run with something changed, on the right side.
 
 Rule: a changed run that is a variant of the scenario is that variant, with its expectations. Any other has
 none, so its page says which rules it broke and no more.

@@ -1,4 +1,4 @@
-"""`fencepost lab`: serves the page on which one looks at runs and disturbs them."""
+"""`fencepost lab`: serves the page on which you look at runs and disturb them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _address(broker: str) -> str:
 
 
 def _look_for(broker: str) -> None:
-    """Says in the terminal that no broker answers, because nobody may look at the page."""
+    """Says in the terminal that no broker answers, since perhaps nobody looks at the page."""
     if (problem := problem_of(broker)) is not None:
         complain(
             f"no broker answers at {broker}: {problem}",
@@ -95,8 +95,8 @@ def lab(
         print(f"The lab is at {address}")
         print("Keep the address to yourself: with it, anyone can run simulations here. Ctrl-C stops the lab.")
         print(json.dumps({"ready": True, "address": address, "pid": os.getpid()}), flush=True)
-        # Both may take seconds: a browser in the terminal, and a broker behind a firewall. The lab serves
-        # meanwhile.
+        # Both may take seconds: a browser in the terminal, and a broker behind a firewall. The lab already
+        # serves in the meantime.
         if browser:
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         if settings.broker is not None:

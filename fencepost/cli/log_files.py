@@ -165,8 +165,8 @@ def contradictions(data: Path) -> list[str]:
     """Each disagreement between the transaction log and the markers as a sentence.
 
     A log that no longer begins at offset 0 is left out, because markers before its start are gone. What
-    compaction removed from either side contradicts nothing. `fencepost check` goes further: it also compares
-    files.
+    compaction removed from either side is not a contradiction. `fencepost check` goes further: it also
+    compares files.
     """
     decided = decisions_of(read_histories(data))
     has_every_decision = not any(

@@ -1,6 +1,6 @@
 """The log of `fencepost serve` on stderr: one line of text per entry, or one JSON object.
 
-Rule: a line of text says everything; JSON has the same text and more fields (docs/operations.md).
+Rule: a line of text is complete in itself; JSON has the same text, and fields besides (docs/operations.md).
 """
 
 from __future__ import annotations

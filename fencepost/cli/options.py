@@ -28,7 +28,9 @@ BOOTSTRAP_OPTION: Final = "--bootstrap-server"
 
 
 class Addresses(str):
-    """The addresses of brokers. `given_in`: what gave them: an option, a variable, or a key of a file."""
+    """The addresses of brokers. `given_in`: where they come from: an option, a variable, or a key of
+    a file.
+    """
 
     __slots__ = ("given_in",)
     given_in: str
@@ -141,7 +143,7 @@ def problem_of(address: str) -> str | None:
 
 
 def connect(bootstrap: str, config: Path | None) -> Admin:
-    """An admin client of the broker at this address, for a person who waits for the answer."""
+    """An admin client of the broker at this address, with short timeouts, for a person who waits."""
     from fencepost.client.shells.sync import Admin
 
     security = security_of(config)  # first: a person can correct it without a broker

@@ -1,6 +1,6 @@
 """What commands print and write: tables for people, JSON for programs, and output files.
 
-Rule: stdout holds only the answer: text, or with --json one JSON object per line (docs/cli.md). A command
+Rule: stdout holds only the result: text, or with --json one JSON object per line (docs/cli.md). A command
 overwrites an existing file only if that file is of the kind that it writes.
 """
 
@@ -30,7 +30,7 @@ def print_json(value: Json) -> None:
 
 
 def as_json_line(value: Json) -> str:
-    """JSON without line breaks and without characters that a terminal would obey."""
+    """JSON without line breaks and without control characters, which a terminal would obey."""
     text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
     if not text.isprintable():  # JSON escapes some control characters itself, but not all
         text = json.dumps(value, separators=(", ", ": "))

@@ -53,7 +53,7 @@ class OffsetRange(NamedTuple):
 
 
 def parse_position(option: str, text: str, *, now_ms: Callable[[], int] | None = None) -> Position:
-    """A position; CommandFailed if the text is none."""
+    """The position that the text names; CommandFailed if it names none."""
     if text in ENDS:
         return Position(text, Kind[ENDS[text]])
     if is_offset(text):
@@ -106,7 +106,7 @@ def starts_at(admin: Admin, where: Position, has: OffsetRange) -> Offsets:
 
 
 def _from_time(admin: Admin, timestamp_ms: int, has: OffsetRange) -> Offsets:
-    """The first offset of this time or later in each partition, or its end."""
+    """In each partition, the offset of the first record with this timestamp or a later one, or the end."""
     found = admin.offsets_for_times(has.starts, timestamp_ms)
     return {part: has.ends[part] if offset == NO_OFFSET else offset for part, offset in found.items()}
 
@@ -157,9 +157,9 @@ Read = Callable[[Offsets, Offsets], Iterator[Record]]
 
 
 def starts_of_last(count: int, has: OffsetRange, ends: Offsets, read: Read) -> Offsets:
-    """The offset of the last record but `count` in each partition.
+    """The offset to start from in each partition to get its last `count` records.
 
-    Markers and aborted records have offsets, too, so it reads twice as far back until there are enough.
+    Markers and aborted records have offsets, too, so it doubles how far back it reads until there are enough.
     """
     starts: Offsets = {}
     for part, end in ends.items():

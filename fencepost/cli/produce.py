@@ -62,7 +62,7 @@ TAKES: Final = {
     "csv": ("separator", "null", "base64", "key-column", "value-column"),
     "raw": (),
 }
-"""The options of the format that each format takes; the others would do nothing."""
+"""The format options that apply to each format; the others would do nothing."""
 
 
 @Parameter(name="*")
@@ -122,7 +122,7 @@ class InputOptions:
 @Parameter(name="*")
 @attrs.frozen(kw_only=True)
 class RecordOptions:
-    """What is the same for all records."""
+    """The options that apply to every record."""
 
     partition: Annotated[
         InPartition | None,
@@ -141,7 +141,7 @@ class RecordOptions:
     ] = ()
 
     def applied(self, records: Iterator[Outgoing]) -> Iterator[Outgoing]:
-        """The records with what is the same for all."""
+        """The records with these options applied."""
         if self == RecordOptions():
             return records
         headers = [self._header(text) for text in self.header]
@@ -175,7 +175,7 @@ class Written:
 
     def __init__(self) -> None:
         self.last_transaction: Literal["aborted", "unknown", "committed"] | None = None
-        """The outcome if the command ended now: unknown while a commit waits for its answer."""
+        """The outcome if the command ended now: unknown while a commit waits for its reply."""
         self.transactions = 0
         self.records = 0
         self.spans: dict[int, tuple[int, int]] = {}
@@ -203,7 +203,7 @@ class Written:
         self._undecided_spans[partition] = (first, offset)
 
     def count(self) -> None:
-        """The acknowledged records are written for good."""
+        """Count the acknowledged records as written for good."""
         self.records += self._undecided.total()
         for partition, (first, last) in self._undecided_spans.items():
             self.spans[partition] = (self.spans.get(partition, (first, last))[0], last)
@@ -211,7 +211,7 @@ class Written:
         self._undecided_spans.clear()
 
     def count_done(self) -> None:
-        """After an interruption: the records that were acknowledged nevertheless are written for good."""
+        """After an interruption: count the records that were acknowledged nevertheless."""
         while self._pending and self._pending[0].done() and self._pending[0].batch.base_offset >= 0:
             self._settle()
         self.count()
@@ -367,7 +367,7 @@ def _send(producer: Producer, topic: str, records: Iterator[Outgoing], written: 
 
 
 def report(topic: str, written: Written, *, as_json: bool, because: BaseException | None = None) -> None:
-    """Prints how many records were written, and their offsets; also why it ended early."""
+    """Prints how many records were written, and their offsets, and why the command ended early, if it did."""
     ended = "complete" if because is None else "interrupted" if isinstance(because, Ended) else "failed"
     last = _outcome(written, because)
     if as_json:

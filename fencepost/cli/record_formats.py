@@ -109,7 +109,9 @@ def facts(record: Record, *, base64: bool) -> dict[str, Json]:
 
 
 def as_line(record: Record, dialect: TextDialect) -> bytes:
-    """`value` or `key<separator>value`. A value that contains the separator gets its null key."""
+    """`value` or `key<separator>value`. If the key is null and the value contains the separator, the null key
+    is written.
+    """
     separator, value = dialect.separator.encode(), dialect.encoded(record.value)
     if record.key is None and not (separator and separator in value):
         return value
@@ -212,7 +214,7 @@ def read_jsonl(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoin
 
 
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Python would take the last of several members of one name, and lose the others."""
+    """A JSON object. Of several members with one name, Python would keep the last and lose the others."""
     found = dict(members)
     if len(found) < len(members):
         raise BadRecord(f"{_twice(name for name, _ in members)} is repeated in one JSON object")
@@ -220,7 +222,7 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _twice(names: Iterable[str]) -> str:
-    """The first name that comes a second time."""
+    """The first name that is repeated."""
     seen: set[str] = set()
     return next(repr(name) for name in names if name in seen or seen.add(name))
 
@@ -277,7 +279,7 @@ def _csv_record(cells: dict[str, str], dialect: TextDialect) -> Outgoing:
         cell = cells.get(name, dialect.null)
         if cell in ("", dialect.null):
             return None
-        return int(cell) if re.fullmatch(r"-?\d{1,19}", cell) else cell  # refused below, with its name
+        return int(cell) if re.fullmatch(r"-?\d{1,19}", cell) else cell  # `_number` refuses it
 
     try:
         headers = json.loads(cells.get("headers") or "[]")

@@ -59,7 +59,7 @@ Duration = Annotated[int | None, Parameter(converter=_duration_ms, metavar="TIME
 
 
 class Goal(NamedTuple):
-    """Where the group is to read from: the option, and its value."""
+    """The target of the reset: the option, and its value."""
 
     option: str
     value: int
@@ -211,7 +211,7 @@ def _new_offsets(
 
 
 def _within(wanted: int, start: int, end: int, where: TopicPartition) -> int:
-    """The offset, or the nearest one inside the log, with a notice: as Kafka's tool (OffsetsUtils)."""
+    """The offset, or the nearest one inside the log, with a notice: as in Kafka's tool (OffsetsUtils)."""
     nearest = min(max(wanted, start), end)
     if nearest != wanted:
         what = "is before the start" if wanted < start else "is after the end"

@@ -92,7 +92,7 @@ def run(
     artefacts.prove(output)
     report = artefacts.junit_target(junit)
     is_few = draw.text or (bool(scenarios) and len(stories) <= FEW)
-    is_full = verbose or (is_few and not draw.until)  # a picture that stops early does not tell the end
+    is_full = verbose or (is_few and not draw.until)  # a picture that stops early does not show the end
     told = _Told(
         is_full=is_full, is_json=as_json, pictures=pictures, others=others, output=output, seconds_max=for_
     )
@@ -124,7 +124,7 @@ def _walk(scenarios: Sequence[str], variant: str | None, draw: DrawOptions, *, i
 def _others(
     stories: list[list[Chosen]], texts: Sequence[str], html: Path | None
 ) -> dict[tuple[Path, int], Case] | None:
-    """`--beside`: for each run, by file and variant, what stands beside it; None without the option."""
+    """`--beside`: the run to show beside each run, by file and variant; None without the option."""
     from fencepost.cli.html_pages import beside, changes_of
 
     if not texts:
@@ -156,7 +156,7 @@ class _Told:
     is_full: bool
     is_json: bool
     pictures: Pictures
-    others: dict[tuple[Path, int], Case] | None  # by file and variant, what stands beside it
+    others: dict[tuple[Path, int], Case] | None  # by file and variant: the run to show beside it
     output: Path | None
     seconds_max: float | None
     began: float = attrs.Factory(time.perf_counter)
@@ -180,7 +180,7 @@ class _Told:
             print(f"{styled('pass', GREEN)}  {name}  ({count} {'run' if done == 1 else 'runs'})")
 
     def _run(self, each: Chosen) -> bool:
-        """Runs one variant, and prints or saves what is to be seen of it."""
+        """Runs one variant, and prints or saves what was requested of it."""
         from fencepost.cli.artefacts import JUnitCase
         from fencepost.simulator.scenarios.runner import record_case, run_case
 

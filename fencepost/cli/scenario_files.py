@@ -86,7 +86,7 @@ def _advice(word: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class Chosen:
-    """One run that was asked for: variant `number` (from 1) of the `of` runs of the scenario in a file."""
+    """One requested run: variant `number` (from 1) of the `of` runs of the scenario in a file."""
 
     path: Path
     number: int

@@ -47,7 +47,7 @@ SET_OTHERWISE = {
     "log.dirs": "give the data directory",
     "transaction.partition.verification.enable": "give --no-partition-verification",
 }
-"""Settings of Kafka that have another place here."""
+"""Kafka's settings that are set in another way here."""
 
 
 def serve(
@@ -192,7 +192,7 @@ def _run(settings: BrokerSettings, *, with_parent: bool) -> int:
 
 
 def _recording(path: Path | None) -> Observer | None:
-    """What a test that started this process wants to know of it."""
+    """The recording that a test which started this process asked for, if it did."""
     if path is None:
         return None
     from fencepost.testing.process_recording import FileRecording
@@ -235,7 +235,7 @@ def _overridden(given: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def _together(node: NodeSettings) -> NodeSettings:
-    """The settings, if none of them contradicts another one."""
+    """The settings; CommandFailed if one of them contradicts another one."""
     from fencepost.broker.broker_configs import check_together
 
     try:
@@ -372,7 +372,7 @@ def _tell_ready(
 
 
 def _fault_line(planned: PlannedFault) -> str:
-    """A fault that waits, and for whom: no error reports a name that no client has."""
+    """A waiting fault, and the clients that it waits for: a name that no client has is not an error."""
     from fencepost.broker.faults import awaited
 
     names = awaited(planned.line.when)
@@ -380,7 +380,7 @@ def _fault_line(planned: PlannedFault) -> str:
 
 
 def _memory_line(bound: MemoryBound) -> str:
-    """The most memory that the broker takes for its clients, and how it comes about."""
+    """The most memory that the broker takes for its clients, and what it consists of."""
     parts = ", ".join(f"{size >> 20:,} for {name}" for name, size in bound.shares())
     return (
         f"Memory: at most {bound.total >> 20:,} MiB ({parts}), not counting topics, groups and transactions."
@@ -419,5 +419,5 @@ class _Parent:
 
     def _cut_power(self) -> None:
         assert self._ready is not None, "the broker is running"
-        self._wants_power_cut = True  # even when it comes back from a crash
+        self._wants_power_cut = True  # if it is restarting after a crash, `obey` cuts it
         self._ready.server.kill(loses_power=True)

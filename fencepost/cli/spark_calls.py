@@ -1,9 +1,9 @@
-"""Spark for one command: in a thread of its own, so that a signal does not strike in the middle of a call.
+"""Spark for one command: in a thread of its own, so that a signal does not interrupt a call.
 
 PySpark talks to its JVM over a socket, request by request. An exception of a signal handler between the two
-leaves the answer unread, and every later call, even one that only cleans up, gets the wrong answer. So the
-main thread, which gets the signals, only waits here. A command that is ended this way leaves Spark as it is:
-the JVM ends with this process, even one that is still starting.
+leaves the response unread, and every later call, even one that only cleans up, gets the wrong response. So
+the main thread, which gets the signals, only waits here. A command that is ended this way leaves Spark as it
+is: the JVM ends with this process, even one that is still starting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 def with_spark(work: Callable[[], Result]) -> Result:
-    """Calls `work` in another thread, and returns or raises what it does."""
+    """Calls `work` in another thread; returns its result, or raises what it raised."""
     done = Future[Result]()
 
     def run() -> None:

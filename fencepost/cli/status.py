@@ -1,4 +1,4 @@
-"""`fencepost status`: how a broker is, in one answer; exit code 1 if something is wrong.
+"""`fencepost status`: the health of a broker at a glance; exit code 1 if something is wrong.
 
 Rule: a problem is something that an operator has to act on. Each one says what, where, and what to do.
 """
@@ -15,7 +15,7 @@ from fencepost.cli.table import Duration, moment
 from fencepost.protocol.messages import BrokerStatusReply, TopicStatus
 from fencepost.protocol.terms import NO_TIMESTAMP, TopicPartition
 
-RECENT_MS: Final = 5 * 60_000  # a disk problem counts for so long
+RECENT_MS: Final = 5 * 60_000  # a disk problem counts for this long
 NAMED_MAX: Final = 5  # partitions that a problem names
 
 

@@ -42,7 +42,9 @@ SEQUENCES: Final = {
     "[1~": "home", "[4~": "end", "[7~": "home", "[8~": "end",
     "[5~": "page up", "[6~": "page down",
 }  # fmt: skip
-"""What terminals send after an escape for keys without a letter; up is back, as in the list of steps."""
+"""What terminals send after an escape for keys without a letter; "up" is a step back, as in the list of
+steps.
+"""
 LETTERS: Final = {
     " ": "right", "l": "right", "n": "right", "j": "right",
     "h": "left", "p": "left", "k": "left", "\x7f": "left", "\b": "left",
@@ -211,7 +213,7 @@ class Terminal:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._usual)
 
     def _suspend(self, number: int, _: FrameType | None) -> None:
-        """Ctrl-Z: gives the terminal back, stops, and takes it again when the shell goes on with this job."""
+        """Ctrl-Z: gives the terminal back, stops, and takes it again when the shell resumes this job."""
         self._close()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -258,7 +260,7 @@ def keys_of(text: str) -> Iterator[str]:
         elif len(text) == 1 or text[1] not in "[O":
             yield "escape"
             text = text[1:]
-        else:  # a key that means nothing here, up to its last byte
+        else:  # a key without a meaning here: skip it up to its last byte
             end = next(
                 (at for at, each in enumerate(text[2:], start=2) if each.isalpha() or each == "~"), len(text)
             )

@@ -1,6 +1,6 @@
 """What `fencepost run NAME --step` shows of a walk: the steps, logs and states beside them, and the reason.
 
-Rule: a screen fits its size in every case. What has no room is counted, and Tab brings it up.
+Rule: a screen always fits the terminal. The lines that do not fit are counted, and Tab moves them up.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fencepost.lab.document import BatchEntry, StepEntry
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, escaped
 
 WIDTH_MIN, HEIGHT_MIN = 60, 16
-WIDE: Final = 150  # columns from which the states stand in two columns
+WIDE: Final = 150  # terminal columns: from here on, the states are in two columns
 GAP: Final = " │ "
 REASON_LINES: Final = 5  # at the bottom, when there is room
 NS_PER_MS: Final = 1_000_000
 
 Lines = list[Text]
 
-# Styles say nothing that the signs do not say as well: a terminal may have no colours.
+# Styles only repeat what the signs say: a terminal may have no colours.
 TITLE, QUIET, HERE = "bold", "dim", "reverse"
 RESULTS: Final = {COMMITTED: ("✓", "green"), ABORTED: ("✗", "red"), OPEN: ("?", "yellow"), PLAIN: ("", "")}
 SIGNS: Final = {
@@ -269,7 +269,9 @@ def _logs(walk: Walk, width: int) -> Lines:
 
 
 def _written(walk: Walk) -> Iterator[tuple[str, Any]]:
-    """The logs in which this run writes. What the transaction log says stands with the coordinators."""
+    """The logs in which this run writes. The transaction log is left out: the coordinators' panel shows what
+    it says.
+    """
     written = {batch["partition"] for batch in walk.document["batches"]}
     for name, log in walk.of_kind("log"):
         if name in written and not name.startswith(f"{TRANSACTION_STATE_TOPIC}-"):
@@ -277,7 +279,7 @@ def _written(walk: Walk) -> Iterator[tuple[str, Any]]:
 
 
 def _strip(walk: Walk, batches: list[BatchEntry], log: dict[str, Any], width: int) -> Text:
-    """The records of a log, and where readers stop: the newest of them, if there is no room for all."""
+    """The records of a log, and where readers stop; only the newest records, if there is no room for all."""
     lso, high_watermark = log["lso"], log["hw"]
     pointers = [(lso, "LSO"), (high_watermark, "HW")] if lso < high_watermark else [(lso, "LSO=HW")]
     parts: Lines = []

@@ -46,8 +46,8 @@ class Walk:
     # --- moves ----------------------------------------------------------------------------------------------
 
     def move(self, by: int) -> bool:
-        """Goes `by` steps on, or back, among those that are shown; as far as there are any. Whether it
-        moved.
+        """Goes `by` steps forward, or back if negative, among those that are shown, as far as there are any.
+        Returns whether it moved.
         """
         ahead = list(self._ahead(by))
         target = ahead[: abs(by)]
@@ -61,7 +61,9 @@ class Walk:
         self.step = max(0, min(number, len(self.steps) - 1))
 
     def jump(self, flag: str, *, back: bool = False) -> bool:
-        """Goes to the next step with this flag, or the one before; whether there is one."""
+        """Goes to the next step with this flag, or, with `back`, to the previous one; returns whether there
+        is one.
+        """
         found = next((at for at in self._ahead(-1 if back else 1) if flag in self.flags(at)), None)
         if found is None:
             return False
@@ -127,7 +129,7 @@ class Walk:
         return OPEN if decided is None or decided > self.step else batch["result"]
 
     def readable(self, partition: str, *, committed: bool) -> tuple[int, list[str]]:
-        """How far a reader of a partition can read after this step, and the values that it gets there."""
+        """How far a reader of a partition can read after this step, and the values that it gets."""
         log = self.state().get(f"log/{partition}", {})
         end = log.get("lso" if committed else "hw", 0)
         values = [

@@ -35,7 +35,7 @@ class Moment(int):
 
 
 class Duration(int):
-    """Milliseconds: a number in JSON, words in a table."""
+    """Milliseconds: a number in JSON, `15 min` in a table."""
 
 
 def is_terminal() -> bool:

@@ -1,4 +1,4 @@
-"""`fencepost top`: what a broker does now. Rates are differences between two answers of the broker.
+"""`fencepost top`: what a broker does now. Rates are differences between two replies of the broker.
 
 Rule: the broker is asked once per interval, and nothing is guessed: its own clock says how much time passed.
 """
@@ -122,13 +122,13 @@ def _headline(now: BrokerStatusReply) -> str:
 
 
 def topic_rates(before: BrokerStatusReply, now: BrokerStatusReply) -> list[TopicRates]:
-    """The rates of all topics between two answers, the busiest first."""
+    """The rates of all topics between two replies, the busiest first."""
     earlier, seconds = {topic.topic: topic for topic in before.topics}, _seconds(before, now)
 
     def rate(topic: TopicStatus, counter: str) -> float:
         known = earlier.get(topic.topic)
         grown = getattr(topic, counter) - (0 if known is None else getattr(known, counter))
-        return round(max(0, grown) / seconds, 1)  # a topic may have been deleted and made again
+        return round(max(0, grown) / seconds, 1)  # a topic may have been deleted and created again
 
     rates = [
         TopicRates(topic, rate(topic, "records_in"), rate(topic, "bytes_in"), rate(topic, "bytes_out"))
@@ -138,7 +138,7 @@ def topic_rates(before: BrokerStatusReply, now: BrokerStatusReply) -> list[Topic
 
 
 def request_rates(before: BrokerStatusReply, now: BrokerStatusReply) -> list[RequestRates]:
-    """The rates of all APIs between two answers, the busiest first."""
+    """The rates of all APIs between two replies, the busiest first."""
     nothing, seconds = RequestStatus(api="", count=0, errors=0, total_us=0), _seconds(before, now)
     earlier = {each.api: each for each in before.requests}
     rates: list[RequestRates] = []

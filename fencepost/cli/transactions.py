@@ -244,8 +244,8 @@ def force_terminate_transaction(
     print_done(f"Fenced the producer of {transactional_id}.", {"fenced": transactional_id}, as_json=as_json)
 
 
-# KIP-664: partitions are asked before coordinators. A transaction that begins between the two questions is
-# then unknown to the partition answer and cannot look like a hanging one.
+# KIP-664: partitions are asked before coordinators. A transaction that begins between the two requests is
+# then missing from the reply about the partitions, and cannot look like a hanging one.
 
 
 def find_hanging(

@@ -74,8 +74,8 @@ def remove_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Generator[None]:
-    """Keep other commands from changing the file meanwhile. The lock is on its directory, because the file
-    itself is replaced.
+    """Keep other commands from changing the file during the block. The lock is on its directory, because the
+    file itself is replaced.
     """
     directory = os.open(file.parent, os.O_RDONLY)
     try:
@@ -108,7 +108,7 @@ def _password(name: str) -> str:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write the whole file or nothing of it, readable for its owner alone."""
+    """Write the whole file or nothing, readable by its owner alone."""
     number, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(number, "w", encoding="utf-8") as fresh:  # mkstemp made it with mode 600
