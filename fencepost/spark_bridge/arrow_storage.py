@@ -15,11 +15,11 @@ could have foreseen. Every failure is a StorageError, as on a local disk.
 #
 # A block is four times as long as the one before if the reader has moved to its end, or not far past it: a
 # plan that looks at one header costs 64 KiB, and a task that reads everything soon gets blocks of 8 MiB. A
-# request for as much at once begins there. A reader that jumps begins with 64 KiB again, so headers that are
-# far apart (large batches) are not read through.
+# larger request at once begins with a block of its size. A reader that jumps begins with 64 KiB again, so
+# what lies between headers that are far apart (large batches) is not fetched.
 #
-# A file is what it was when it was opened: `size` is from then. Object stores replace objects whole, and the
-# log files of a broker only grow.
+# An open file does not change for its reader: `size` is that at the time of opening. Object stores replace
+# objects whole, and the log files of a broker only grow.
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pyarrow import fs
 
 from fencepost.journal.storage import MissingFile, NotADataDirectory, StorageError
 
-FIRST_BLOCK_BYTES: Final = 64 << 10  # takes no longer than a byte, and holds what a plan looks at
+FIRST_BLOCK_BYTES: Final = 64 << 10  # takes no longer than one byte, and holds what a plan looks at
 BLOCK_BYTES: Final = 8 << 20  # what a task decodes in 0.1 s; a task holds two
 GROWTH: Final = 4
 READ_AHEAD_THREADS: Final = 8  # of a process; each open file uses one at a time
@@ -142,7 +142,9 @@ class ArrowFile:
     """An open file that is read in blocks, by one thread."""
 
     def __init__(self, size: int, fetch: Callable[[int, int], bytes], close: Callable[[], None]) -> None:
-        """`fetch` returns so many bytes from a position on, and may run in another thread."""
+        """`fetch(position, length)` returns that many bytes from a position on, and may run in another
+        thread.
+        """
         self.size = size
         self._fetch = fetch
         self._close = close
@@ -190,7 +192,7 @@ class ArrowFile:
             self._ahead = _Awaited(start, stop, _threads().submit(self._fetch, start, stop - start))
 
     def _drop_ahead(self) -> bool:
-        """Forgets the block that is being fetched; whether a thread is still at it."""
+        """Forgets the block that is being fetched; returns whether a thread is still fetching it."""
         ahead, self._ahead = self._ahead, None
         return ahead is not None and not ahead.data.cancel() and not ahead.data.done()
 
@@ -206,5 +208,5 @@ class ArrowFile:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Made at the first use: a Spark worker is a fork, and threads do not survive one."""
+    """Created on first use: a Spark worker is a fork, and threads do not survive a fork."""
     return ThreadPoolExecutor(READ_AHEAD_THREADS, thread_name_prefix="read-ahead")

@@ -23,7 +23,7 @@ COLUMNS: Final = {
     "timestamp": "timestamp",
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
-    "producerId": "bigint",  # with the next two null for records of no producer
+    "producerId": "bigint",  # null, like the next two, for records without a producer
     "producerEpoch": "int",
     "sequence": "int",
     "transactionState": "string",  # committed, aborted or open; none outside transactions

@@ -35,9 +35,11 @@ class FencepostDataSource(DataSource):
     """
 
     parallelism: ClassVar[int] = 0
-    """How many tasks run at the same time; 0: as many as the driver has cores. `register` knows."""
+    """How many tasks run at the same time; 0: as many as the driver has cores. `register` sets it."""
     takes_filters: ClassVar[bool] = False
-    """Whether Spark offers filters. If it does not, a reader that would take them is an error."""
+    """Whether Spark offers filters; `register` sets it. If not, Spark refuses a reader that would
+    take them.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -92,7 +94,7 @@ def _refuse_writing() -> NoReturn:
 
 
 def notice_ignored(options: ReadOptions) -> None:
-    """Warns once of the options that mean nothing here."""
+    """Warns once of the options that have no effect here."""
     if options.ignored:
         warnings.warn(
             f"{', '.join(options.ignored)} have no effect: the log is read from its files, not from a broker",

@@ -1,6 +1,6 @@
 """Finds batches in which all keys have one length and all values have one length; they need no decoding.
 
-Such a column is a grid in the encoded batch: each item has the same msgpack prefix and as many bytes. The
+Such a column is a grid in the encoded batch: each item has the same msgpack prefix and the same length. The
 grids of many batches become one Arrow array without an object, and without a type check, for each item.
 
 Rule: every prefix is compared. What is not such a grid is left to `read_columns`, which refuses what is
@@ -16,7 +16,7 @@ import attrs
 from fencepost.protocol.batches import HEADER_SIZE, MAGIC_COLUMNS, BatchHeader
 from fencepost.protocol.column_entries import ARRAY_LENGTH_SIZES, BYTES_LENGTH_SIZES, NIL
 
-RECORDS_MIN: Final = 128  # for fewer, finding out costs as much as it saves
+RECORDS_MIN: Final = 128  # for fewer, the check costs as much as it saves
 
 _FIVE_COLUMNS: Final = 0x95  # msgpack's first bytes
 _USUAL_TIMES_AND_HEADERS: Final = b"\xc0\xc0"
@@ -64,7 +64,7 @@ def read_grids(batch: memoryview, header: BatchHeader) -> Grids | None:
     ):
         return None
     payload = batch[HEADER_SIZE : header.size]
-    # The first column is that of offsets, the last two are those of timestamps and headers.
+    # The first column holds offsets, the last two hold timestamps and headers.
     if (
         len(payload) < count
         or payload[0] != _FIVE_COLUMNS
@@ -115,7 +115,7 @@ def _found(payload: memoryview, at: int, count: int) -> _FoundColumn | None:
 
 
 def _grid(payload: memoryview, found: _FoundColumn, count: int) -> Grid | None:
-    """Returns the column; None if an item has not the prefix of the first."""
+    """Returns the column; None if an item does not have the prefix of the first."""
     data, (prefix, stride) = bytes(payload[found.start : found.end]), found.shape
     # Slices of bytes with a step are faster than those of a memoryview; numpy is slower for short columns.
     if all(data[at::stride] == data[at : at + 1] * count for at in range(prefix)):

@@ -13,7 +13,8 @@ Rule: an export counts when the manifest names it. The manifest is replaced afte
 #     read the manifest ─▶ write OUT/_writing ─▶ sync ─▶ rename to OUT/export=N ─▶ replace the manifest
 #
 # The first manifest, of no exports, is written before any record: a target without one is somebody else's,
-# and nothing is written there. With one, only `_writing` and the next `export=N` can be what a kill left.
+# and nothing is written there. With one, only `_writing` and the next `export=N` can be leftovers of a killed
+# export.
 #
 # An offset means something only in the log that it was read from. A topic that was deleted and created again
 # has another id and begins at offset 0, so continuing at the old offset would lose records silently.
@@ -115,7 +116,7 @@ def export(
 ) -> Exported:
     """Appends the records that are committed and not exported yet to a directory of Parquet files.
 
-    `topics`: all but internal ones if there are none. `start_spark` is called when there is something to
+    `topics`: if empty, all but internal ones. `start_spark` is called when there is something to
     write. With `accepts_loss`, the export continues at the log start if records were deleted before they were
     exported, and the manifest records the gap. Raises UnusableExport; RecordsDeleted without `accepts_loss`.
     """
@@ -226,7 +227,7 @@ def _deleted(gaps: Sequence[Gap]) -> str:
 
 
 def _write(spark: SparkSession, paths: Sequence[str], target: Path, start: Offsets, end: Offsets) -> int:
-    """Writes the records of the ranges; returns how many they are."""
+    """Writes the records of the ranges; returns their number."""
     changed = [partition for partition in start if start[partition] < end[partition]]
     numbers: dict[str, list[int]] = {}
     for topic, number in changed:

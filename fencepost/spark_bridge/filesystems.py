@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyarrow import fs
 
-_SPARKS_NAMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}  # the names in pyarrow of schemes of Hadoop
+_SPARKS_NAMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}  # pyarrow's names for Hadoop's schemes
 _CREDENTIALS: Final = {
     "s3": "credentials come from the environment of each process, such as AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, from ~/.aws, or from the role of the instance, and not from Spark's settings",
@@ -88,7 +88,7 @@ def _scheme(path: str) -> str:
 
 @cache
 def _filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
-    """Kept for the process: a file system has connections, and finds the region of a bucket by a request."""
+    """Cached per process: a file system holds connections, and looks up the region of a bucket."""
     import pyarrow as pa
     from pyarrow import fs
 

@@ -35,7 +35,7 @@ class Gathered:
         self._time_deltas: list[Sequence[int] | _Numbers] | None = None  # None while all are 0
 
     def add(self, records: Decoded, first: int, last: int, *, has_append_time: bool) -> None:
-        """Appends records [first, last). With the time of the append, their own times do not matter."""
+        """Appends records [first, last). With `has_append_time`, their own times do not matter."""
         before, count = self._row_count, last - first
         self._row_count += count
         self._values.extend(_cut(records.values, first, last))

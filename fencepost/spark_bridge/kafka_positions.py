@@ -32,7 +32,7 @@ RECORDS_MIN: Final = 512  # for fewer, the calls of numpy cost more than the dec
 RUN_MAX: Final = 256  # records of one length that are passed in one step
 
 _VARINT_BYTES_MAX: Final = 5  # of a number that is read here
-_TIMESTAMP_MAX: Final = INT64_MAX >> 1  # a number of so few bytes can be added to it
+_TIMESTAMP_MAX: Final = INT64_MAX >> 1  # a number of that few bytes can be added to it without overflow
 _NULL: Final = -1
 
 _Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
@@ -91,7 +91,8 @@ def _edges(payload: bytes, count: int) -> list[int] | None:
             return None
         stride = 1 + is_long + (size >> 1)
         if stride == previous:
-            # Records often have one length. As far as it repeats at equal distances, so do they.
+            # Records often have one length. As long as the length repeats at equal distances, so do the
+            # records.
             end = at + min(RUN_MAX, count + 1 - len(edges)) * stride
             run = _repeated(payload[at:end:stride])
             if is_long:
@@ -103,7 +104,7 @@ def _edges(payload: bytes, count: int) -> list[int] | None:
 
 
 def _repeated(items: bytes) -> int:
-    """How often the first byte stands at the start."""
+    """How many times the first byte is repeated at the start."""
     return len(items) - len(items.lstrip(items[:1]))
 
 

@@ -28,7 +28,7 @@ class Loss:
     reason: str
 
     def covers(self, other: Loss) -> bool:
-        """Whether who knows of this loss knows that the offsets of the other one are lost."""
+        """Whether this loss includes the other one: it is the same, or it has all offsets of the other."""
         if self.partition != other.partition:
             return False
         return self == other or self.start <= other.start < other.end <= self.end
@@ -54,9 +54,9 @@ def once(report: Report | None) -> Report | None:
 
 
 def leave_out(loss: Loss) -> None:
-    """Tells nobody: the program reads the table `losses`, too."""
+    """Reports nothing: the program reads the table `losses`, too."""
 
 
 def warn(loss: Loss) -> None:
-    """Tells of a loss where nothing else does: a warning of the process that reads."""
+    """Reports a loss where nothing else does: as a warning of the process that reads."""
     warnings.warn(loss.reason, stacklevel=2)

@@ -1,4 +1,4 @@
-"""The values of options: each is text, and becomes what it means or an error that shows the right form.
+"""The values of options: each is text, and is parsed, or refused with an error that shows the right form.
 
 Rule: nothing is guessed. Text that is not understood raises UnusableOption, which names the option.
 """

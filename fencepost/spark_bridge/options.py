@@ -35,7 +35,9 @@ Edge = Literal["earliest", "latest"]
 
 @attrs.frozen
 class Timestamps:
-    """Where to begin or to end, in milliseconds: the first record that is as new, in each partition."""
+    """Where to begin or to end, in milliseconds: at the first record of each partition that is at least as
+    new.
+    """
 
     by_partition: Mapping[TopicPartition, int] | None = None
     everywhere: int | None = attrs.field(default=None, kw_only=True)
@@ -97,7 +99,7 @@ class ReadOptions:
     sizes: TaskSizes = attrs.field(factory=TaskSizes)
     max_offsets_per_trigger: int | None = None
     ignored: tuple[str, ...] = ()
-    """Options that were given and mean nothing here."""
+    """Options that were given and have no effect here."""
 
     @property
     def follows_transactions(self) -> bool:
@@ -174,7 +176,7 @@ def check_stream(options: ReadOptions) -> None:
 
 
 def _ignored(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the options that mean nothing here; UnusableOption for those that nobody knows."""
+    """Returns the options that have no effect here; UnusableOption for unknown ones."""
     known = {name.lower(): name for name in _KNOWN}
     ignored: list[str] = []
     for name in given:
@@ -191,7 +193,7 @@ def _ignored(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _position(options: Mapping[str, str], edge: Literal["starting", "ending"]) -> Position | None:
-    """The position of an edge: one time beats times of partitions, which beat offsets, as in Spark."""
+    """The position of an edge: one time wins over times by partition, which win over offsets, as in Spark."""
     everywhere = parse_number(options, f"{edge}Timestamp", lowest=0)
     if everywhere is not None:
         return Timestamps(everywhere=everywhere)

@@ -48,9 +48,9 @@ from fencepost.spark_bridge.losses import Loss, Report
 
 Result = TypeVar("Result")
 
-NOTED_BYTES: Final = 64 << 10  # a walk notes a batch this often; reading as much takes less than a task
+NOTED_BYTES: Final = 64 << 10  # a walk notes a batch this often; reading that much costs less than a task
 SWAP_SUFFIX: Final = ".swap"
-RELISTINGS: Final = 3  # a broker that restarts, or cleans, changes the files of a partition that often
+RELISTINGS: Final = 3  # a restart or a cleaning changes the files of a partition no more often
 
 
 class DataLoss(FencepostError):
@@ -94,9 +94,11 @@ class PartitionFiles:
     """Where every reader stops, None for the end of the log."""
     segments: tuple[SegmentFile, ...]
     replaced: tuple[int, ...]
-    """The base offsets of segments that have lost their file, and whose replacement has no place yet."""
+    """The base offsets of segments that have lost their file, and whose replacement is not renamed into their
+    place yet.
+    """
     snapshots: tuple[int, ...]
-    """The offsets at which what is known of producers was written down, ascending."""
+    """The offsets of the producer snapshots, ascending."""
     stored_log_start: int
     """The log start of the last deletion of records; it may be newer than the manifest."""
     unindexed: frozenset[int]
@@ -115,8 +117,8 @@ class PartitionFiles:
 
     @property
     def deleted_to(self) -> int:
-        """The offset below which records are known to have been deleted. Kafka writes that down later than it
-        removes segments.
+        """The offset below which records are known to have been deleted. Kafka removes segments before it
+        writes this down.
         """
         return max(self.stored_log_start, self.manifest.log_start_offset if self.manifest else 0)
 

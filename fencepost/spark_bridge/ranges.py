@@ -122,7 +122,7 @@ def starting_offset(log: PartitionFiles, bounds: LogOffsets, options: ReadOption
 
 
 def ending_offset(log: PartitionFiles, bounds: LogOffsets, options: ReadOptions) -> int:
-    """The offset at which a batch ends; it need not exist. The end of the log if no record is so new."""
+    """The offset at which a batch ends; it need not exist. The end of the log if no record is that new."""
     if not isinstance(options.ending, Timestamps):
         return _offset_of(options.ending, log, bounds, options)
     offset = _offset_at(options.ending, log, bounds, options)

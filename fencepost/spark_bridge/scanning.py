@@ -226,7 +226,7 @@ class RangeScan:
         """Returns the pieces to read after a problem at `position` of a piece."""
         failure = piece.base_offset, position
         # A file that is not as planned may have been cleaned or deleted since: then others are in its place.
-        # The same problem at the same place after a new listing is there to stay.
+        # If the same problem is at the same place after a new listing, it is permanent.
         if failure != self._failure and self._relistings < RELISTINGS:
             self._failure = failure
             self._relistings += 1
@@ -265,7 +265,7 @@ class RangeScan:
         return following[0].base_offset if following else self.range.end
 
     def _lose(self, end: int, piece: Piece | None, position: int, what: str, *, advice: str = "") -> None:
-        """Reports offsets that were not reached and do not exist; raises if there is nobody to report to."""
+        """Reports offsets that were not reached and do not exist; raises if losses are not reported."""
         self._shown.clear()  # the markers of what was shown may be lost, too
         place = f"{self._storage.location}/{self.range.partition}" + (
             "" if piece is None else f"/{file_name(piece.base_offset, LOG)}"

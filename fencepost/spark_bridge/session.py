@@ -92,7 +92,7 @@ def register(spark: SparkSession) -> None:
         context.pythonExec = sys.executable
     if not local or not _imports_fencepost(context.pythonExec):
         _ship(context)
-    # The planner runs in a Python of its own, which cannot ask the session.
+    # The planner runs in a Python process of its own, which cannot ask the session.
     known = {
         "parallelism": context.defaultParallelism,
         "takes_filters": spark.conf.get(FILTER_PUSHDOWN, "false") == "true",

@@ -1,7 +1,7 @@
 """The offsets of a stream: a number per partition, and the cluster and the topics that they belong to.
 
-Rule: the JSON is that of Spark's Kafka source, `{"orders":{"0":23}}`, and an entry each for the cluster and
-the ids of topics. Their names have a space, which the name of a topic cannot have.
+Rule: the JSON is that of Spark's Kafka source, `{"orders":{"0":23}}`, plus one entry for the cluster and one
+for the ids of topics. The names of these two contain a space, which the name of a topic cannot.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ below that is decided for good, so a micro-batch that is repeated has the same r
 # Theory of operation
 #
 # Spark writes the end of each micro-batch to its checkpoint before it reads the micro-batch, and a second
-# note when the sink is done. After a crash it asks for the same pair of offsets again. So the sink gets each
+# entry when the sink is done. After a crash it asks for the same pair of offsets again. So the sink gets each
 # row once if it is idempotent per micro-batch (files, or foreachBatch with the number of the batch), and if a
 # pair of offsets always means the same rows:
 #
@@ -107,7 +107,8 @@ class LogStream:
         """The end of the micro-batch that begins at `start`, with about `most` offsets.
 
         A partition that is not in `start` enters at its log start, with nothing to read yet. Raises DataLoss
-        if a partition is gone, or ends before its start. With failOnDataLoss=false it goes, or stays there.
+        if a partition is gone, or ends before its start. With failOnDataLoss=false, a partition that is gone
+        is left out, and one that ends early stays at its start.
         """
         starts: dict[TopicPartition, int] = {}
         ends: dict[TopicPartition, int] = {}

@@ -27,7 +27,7 @@ from fencepost.spark_bridge.tables.table import (
 
 COLUMNS: Final = {
     "transactionalId": "string",
-    "state": "string",  # null in a tombstone, with all that follows up to partition
+    "state": "string",  # null in a tombstone, like all that follow up to partition
     "producerId": "bigint",
     "producerEpoch": "int",
     "previousProducerId": "bigint",

@@ -33,7 +33,7 @@ class SourceTable:
 
 
 def plan_partitions(layout: LogLayout, options: ReadOptions) -> list[tuple[TopicPartition, ...]]:
-    """Deals the partitions that the options choose to as many tasks as run at the same time, or to
+    """Distributes the partitions that the options choose over as many tasks as run at the same time, or over
     minPartitions.
     """
     partitions = choose_partitions(layout.partitions(), options, layout.location)

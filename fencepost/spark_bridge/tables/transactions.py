@@ -5,12 +5,12 @@ batch of its producer after the producer's last marker, and ends with the next o
 """
 
 # What the coordinator says is the newest record of the producer id in `__transaction_state`. It is about the
-# last transaction of the producer only, so the rows of earlier ones have nothing of it. Compaction of that
-# topic removes earlier records anyway.
+# last transaction of the producer only, so the rows of earlier ones have no values from it. Compaction of
+# that topic removes earlier records anyway.
 #
-# Rows of one transaction in several partitions have the same producer id. Its epoch tells them from those of
-# other transactions only with an epoch per transaction (transaction.version 2, KIP-890): before that, a
-# producer keeps its epoch for many transactions.
+# Rows of one transaction in several partitions have the same producer id. Its epoch distinguishes them from
+# those of other transactions only with an epoch per transaction (transaction.version 2, KIP-890): before
+# that, a producer keeps its epoch for many transactions.
 
 from __future__ import annotations
 
@@ -112,7 +112,8 @@ class CoordinatorView:
         record, marker = self.record, transaction.marker
         if marker is None:  # it is the producer's last one here
             return record
-        # Markers carry the epoch of the decision. While a producer keeps its epoch, the time tells.
+        # Markers carry the epoch of the decision. While a producer keeps its epoch, the time distinguishes
+        # them.
         is_its_own = record.producer_epoch == marker.producer_epoch and record.state in _DECIDED
         return record if is_its_own and marker.max_timestamp >= record.start_ms else None
 
