@@ -1,12 +1,13 @@
 """Assertions about what an application left in a broker: `assert_exactly_once`, `assert_committed` and
 `assert_no_open_transactions`.
 
-Rule: a failed assertion names the records, and where they stand: partition, offset, producer id and epoch.
+Rule: a failed assertion names the records, and where they are: partition, offset, producer id and epoch.
 """
 
-# A topic is read twice as its consumers may read it: committed, for the verdict, and only if something is
-# lost uncommitted, too, to say whether an aborted transaction holds it. Reading waits for a stable end. As
-# long as a transaction is open, the content of a topic is undecided, so that fails after `timeout` seconds.
+# A topic is read as its consumers may read it: committed, for the verdict, and, only if something is lost,
+# uncommitted as well, to say whether an aborted transaction holds it. Reading waits for a stable end: as long
+# as a transaction is open, the content of a topic is undecided, and after `timeout` seconds the assertion
+# fails.
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from fencepost.client.shells.sync import Admin, Consumer
 from fencepost.lab.unseen import ASSERTING_CLIENT
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition, TransactionState
 
-LINES_MAX: Final = 20  # of a message: what has more has one cause, and must fit a screen
+LINES_MAX: Final = 20  # of a message, which must fit on a screen; more lines usually have the same cause
 LINE_MAX: Final = 160  # characters
 LOOK_AGAIN_S: Final = 0.02
 QUIET_S: Final = 10.0  # how long a reader waits for the next record of a log that has more

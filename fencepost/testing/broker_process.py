@@ -151,9 +151,9 @@ class BrokerProcess:
         """`directory`: for the data, created if it does not exist. `port`: 0 is any free one. `sync`: "none",
         "commit" or "all", as for a Broker. `advertised_listener`: the HOST:PORT that the broker gives to
         clients, if it is not where the broker listens. `override`: settings under their names in Kafka
-        (docs/clients.md). `faults`: as `fencepost serve --fault` takes them. `options`: further ones, such as
-        ("--users", "users.toml"). `record`: whether to fill `recording`. ValueError if an argument
-        is invalid.
+        (docs/clients.md). `faults`: as `fencepost serve --fault` takes them. `options`: further options of
+        `fencepost serve`, such as ("--users", "users.toml"). `record`: whether to fill `recording`.
+        ValueError if an argument is invalid.
         """
         self.directory = checked_directory(directory)
         """Where the data is."""

@@ -4,8 +4,8 @@ Rule: each call is one request on a connection of its own, since the broker may 
 """
 
 # A process that is killed forgets its faults. So its owner keeps them: `arguments` gives those that may still
-# strike to the next process, whose counts begin anew, and `heard` takes the line that a process prints when a
-# fault strikes, which is the last one of a process that crashes.
+# strike to the next process, which counts from 1 again, and `heard` takes the line that a process prints when
+# a fault strikes, which is the last one of a process that crashes.
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fencepost.protocol.errors import ErrorCode, FencepostError
 from fencepost.protocol.messages import DescribedFault
 
 POLL_S: Final = 0.02
-ANSWER_MS: Final = 2_000  # of a broker that may just have been killed
+ANSWER_MS: Final = 2_000  # how long to wait for a broker that may just have been killed
 
 
 @attrs.frozen
@@ -126,7 +126,7 @@ class ProcessDesk:
         try:
             found = {} if desk is None else {state.fault_id: state for state in desk.describe()}
         except RequestTimeout:
-            found = {}  # it was killed in this moment
+            found = {}  # it was killed at this moment
         for kept in self._kept.values():
             state = None if kept.child_id is None else found.get(kept.child_id)
             if state is not None:

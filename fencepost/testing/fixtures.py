@@ -46,7 +46,7 @@ class Swept:
 class TestBrokers:
     """What the fixtures of one test made."""
 
-    __test__ = False  # for pytest: no test
+    __test__ = False  # tells pytest that this is no test
 
     brokers: list[Broker | BrokerProcess] = attrs.Factory(list["Broker | BrokerProcess"])
     recording: Recording | None = None
@@ -65,12 +65,12 @@ SWEPT: Final = pytest.StashKey[Swept]()
 
 
 def _misused(because: str) -> NoReturn:
-    """A mark is wrong: one line in the report, without a traceback of what reads it."""
+    """A mark is wrong: one line in the report, without a traceback of our own code."""
     pytest.fail(f"@pytest.mark.{MARK}: {because}", pytrace=False)
 
 
 def options_of(item: pytest.Item) -> dict[str, Any]:
-    """What the marks of a test say; those of the function count before those of its class and module."""
+    """What the marks of a test say; those of the function win over those of its class and module."""
     marks = list(item.iter_markers(MARK))
     if any(mark.args for mark in marks):
         _misused("options have names, such as sync='commit'")

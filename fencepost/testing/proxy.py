@@ -1,11 +1,11 @@
 """A TCP proxy between clients and a broker, for faults of the network: cut, refuse, delay, throttle, stall.
 
 Rule: it passes bytes on and knows no protocol, so Kafka's clients go through it as well. A fault that struck
-nothing raises FaultNeverStruck, since nearly always the clients went past the proxy.
+nothing raises FaultNeverStruck, because nearly always the clients have bypassed the proxy.
 """
 
 # Theory of operation. Clients ask the first broker that they reach for the addresses of all, and connect to
-# those; a proxy that is only in their bootstrap list is bypassed after the first answer. So `Proxy(broker)`
+# those; a proxy that is only in their bootstrap list is bypassed after the first reply. So `Proxy(broker)`
 # makes the broker advertise the proxy. Each connection has two tasks for each direction:
 #
 #     client ── recv ──▶ (due time, bytes) ──▶ stalled? ──▶ sleep until due ──▶ send, throttled ──▶ broker
@@ -44,7 +44,7 @@ CHUNK_BYTES: Final = 1 << 16
 CHUNKS_WAITING_MAX: Final = 256  # in one direction of a connection; then it is not read from
 THROTTLED_S: Final = 0.02  # a throttled direction passes as much as it may in this time
 OUT_OF_DESCRIPTORS_S: Final = 0.05
-RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # a struct linger of no seconds
+RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # struct linger: on, 0 seconds
 BYPASSED: Final = (
     "Give clients `proxy.address` as bootstrap server, and let the broker advertise it: Proxy(broker) does"
 )
@@ -380,7 +380,7 @@ class Proxy:
 
 
 async def accepted(listener: trio.SocketListener) -> trio.SocketStream:
-    """The next connection. One that cannot be had now waits until descriptors are free again."""
+    """The next connection; while the process has no free descriptors, it waits in the kernel."""
     while True:
         try:
             return await listener.accept()

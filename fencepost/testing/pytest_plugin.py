@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 FIXTURES = frozenset({"fencepost_broker", "fencepost_broker_process"})
 SWEEP_MARK = "fencepost_sweep"
 USED_FIXTURE = pytest.StashKey[str]()
-"""Of a test: the fixture that gave it a broker; another fixture, or the body of the test, may have asked."""
+"""Of a test: the fixture that gave it a broker; another fixture, or the body of the test, may have requested
+it.
+"""
 
 MARKS = (
     "fencepost(partitions=1, sync='none', ...): partitions of fencepost_topic, options of fencepost.Broker",

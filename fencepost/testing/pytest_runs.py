@@ -33,7 +33,7 @@ from fencepost.testing.sweep import (
 if TYPE_CHECKING:
     from fencepost.lab.broker_recording import Recording
 
-EVENTS_SHOWN: Final = 60  # the last; the drawing has them all
+EVENTS_SHOWN: Final = 60  # the last ones; the drawing has all of them
 WIDTH_MIN, WIDTH_MAX = 100, 160
 NAME_MAX: Final = 150
 SECTION: Final = "fencepost: what happened"

@@ -14,7 +14,7 @@ tested nothing, and is never counted as passed.
 #                    broker killed   when broker sends EndTxn reply to shop #1 do crash broker until ...
 #                    broker killed   when coordinator of app appends PREPARE_COMMIT do crash broker until ...
 #     run        the test, once per fault, each time with a fresh broker to which only this fault was added
-#     report     a row per fault: how often it struck, and whether the test passed nevertheless
+#     report     a row per fault: how many times it struck, and whether the test passed all the same
 #
 # A test may add faults of its own. They must strike in the first run. In the others they need not, since the
 # fault of the sweep may keep the test from reaching their points.
@@ -64,7 +64,7 @@ TIME_LIMIT_S: Final = 60.0
 RAISE_AGAIN_S: Final = 1.0
 HUNG_EXIT: Final = 1
 GIVE_UP_AFTER_S: Final = 5.0  # after a run should have ended
-POINTS_MAX: Final = 1_000  # swept without points=: up to three runs for each take hours
+POINTS_MAX: Final = 1_000  # of a sweep without points=: each needs up to three runs, so more would take hours
 ROWS_MAX: Final = 40  # of a table on a screen
 
 _COORDINATOR: Final = "coordinator of "
@@ -285,7 +285,7 @@ class Lesson:
         if point.kind is PointKind.SENDS and point.who not in UNSEEN:
             self._clients.add(point.who)
         self._whats.add(point.what)
-        # What cannot be written as a name is anyone: then the requests of all clients count.
+        # A name that no fault can write becomes ANYONE: then the requests of all clients count.
         kind = _COORDINATOR if point.kind is PointKind.DECIDES else ""
         anyone = attrs.evolve(point, who=kind + ANYONE)
         named = point if _NAME.fullmatch(point.who.removeprefix(kind)) else anyone
@@ -449,7 +449,7 @@ def sweep(test: Any = None, /, **settings: Any) -> Any:
 
     if test is not None and not callable(test):
         raise TypeError(f"{test!r} is not a test; options have names, such as @sweep(points=20)")
-    SweepSettings.given(settings)  # what is wrong is said where it is written
+    SweepSettings.given(settings)  # so that an error is raised where the decorator is written
     mark = pytest.mark.fencepost_sweep(**settings)
     return mark if test is None else mark(test)
 

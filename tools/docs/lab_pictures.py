@@ -1,4 +1,4 @@
-"""`python -m tools.docs.lab_pictures`: takes the pictures of docs/lab.md anew, with the browser of the tests.
+"""`python -m tools.docs.lab_pictures`: retakes the pictures of docs/lab.md, with the browser of the tests.
 
 Rule: nothing is retouched. Each picture is a page, or a part of one, that a bundled scenario leads to; the
 live view shows a real broker, so its times are those of one run. Pictures have at most 256 colours, since
@@ -56,14 +56,14 @@ STILL: Final = """document.fonts.ready.then(() => new Promise(done =>
 
 @attrs.frozen
 class Sight:
-    """What a picture is taken of: a browser, a folder for pages, and the lab."""
+    """What pictures are taken with: a browser, a folder for pages, and the lab."""
 
     browser: Browser
     place: Path
     server: LabProcess
 
     def page(self, width: int, height: int) -> Page:
-        """A page without a past, as large as this."""
+        """A fresh page of this size."""
         context = self.browser.new_context(
             viewport={"width": width, "height": height},
             locale="en-GB",

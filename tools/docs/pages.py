@@ -77,7 +77,9 @@ class PlantedBug:
 
     @property
     def within(self) -> int:
-        """How many seeds are enough to find it: the next power of ten, since the very seed moves easily."""
+        """How many seeds are enough to find it: the next power of ten, since the exact seed changes
+        easily.
+        """
         return 10 ** len(str(self.seed))
 
 

@@ -63,7 +63,9 @@ MORE: Final = {
     "Violation": "fencepost.simulator.judges.rules",
     "KnownAnomaly": "fencepost.simulator.judges.known_anomalies",
 }
-"""What a program gets from calls or gives to them without importing it from `fencepost`: where it lives."""
+"""Types of values that a program gets from calls, or passes to them, without importing them from `fencepost`,
+with their modules.
+"""
 
 TYPES: Final = {
     "Milliseconds": "A number of milliseconds from 0; `math.inf` means no limit.",
@@ -103,7 +105,7 @@ TYPES: Final = {
     "Source": "The name of a bundled scenario, the path of a file, a Scenario or a Builder.",
     "WorldArguments": "The keyword arguments of `simulate`, without `seed`.",
     "ExploreConfig": "The arguments of `explore`.",
-    "Coverage": "How often runs exercised each cell of the coordinator's tables.",
+    "Coverage": "How often runs exercised each cell of the coordinator's tables, and each rare state.",
     "Shown": "RunResult | ScenarioResult | FuzzResult | Explored: a result whose run a page can show.",
     "Run": "A simulated run before its end; it becomes a RunResult.",
     "Recorder": "What records the events of a simulated run as a History.",
