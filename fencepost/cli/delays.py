@@ -1,7 +1,7 @@
 """What `produce` says while the broker does not acknowledge: why, and that it retries.
 
-Rule: one line on stderr when it begins and one when it is over; in between, one if the reason has changed,
-every ten seconds at most.
+Rule: one line on stderr when it begins and one when it is over; in between, one if the reason has changed, at
+most every ten seconds.
 """
 
 from __future__ import annotations

@@ -419,5 +419,5 @@ class _Parent:
 
     def _cut_power(self) -> None:
         assert self._ready is not None, "the broker is running"
-        self._wants_power_cut = True  # if it is restarting after a crash, `obey` cuts it
+        self._wants_power_cut = True  # if it is restarting after a crash, `obey` cuts the power
         self._ready.server.kill(loses_power=True)
