@@ -64,7 +64,7 @@ def explore(
         How often the broker may crash, at any point, and restart from its logs.
     partition_verification
         Whether partition leaders verify transactions of older clients with the coordinator.
-        [default: no in version 0, as it shipped; yes in versions 1 and 2]
+        [default: no in version 0, as in Kafka before KIP-890; yes in versions 1 and 2]
     without_fixes
         Switch off one of Kafka's later fixes, by its name in `fencepost help fidelity`. Repeatable.
     max_states

@@ -50,14 +50,14 @@ class WorldOptions:
     workload: Annotated[
         Workload,
         Parameter(
-            help="What happens in each simulated world. transactions: clients write and copy with "
+            help="What happens in each simulated cluster. transactions: clients write and copy with "
             "transactional ids. groups: the members of a consumer group process a topic. power: like "
             "transactions, under the sync policies commit and all, and nodes lose power. damage: like "
             "transactions, and disks damage synced data. requests: like transactions, and one more client "
             "sends extreme values. identities: like transactions, and producer ids are used up, "
             "transactional ids expire, and markers of replaced coordinators arrive late. compaction: clients "
-            "read and write a compacted topic while it is cleaned, and nodes die during cleanings. The same "
-            "seed gives a different world in each workload."
+            "read and write a compacted topic while it is compacted, and nodes die during compactions. The "
+            "same seed gives a different cluster in each workload."
         ),
     ] = "transactions"
     transaction_version: Annotated[
@@ -71,7 +71,7 @@ class WorldOptions:
         bool | None,
         Parameter(
             help="Whether partition leaders verify transactions of older clients with the coordinator. "
-            "[default: no in version 0, as it shipped; yes in versions 1 and 2]"
+            "[default: no in version 0, as in Kafka before KIP-890; yes in versions 1 and 2]"
         ),
     ] = None
     without_fixes: Annotated[

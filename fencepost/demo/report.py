@@ -168,7 +168,7 @@ class DemoResult:
             ("streams killed", self.stream_kills,
              "SIGKILL inside a micro-batch; the next one has the same checkpoint", False),
             ("  micro-batches", self.stream_batches, "of the aggregation of `flights` by carrier", False),
-            ("  its result is right", self.stream_matches, "it equals the aggregation in one batch",
+            ("  its result is right", self.stream_matches, "it equals the result of a batch query",
              not self.stream_matches),
         ]  # fmt: skip
 

@@ -1,7 +1,7 @@
 """The stream: Spark counts flights and minutes of delay per carrier while `flights` is being written.
 
 Rule: all that a stream remembers is in its checkpoint, so it may be killed inside any micro-batch; the next
-one continues, and its last result equals the aggregation of the whole topic in one batch.
+one continues, and its last result equals that of a batch query over the whole topic.
 """
 
 from __future__ import annotations

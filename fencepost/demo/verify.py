@@ -84,7 +84,7 @@ def read_totals(spark: SparkSession, data: Path, *, isolation_level: str) -> dic
 
 
 def stream_matches(spark: SparkSession, data: Path, stream: Path) -> bool:
-    """Whether the last result of the stream equals the aggregation of the whole topic in one batch."""
+    """Whether the last result of the stream equals the result of a batch query over the whole topic."""
     flights = read_topic(spark, data, FLIGHTS, isolation_level="read_committed")
     return result_of(stream) == collected(sums_per_carrier(flights))
 

@@ -203,7 +203,7 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "a retry of EndTxn is not recognised",
-        breaks="A producer that retries EndTxn after a lost reply is fenced by its own success (KIP-890).",
+        breaks="A producer whose EndTxn succeeded is fenced when it retries after a lost reply (KIP-890).",
         edits=(
             Edit(
                 "broker.transactions.end_txn:_is_retry",
@@ -213,7 +213,7 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "the previous epoch is forgotten",
-        breaks="A producer that retries InitProducerId is fenced by its own success (KIP-360).",
+        breaks="A producer whose InitProducerId succeeded is fenced when it retries (KIP-360).",
         edits=(
             Edit("broker.transactions.init_producer_id:_expectation", {"expected == last_epoch": "False"}),
         ),
@@ -758,7 +758,7 @@ OF_MARKERS: Final = (
         ),
     ),
     Mutation(
-        "every coordinator marks with epoch 0",
+        "every coordinator writes its markers with epoch 0",
         breaks="A partition cannot tell a coordinator that was replaced from its successor.",
         edits=(
             Edit(
@@ -824,13 +824,13 @@ OF_OFFSETS_ALONE: Final = (
 OF_IDENTITIES: Final = (
     Mutation(
         "a retried EndTxn is not recognised after a rotation",
-        breaks="A producer that retries the end which used up its producer id is refused by its success.",
+        breaks="A retry of an EndTxn that succeeded and used up a producer id is refused.",
         workload="identities",
         edits=(Edit("broker.transactions.end_txn:_is_retry", {"return rotated and": "return False and"}),),
     ),
     Mutation(
         "the last epoch is used before the producer id is replaced",
-        breaks="The next end needs an epoch that does not exist.",
+        breaks="The next EndTxn needs an epoch that does not exist.",
         workload="identities",
         edits=(
             Edit(

@@ -70,7 +70,7 @@ small
 5.000 │✗3╌╌         │              LOST 3 EndTxn NONE: reset
 5.500 │             ⚡             ⚡ n1: crash
 6.000 ●4╌╷                         4 Metadata
-6.500 end, under way: 4
+6.500 end, messages still under way: 4
 ●──▶ message   ●╌╷ leaves   ╌▶ comes   ═▶ comes LATE   ╌✗ lost   ⚡ fault
 » call   ■ data   C A markers   LSO last stable offset   HW high watermark
 ◆ transaction state   / truncated   ✗ broken rule   0/2 producer id 0, epoch 2
@@ -94,7 +94,7 @@ def broken() -> History:
 def test_the_table_begins_with_the_lesson_and_ends_with_what_was_broken() -> None:
     lines = space_time(broken(), width=80).splitlines()
     assert " ".join(lines[1:3]) == LESSON
-    end = next(at for at, line in enumerate(lines) if "end, under way" in line)
+    end = next(at for at, line in enumerate(lines) if "end, messages still under way" in line)
     assert lines[end - 3].startswith("    ✗ G1a: r read")
     assert f"{lines[end - 3].strip(' ✗')} {lines[end - 2].strip()}" == EVIDENCE
     assert lines[end - 1] == "    ✗ converges: p never ends"

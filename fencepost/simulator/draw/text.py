@@ -199,7 +199,7 @@ class _Table:
     def end(self, at: int) -> str:
         """The last line: the time, and what is still under way."""
         left = [str(message.event.number) for message in self.messages.values() if message.ended is None]
-        under_way = f", under way: {' '.join(left)}" if left else ""
+        under_way = f", messages still under way: {' '.join(left)}" if left else ""
         return f"{milliseconds(at):>{self.time_width}} end{under_way}"
 
     def _words(self, event: Event) -> str:

@@ -111,7 +111,7 @@ class PartitionRecord:
         if marker is not None and header.producer_epoch < marker.producer_epoch:
             raise rules.HANGING.broken(
                 f"{self.key}: a batch of {_writer(header)} entered after the marker of epoch "
-                f"{marker.producer_epoch} at {marker.offset}"
+                f"{marker.producer_epoch} at offset {marker.offset}"
             )
 
     def enter(self, header: BatchHeader, marker: Marker | None) -> None:

@@ -248,8 +248,8 @@ CONVERGENCE = Rule(
 )
 OFFSETS_WITH_MARKER = Rule(
     "I9 offsets with marker",
-    meaning="A transaction's offsets take effect with its COMMIT marker, not before; once its commit is "
-    "acknowledged, they do.",
+    meaning="A transaction's offsets take effect with its COMMIT marker and not before; those of an "
+    "acknowledged commit always take effect.",
     exercised_by="markers that decide offsets, and commits with offsets",
 )
 READ_COMMITTED = Rule(
@@ -292,14 +292,14 @@ ONE_OWNER = Rule(
 
 LISTED_OFFSETS = Rule(
     "I18 listed offsets",
-    meaning="ListOffsets gets the log start, the high watermark or the LSO, or the first record since a "
-    "time.",
+    meaning="ListOffsets returns the log start, the high watermark, the LSO, or the first record at or "
+    "after a time.",
     exercised_by="offsets that were listed",
 )
 EXPIRY = Rule(
     "I19 expiry",
-    meaning="A transactional id expires when nothing of it is unfinished and transactional.id.expiration.ms "
-    "have passed since its last record, and not before.",
+    meaning="A transactional id expires only when it has no unfinished transaction and its last record is "
+    "at least transactional.id.expiration.ms old.",
     exercised_by="transactional ids that expired",
 )
 
