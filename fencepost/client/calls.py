@@ -349,7 +349,8 @@ class ProducerCalls:
         if self._is_waiting:
             raise WrongState(
                 f"{operation.value}() is not allowed while another thread or task waits for "
-                "init_transactions(), commit_transaction() or abort_transaction(): call these from only one"
+                "init_transactions(), commit_transaction() or abort_transaction(): call these from only "
+                "one thread or task"
             )
         if self._unfinished is not operation:  # after a timeout the same call waits for the same request
             resolved.pop(operation, None)

@@ -199,8 +199,8 @@ class ConsumerSettings:
         reset = self.auto_offset_reset
         if reset not in RESETS and duration_ms(reset) is None:
             raise ValueError(
-                f"auto_offset_reset must be earliest, latest, none, or by_duration: and a duration such as "
-                f"PT1H30M, not {reset!r}"
+                f"auto_offset_reset must be earliest, latest, none, or by_duration:DURATION, such as "
+                f"by_duration:PT1H30M, not {reset!r}"
             )
         if self.group_id == "":
             raise ValueError("group_id must not be empty; None makes a consumer without a group")

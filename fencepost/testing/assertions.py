@@ -243,8 +243,8 @@ def _refuse_anonymous(groups: Mapping[Hashable, list[_Found]], by: Identity) -> 
     if by != "value" and None in groups:
         who = "by" if callable(by) else f"by={by!r}"
         raise ValueError(
-            f"{who} gives None for {_place(groups[None][0])}, which cannot tell it from other records: name "
-            "what an input and its output have in common"
+            f"{who} gives None for {_place(groups[None][0])}, so it cannot be told apart from other records: "
+            "name what an input and its output have in common"
         )
 
 

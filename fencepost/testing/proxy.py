@@ -46,7 +46,8 @@ THROTTLED_S: Final = 0.02  # a throttled direction passes as much as it may in t
 OUT_OF_DESCRIPTORS_S: Final = 0.05
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # struct linger: on, 0 seconds
 BYPASSED: Final = (
-    "Give clients `proxy.address` as bootstrap server, and let the broker advertise it: Proxy(broker) does"
+    "Give clients `proxy.address` as bootstrap server. The broker must advertise this address, too: "
+    "Proxy(broker) makes it do so"
 )
 
 

@@ -34,7 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("fencepost").addoption(
         "--fencepost-output",
         metavar="DIR",
-        help="save table, drawing, page of each failed test with a broker here (default: in pytest's cache)",
+        help="where to save the table, drawing and page of each failed test that uses a broker "
+        "(default: pytest's cache)",
     )
 
 

@@ -40,7 +40,7 @@ SECTION: Final = "fencepost: what happened"
 OUTPUT: Final = "fencepost: output of the broker process"
 LINES_SHOWN: Final = 30
 TABLE: Final = "fencepost: sweep"
-WITHOUT_A_WORD: Final = "it failed without a word, as pytest.fail() without a reason does"
+WITHOUT_A_WORD: Final = "it failed without a message, as pytest.fail() does if it is given no reason"
 
 
 @contextmanager

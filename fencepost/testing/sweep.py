@@ -257,7 +257,7 @@ class SweepReport:
 NEVER_STRUCK: Final = (
     f"The test passed, but the fault did not strike in {TRIES} runs, so it tested nothing. The test does not "
     "send the same requests each time, or it restarts its broker process, which then counts from 1 again: "
-    "let it flush after each record, use fencepost_broker, or leave such faults out by points="
+    "let it flush after each record, use fencepost_broker, or leave such faults out with clients= or only="
 )
 
 
@@ -313,9 +313,7 @@ class Lesson:
             ("only", self.settings.only, self._whats),
         ):
             if unknown := sorted(wanted - found):
-                return (
-                    f"{option}={unknown}: the test has none of this name. It has {', '.join(sorted(found))}"
-                )
+                return f"{option}={unknown}: not in this test, which has {', '.join(sorted(found))}"
         if self.settings.points is None and len(self.reached) > POINTS_MAX:
             return (
                 f"The test has {len(self.reached):,} points, which would take {len(self.faults()):,} runs. "
