@@ -304,8 +304,9 @@ def simulator_conditions(report: SimulatorReport) -> str:
     scale = report.scale
     return (
         f"{report.rounds} rounds, medians (minimum to maximum) · CPU seconds of one process · "
-        f"all judges on · {scale.calm_worlds} worlds without faults of "
-        f"{TXN_WRITERS * TRANSACTIONS_PER_TXN_WRITER} transactions, {scale.seeds} fuzz seeds · "
+        f"all judges on · {scale.calm_worlds} worlds of "
+        f"{TXN_WRITERS * TRANSACTIONS_PER_TXN_WRITER} transactions without faults, "
+        f"{scale.seeds} fuzz seeds · "
         f"{sys.platform}, Python {platform.python_version()}"
     )
 

@@ -203,7 +203,7 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "a retry of EndTxn is not recognised",
-        breaks="A producer whose EndTxn succeeded is fenced when it retries after a lost reply (KIP-890).",
+        breaks="A producer that retries EndTxn after a lost reply is fenced (KIP-890).",
         edits=(
             Edit(
                 "broker.transactions.end_txn:_is_retry",
@@ -213,7 +213,7 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "the previous epoch is forgotten",
-        breaks="A producer whose InitProducerId succeeded is fenced when it retries (KIP-360).",
+        breaks="A producer that retries InitProducerId after a lost reply is fenced (KIP-360).",
         edits=(
             Edit("broker.transactions.init_producer_id:_expectation", {"expected == last_epoch": "False"}),
         ),
@@ -787,7 +787,7 @@ OF_LISTINGS: Final = (
     ),
     Mutation(
         "the earliest offset is always 0",
-        breaks="A reader begins at records that retention has deleted, and is told that it is out of range.",
+        breaks="A reader begins at records that retention has deleted, and gets OFFSET_OUT_OF_RANGE.",
         workload="compaction",
         edits=(
             Edit(
@@ -814,7 +814,7 @@ OF_LISTINGS: Final = (
 
 OF_OFFSETS_ALONE: Final = (
     Mutation(
-        "a transaction of offsets alone is taken for an empty one",
+        "a transaction that contains only offsets is taken for an empty one",
         breaks="Its commit succeeds without an EndTxn, so the offsets never take effect.",
         workload="groups",
         edits=(Edit("client.producer:ProducerMachine._submit_offsets", {"self._added = True": "pass"}),),
@@ -824,7 +824,7 @@ OF_OFFSETS_ALONE: Final = (
 OF_IDENTITIES: Final = (
     Mutation(
         "a retried EndTxn is not recognised after a rotation",
-        breaks="A retry of an EndTxn that succeeded and used up a producer id is refused.",
+        breaks="A producer that retries the EndTxn that used up its producer id is refused.",
         workload="identities",
         edits=(Edit("broker.transactions.end_txn:_is_retry", {"return rotated and": "return False and"}),),
     ),

@@ -155,7 +155,7 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="topics that are deleted during a fetch session",
-        kafka="In a session by topic ids, a deleted topic gets UNKNOWN_TOPIC_OR_PARTITION, and "
+        kafka="In a session that uses topic ids, a deleted topic gets UNKNOWN_TOPIC_OR_PARTITION, and "
         "INCONSISTENT_TOPIC_ID after a topic of its name was created. Outside of sessions, its id gets "
         "UNKNOWN_TOPIC_ID.",
         here="The id gets UNKNOWN_TOPIC_ID in a session as well.",
@@ -165,7 +165,8 @@ DIFFERENCES: Final = (
     Difference(
         what="last fetched epoch of a Fetch",
         kafka="Checked: a Fetch may get OFFSET_OUT_OF_RANGE, or a diverging epoch (KIP-595).",
-        here="Ignored. Its leader epoch is checked (KIP-320), and OffsetForLeaderEpoch is answered.",
+        here="Ignored. The leader epoch of the Fetch is checked (KIP-320), and OffsetForLeaderEpoch is "
+        "answered.",
         because="Followers use it to truncate their logs, and there are no followers. "
         "The Java consumer sends -1.",
         noticed="A Fetch beyond the end of the log always gets OFFSET_OUT_OF_RANGE.",
@@ -250,8 +251,8 @@ DIFFERENCES: Final = (
         what="compaction",
         kafka="Compacted logs have gaps. Internal topics have segments of 100 MiB and keep markers "
         "for a day.",
-        here="An empty batch covers what was removed. Internal topics are compacted after each MiB that was "
-        "written to them, and keep markers for 1 second.",
+        here="An empty batch covers what was removed. Internal topics are compacted after each MiB that is "
+        "written to them in total, and keep markers for 1 second.",
         because="So a gap is always a sign of damage. Internal topics stay small, because a starting "
         "broker reads the coordinators' logs in full.",
         noticed="A broker starts quickly, however many transactions it has had.",
@@ -350,7 +351,8 @@ DIFFERENCES: Final = (
         what="timestamps of records",
         kafka="message.timestamp.type says whether records have the time of their producer or of the broker.",
         here="The time of their producer.",
-        because="The time of a record is what its producer says, and a batch of columns has no such bit.",
+        because="The time of a record is what its producer says, and a batch of columns has no bit "
+        "that says otherwise.",
         noticed="message.timestamp.type=LogAppendTime gets INVALID_CONFIG.",
     ),
     Difference(
@@ -363,12 +365,12 @@ DIFFERENCES: Final = (
     Difference(
         what="validation of produced records",
         kafka="Every record is decoded, compressed ones too; offsets and the latest timestamp are rewritten.",
-        here="Every record of an uncompressed batch from a Kafka client is checked. Of a batch of columns "
-        "of more than 2,048 bytes, the broker checks the number and the lengths of the columns, but not the "
-        "types of their entries. Up to a limit for each request, it decompresses records for compacted "
-        "topics, to find those without a key, and the records of a batch without a latest timestamp, to find "
-        "that timestamp. A compressed batch has at most 262,144 records. Offsets must be "
-        "0, 1, 2 ... The latest timestamp is set if the producer left it out, and believed otherwise.",
+        here="Every record of an uncompressed batch from a Kafka client is checked. If a batch of "
+        "columns has more than 2,048 bytes, the broker checks the number and the lengths of the columns, but "
+        "not the types of their entries. Up to a limit for each request, it decompresses records for "
+        "compacted topics, to find those without a key, and the records of a batch without a latest "
+        "timestamp, to find that timestamp. A compressed batch has at most 262,144 records. Offsets must "
+        "be 0, 1, 2 ... The latest timestamp is set if the producer left it out, and believed otherwise.",
         because="A small batch may decompress to a large one.",
         noticed="A consumer refuses invalid records. A batch gets INVALID_TIMESTAMP even if only the "
         "timestamp in its header is too far ahead, and INVALID_RECORD, not UNKNOWN_SERVER_ERROR, if its "
@@ -377,10 +379,10 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="a Produce that names a partition twice",
-        kafka="The last batch is appended. If another entry is not exactly one batch, the reply is "
-        "INVALID_RECORD nevertheless.",
-        here="The last batch is appended. If another entry is not exactly one batch, the reply is "
-        "INVALID_RECORD, and nothing is appended.",
+        kafka="The last batch is appended. If another entry for the partition does not hold exactly one "
+        "batch, the reply is INVALID_RECORD, although the last batch has been appended.",
+        here="The last batch is appended. If another entry for the partition does not hold exactly one "
+        "batch, the reply is INVALID_RECORD, and nothing is appended.",
         because="What is refused must not be in the log.",
         noticed="Only with hand-crafted requests.",
     ),

@@ -237,8 +237,8 @@ FORM_CHECKS: Final = (
         source="LogValidator.validateRecord",
     ),
     FormCheck(
-        "brings the request's compressed records for compacted topics above the number that the broker "
-        "decompresses",
+        "is compressed and for a compacted topic, and exceeds what is left of the request's limit on "
+        "decompression",
         ErrorCode.MESSAGE_TOO_LARGE,
         source="REQUEST_WORK_MAX; Kafka decompresses all of them",
     ),

@@ -338,10 +338,11 @@ KNOWN: Final = (
     KnownBehaviour(
         name="a new leader knows one batch per producer",
         rule=DUPLICATE,
-        why="A leader that has restarted, or has begun with a snapshot, knows only the last batch of each "
-        "producer before that, so it may not recognise a retry of an older batch. It answers "
-        "OUT_OF_ORDER_SEQUENCE_NUMBER; an idempotent producer then sends the batch under a new identity, as "
-        "Kafka's producer does (TransactionManager.canRetry). A transactional producer must abort.",
+        why="A leader that has restarted, or has begun with a snapshot, knows only the last batch that "
+        "each producer wrote before the restart or the snapshot, so it may not recognise a retry of an older "
+        "batch. It answers OUT_OF_ORDER_SEQUENCE_NUMBER; an idempotent producer then sends the batch under "
+        "a new identity, as Kafka's producer does (TransactionManager.canRetry). A transactional producer "
+        "must abort.",
         needs="Between the two batches a new leader took over, and the log had a newer batch of the old "
         "identity.",
         explains=_was_forgotten,
