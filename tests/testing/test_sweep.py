@@ -126,7 +126,7 @@ def test_a_fault_of_its_own_need_not_strike_with_a_fault_of_the_sweep() -> None:
     ("wanted", "because"),
     [
         ({"only": ["EndTxn", "EndTxnn"]}, r"only=\['EndTxnn'\].* EndTxn, "),
-        ({"clients": ["shopp"]}, r"clients=\['shopp'\].*It has shop$"),
+        ({"clients": ["shopp"]}, r"clients=\['shopp'\].*which has shop$"),
         ({"clients": ["shop"], "only": ["CreateTopics"]}, "There is nothing to sweep"),
     ],
 )
@@ -467,7 +467,7 @@ def test_a_failure_without_a_word_is_a_failure(pytester: pytest.Pytester) -> Non
     )
     result = pytester.runpytest()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*3 faults: 3 FAILED*", "*pytest.fail() without a reason*"])
+    result.stdout.fnmatch_lines(["*3 faults: 3 FAILED*", "*pytest.fail() does if it is given no reason*"])
 
 
 def test_a_swept_test_may_get_its_broker_from_another_fixture(pytester: pytest.Pytester) -> None:
