@@ -29,7 +29,7 @@ from typing import Any, Final, cast
 from fencepost.broker import expiration, limits, status
 from fencepost.broker.cluster import configs, describe, follower
 from fencepost.broker.cluster import handlers as cluster_handlers
-from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.broker.cluster.controller import METADATA_PARTITION, Controller
 from fencepost.broker.contract import (
     Answered,
     BecomeLeader,
@@ -226,7 +226,9 @@ def _lead(node: Node, arrived: BecomeLeader, now: int) -> None:
             consumer_handlers.resume(node, cast("GroupLog", log), now)
             # A kill may have hit between the deletion of a topic and the tombstones of its offsets.
             offsets.forget_topics(node, cast("GroupLog", log), node.cluster.removed, now)
-        case _:
+        case Controller():
+            cluster_handlers.resume(node)
+        case None:
             pass
 
 

@@ -418,6 +418,9 @@ class Node:
         if isinstance(log.coordinator, Groups):
             for to in [to for group in log.coordinator.live.values() for to in group.waiting()]:
                 self.reply(to, refused)
+        if isinstance(log.coordinator, Controller):
+            # Once its log has been read again, `cluster.handlers.resume` issues all that is still to be done.
+            self.news.clear()
         self.mark_readers(log.partition.key)
 
     @contextmanager

@@ -11,8 +11,8 @@ import pytest
 from fencepost.broker import dispatch
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION
-from fencepost.broker.contract import Answered, Durable
-from fencepost.broker.host import MetadataLost
+from fencepost.broker.contract import Answered, BecomeLeader, Durable
+from fencepost.broker.host import MetadataLost, SyncPolicy
 from fencepost.broker.memory import FETCHES_MAX
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
@@ -20,12 +20,13 @@ from fencepost.broker.purgatory import InFlight, InFlightMarkers
 from fencepost.broker.transactions import end_txn, markers
 from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.journal import Journal
+from fencepost.journal.storage import StorageError
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint
 from fencepost.protocol.frames import encode_request
-from fencepost.protocol.terms import TransactionState
+from fencepost.protocol.terms import ConfigOperation, TopicPartition, TransactionState
 from tests.broker.requests import (
     COMMIT,
     NOBODY,
@@ -44,6 +45,7 @@ from tests.broker.story import Story
 from tests.broker.wire import serving
 
 LIST = m.ListGroups(states=())
+GROW = m.CreatePartitions(topics=(m.NewPartitions(topic="orders", count=3),), validate_only=False)
 
 
 class Bug(Exception):
@@ -153,6 +155,79 @@ def test_a_bug_after_the_controller_decided_leaves_the_topics_as_they_were(
     story.restart()
     assert METADATA_PARTITION in story.host.node.logs
     assert story.visible() == "a b"
+
+
+def set_request(topic: str, name: str, value: str) -> m.IncrementalAlterConfigs:
+    change = m.ConfigChange(name=name, operation=ConfigOperation.SET, value=value)
+    return m.IncrementalAlterConfigs(
+        topics=(m.TopicConfigChanges(topic=topic, changes=(change,)),), validate_only=False
+    )
+
+
+def test_changes_that_wait_to_be_durable_outlive_a_bug_in_the_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their records are in the log, which is read again; so the node obeys them without a restart."""
+    story = ContainedStory(policy=SyncPolicy.COMMIT, topics={"orders": 2, "gone": 2, "kept": 1})
+    gone, kept, new = (TopicPartition(name, 0) for name in ("gone", "kept", "new"))
+    for key in (ORDERS, gone, kept):
+        story.produce(NOBODY, "a", key=key, name=None)
+    waiting = [
+        story.offer(m.CreateTopics(topics=(m.CreateTopic(topic="new", partition_count=2),))),
+        story.offer(m.DeleteTopics(topics=("gone",))),
+        story.offer(set_request("kept", "segment.bytes", "1048576")),
+    ]
+    story.run()
+    assert not story.replies.keys() & set(waiting)
+    led = story.partition(ORDERS)
+    with monkeypatch.context() as planted:
+        handler = dispatch.REQUESTS[m.CreatePartitions]
+        planted.setitem(dispatch.REQUESTS, m.CreatePartitions, after(handler))
+        assert story.ask(GROW).error is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert story.partition(ORDERS) is led, "what was led before is not read again"
+    assert story.produce(NOBODY, "b", key=new, name=None).base_offset == 0
+    assert story.host.directory.journal(kept).settings.segment_bytes == 1_048_576
+    assert not story.host.directory.has(gone)
+    assert story.check_recovery() > 0
+
+
+def test_what_became_durable_when_a_bug_hit_the_controller_is_obeyed_once(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bug strikes after a change was released, and before this node has obeyed it."""
+    is_planted = True
+
+    def buggy(node: Node, arrived: Durable, now: int) -> None:
+        nonlocal is_planted
+        node.became_durable(arrived, now)
+        if is_planted and arrived.partition == METADATA_PARTITION:
+            is_planted = False
+            raise Bug("planted")
+
+    led: list[BecomeLeader] = []
+    story.host.watch = lambda arrived, _: led.append(arrived) if isinstance(arrived, BecomeLeader) else None
+    monkeypatch.setitem(dispatch.INPUTS, Durable, buggy)
+    story.create("late")
+    assert [order.partition for order in led] == [METADATA_PARTITION, TopicPartition("late", 0)]
+
+
+def test_a_log_that_waits_for_an_election_is_not_led_under_its_old_epoch(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.produce(NOBODY, "a", name=None)
+    epoch = story.partition().leader_epoch
+    story.host.lose(ORDERS, StorageError("planted"))
+    story.run()
+    with monkeypatch.context() as planted:
+        handler = dispatch.REQUESTS[m.CreatePartitions]
+        planted.setitem(dispatch.REQUESTS, m.CreatePartitions, after(handler))
+        to = story.offer(GROW)
+        story.run()
+        assert story.replies[to].error is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert ORDERS not in story.host.node.logs
+    story.wait(10_000)
+    assert story.partition().leader_epoch == epoch + 1
+    assert story.visible() == "a"
 
 
 def test_a_bug_in_one_deadline_does_not_hold_up_the_others(

@@ -487,6 +487,26 @@ def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[MetadataC
     return news
 
 
+def present_changes(state: Controller) -> list[MetadataChange]:
+    """The changes that bring a node from any earlier state of the cluster to the present one."""
+    changes: list[MetadataChange] = [
+        Remove(partition=TopicPartition(name, number))
+        for name in state.removed
+        for number in range(state.former_counts[name])
+    ]
+    for topic in state.topics.values():
+        for number, leader in topic.leaders.items():
+            key = TopicPartition(topic.name, number)
+            changes.append(
+                # Never as a new one: its files, if there are any, may be its own.
+                Assign(
+                    partition=key, leader_id=leader.node_id, leader_epoch=leader.leader_epoch, was_leader=True
+                )
+            )
+            changes.append(Configure(partition=key))
+    return changes
+
+
 def _remove(state: Controller, name: str) -> list[MetadataChange]:
     leaders = state.topics.pop(name).leaders
     state.former_counts[name] = max(len(leaders), state.former_counts.get(name, 0))

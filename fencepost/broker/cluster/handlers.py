@@ -11,13 +11,14 @@ import attrs
 
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
-from fencepost.broker.contract import Reassign, Received, Refused, ReplyTo, Warn
+from fencepost.broker.contract import Assign, Reassign, Received, Refused, ReplyTo, Warn
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
+from fencepost.broker.purgatory import InFlightElection
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.metadata_log import cluster_batch
-from fencepost.protocol.terms import BROKERS_DEFAULT
+from fencepost.protocol.terms import BROKERS_DEFAULT, NO_OFFSET
 
 # --- from clients ----------------------------------------------------------------------------------------
 
@@ -92,7 +93,33 @@ def start(node: Node, now: int) -> None:
     settings = node.settings
     address = m.NodeAddress(node_id=settings.node_id, host=settings.host, port=settings.port)
     log = node.logs[METADATA_PARTITION]
+    broker_epoch = log.partition.log_end_offset
     _write(node, log, _registered(node, address, None), now)
+    node.following.broker_epoch = broker_epoch
+
+
+def resume(node: Node) -> None:
+    """Issue again what was lost when a bug made the controller read its log again: changes whose records are
+    in the log, and which waited in the old state until these were durable.
+    """
+    if node.following.broker_epoch == NO_OFFSET:
+        return  # The process starts, and `start` will raise the leader epochs of all these changes.
+    node.news.extend(
+        change
+        for change in controller.present_changes(node.cluster)
+        if not isinstance(change, Assign) or _is_lost(node, change)
+    )
+
+
+def _is_lost(node: Node, assign: Assign) -> bool:
+    """Whether this node has not obeyed the assignment. If it did, and lost the log, it is elected again."""
+    key, log = assign.partition, node.logs.get(assign.partition)
+    if log is not None:
+        return log.partition.leader_epoch < assign.leader_epoch
+    elections = [why.partitions for why in node.in_flight.values() if isinstance(why, InFlightElection)]
+    return not (
+        key in node.damaged or key in node.reelections or any(key in partitions for partitions in elections)
+    )
 
 
 def move(node: Node, arrived: Reassign, now: int) -> None:
