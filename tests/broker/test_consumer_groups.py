@@ -17,6 +17,7 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint, fork, log_state
 from fencepost.protocol.terms import GroupState, GroupType, TopicPartition
+from tests.broker.group_story import sync_request
 from tests.broker.refusals import CarefulStory
 from tests.broker.requests import COMMIT, ORDERS, OTHERS, body_of, offset_request, plain_offset_request
 from tests.broker.story import SETTINGS, Story, offsets_log_of
@@ -166,6 +167,27 @@ def test_a_static_member_that_does_not_return_loses_its_partitions() -> None:
     assert beats(story, "b", 3) == (3, None)
     story.wait(BEAT_MS)
     assert beats(story, "b", 3) == (4, ["orders-0", "orders-1"])
+
+
+@pytest.mark.parametrize(
+    ("member", "instance", "error"),
+    [
+        ("b", "i", ErrorCode.FENCED_INSTANCE_ID),
+        ("", "i", ErrorCode.FENCED_INSTANCE_ID),
+        ("b", "j", ErrorCode.UNKNOWN_MEMBER_ID),
+        ("b", None, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("a", "i", ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_a_classic_member_learns_who_has_its_instance_id(
+    member: str, instance: str | None, error: ErrorCode
+) -> None:
+    """As Apache Kafka 4.3.1 answered; the member of the consumer protocol does not speak the classic one."""
+    story = story_of()
+    joins(story, "a", instance="i")
+    sync = attrs.evolve(sync_request(1, member, instance=instance), group_id=GROUP)
+    beat = m.Heartbeat(group_id=GROUP, generation_id=1, member_id=member, group_instance_id=instance)
+    assert [story.ask(request).error for request in (sync, beat)] == [error, error]
 
 
 # --- topics

@@ -113,7 +113,7 @@ def sync_group(node: Node, request: m.SyncGroup, to: ReplyTo, now: int) -> None:
         return
     log, group = found
     if group is None:
-        node.after(log, (refused_sync(to, _refusal(GroupInput.SYNC)),))
+        node.after(log, (refused_sync(to, _refused_member(log, request, GroupInput.SYNC)),))
         return
     turn = Turn(group, now, node.settings.group_rules)
     group_requests.sync(turn, request, to)
@@ -131,6 +131,18 @@ def _refusal(happened: GroupInput) -> ErrorCode:
     return cell
 
 
+def _refused_member(log: GroupLog, request: m.SyncGroup | m.Heartbeat, happened: GroupInput) -> ErrorCode:
+    """The error for a member of the classic protocol where no group of that protocol exists. A static member
+    learns that a member of the consumer protocol has its instance id (validateConsumerGroupMember).
+    """
+    consumers = log.coordinator.consumers.get(request.group_id)
+    if consumers is not None and request.group_instance_id is not None:
+        problem = static_problem(consumers, request.member_id, request.group_instance_id)
+        if problem is not None:
+            return problem.error
+    return _refusal(happened)
+
+
 def heartbeat(node: Node, request: m.Heartbeat, to: ReplyTo, now: int) -> None:
     """Heartbeat. The reply says whether the generation still holds."""
     found = _find(node, request.group_id, now)
@@ -139,7 +151,7 @@ def heartbeat(node: Node, request: m.Heartbeat, to: ReplyTo, now: int) -> None:
         return
     log, group = found
     if group is None:
-        node.after(log, (Reply(to, error=_refusal(GroupInput.HEARTBEAT)),))
+        node.after(log, (Reply(to, error=_refused_member(log, request, GroupInput.HEARTBEAT)),))
         return
     turn = Turn(group, now, node.settings.group_rules)
     group_requests.heartbeat(turn, request, to)
