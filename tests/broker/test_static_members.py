@@ -121,6 +121,27 @@ def test_whoever_waits_under_the_old_id_is_fenced() -> None:
     assert story.state is GroupState.PREPARING_REBALANCE
 
 
+def test_a_static_member_that_returns_before_it_has_synced_is_still_missed_under_its_old_id() -> None:
+    """Apache Kafka 4.3.1 does the same: the new id syncs, and the rebalance timeout ends the generation."""
+    story = GroupStory()
+    stable(story, "i1")
+    new = story.starts(join_request(instance="i2"))
+    leader = story.group.leader
+    assert leader is not None
+    story.starts(join_request(leader, instance="i1"))
+    old = story.joined(new).member_id
+    generation = story.generation
+    story.starts(sync_request(generation, leader, {leader: "1", old: "2"}, instance="i1"))
+    reply = come_back(story, "i2")
+    assert reply.generation_id == generation
+    mine = story.starts(sync_request(generation, reply.member_id, instance="i2"))
+    assert story.synced(mine) == "2"
+    assert story.beat(generation, leader, instance="i1") is ErrorCode.NONE
+    story.wait(REBALANCE_MS)
+    assert story.beat(generation, leader, instance="i1") is ErrorCode.REBALANCE_IN_PROGRESS
+    assert {member.instance_id for member in story.group.members} == {"i1", "i2"}
+
+
 def test_a_static_member_is_missed_until_its_session_ends_and_no_longer() -> None:
     story = GroupStory()
     one, two = stable(story, "i1", "i2")
