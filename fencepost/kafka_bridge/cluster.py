@@ -271,9 +271,12 @@ def _create_topics(request: Any, version: int, operations: Operations) -> Exchan
 
 
 def _new_topic(topic: Any) -> m.CreateTopic:
+    # Kafka looks at the number of partitions after these two, and before whether there are enough brokers
+    # (ReplicationControlManager.createTopic). The topic is refused anyway, so the number does not matter.
+    is_refused_before = topic.assignments or (topic.replication_factor < 1 and not _is_available(topic))
     return m.CreateTopic(
         topic=topic.name,
-        partition_count=topic.num_partitions,
+        partition_count=BROKERS_DEFAULT if is_refused_before else topic.num_partitions,
         configs=tuple(m.TopicConfig(name=each.name, value=each.value) for each in topic.configs),
     )
 
@@ -332,10 +335,14 @@ def _created_values(result: m.TopicError, shown: m.TopicConfigs | None, *, is_hi
 def _refusal(topic: Any) -> tuple[ErrorCode, str] | None:
     if topic.assignments:
         return ErrorCode.INVALID_REQUEST, ASSIGNS_ITSELF
-    if topic.replication_factor not in DEFAULT_REPLICAS:
+    if not _is_available(topic):
         because = f"there is one broker, so the replication factor is 1, not {topic.replication_factor}"
         return ErrorCode.INVALID_REPLICATION_FACTOR, because
     return None
+
+
+def _is_available(topic: Any) -> bool:
+    return topic.replication_factor in DEFAULT_REPLICAS
 
 
 def _topic_values(result: m.TopicError) -> dict[str, Any]:

@@ -218,6 +218,26 @@ def test_where_replicas_are_is_looked_at_last(
     assert topic_id(wire, "unavailable") is None
 
 
+@pytest.mark.parametrize(
+    ("partitions", "replicas", "error"),
+    [
+        (0, 0, ErrorCode.INVALID_REPLICATION_FACTOR),
+        (-2, -2, ErrorCode.INVALID_REPLICATION_FACTOR),
+        (-1, 0, ErrorCode.INVALID_REPLICATION_FACTOR),
+        (0, 1, ErrorCode.INVALID_PARTITIONS),
+        (0, 2, ErrorCode.INVALID_PARTITIONS),
+        (0, -1, ErrorCode.INVALID_PARTITIONS),
+        (1, 2, ErrorCode.INVALID_REPLICATION_FACTOR),
+    ],
+)
+def test_replicas_are_counted_before_partitions(
+    wire: KafkaSocket, partitions: int, replicas: int, error: ErrorCode
+) -> None:
+    """As Apache Kafka 4.3.1 answered on one broker."""
+    topic = create(wire, "unavailable", num_partitions=partitions, replication_factor=replicas)
+    assert topic.error_code == error
+
+
 def test_a_topic_that_is_named_twice_is_not_created(wire: KafkaSocket) -> None:
     topics = [new_topic("two"), new_topic("two", replication_factor=3), new_topic("one")]
     told = ask(wire, CREATE_TOPICS, 7, topics=topics, timeout=9_000, validate_only=False).topics
