@@ -60,6 +60,7 @@ from fencepost.broker.purgatory import (
     InFlightAddPartitions,
     InFlightElection,
     InFlightIdBlock,
+    InFlightLookup,
     InFlightMarkers,
     InFlightMetadataFetch,
     InFlightOffsetsTopic,
@@ -204,6 +205,7 @@ ANSWERS: Final[dict[type[InFlight], Callable[[Node, Any, Answered, int], None]]]
     InFlightAddPartitions: produce.answer_to_add,
     InFlightAddOffsets: offsets.answer_to_add,
     InFlightMarkers: markers.take_marker_answers,
+    InFlightLookup: markers.take_lookup_answer,
     InFlightTopicCreation: describe.answer_topic,
     # The retry of the markers finds the topic, or asks again.
     InFlightOffsetsTopic: lambda node, in_flight, arrived, now: None,

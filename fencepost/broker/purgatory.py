@@ -172,6 +172,15 @@ class InFlightTopicCreation:
     to: ReplyTo
 
 
+@value(kw_only=True)
+class InFlightLookup:
+    """Metadata to the controller, for partitions of a decided transaction that this node does not know."""
+
+    log_key: TopicPartition
+    transactional_id: str
+    partitions: frozenset[TopicPartition]
+
+
 @value
 class InFlightOffsetsTopic:
     """CreateTopics of `__consumer_offsets` to the controller, for a marker that waits for it."""
@@ -201,5 +210,5 @@ class InFlightElection:
 
 InFlight = (
     InFlightAddPartitions | InFlightAddOffsets | InFlightMarkers | InFlightTopicCreation | InFlightIdBlock
-    | InFlightOffsetsTopic | InFlightRegistration | InFlightMetadataFetch | InFlightElection
+    | InFlightLookup | InFlightOffsetsTopic | InFlightRegistration | InFlightMetadataFetch | InFlightElection
 )  # fmt: skip

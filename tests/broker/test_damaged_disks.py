@@ -15,9 +15,9 @@ from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import StorageError, directory_name
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import DeleteTopics
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import TopicPartition, TransactionState
 from tests.broker.disks import keeps_nothing
-from tests.broker.requests import COMMIT, NOBODY, ORDERS, OTHERS, UNCOMMITTED
+from tests.broker.requests import COMMIT, NOBODY, ORDERS, OTHERS, UNCOMMITTED, end_request
 from tests.broker.story import Memory, Story, transaction_log_of
 
 
@@ -238,3 +238,24 @@ def test_a_deleted_topic_is_not_missed_after_a_loss_of_power() -> None:
     story.settle()
     assert story.fetch(ORDERS).error is ErrorCode.NONE
     assert story.host.troubles == []
+
+
+def test_a_transaction_ends_though_the_topic_that_it_wrote_to_was_lost() -> None:
+    """A loss of power took the topic's creation, and not the decision of the transaction."""
+    storage = Memory()
+    story = Story(storage=storage)
+    me = story.identity()
+    story.produce(me, "a")
+    path = log_file(METADATA_PARTITION)
+    size = storage.open(path).size
+    story.create("late")
+    story.produce(me, "b", key=TopicPartition("late", 0))
+    story.offer(end_request(me, COMMIT))
+    while story.states()[-1] is not TransactionState.PREPARE_COMMIT:
+        assert story.work()
+    story.kill()
+    storage.open(path).truncate(size)
+    started(story)
+    assert story.states()[-1] is TransactionState.COMPLETE_COMMIT
+    assert story.visible() == "a"
+    story.identity()

@@ -102,6 +102,39 @@ class LoneCoordinator:
         self.sent.clear()
         return found
 
+    def forget(self, key: TopicPartition) -> Topic:
+        """The metadata of this node do not have the topic."""
+        return self.node.cluster.topics.pop(key.topic)
+
+    def lookups(self) -> list[Send]:
+        found = [sent for sent in self.sent if isinstance(sent.request, m.Metadata)]
+        self.sent.clear()
+        return found
+
+    def told(self, lookup: Send, *known: Topic) -> None:
+        """The controller answers a lookup: it knows these of the topics."""
+        topics = tuple(
+            m.TopicMetadata(
+                topic=topic.name,
+                error=NO_ERROR,
+                is_internal=False,
+                partitions=tuple(
+                    m.PartitionMetadata(
+                        partition=number, leader_id=leader.node_id, leader_epoch=leader.leader_epoch
+                    )
+                    for number, leader in topic.leaders.items()
+                ),
+            )
+            for topic in known
+        )
+        body = m.MetadataReply(cluster_id="", controller_id=1, nodes=(), topics=topics)
+        self.offer(Answered(token=lookup.token, error=NO_ERROR, body=body))
+
+    def retry(self) -> None:
+        """The time of the next attempt to write markers."""
+        self.now += self.node.settings.marker_retry_backoff_ms
+        self.offer(Tick())
+
     def written(self, sent: Send) -> None:
         assert isinstance(sent.request, m.WriteTxnMarkers)
         parts = tuple(
@@ -114,8 +147,7 @@ class LoneCoordinator:
     def lost(self, sent: Send) -> dict[int, Send]:
         """Returns the markers that are sent again, by node."""
         self.offer(Answered(token=sent.token, error=ErrorCode.NETWORK_EXCEPTION, body=None))
-        self.now += self.node.settings.marker_retry_backoff_ms
-        self.offer(Tick())
+        self.retry()
         return self.markers()
 
     @property
@@ -153,6 +185,99 @@ def test_a_coordinator_that_leads_again_ignores_replies_to_its_earlier_self() ->
     coordinator.written(first[2])
     coordinator.written(first[3])
     assert coordinator.state is TransactionState.EMPTY
+
+
+# --- partitions that the coordinator's node does not know
+
+
+def begun_without_b() -> tuple[LoneCoordinator, Topic, Send]:
+    """A committed transaction that wrote to a and b, the lookup of b, and b. The marker of a is written."""
+    coordinator = LoneCoordinator()
+    coordinator.add(A, B)
+    topic = coordinator.forget(B)
+    coordinator.ask(
+        m.EndTxn(
+            transactional_id=ID,
+            producer_id=PRODUCER_ID,
+            producer_epoch=EPOCH,
+            result=TransactionResult.COMMIT,
+        )
+    )
+    sent = list(coordinator.sent)
+    (lookup,) = coordinator.lookups()
+    assert (lookup.node_id, lookup.request) == (1, m.Metadata(topics=("b",)))
+    (marker,) = [each for each in sent if isinstance(each.request, m.WriteTxnMarkers)]
+    coordinator.written(marker)
+    assert coordinator.state is TransactionState.PREPARE_COMMIT
+    return coordinator, topic, lookup
+
+
+def test_a_partition_that_the_controller_does_not_know_needs_no_marker() -> None:
+    """A loss of power took the creation of its topic, and left the transaction."""
+    coordinator, _, lookup = begun_without_b()
+    coordinator.told(lookup)
+    assert coordinator.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_partition_that_this_node_has_not_read_of_gets_its_marker() -> None:
+    coordinator, topic, lookup = begun_without_b()
+    coordinator.told(lookup, topic)
+    coordinator.retry()
+    (again,) = coordinator.lookups()
+    coordinator.node.cluster.topics[B.topic] = topic
+    coordinator.told(again, topic)
+    coordinator.retry()
+    coordinator.written(coordinator.markers()[3])
+    assert coordinator.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_topic_with_fewer_partitions_lacks_the_others() -> None:
+    coordinator, topic, lookup = begun_without_b()
+    coordinator.told(lookup, attrs.evolve(topic, leaders={1: Leader(3, 0)}))
+    assert coordinator.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_controller_that_does_not_answer_is_asked_again() -> None:
+    coordinator, _, lookup = begun_without_b()
+    coordinator.offer(Answered(token=lookup.token, error=ErrorCode.NETWORK_EXCEPTION, body=None))
+    assert coordinator.state is TransactionState.PREPARE_COMMIT
+    coordinator.retry()
+    (again,) = coordinator.lookups()
+    coordinator.told(again)
+    assert coordinator.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_partition_is_not_sent_its_marker_while_it_is_looked_up() -> None:
+    """Or the answer could come when the transaction has ended, and count for the next one."""
+    coordinator, topic, lookup = begun_without_b()
+    coordinator.node.cluster.topics[B.topic] = topic
+    coordinator.node.markers_due[LOG, ID] = coordinator.now
+    coordinator.offer(Tick())
+    assert coordinator.sent == []
+    coordinator.told(lookup, topic)
+    coordinator.retry()
+    coordinator.written(coordinator.markers()[3])
+    assert coordinator.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_coordinator_that_leads_again_ignores_what_its_earlier_self_looked_up() -> None:
+    coordinator, topic, lookup = begun_without_b()
+    coordinator.node.cluster.topics[B.topic] = topic
+    coordinator.offer(BecomeLeader(partition=LOG, leader_epoch=1))
+    coordinator.told(lookup)
+    assert coordinator.markers().keys() <= {2, 3}
+    coordinator.init(ID)
+    assert coordinator.state is TransactionState.EMPTY
+
+
+def test_a_coordinator_that_the_metadata_do_not_know_concludes_nothing() -> None:
+    coordinator, _, lookup = begun_without_b()
+    coordinator.forget(LOG)
+    coordinator.told(lookup)
+    assert coordinator.state is TransactionState.PREPARE_COMMIT
+
+
+# --- producer ids
 
 
 def test_only_who_needs_a_producer_id_waits_for_the_controller() -> None:

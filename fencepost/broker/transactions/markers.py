@@ -14,6 +14,9 @@ Rule: each partition of a decided transaction gets its marker at least once; COM
 #       |  a failed one is due again after marker_retry_backoff_ms
 #     _finish: COMPLETE_* is written once, when no marker is pending
 #
+# A deleted partition needs no marker. Of a partition that the coordinator's node does not know, only the
+# controller can say that it does not exist (`_look_up`).
+#
 # From PREPARE_* on the transaction ends as decided. A coordinator that takes over finds PREPARE_* in its log
 # and sends every marker again (`resume`): it cannot know which ones its predecessor has sent. A leader that
 # already has the marker appends it once more, which changes nothing, since no transaction is open. So a
@@ -37,7 +40,7 @@ from fencepost.broker.contract import Answered, Refused, ReplyTo
 from fencepost.broker.leader_log import Collect, TransactionLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.checks import has_no_transactions, judge_marker
-from fencepost.broker.purgatory import InFlightMarkers, InFlightOffsetsTopic
+from fencepost.broker.purgatory import InFlightLookup, InFlightMarkers, InFlightOffsetsTopic
 from fencepost.broker.transactions import end_txn
 from fencepost.broker.transactions.state import PREPARED, RESULT_OF, Transactions
 from fencepost.broker.transactions.writes import carry_out
@@ -46,6 +49,8 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     CreateTopic,
     CreateTopics,
+    Metadata,
+    MetadataReply,
     PartitionError,
     TransactionMarker,
     WriteTxnMarkers,
@@ -79,7 +84,7 @@ def resume(node: Node, log: TransactionLog, now: int) -> None:
     # A late reply must not stand for the marker of a later transaction, which may have the same epoch. So
     # replies to requests that this node sent when it led this log before are ignored.
     for token, why in list(node.in_flight.items()):
-        if isinstance(why, InFlightMarkers) and why.log_key == log.partition.key:
+        if isinstance(why, InFlightMarkers | InFlightLookup) and why.log_key == log.partition.key:
             del node.in_flight[token]
     for name, record in state.records.items():
         if record.state in PREPARED:
@@ -110,7 +115,7 @@ def _in_flight(node: Node) -> frozenset[MarkerKey]:
     return frozenset(
         (why.log_key, why.transactional_id, key)
         for why in node.in_flight.values()
-        if isinstance(why, InFlightMarkers)
+        if isinstance(why, InFlightMarkers | InFlightLookup)
         for key in why.partitions
     )
 
@@ -125,9 +130,10 @@ def _send_markers(
         return
     pending_markers = state.pending_markers.setdefault(name, set(record.partitions))
     by_node: dict[int, list[TopicPartition]] = {}
+    unknown: list[TopicPartition] = []
     for key in sorted(pending_markers):
-        # A marker that is in flight is not sent again: the reply to the second copy could come when the
-        # transaction has ended, and stand for the marker of the next one (see `resume`).
+        # A marker or lookup that is in flight is not sent again: the reply to the second copy could come when
+        # the transaction has ended, and stand for the marker of the next one (see `resume`).
         if (log.partition.key, name, key) in in_flight:
             continue
         leader = node.cluster.leader(key)
@@ -136,10 +142,13 @@ def _send_markers(
         elif node.cluster.is_gone(key):
             # A deleted partition needs no marker; Kafka drops it, too (addTxnMarkersToBrokerQueue).
             pending_markers.discard(key)
-        else:
-            if key.topic == CONSUMER_OFFSETS_TOPIC:
-                _create_offsets_topic(node)
+        elif key.topic == CONSUMER_OFFSETS_TOPIC and key.topic not in node.cluster.topics:
+            _create_offsets_topic(node)
             _retry_markers(node, log, name, now)
+        else:
+            unknown.append(key)
+    if unknown:
+        _look_up(node, log, name, unknown)
     # One request per node, as Kafka batches markers per broker.
     for node_id, keys in by_node.items():
         why = InFlightMarkers(log_key=log.partition.key, transactional_id=name, partitions=frozenset(keys))
@@ -154,6 +163,38 @@ def _create_offsets_topic(node: Node) -> None:
     count = node.coordinators(CONSUMER_OFFSETS_TOPIC)
     wanted = CreateTopic(topic=CONSUMER_OFFSETS_TOPIC, partition_count=count)
     node.ask(node.settings.controller_id, CreateTopics(topics=(wanted,)), InFlightOffsetsTopic())
+
+
+def _look_up(node: Node, log: TransactionLog, name: str, keys: list[TopicPartition]) -> None:
+    """Ask the controller whether partitions exist that this node does not know.
+
+    Usually they do, and this node has not read of them yet. But a loss of power may have taken the creation
+    of a topic and left a transaction that wrote to it.
+    """
+    why = InFlightLookup(log_key=log.partition.key, transactional_id=name, partitions=frozenset(keys))
+    topics = tuple(dict.fromkeys(key.topic for key in keys))
+    node.ask(node.settings.controller_id, Metadata(topics=topics), why)
+
+
+def take_lookup_answer(node: Node, in_flight: InFlightLookup, answer: Answered, now: int) -> None:
+    """Drop the partitions that do not exist, as Kafka does (addTxnMarkersToBrokerQueue), and schedule a retry
+    for the others.
+    """
+    log = node.coordinator_log(Transactions, in_flight.log_key)
+    if log is None:
+        return
+    name = in_flight.transactional_id
+    # If the metadata does not know this coordinator either, all of it is lost, and nothing can be concluded.
+    if isinstance(answer.body, MetadataReply) and node.cluster.leader(in_flight.log_key) is not None:
+        exists = {
+            TopicPartition(topic.topic, part.partition)
+            for topic in answer.body.topics
+            for part in topic.partitions
+        }
+        log.coordinator.pending_markers[name].difference_update(in_flight.partitions - exists)
+    if log.coordinator.pending_markers[name].intersection(in_flight.partitions):
+        _retry_markers(node, log, name, now)
+    _finish(node, log, name, now)
 
 
 def _marker(state: Transactions, record: TransactionRecord, keys: list[TopicPartition]) -> TransactionMarker:
