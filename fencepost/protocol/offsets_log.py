@@ -27,9 +27,24 @@ import attrs
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.consumer_group_log import ConsumerEntry, consumer_key, consumer_value
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch, read_kafka_records
-from fencepost.protocol.primitives import INT16, INT32, INT64, Fields, put_string
+from fencepost.protocol.primitives import (
+    INT16,
+    INT32,
+    INT64,
+    UUID_SIZE,
+    Fields,
+    put_compact_string,
+    put_string,
+    put_tagged_fields,
+)
 from fencepost.protocol.records import payload_of, read_keys_and_values
-from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
+from fencepost.protocol.terms import (
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    NO_TOPIC_ID,
+)
 
 # --- committed offsets -----------------------------------------------------------------------------------
 
@@ -44,21 +59,28 @@ class OffsetKey(NamedTuple):
 
 @attrs.frozen
 class OffsetRecord:
-    """A committed offset (OffsetCommitValue): where the group continues, and when it committed (ms)."""
+    """A committed offset (OffsetCommitValue): where the group continues, and when it committed (ms).
+
+    `expire_ms` is the time at which it expires, if the client chose it; the record then has neither a leader
+    epoch nor a topic id. `topic_id` tells the topic from a later one of the same name.
+    """
 
     offset: int
     leader_epoch: int = attrs.field(kw_only=True)
     metadata: str = attrs.field(kw_only=True)
     commit_ms: int = attrs.field(kw_only=True)
+    expire_ms: int | None = attrs.field(kw_only=True, default=None)
+    topic_id: bytes = attrs.field(kw_only=True, default=NO_TOPIC_ID)
 
 
 _OFFSET_KEY_VERSIONS: Final = (0, 1)  # both have the same layout; 2 and above are the groups' own records
-_OFFSET_VALUE_VERSION: Final = 3
-# Other versions are read, too: older brokers of Apache Kafka wrote 0 to 2, those of 4.3 write 4.
+# Older brokers of Apache Kafka wrote 0, 2 and 3. Those of 4.3 write 1 for an offset with a time at which it
+# expires, and else 4 (GroupCoordinatorRecordHelpers.offsetCommitValueVersion); so does this one.
 _WITH_EXPIRY: Final = 1
 _WITH_LEADER_EPOCH: Final = 3
-_OFFSET_VERSION_MAX: Final = 4
-_OFFSET_START = struct.Struct(">hqi")  # version, offset, leader epoch
+_WITH_TOPIC_ID: Final = 4  # and flexible
+_TAG_TOPIC_ID: Final = 0
+_NO_EXPIRY: Final = -1
 
 
 def offsets_batch(
@@ -89,9 +111,17 @@ def _offset_key(key: OffsetKey) -> bytes:
 
 
 def _offset_value(record: OffsetRecord) -> bytes:
-    out = bytearray(_OFFSET_START.pack(_OFFSET_VALUE_VERSION, record.offset, record.leader_epoch))
-    put_string(out, record.metadata)
+    if record.expire_ms is not None:
+        more = (record.leader_epoch, record.topic_id)
+        assert more == (NO_LEADER_EPOCH, NO_TOPIC_ID), f"version {_WITH_EXPIRY} has no room for {more}"
+        out = bytearray(INT16.pack(_WITH_EXPIRY) + INT64.pack(record.offset))
+        put_string(out, record.metadata)
+        out += INT64.pack(record.commit_ms) + INT64.pack(record.expire_ms)
+        return bytes(out)
+    out = bytearray(INT16.pack(_WITH_TOPIC_ID) + INT64.pack(record.offset) + INT32.pack(record.leader_epoch))
+    put_compact_string(out, record.metadata)
     out += INT64.pack(record.commit_ms)
+    put_tagged_fields(out, [(_TAG_TOPIC_ID, record.topic_id)] if record.topic_id != NO_TOPIC_ID else [])
     return bytes(out)
 
 
@@ -128,19 +158,26 @@ def _is_offset_key(key: bytes) -> bool:
 def _read_offset(value: bytes) -> OffsetRecord:
     fields = Fields(value, name="offset commit value")
     version = fields.int16()
-    if not 0 <= version <= _OFFSET_VERSION_MAX:
+    if not 0 <= version <= _WITH_TOPIC_ID:
         fields.fail(f"version {version} is unknown")
-    is_flexible = version > _OFFSET_VALUE_VERSION
+    is_flexible = version == _WITH_TOPIC_ID
     offset = fields.int64()
     leader_epoch = fields.int32() if version >= _WITH_LEADER_EPOCH else NO_LEADER_EPOCH
     metadata = fields.compact_string() if is_flexible else fields.string()
     commit_ms = fields.int64()
-    if version == _WITH_EXPIRY:
-        fields.int64()
-    if is_flexible:
-        fields.tagged_fields()  # the id of the topic
+    expire_ms = fields.int64() if version == _WITH_EXPIRY else _NO_EXPIRY
+    topic_id = fields.tagged_fields().get(_TAG_TOPIC_ID, NO_TOPIC_ID) if is_flexible else NO_TOPIC_ID
+    if len(topic_id) != UUID_SIZE:
+        fields.fail(f"the topic id has {len(topic_id)} bytes")
     fields.finish()
-    return OffsetRecord(offset, leader_epoch=leader_epoch, metadata=metadata, commit_ms=commit_ms)
+    return OffsetRecord(
+        offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        commit_ms=commit_ms,
+        expire_ms=None if expire_ms == _NO_EXPIRY else expire_ms,
+        topic_id=topic_id,
+    )
 
 
 # --- groups ----------------------------------------------------------------------------------------------

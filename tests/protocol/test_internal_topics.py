@@ -69,8 +69,13 @@ TRANSACTIONS = [
 ]
 
 ORDERS_3 = OffsetKey("group0323", "orders", 3)
-OFFSET = OffsetRecord(987654321012, leader_epoch=4, metadata="né", commit_ms=UPDATED)
+OFFSET = OffsetRecord(
+    987654321012, leader_epoch=4, metadata="né", commit_ms=UPDATED, topic_id=bytes(range(16))
+)
 OFFSET_WITHOUT_EPOCH = OffsetRecord(1, leader_epoch=-1, metadata="", commit_ms=UPDATED)
+OFFSET_WITH_EXPIRY = OffsetRecord(
+    987654321012, leader_epoch=-1, metadata="né", commit_ms=UPDATED, expire_ms=UPDATED + 60_000
+)
 
 NODE_1 = BrokerRegistered(1, broker_epoch=7, host="node", port=9092)
 CLUSTER = [
@@ -193,6 +198,7 @@ def test_offsets_are_stored_as_kafka_stores_them() -> None:
     for record, written in [
         (OFFSET, kafka_bytes.OFFSET),
         (OFFSET_WITHOUT_EPOCH, kafka_bytes.OFFSET_WITHOUT_EPOCH),
+        (OFFSET_WITH_EXPIRY, kafka_bytes.OFFSET_WITH_EXPIRY),
     ]:
         batch = offsets_batch([(ORDERS_3, record)], timestamp=UPDATED)
         assert only_record(batch) == (kafka_bytes.OFFSET_KEY, written)
@@ -211,7 +217,15 @@ def test_transactional_offsets_carry_their_producer_and_no_sequence() -> None:
 
 offset_entries = st.tuples(
     st.builds(OffsetKey, words, words, int32s),
-    st.none() | st.builds(OffsetRecord, int64s, leader_epoch=int32s, metadata=words, commit_ms=int64s),
+    st.none()
+    | st.builds(
+        OffsetRecord,
+        int64s,
+        leader_epoch=int32s,
+        metadata=words,
+        commit_ms=int64s,
+        topic_id=st.binary(min_size=16, max_size=16),
+    ),
 )
 
 
@@ -355,9 +369,10 @@ def test_malformed_offsets_and_metadata_are_refused() -> None:
         (None, kafka_bytes.OFFSET),
         (kafka_bytes.OFFSET_KEY[:-1], None),
         (kafka_bytes.OFFSET_KEY + b"x", None),
-        (kafka_bytes.OFFSET_KEY, replaced(kafka_bytes.OFFSET, 0, "0004")),
+        (kafka_bytes.OFFSET_KEY, replaced(kafka_bytes.OFFSET, 0, "0003")),
         (kafka_bytes.OFFSET_KEY, kafka_bytes.OFFSET[:-1]),
         (kafka_bytes.OFFSET_KEY, kafka_bytes.OFFSET + b"x"),
+        (kafka_bytes.OFFSET_KEY, replaced(kafka_bytes.OFFSET, 28, "0f")[:-1]),  # an id of 15 bytes
     ]:
         with pytest.raises(ProtocolViolation):
             offsets_in((key, value))

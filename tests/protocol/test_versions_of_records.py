@@ -4,6 +4,7 @@ and static members, to the flexible ones of 4.3."""
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.protocol.batches_drawn import encode_kafka_records
 OFFSET_KEY = b"\0\1" + b"\0\1g" + b"\0\1t" + b"\0\0\0\7"
 GROUP_KEY = b"\0\2" + b"\0\1g"
 OFFSET, TIME, EPOCH = struct.pack(">q", 42), struct.pack(">q", 1_000), struct.pack(">i", 5)
+NO_TIME = struct.pack(">q", -1)
 TOPIC_ID_TAG = b"\1\0\x10" + bytes(range(16))
 
 
@@ -34,19 +36,24 @@ def committed(value: bytes) -> OffsetRecord | None:
 
 
 @pytest.mark.parametrize(
-    ("value", "leader_epoch"),
+    ("value", "more"),
     [
-        (b"\0\0" + OFFSET + b"\0\4meta" + TIME, -1),
-        (b"\0\1" + OFFSET + b"\0\4meta" + TIME + TIME, -1),
-        (b"\0\2" + OFFSET + b"\0\4meta" + TIME, -1),
-        (b"\0\3" + OFFSET + EPOCH + b"\0\4meta" + TIME, 5),
-        (b"\0\4" + OFFSET + EPOCH + b"\5meta" + TIME + b"\0", 5),
-        (b"\0\4" + OFFSET + EPOCH + b"\5meta" + TIME + TOPIC_ID_TAG, 5),
+        (b"\0\0" + OFFSET + b"\0\4meta" + TIME, {}),
+        (b"\0\1" + OFFSET + b"\0\4meta" + TIME + TIME, {"expire_ms": 1_000}),
+        (b"\0\1" + OFFSET + b"\0\4meta" + TIME + NO_TIME, {}),
+        (b"\0\2" + OFFSET + b"\0\4meta" + TIME, {}),
+        (b"\0\3" + OFFSET + EPOCH + b"\0\4meta" + TIME, {"leader_epoch": 5}),
+        (b"\0\4" + OFFSET + EPOCH + b"\5meta" + TIME + b"\0", {"leader_epoch": 5}),
+        (
+            b"\0\4" + OFFSET + EPOCH + b"\5meta" + TIME + TOPIC_ID_TAG,
+            {"leader_epoch": 5, "topic_id": bytes(range(16))},
+        ),
     ],
-    ids=["0", "1", "2", "3", "4", "4 with a topic id"],
+    ids=["0", "1", "1 without an end", "2", "3", "4", "4 with a topic id"],
 )
-def test_a_committed_offset(value: bytes, leader_epoch: int) -> None:
-    assert committed(value) == OffsetRecord(42, leader_epoch=leader_epoch, metadata="meta", commit_ms=1_000)
+def test_a_committed_offset(value: bytes, more: dict[str, Any]) -> None:
+    wanted: dict[str, Any] = {"leader_epoch": -1, "metadata": "meta", "commit_ms": 1_000, **more}
+    assert committed(value) == OffsetRecord(42, **wanted)
     for size in range(2, len(value)):
         with pytest.raises(ProtocolViolation):
             committed(value[:size])
