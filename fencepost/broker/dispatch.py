@@ -226,8 +226,7 @@ def _lead(node: Node, arrived: BecomeLeader, now: int) -> None:
         case Groups():
             group_handlers.resume(node, cast("GroupLog", log), now)
             consumer_handlers.resume(node, cast("GroupLog", log), now)
-            # A kill may have hit between the deletion of a topic and the tombstones of its offsets.
-            offsets.forget_topics(node, cast("GroupLog", log), node.cluster.removed, now)
+            offsets.forget_former_topics(node, cast("GroupLog", log), now)
         case Controller():
             cluster_handlers.resume(node)
         case None:

@@ -18,6 +18,7 @@ from fencepost.broker.contract import NOBODY as NO_ONE
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.log_config import parse_config
 from fencepost.journal.simulated import SimulatedStorage
+from fencepost.journal.storage import StorageError
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fork, log_state
@@ -32,8 +33,18 @@ from fencepost.protocol.terms import (
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
-from tests.broker.requests import COMMIT, NOBODY, ORDERS, UNCOMMITTED, body_of, init_request, produce_request
-from tests.broker.story import SETTINGS, Story
+from tests.broker.requests import (
+    COMMIT,
+    NOBODY,
+    ORDERS,
+    OTHERS,
+    UNCOMMITTED,
+    body_of,
+    init_request,
+    plain_offset_request,
+    produce_request,
+)
+from tests.broker.story import SETTINGS, Story, offsets_log_of
 
 
 def create(name: str, partitions: int = 1) -> m.CreateTopics:
@@ -512,6 +523,34 @@ def test_offsets_of_a_deleted_topic_are_forgotten() -> None:
     story.ended(other, COMMIT, "other")
     story.settle()
     assert [story.offset(group).offset for group in ("readers", "waiters")] == [NO_OFFSET, NO_OFFSET]
+    story.check_recovery()
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_offsets_of_a_topic_that_was_deleted_while_their_log_had_no_leader_are_forgotten(
+    is_created_again: bool,
+) -> None:
+    """And those of the next topic of that name are kept, whatever happens to their log."""
+    story = Story()
+    story.ask(plain_offset_request("readers", {ORDERS: 3, OTHERS: 3}))
+    other = story.identity("other")
+    story.commit_offset(other, "readers", 5, "other")  # stays pending
+    log = offsets_log_of("readers")
+    story.host.lose(log, StorageError("planted"))
+    story.run()
+    story.offer(m.DeleteTopics(topics=(ORDERS.topic,)))
+    story.run()
+    if is_created_again:
+        story.offer(create(ORDERS.topic, 2))
+        story.run()
+    assert log not in story.host.node.logs, "nobody has led it in between"
+    story.settle()
+    story.ended(other, COMMIT, "other")
+    assert story.offset("readers").offset == NO_OFFSET
+    if is_created_again:
+        story.ask(plain_offset_request("readers", {ORDERS: 7}))
+        story.restart()
+        assert story.offset("readers").offset == 7
     story.check_recovery()
 
 

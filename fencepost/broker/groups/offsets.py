@@ -225,7 +225,7 @@ def _written(
     names = sum(len(request.group_id) + len(each.topic) + len(each.metadata) for each in good)
     if names > node.settings.message_max_bytes:
         return _answers(request, _errors(node, request, TOO_LARGE))
-    entries = groups.entries_of(request, good, now=now)
+    entries = groups.entries_of(request, good, node.topic_id, now=now)
     if isinstance(request, m.TxnOffsetCommit):
         batch = offsets_batch(
             entries,
@@ -393,6 +393,15 @@ def forget_topics(node: Node, log: GroupLog, topics: Collection[str], now: int) 
     (GroupCoordinatorService.onMetadataUpdate).
     """
     gone = [key for key in groups.offset_keys(log.coordinator) if key.topic in topics]
+    if gone:
+        forget_offsets(node, log, gone, now)
+
+
+def forget_former_topics(node: Node, log: GroupLog, now: int) -> None:
+    """Delete the offsets of topics that were deleted while this log had no leader. They may have been created
+    again since.
+    """
+    gone = groups.keys_of_former_topics(log.coordinator, node.topic_id, removed=node.cluster.removed)
     if gone:
         forget_offsets(node, log, gone, now)
 

@@ -23,7 +23,7 @@ the one that was written later wins. The members (`live`) are notes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -48,6 +48,7 @@ from fencepost.protocol.terms import (
     NO_LEADER_EPOCH,
     NO_OFFSET,
     NO_TIMESTAMP,
+    NO_TOPIC_ID,
     GroupState,
     TopicPartition,
     TransactionResult,
@@ -149,8 +150,31 @@ def offset_problem(offset: OffsetToCommit) -> ErrorCode:
     return NO_ERROR
 
 
+def keys_of_former_topics(
+    state: Groups, topic_id: Callable[[str], bytes | None], *, removed: Collection[str]
+) -> list[OffsetKey]:
+    """The offsets of topics that were deleted: they are in `removed`, or another topic has the name now."""
+    records = [(key, each.record) for pending in state.pending.values() for key, each in pending.items()]
+    for group_id, offsets in state.committed.items():
+        for where, each in offsets.items():
+            records.append((OffsetKey(group_id, where.topic, where.partition), each.record))
+    # Records of versions without topic ids say nothing of later topics.
+    return sorted(
+        {
+            key
+            for key, record in records
+            if key.topic in removed
+            or (record.topic_id != NO_TOPIC_ID and topic_id(key.topic) not in (None, record.topic_id))
+        }
+    )
+
+
 def entries_of(
-    request: OffsetCommit | TxnOffsetCommit, good: Iterable[OffsetToCommit], *, now: int
+    request: OffsetCommit | TxnOffsetCommit,
+    good: Iterable[OffsetToCommit],
+    topic_id: Callable[[str], bytes | None],
+    *,
+    now: int,
 ) -> tuple[OffsetEntry, ...]:
     """The log entries for the offsets of a request that have no problem."""
     return tuple(
@@ -161,6 +185,7 @@ def entries_of(
                 leader_epoch=offset.leader_epoch,
                 metadata=offset.metadata,
                 commit_ms=now,
+                topic_id=topic_id(offset.topic) or NO_TOPIC_ID,
             ),
         )
         for offset in good
