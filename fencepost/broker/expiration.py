@@ -104,17 +104,17 @@ def _forget_producers(node: Node, log: LeaderLog, now: int) -> None:
 
 
 def _expire_offsets(node: Node, now: int) -> None:
-    before_ms = now - node.settings.offsets_retention_minutes * MINUTE_MS
     for log in node.coordinator_logs(Groups):
         for group_id in group_ids(log.coordinator):
-            _expire_offsets_of(node, log, group_id, before_ms=before_ms, now=now)
+            _expire_offsets_of(node, log, group_id, now)
 
 
-def _expire_offsets_of(node: Node, log: GroupLog, group_id: str, *, before_ms: int, now: int) -> None:
+def _expire_offsets_of(node: Node, log: GroupLog, group_id: str, now: int) -> None:
     state = log.coordinator
     group = state.any_group(group_id, now=now)
     assert group is not None, "a group with a record is there"
-    keys = expired_offsets(state, group, before_ms=before_ms)
+    retention_ms = node.settings.offsets_retention_minutes * MINUTE_MS
+    keys = expired_offsets(state, group, retention_ms=retention_ms, now=now)
     # A group that loses its last offsets goes with them, unless it has members or a transaction moves its
     # offsets.
     if is_over(state, group, keys):

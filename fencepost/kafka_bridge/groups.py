@@ -29,7 +29,14 @@ from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import NO_GENERATION
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, GroupState, GroupType, TopicPartition
+from fencepost.protocol.terms import (
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    NO_RETENTION,
+    GroupState,
+    GroupType,
+    TopicPartition,
+)
 from fencepost.protocol.wire_protocol import NodeTopics
 
 FIRST_GROUP_ERROR: Final = 2  # OffsetFetch
@@ -61,12 +68,14 @@ def offset_commit(request: Any, _: int) -> Exchange:
     generation = getattr(
         request, "generation_id_or_member_epoch", getattr(request, "generation_id", NO_GENERATION)
     )
+    retention = getattr(request, "retention_time", None)  # versions 2 to 4
     asked = m.OffsetCommit(
         group_id=request.group_id,
         generation_id=generation,
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
         offsets=offsets,
+        retention_ms=NO_RETENTION if retention is None else milliseconds(retention),
     )
     return one(asked, lambda answer: committed(offsets, answer))
 

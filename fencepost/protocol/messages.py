@@ -24,6 +24,7 @@ from fencepost.protocol.terms import (
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    NO_RETENTION,
     NO_TIMESTAMP,
     NO_TOPIC_ID,
     ConfigOperation,
@@ -799,6 +800,8 @@ class OffsetCommit:
     member_id: str
     group_instance_id: str | None
     offsets: tuple[OffsetToCommit, ...]
+    # How long the offsets are kept (ms); -1 leaves it to the broker, and since version 5 Kafka's clients do.
+    retention_ms: Int64 = NO_RETENTION
 
 
 @value(kw_only=True)

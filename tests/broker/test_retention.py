@@ -15,7 +15,7 @@ from fencepost.protocol.messages import (
     OffsetCommitReply,
 )
 from fencepost.protocol.offsets_log import OffsetKey, read_offsets
-from fencepost.protocol.terms import NO_OFFSET, GroupState, TopicPartition, TransactionResult
+from fencepost.protocol.terms import INT64_MAX, NO_OFFSET, GroupState, TopicPartition, TransactionResult
 from tests.broker.group_story import GROUP, GroupStory, join_request, protocols, sync_request
 from tests.broker.requests import ABORT, COMMIT, ORDERS, OTHERS, body_of, plain_offset_request
 from tests.broker.story import RETRY_MS, SETTINGS, LogEntry, offsets_log_of
@@ -102,6 +102,29 @@ def test_an_offset_expires_at_the_first_scan_after_its_time() -> None:
         assert story.offset(GROUP).offset == NO_OFFSET
         assert story.describe().state is GroupState.DEAD
         story.restart()
+
+
+@pytest.mark.parametrize("retention_ms", [0, -5, MINUTE_MS // 2, 2 * MINUTE_MS])
+def test_a_client_may_choose_when_its_offset_expires(retention_ms: int) -> None:
+    """OffsetCommit 2 to 4. Apache Kafka 4.3.1 still writes the time into the record."""
+    story = begun()
+    story.ask(attrs.evolve(plain_offset_request(GROUP, {ORDERS: 5}), retention_ms=retention_ms))
+    committed_ms = written(story)[-1].header.max_timestamp
+    story.restart()
+    scan = -(-(committed_ms + max(retention_ms, 1)) // SCAN_MS) * SCAN_MS
+    story.wait(scan - 4 * RETRY_MS - story.now)
+    assert is_kept(story)
+    story.wait(4 * RETRY_MS)
+    assert not is_kept(story)
+    story.check_recovery()
+
+
+@pytest.mark.parametrize("retention_ms", [INT64_MAX, -INT64_MAX])
+def test_a_time_of_expiry_that_no_record_can_hold_is_the_nearest_one(retention_ms: int) -> None:
+    story = begun()
+    story.ask(attrs.evolve(plain_offset_request(GROUP, {ORDERS: 5}), retention_ms=retention_ms))
+    story.wait(SCAN_MS)
+    assert story.offset(GROUP).offset == (5 if retention_ms > 0 else NO_OFFSET)
 
 
 def test_whoever_commits_again_keeps_the_offset() -> None:

@@ -13,13 +13,17 @@ import pytest
 from kio.index import load_request_schema
 
 import fencepost
+from fencepost.kafka_bridge import groups
+from fencepost.protocol import messages as m
 from fencepost.protocol.batches import CONTROL_BIT, build_batch, checksum_matches, walk
 from fencepost.protocol.compression import Compression, compress
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.kafka_records import encode_record
+from fencepost.protocol.terms import NO_RETENTION
 from tests.kafka_bridge.conftest import IMPATIENT
 from tests.kafka_bridge.samples import filled
 from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
+from tests.kafka_bridge.test_topic_ids import ORDERS, in_context
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP = 0, 1, 2, 3, 8, 9, 11
 API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, CREATE_PARTITIONS = 18, 19, 20, 21, 37
@@ -353,6 +357,23 @@ def test_a_sync_names_its_protocol(wire: KafkaSocket, named: dict[str, str]) -> 
     assert (refused.error_code, refused.assignment) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, b"")
     both = {"protocol_type": first.protocol_type, "protocol_name": first.protocol_name}
     assert ask(wire, SYNC_GROUP, 5, **usual, **both).assignment == b"a"
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_an_old_client_says_how_long_its_offsets_are_kept(version: int) -> None:
+    part = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    values = {
+        "group_id": "g",
+        "member_id": "",
+        "retention_time": 5_000,
+        "topics": [{"name": TOPIC, "topic_id": ORDERS, "partitions": [part]}],
+        "generation_id": -1,
+        "generation_id_or_member_epoch": -1,
+    }
+    request = filled(load_request_schema(OFFSET_COMMIT, version), values)
+    (asked,) = in_context(groups.offset_commit(request, version)).requests
+    assert isinstance(asked, m.OffsetCommit)
+    assert asked.retention_ms == (5_000 if version <= 4 else NO_RETENTION)
 
 
 @pytest.mark.parametrize("version", range(3))

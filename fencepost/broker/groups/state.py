@@ -45,8 +45,10 @@ from fencepost.protocol.messages import (
 from fencepost.protocol.offsets_log import GroupEntry, GroupRecord, OffsetKey, OffsetRecord
 from fencepost.protocol.terms import (
     CONSUMER_PROTOCOL,
+    INT64_MAX,
     NO_LEADER_EPOCH,
     NO_OFFSET,
+    NO_RETENTION,
     NO_TIMESTAMP,
     NO_TOPIC_ID,
     GroupState,
@@ -177,10 +179,13 @@ def entries_of(
     now: int,
 ) -> tuple[OffsetEntry, ...]:
     """The log entries for the offsets of a request that have no problem."""
+    retention_ms = request.retention_ms if isinstance(request, OffsetCommit) else NO_RETENTION
     return tuple(
         (
             OffsetKey(request.group_id, offset.topic, offset.partition),
-            OffsetRecord(
+            _record_until(offset, min(now + retention_ms, INT64_MAX), now=now)
+            if retention_ms != NO_RETENTION
+            else OffsetRecord(
                 offset=offset.offset,
                 leader_epoch=offset.leader_epoch,
                 metadata=offset.metadata,
@@ -189,6 +194,17 @@ def entries_of(
             ),
         )
         for offset in good
+    )
+
+
+def _record_until(offset: OffsetToCommit, expire_ms: int, *, now: int) -> OffsetRecord:
+    """The record of an offset whose client chose when it expires; it has no room for more (OffsetRecord)."""
+    return OffsetRecord(
+        offset=offset.offset,
+        leader_epoch=NO_LEADER_EPOCH,
+        metadata=offset.metadata,
+        commit_ms=now,
+        expire_ms=max(expire_ms, 0),
     )
 
 
@@ -228,18 +244,19 @@ def _fetched(key: TopicPartition, found: Committed | None, is_unstable: bool) ->
 # --- retention: which offsets are too old to keep (KIP-211) ----------------------------------------------
 
 
-def expired_offsets(state: Groups, group: AnyGroup, *, before_ms: int) -> list[OffsetKey]:
-    """The offsets whose retention began at or before `before_ms`, except pending ones and those of subscribed
-    topics (OffsetMetadataManager.cleanupExpiredOffsets).
+def expired_offsets(state: Groups, group: AnyGroup, *, retention_ms: int, now: int) -> list[OffsetKey]:
+    """The offsets that have been kept for `retention_ms`, or until the time that their client chose. Pending
+    ones and those of subscribed topics are kept on (OffsetMetadataManager.cleanupExpiredOffsets).
     """
     moved = _moved_by_transactions(state, group.group_id)
     found: list[OffsetKey] = []
     for where, committed in sorted(state.committed.get(group.group_id, {}).items()):
         key = OffsetKey(group.group_id, where.topic, where.partition)
-        since_ms = _since(group, committed)
-        if since_ms is None or since_ms > before_ms or key in moved or reads_topic(group, where.topic):
+        since_ms, expire_ms = _since(group, committed), committed.record.expire_ms
+        if since_ms is None or key in moved or reads_topic(group, where.topic):
             continue
-        found.append(key)
+        if now >= (since_ms + retention_ms if expire_ms is None else expire_ms):
+            found.append(key)
     return found
 
 
