@@ -730,6 +730,16 @@ OF_ANSWERS_AND_TIMEOUTS: Final = (
         edits=(Edit("broker.transactions.state:timed_out", {"due_ms < now": "due_ms < now + 3_600_000"}),),
     ),
     Mutation(
+        "timeouts wait for producer ids",
+        breaks="Without the controller, transactions stay open although their end needs no new producer id.",
+        edits=(
+            Edit(
+                "broker.transactions.timeouts:_abort_one",
+                {"isinstance(decided, Decision)": "isinstance(decided, Decision) and fresh is not None"},
+            ),
+        ),
+    ),
+    Mutation(
         "a completed transaction keeps its partitions",
         breaks="The next transaction sends markers to partitions to which it did not write.",
         edits=(
