@@ -387,6 +387,13 @@ DIFFERENCES: Final = (
         noticed="Only with hand-crafted requests.",
     ),
     Difference(
+        what="a group that DescribeGroups names twice",
+        kafka="It is described twice.",
+        here="It is described once.",
+        because="A small request must not get a reply that is thousands of times larger.",
+        noticed="Only with hand-crafted requests.",
+    ),
+    Difference(
         what="records because of which a batch is refused (KIP-467)",
         kafka="With INVALID_TIMESTAMP, or if records in a compacted topic have no key, the reply lists "
         "these records and has a message.",
