@@ -24,21 +24,24 @@ ASSIGNORS: Mapping[str, Any] = {
 }
 
 
+class SelfClosingSocket(socket.socket):
+    """Closes itself when it is forgotten; a plain socket would warn."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class ClosingSockets(KAFKA_NET_SOCKET):
-    """Close the socket of each connection that fails: the library forgets it open.
+    """Makes sockets that close themselves: the library forgets some open, when a connection fails and when a
+    client is closed while it connects.
 
     The library chooses the maker of its sockets by the scheme of the proxy.
     """
 
     SCHEMES = (CLOSING,)
 
-    async def sock_connect(self, net: Any, sock: socket.socket, *args: Any, **options: Any) -> Any:
-        library: Any = super()
-        try:
-            return await library.sock_connect(net, sock, *args, **options)
-        except BaseException:
-            sock.close()
-            raise
+    def socket(self, *given: int) -> socket.socket:
+        return SelfClosingSocket(*given)
 
 
 @contextmanager
