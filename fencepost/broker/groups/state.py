@@ -23,7 +23,7 @@ the one that was written later wins. The members (`live`) are notes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -137,12 +137,17 @@ def group_ids(state: Groups) -> list[str]:
 
 def offset_keys(state: Groups) -> list[OffsetKey]:
     """Every offset that is committed or pending, sorted."""
-    committed = {
-        OffsetKey(group_id, partition.topic, partition.partition)
-        for group_id, offsets in state.committed.items()
-        for partition in offsets
-    }
-    return sorted(committed.union(*state.pending.values()))
+    return sorted({key for key, _ in _offsets(state)})
+
+
+def _offsets(state: Groups) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
+    """Every record of an offset, committed or pending; several may have one key."""
+    for group_id, offsets in state.committed.items():
+        for where, committed in offsets.items():
+            yield OffsetKey(group_id, where.topic, where.partition), committed.record
+    for pending in state.pending.values():
+        for key, offset in pending.items():
+            yield key, offset.record
 
 
 def offset_problem(offset: OffsetToCommit) -> ErrorCode:
@@ -156,15 +161,11 @@ def keys_of_former_topics(
     state: Groups, topic_id: Callable[[str], bytes | None], *, removed: Collection[str]
 ) -> list[OffsetKey]:
     """The offsets of topics that were deleted: they are in `removed`, or another topic has the name now."""
-    records = [(key, each.record) for pending in state.pending.values() for key, each in pending.items()]
-    for group_id, offsets in state.committed.items():
-        for where, each in offsets.items():
-            records.append((OffsetKey(group_id, where.topic, where.partition), each.record))
-    # Records of versions without topic ids say nothing of later topics.
+    # A record without a topic id does not tell which topic of this name it is for.
     return sorted(
         {
             key
-            for key, record in records
+            for key, record in _offsets(state)
             if key.topic in removed
             or (record.topic_id != NO_TOPIC_ID and topic_id(key.topic) not in (None, record.topic_id))
         }
@@ -198,7 +199,9 @@ def entries_of(
 
 
 def _record_until(offset: OffsetToCommit, expire_ms: int, *, now: int) -> OffsetRecord:
-    """The record of an offset whose client chose when it expires; it has no room for more (OffsetRecord)."""
+    """The record of an offset whose client chose when it expires. Its version has no room for a leader epoch
+    and a topic id.
+    """
     return OffsetRecord(
         offset=offset.offset,
         leader_epoch=NO_LEADER_EPOCH,
