@@ -5,6 +5,7 @@ Rule: each is one decision and one batch of the metadata log; a node without tha
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import attrs
@@ -18,7 +19,7 @@ from fencepost.broker.purgatory import InFlightElection
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.metadata_log import cluster_batch
-from fencepost.protocol.terms import BROKERS_DEFAULT, NO_OFFSET
+from fencepost.protocol.terms import BROKERS_DEFAULT, NO_OFFSET, TopicPartition
 
 # --- from clients ----------------------------------------------------------------------------------------
 
@@ -104,22 +105,22 @@ def resume(node: Node) -> None:
     """
     if node.following.broker_epoch == NO_OFFSET:
         return  # The process starts, and `start` will raise the leader epochs of all these changes.
+    # Assignments that this node obeyed before it lost the logs: these are led again after an election.
+    elections = [why.partitions for why in node.in_flight.values() if isinstance(why, InFlightElection)]
+    obeyed = node.damaged.union(node.reelections, *elections)
     node.news.extend(
         change
         for change in controller.present_changes(node.cluster)
-        if not isinstance(change, Assign) or _is_lost(node, change)
+        if not isinstance(change, Assign) or _is_lost(node, change, obeyed)
     )
 
 
-def _is_lost(node: Node, assign: Assign) -> bool:
-    """Whether this node has not obeyed the assignment. If it did, and lost the log, it is elected again."""
-    key, log = assign.partition, node.logs.get(assign.partition)
-    if log is not None:
-        return log.partition.leader_epoch < assign.leader_epoch
-    elections = [why.partitions for why in node.in_flight.values() if isinstance(why, InFlightElection)]
-    return not (
-        key in node.damaged or key in node.reelections or any(key in partitions for partitions in elections)
-    )
+def _is_lost(node: Node, assign: Assign, obeyed: Collection[TopicPartition]) -> bool:
+    """Whether this node has not obeyed the assignment."""
+    log = node.logs.get(assign.partition)
+    if log is None:
+        return assign.partition not in obeyed
+    return log.partition.leader_epoch < assign.leader_epoch
 
 
 def move(node: Node, arrived: Reassign, now: int) -> None:
