@@ -271,8 +271,9 @@ def _create_topics(request: Any, version: int, operations: Operations) -> Exchan
 
 
 def _new_topic(topic: Any) -> m.CreateTopic:
-    # Kafka looks at the number of partitions after these two, and before whether there are enough brokers
-    # (ReplicationControlManager.createTopic). The topic is refused anyway, so the number does not matter.
+    # Kafka refuses these before it looks at the number of partitions, and more replicas than brokers only
+    # after that (ReplicationControlManager.createTopic). `_refusal` gives their errors, so the node must not
+    # refuse the number first.
     is_refused_before = topic.assignments or (topic.replication_factor < 1 and not _is_available(topic))
     return m.CreateTopic(
         topic=topic.name,

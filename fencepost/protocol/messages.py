@@ -800,7 +800,8 @@ class OffsetCommit:
     member_id: str
     group_instance_id: str | None
     offsets: tuple[OffsetToCommit, ...]
-    # How long the offsets are kept (ms); -1 leaves it to the broker, and since version 5 Kafka's clients do.
+    # How long the offsets are kept (ms), -1 for as long as the broker's settings say. In Kafka's own protocol
+    # only versions 2 to 4 have this field.
     retention_ms: Int64 = NO_RETENTION
 
 

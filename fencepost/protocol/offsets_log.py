@@ -74,8 +74,8 @@ class OffsetRecord:
 
 
 _OFFSET_KEY_VERSIONS: Final = (0, 1)  # both have the same layout; 2 and above are the groups' own records
-# Older brokers of Apache Kafka wrote 0, 2 and 3. Those of 4.3 write 1 for an offset with a time at which it
-# expires, and else 4 (GroupCoordinatorRecordHelpers.offsetCommitValueVersion); so does this one.
+# Older brokers of Apache Kafka wrote 0, 2 and 3. Those of 4.3 write 1 if the client chose when the offset
+# expires, and 4 otherwise (GroupCoordinatorRecordHelpers.offsetCommitValueVersion); so does this broker.
 _WITH_EXPIRY: Final = 1
 _WITH_LEADER_EPOCH: Final = 3
 _WITH_TOPIC_ID: Final = 4  # and flexible

@@ -498,7 +498,7 @@ def present_changes(state: Controller) -> list[MetadataChange]:
         for number, leader in topic.leaders.items():
             key = TopicPartition(topic.name, number)
             changes.append(
-                # Never as a new one: its files, if there are any, may be its own.
+                # As one that was led before: files that are already there may hold its records.
                 Assign(
                     partition=key, leader_id=leader.node_id, leader_epoch=leader.leader_epoch, was_leader=True
                 )

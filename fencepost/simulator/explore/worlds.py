@@ -153,11 +153,8 @@ class Worlds:
         """Deliver a message to the broker; `after` is the world without that message."""
         after[BROKER], posted = self.steps.broker(after[BROKER], connection, message)
         for where, sent in posted:
-            at = (
-                INNER
-                if where in (NODE, REPLIES_TO_SELF)
-                else FIRST_CLIENT + 2 * whose(where, self.clients)[0] + 1
-            )
+            to_self = where in (NODE, REPLIES_TO_SELF)
+            at = INNER if to_self else FIRST_CLIENT + 2 * whose(where, self.clients)[0] + 1
             after[at] = self._posted(after[at], where, sent)
         return tuple(after)
 
