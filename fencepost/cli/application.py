@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import attrs
 from cyclopts import (
@@ -22,9 +22,11 @@ from cyclopts import (
     Group,
     MissingArgumentError,
     Parameter,
+    Token,
     UnknownCommandError,
     UnknownOptionError,
     UnusedCliTokensError,
+    convert,
 )
 
 from fencepost import __version__
@@ -387,6 +389,16 @@ def _shown_default(value: object) -> str | None:
     return "a tab" if value == "\t" else str(value)
 
 
+def _unrounded(kind: Any, tokens: Sequence[Token]) -> object:
+    """The value of an option. cyclopts would round 1.5 to a whole number; 2.0 is one."""
+    if kind in (int, tuple[int, ...]):
+        for token in tokens:
+            if token.value.partition(".")[2].strip("0"):
+                raise CoercionError(token=token, target_type=int)
+    converted: Any = convert(kind, tokens)
+    return converted
+
+
 NAMES_WIDTH = 30
 """The columns of option names in the help: `--no-partition-verification` fits, which cyclopts would break."""
 
@@ -415,7 +427,7 @@ def application(profile: str | None = None) -> App:
         help=ROOT,
         help_epilogue=EPILOGUE,
         version=__version__,
-        default_parameter=Parameter(negative_iterable=(), show_default=_shown_default),
+        default_parameter=Parameter(negative_iterable=(), show_default=_shown_default, converter=_unrounded),
         group_parameters=Group("Options", help_formatter=_print_options),
         config=ConfigFile(frozenset(words for words, _, _ in COMMANDS), profile),
     )

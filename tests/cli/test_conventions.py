@@ -169,6 +169,13 @@ def test_words_in_the_wrong_place_are_named(
             'Invalid value "two" for --partitions. Must be a whole number.\n',
         ),
         ("topic create t -p=", 'Invalid value "" for -p. Must be a whole number.\n'),
+        (
+            "topic create t --partitions 1.5",
+            'Invalid value "1.5" for --partitions. Must be a whole number.\n',
+        ),
+        ("consume t --partition 0.5", 'Invalid value "0.5" for --partition. Must be a whole number.\n'),
+        ("fault remove 1..5", 'Invalid value "1..5" for FAULT_ID. Must be a whole number.\n'),
+        ("fault remove 1.5", 'Invalid value "1.5" for FAULT_ID. Must be a whole number.\n'),
         ("fault remove all", 'Invalid value "all" for FAULT_ID. Must be a whole number.\n'),
         ("fault wait --timeout soon", 'Invalid value "soon" for --timeout. Must be a number.\n'),
     ],
