@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import attrs
 from cyclopts import (
@@ -395,8 +395,7 @@ def _unrounded(kind: Any, tokens: Sequence[Token]) -> object:
         for token in tokens:
             if token.value.partition(".")[2].strip("0"):
                 raise CoercionError(token=token, target_type=int)
-    converted: Any = convert(kind, tokens)
-    return converted
+    return cast("object", convert(kind, tokens))
 
 
 NAMES_WIDTH = 30
