@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -26,21 +26,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--library")
 
 
-def pytest_configure() -> None:
-    """Nothing that is made while tests are collected is garbage."""
-    gc.disable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collects the tests without garbage collections, and lets later ones skip what then exists.
 
-
-def pytest_collection_finish() -> None:
-    """From here on the collector skips the million objects of modules and collected tests.
-
-    Scanning them over and over took a fifth of the time of simulated worlds. Worlds are full of cycles that
-    live as long as they do, so young objects are not scanned often, either.
+    Scanning the million objects of modules and tests over and over took a fifth of the time of simulated
+    worlds. Worlds are full of cycles that live as long as they do, so young objects are not scanned often,
+    either.
     """
+    gc.disable()
+    collected = yield
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
     gc.enable()
+    return collected
 
 
 @pytest.fixture
