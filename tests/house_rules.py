@@ -93,9 +93,15 @@ def parsed(text: str, filename: str) -> ast.Module:
     return ast.parse(text, filename=filename)
 
 
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Every node of a tree, which is walked once for all checks."""
+    return tuple(ast.walk(tree))
+
+
 def imports(module: Module) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of each import, wherever it stands: in functions, under TYPE_CHECKING, relative."""
-    for node in ast.walk(module.tree):
+    for node in nodes(module.tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -151,7 +157,7 @@ def outside_world_in_cores(root: Path, cores: frozenset[str], shells: frozenset[
             outside = first in OUTSIDE_WORLD and dotted not in VALUES and not may_load
             if outside or (found and modules[found].place in shells):
                 complaints.append(f"{module.place}:{line} imports {dotted}: a core takes and returns values")
-        for node in ast.walk(module.tree):
+        for node in nodes(module.tree):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
@@ -168,9 +174,7 @@ def too_long(root: Path) -> list[str]:
     """Functions over the limit; docstrings do not count. A file is as long as its idea."""
     complaints: list[str] = []
     for module in package_modules(root):
-        functions = [
-            n for n in ast.walk(module.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
-        ]
+        functions = [n for n in nodes(module.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
         complaints += [
             f"{module.place}:{function.lineno} {function.name} has {body_lines(function)} lines"
             for function in functions
@@ -240,7 +244,7 @@ def uses(tree: ast.AST) -> Iterator[str]:
     """Every name that a piece of code reads, imports, or writes as "package.module:name"; a definition or an
     assignment is not a use.
     """
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name):
                 yield name
@@ -256,7 +260,7 @@ def overloaded_names(root: Path) -> list[str]:
     """Classes of the same name in several modules: a reader who has met one would take it for the other."""
     owners: dict[str, list[str]] = {}
     for module in package_modules(root):
-        names = {node.name for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)}
+        names = {node.name for node in nodes(module.tree) if isinstance(node, ast.ClassDef)}
         for name in names:
             owners.setdefault(name, []).append(module.place)
     return [
@@ -295,7 +299,7 @@ def says_nothing(name: str) -> bool:
 
 def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, name) of every class, function, parameter and variable that a module makes."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 yield node.lineno, name
@@ -314,7 +318,7 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 
 def strings(tree: ast.AST) -> Iterator[str]:
     """Every string constant of a module."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 

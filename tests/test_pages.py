@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from fencepost import RunResult, simulate
+from tests.house_rules import nodes, parsed
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "fencepost"
@@ -48,9 +49,9 @@ def names_by_owner() -> dict[str, set[str]]:
     """What each module and each class defines: functions, classes, methods, attributes and constants."""
     names: defaultdict[str, set[str]] = defaultdict(set)
     for path in [*PACKAGE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path.read_text(encoding="utf-8"), str(path))
         names[path.stem] |= defined_in(tree)
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef):
                 names[node.name] |= defined_in(node)
     return dict(names)
@@ -59,7 +60,7 @@ def names_by_owner() -> dict[str, set[str]]:
 def defined_in(tree: ast.AST) -> set[str]:
     """What a module or a class defines, however deep inside."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 names.add(name)

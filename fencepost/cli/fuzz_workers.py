@@ -161,14 +161,17 @@ class PausedCollector:
     """Inside it, Python collects garbage only on request, and never scans objects that existed before.
 
     A simulated cluster is full of short-lived reference cycles; collecting it as a whole after the run is
-    cheaper than scanning it while it grows.
+    cheaper than scanning it while it grows. What a caller has frozen stays frozen.
     """
 
     def __enter__(self) -> None:
+        self._is_ours = not gc.get_freeze_count()
         gc.collect()
-        gc.freeze()
+        if self._is_ours:
+            gc.freeze()
         gc.disable()
 
     def __exit__(self, *_: object) -> None:
         gc.enable()
-        gc.unfreeze()
+        if self._is_ours:
+            gc.unfreeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pty
@@ -18,7 +19,7 @@ import pytest
 from fencepost.cli.application import run
 from fencepost.cli.errors import CommandFailed
 from fencepost.cli.fuzz import WorldOptions
-from fencepost.cli.fuzz_workers import try_seeds
+from fencepost.cli.fuzz_workers import PausedCollector, try_seeds
 from fencepost.simulator.fuzz import shrinking
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.seeds import SeedTally, try_one
@@ -300,3 +301,11 @@ def test_however_it_ends_no_process_stays(how: signal.Signals, code: int) -> Non
         said, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == code
         assert ("of 1,000,000 seeds, no violation" in said) is (how is not signal.SIGKILL)
+
+
+def test_what_a_caller_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    with PausedCollector():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count()
