@@ -199,7 +199,8 @@ def what_allows(hint: Any) -> Allowed:
     return _SCALARS.get(hint) or _object(hint)
 
 
-def _text(name: str, value: str) -> str:
+def check_text(name: str, value: str) -> str:
+    """The text, or ValueError: a request could not carry it. `os.fsdecode` makes such texts, for example."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -216,7 +217,7 @@ def _time(name: str, value: float) -> float:
 _SCALARS: Final = {
     int: Allowed("a whole number", _is(int), any_value),
     float: Allowed("a number", _is(int, float), _time),
-    str: Allowed("a string", _is(str), _text),
+    str: Allowed("a string", _is(str), check_text),
     bool: Allowed("True or False", _is(bool), any_value),
     types.NoneType: Allowed("None", _is(types.NoneType), any_value),
 }

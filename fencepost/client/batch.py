@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, cast
 
 import attrs
 
+from fencepost.client.arguments import check_text
 from fencepost.client.errors import ClientError, Failure
 from fencepost.protocol.batches import renumber
 from fencepost.protocol.compression import Compression
@@ -215,6 +216,7 @@ def check_record(record: ProducerRecord) -> None:
     topic, value, key, partition, timestamp_ms, headers, on_delivery = cast("tuple[object, ...]", record)
     if type(topic) is not str:
         raise TypeError(f"topic must be a string, not {topic!r}")
+    check_text("topic", topic)
     if type(value) not in CONTENTS:
         raise _no_content("value", value)
     if type(key) not in CONTENTS:
@@ -231,6 +233,8 @@ def check_record(record: ProducerRecord) -> None:
         parts = cast("tuple[object, ...]", header) if isinstance(header, (list, tuple)) else ()
         if tuple(map(type, parts)) not in HEADER_TYPES:
             raise TypeError(f"each of headers must be a pair (string, bytes or None), not {header!r}")
+        name, _ = cast("tuple[str, object]", header)
+        check_text("each name of headers", name)
 
 
 def _no_content(name: str, content: object) -> TypeError:

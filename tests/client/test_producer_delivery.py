@@ -415,6 +415,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"timestamp_ms": 2**63}, ValueError, "timestamp_ms must be a whole number from 0"),
     ({"headers": [("h", "text")]}, TypeError, "each of headers must be a pair"),
     ({"headers": [(b"h", b"x")]}, TypeError, "each of headers must be a pair"),
+    ({"topic": "\ud800"}, ValueError, "topic must be text that UTF-8 can encode"),
+    ({"headers": [("\ud800", b"x")]}, ValueError, "each name of headers must be text that UTF-8 can encode"),
     ({"value": bytes(2_000_000)}, RecordTooLarge, "Split the record"),
 ]
 
