@@ -20,7 +20,7 @@ broker has certainly rejected may get another one. Otherwise its records could b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 import attrs
@@ -165,6 +165,12 @@ class ProducerBatch:
         if self.callbacks is None:
             self.callbacks = []
         self.callbacks.append((indexes, on_delivery))
+
+    def calls(self) -> Iterator[tuple[OnDelivery, int]]:
+        """The functions to call once the batch is done, each with the index of its record."""
+        for indexes, on_delivery in self.callbacks or ():
+            for index in indexes[: max(0, self.record_count - indexes.start)]:
+                yield on_delivery, index
 
     def outcome_of(self, index: int) -> tuple[ClientError | None, RecordMetadata]:
         """The error of a record or None, and its place; only when the batch is done."""

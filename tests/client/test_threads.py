@@ -5,8 +5,10 @@ from __future__ import annotations
 import dis
 import random
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import pairwise, product
 from typing import Any
 
@@ -364,6 +366,50 @@ def test_a_callback_that_fails_is_logged_and_the_next_one_is_called(
     assert reports.places == [RecordMetadata("t", 0, 1)]
     assert "on_delivery failed for a record of partition t-0" in caplog.text
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_after_a_callback_that_exits_the_next_one_is_called(broker: Broker) -> None:
+    reports = Reports()
+    with Producer(broker.address, linger_ms=60_000) as producer:
+        producer.send("t", b"x", partition=0, on_delivery=lambda error, place: sys.exit(3))
+        producer.send("t", b"x", partition=0, on_delivery=reports)
+        with suppress(SystemExit):  # if flush() called it, and not the IO thread
+            producer.flush()
+        producer.flush()
+        assert reports.places == [RecordMetadata("t", 0, 1)]
+
+
+def test_callbacks_are_called_in_order_though_one_of_them_flushes(broker: Broker) -> None:
+    reports = Reports()
+
+    def send_and_flush(error: ClientError | None, place: RecordMetadata) -> None:
+        reports(error, place)
+        producer.send("t", b"x", partition=0, on_delivery=reports)
+        producer.flush()
+
+    with Producer(broker.address, linger_ms=60_000) as producer:
+        producer.send("t", b"x", partition=0, on_delivery=send_and_flush)
+        producer.send("t", b"x", partition=0, on_delivery=reports)
+        producer.flush()
+    assert [place.offset for place in reports.places] == [0, 1, 2]
+
+
+def test_a_callback_that_exits_does_not_end_the_io_thread(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    called, told = threading.Event(), threading.Event()
+
+    def leave(error: ClientError | None, place: RecordMetadata) -> None:
+        called.set()
+        sys.exit(3)
+
+    with Producer(broker.address, linger_ms=1) as producer:
+        producer.send("t", b"x", partition=0, on_delivery=leave)
+        assert called.wait(PATIENCE_S)
+        producer.send("t", b"x", partition=0, on_delivery=lambda error, place: told.set())
+        assert told.wait(PATIENCE_S)
+    assert "on_delivery failed for a record of partition t-0" in caplog.text
+    assert "SystemExit: 3" in caplog.text
 
 
 def test_a_callback_gets_the_error_of_its_record(broker: Broker) -> None:

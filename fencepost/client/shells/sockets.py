@@ -6,9 +6,11 @@ import logging
 import secrets
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Hashable
 from itertools import islice
 
+from fencepost.client.batch import OnDelivery, ProducerBatch
 from fencepost.client.errors import ClientClosed
 from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
 from fencepost.client.requests import RequestMachine
@@ -50,21 +52,36 @@ class NetworkDriver:
         )
         self.resolved, self.answers = self.network.resolved, self.network.answers
         self._clock = clock
+        self._due: deque[tuple[ProducerBatch, OnDelivery, int]] = deque()  # callbacks
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether a callback is due."""
+        return bool(self._due or self.network.callbacks)
+
+    @property
+    def is_in_call(self) -> bool:
+        """Whether the program called what runs now, and so learns of an exception."""
+        return True
 
     def call_back(self) -> None:
         """Calls the callbacks of batches that are done, in their order. The caller holds no lock, and no
         script is in the middle of a step, so a callback may use the client.
         """
-        while self.network.callbacks:
-            batch = self.network.callbacks.popleft()
-            for indexes, on_delivery in batch.callbacks or ():
-                for index in indexes:
-                    if index >= batch.record_count:
-                        break
-                    try:
-                        on_delivery(*batch.outcome_of(index))
-                    except Exception:  # noqa: BLE001 - the program's own; Kafka's producers log it, too
-                        _log.exception("on_delivery failed for a record of partition %s", batch.where)
+        while self.has_callbacks:
+            # A callback may call this again, through flush(), or exit: what is due then is still here.
+            if not self._due:
+                batch = self.network.callbacks.popleft()
+                self._due.extend((batch, on_delivery, index) for on_delivery, index in batch.calls())
+                continue
+            batch, on_delivery, index = self._due.popleft()
+            try:
+                on_delivery(*batch.outcome_of(index))
+            except BaseException as problem:
+                if self.is_in_call and not isinstance(problem, Exception):  # such as SystemExit
+                    raise
+                # The program's own; Kafka's producers log it, too.
+                _log.exception("on_delivery failed for a record of partition %s", batch.where)
 
     def check_admitted(self) -> None:
         """Raises AuthenticationFailed when the broker has refused this client."""

@@ -267,6 +267,11 @@ class IOThread:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_current(self) -> bool:
+        """Whether this thread is the one that asks."""
+        return self._thread is threading.current_thread()
+
     def want(self) -> None:
         """Wakes the thread; called for each new batch, so it is cheap when the thread is awake."""
         if self._wanted.is_set():
@@ -283,7 +288,7 @@ class IOThread:
         ):  # under the lock the thread decides to sleep, which it must not do after this
             self._stopped.set()
             self._wanted.set()
-        if self._thread not in (None, threading.current_thread()):  # a callback may close the client
+        if self._thread is not None and not self.is_current:  # a callback may close the client
             self._thread.join()
 
     def _run(self) -> None:
@@ -400,6 +405,13 @@ class Driver(NetworkDriver):
                     raise
                 interruptions.insert(0, problem)
 
+    @property
+    def is_in_call(self) -> bool:
+        """Whether a thread of the program runs this. An exception would end the IO thread, and with it the
+        sending of batches that linger.
+        """
+        return self._io_thread is None or not self._io_thread.is_current
+
     def call_back(self) -> None:
         """Calls the callbacks that are due, and waits for those that another thread is calling. So what
         flush() waited for has been reported by the time it returns.
@@ -408,7 +420,7 @@ class Driver(NetworkDriver):
             super().call_back()
 
     def _call_back_unless_busy(self) -> None:
-        if self.network.callbacks:
+        if self.has_callbacks:
             if_free(self._calling_back, super().call_back)
 
     def _wait(self, wait: Wait, interruptions: list[BaseException]) -> None:
