@@ -11,12 +11,14 @@ import signal
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from io import TextIOWrapper
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import attrs
 from cyclopts import (
     App,
+    Argument,
     CoercionError,
     CycloptsError,
     Group,
@@ -26,6 +28,7 @@ from cyclopts import (
     UnknownCommandError,
     UnknownOptionError,
     UnusedCliTokensError,
+    ValidationError,
     convert,
 )
 
@@ -382,6 +385,26 @@ def _shown_examples(words: str) -> str:
     return "Examples:\n\n" + "  \n".join(f"`{example}`" for example in EXAMPLES.get(words, ()))
 
 
+def _is_utf_8(text: str) -> bool:
+    """Whether the bytes of an argument were text. If not, Python has half of a surrogate pair for each."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_encoding(_type: object, value: object) -> None:
+    """Refuses texts that no broker can be sent. File names are no texts: they are of type Path."""
+    if attrs.has(type(value)):  # the options that several commands share
+        value = attrs.astuple(cast("attrs.AttrsInstance", value), recurse=False)
+    if isinstance(value, tuple):
+        for each in cast("tuple[object, ...]", value):
+            _check_encoding(_type, each)
+    elif isinstance(value, str) and not _is_utf_8(value):
+        raise ValueError(MUST_BE_UTF_8)
+
+
 def _shown_default(value: object) -> str | None:
     """The default as the help shows it; None where the default is to do nothing."""
     if value is None or value is False or value == ():
@@ -426,7 +449,9 @@ def application(profile: str | None = None) -> App:
         help=ROOT,
         help_epilogue=EPILOGUE,
         version=__version__,
-        default_parameter=Parameter(negative_iterable=(), show_default=_shown_default, converter=_unrounded),
+        default_parameter=Parameter(
+            negative_iterable=(), show_default=_shown_default, converter=_unrounded, validator=_check_encoding
+        ),
         group_parameters=Group("Options", help_formatter=_print_options),
         config=ConfigFile(frozenset(words for words, _, _ in COMMANDS), profile),
     )
@@ -485,14 +510,23 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
     if isinstance(problem, CoercionError) and problem.msg is None and problem.target_type in NUMBERS:
         token, argument = problem.token, problem.argument
         if token is not None and argument is not None:
-            name = token.keyword or argument.name.lstrip("-").upper()
-            source = "" if token.source in ("", COMMAND_LINE) else f" from {token.source}"
-            return (
-                f'Invalid value "{token.value}" for {name}{source}. Must be {NUMBERS[problem.target_type]}.'
-            )
+            return _invalid(token, argument, f"Must be {NUMBERS[problem.target_type]}.")
+    if isinstance(problem, ValidationError) and problem.argument is not None:
+        for argument in (problem.argument, *problem.argument.children):
+            for token in argument.tokens:
+                if not _is_utf_8(token.value):
+                    return _invalid(token, argument, MUST_BE_UTF_8)
     return f"{problem}{_others_of(problem)}"
 
 
+def _invalid(token: Token, argument: Argument, wanted: str) -> str:
+    name = token.keyword or argument.name.lstrip("-").upper()
+    source = "" if token.source in ("", COMMAND_LINE) else f" from {token.source}"
+    value = os.fsencode(token.value).decode(errors="backslashreplace")
+    return f'Invalid value "{value}" for {name}{source}. {wanted}'
+
+
+MUST_BE_UTF_8: Final = "Must be UTF-8."
 WITHOUT_COMMAND: Final = ("--version", "--help")
 NUMBERS: Final[dict[type | None, str]] = {int: "a whole number", float: "a number"}
 
@@ -535,6 +569,9 @@ def run_as_process(arguments: Sequence[str]) -> int:
 def open_standard_streams() -> None:
     """Open /dev/null for the standard streams that the parent has closed (`fencepost status >&-`). Otherwise
     Python has None for them, and the next file or socket that is opened would get what is printed.
+
+    What the encoding of stdout does not have is printed as \\xff or \\u2713, as on stderr: some names of
+    directories are not UTF-8, and some locales are not either.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
@@ -543,6 +580,7 @@ def open_standard_streams() -> None:
                 os.dup2(opened, number)
                 os.close(opened)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - as long as the process
+    cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
 
 
 def _on_terminate(_signal: int, _frame: FrameType | None) -> NoReturn:

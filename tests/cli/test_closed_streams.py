@@ -1,7 +1,10 @@
-"""Commands whose parent has closed stdout or stderr: they do their work, and show no traceback."""
+"""Commands whose parent has closed stdout or stderr, or that cannot print a name as it is: they do their
+work, and show no traceback.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import cast
@@ -48,3 +51,16 @@ def test_a_closed_stream_is_no_error(words: list[str], code: int, closed: str, t
         )
     assert "Traceback" not in ended.stderr + ended.stdout
     assert ended.returncode == code
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_what_the_encoding_does_not_have_is_escaped(encoding: str, tmp_path: Path) -> None:
+    directory = os.fsencode(tmp_path) + "/größe-".encode() + b"\xff"
+    arguments = [*map(os.fsencode, COMMAND), b"serve", directory, b"--port", b"0"]
+    environment = os.environ | {"PYTHONIOENCODING": f"{encoding}:strict"}
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment) as serving:
+        assert serving.stdout is not None
+        line = serving.stdout.readline()
+        serving.terminate()
+    assert line.startswith(b"Fencepost is ready on ")
+    assert (b"-\\udcff" in line, b"gr\\xf6" in line) == (True, encoding == "ascii")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import shlex
 from collections import defaultdict
@@ -185,6 +186,36 @@ def test_what_is_no_number_is_told_without_the_types_of_python(
 ) -> None:
     assert run(command.split()) == 2
     assert what in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("topic create {}", "NAME"),
+        ("topic create t --config retention.ms={}", "--config"),
+        ("topic describe {}", "NAME"),
+        ("produce {}", "TOPIC"),
+        ("produce orders --transactional-id {}", "--transactional-id"),
+        ("produce orders --header a={}", "--header"),
+        ("consume orders -g {}", "-g"),
+        ("group describe {}", "NAME"),
+        ("transactions describe --transactional-id {}", "--transactional-id"),
+    ],
+)
+def test_what_is_not_utf_8_is_named(
+    command: str, name: str, address: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("FENCEPOST_BOOTSTRAP_SERVER", address)
+    assert run(command.format(os.fsdecode(b"\xff")).split()) == 2
+    said = capsys.readouterr().err
+    assert f"for {name}. Must be UTF-8." in said
+    assert r"\xff" in said
+
+
+def test_the_name_of_a_file_need_not_be_utf_8() -> None:
+    arguments = ["check", os.fsdecode(b"\xff")]
+    application().parse_args(arguments, exit_on_error=False, print_error=False)
 
 
 @pytest.mark.parametrize(
