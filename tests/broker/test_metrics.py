@@ -246,7 +246,9 @@ def test_a_broker_without_the_port_has_none() -> None:
 def test_a_port_in_use_prevents_the_start(tmp_path: Path) -> None:
     with fencepost.Broker(metrics_port=0) as broker:
         taken = broker.metrics_port
-        with pytest.raises(fencepost.FencepostError, match=f"cannot listen on 127.0.0.1:{taken}"):
+        with pytest.raises(
+            fencepost.FencepostError, match=rf"cannot listen on 127\.0\.0\.1:{taken}: .*--metrics-port"
+        ):
             fencepost.Broker(str(tmp_path / "data"), metrics_port=taken).start()
     assert not (tmp_path / "data").exists()
 
