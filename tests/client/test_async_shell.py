@@ -534,7 +534,7 @@ def test_a_connection_may_end_before_the_task_that_writes_to_it_has_its_turn(
             for _ in range(ROUNDS):
                 async with AsyncProducer(proxy.address, clock=clock, **settings) as producer:
                     await (await producer.send("large", b"0", partition=0))
-                    with proxy.stall():
+                    with proxy.stall() as stalled:
                         sent = [producer.send_nowait("large", b"x", partition=0)]
                         await begin_to_flush(producer)  # it is on its way, and has a time limit
                         sent.append(producer.send_nowait("large", b"y", partition=0))  # sets the alarm
@@ -543,6 +543,7 @@ def test_a_connection_may_end_before_the_task_that_writes_to_it_has_its_turn(
                             producer.send_nowait("large", bytes(6_000_000), partition=i) for i in (1, 2, 3)
                         ]
                         await begin_to_flush(producer)
+                        stalled.wait_until_struck()  # what was written may still be on its way to the proxy
                     for outcome in sent:
                         await outcome
 
