@@ -65,10 +65,10 @@ EXAMPLES: Final = {
     "repair": ("fencepost repair ./data", "fencepost repair ./data --write"),
     "fuzz": (
         "fencepost fuzz --seeds 500",
-        "fencepost fuzz --first-seed 7 --seeds 1 --break fencing",
+        "fencepost fuzz --first-seed 33 --seeds 1 --break fencing",
         "fencepost fuzz --for 10m --shrink --output found --junit report.xml",
     ),
-    "shrink": ("fencepost shrink --seed 7 --break fencing",),
+    "shrink": ("fencepost shrink --seed 33 --break fencing",),
     "run": (
         "fencepost run --list",
         "fencepost run late_end_txn --variant 1 --text",
