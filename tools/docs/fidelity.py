@@ -394,9 +394,9 @@ DIFFERENCES: Final = (
         noticed="Only with hand-crafted requests.",
     ),
     Difference(
-        what="records because of which a batch is refused (KIP-467)",
+        what="record errors in the reply to a Produce (KIP-467)",
         kafka="With INVALID_TIMESTAMP, or if records in a compacted topic have no key, the reply lists "
-        "these records and has a message.",
+        "the records that caused the refusal, and has a message.",
         here="The list is empty, and the message says what the error means.",
         because="The broker stops at the first reason to refuse a batch.",
         noticed="Kafka's Java producer fails all records of the batch with the same exception, instead of "
