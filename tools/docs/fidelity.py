@@ -378,6 +378,14 @@ DIFFERENCES: Final = (
         "then sends smaller ones.",
     ),
     Difference(
+        what="batches of several gzip members or zstd frames",
+        kafka="Java consumers read all of them.",
+        here="INVALID_RECORD from a compacted topic, whose batches the broker opens. Other topics store "
+        "such a batch, but Fencepost's own readers refuse it.",
+        because="Other readers see less: librdkafka reads only the records of the first gzip member.",
+        noticed="Only with hand-crafted requests; no common producer writes such batches.",
+    ),
+    Difference(
         what="a Produce that names a partition twice",
         kafka="The last batch is appended. If another entry for the partition does not hold exactly one "
         "batch, the reply is INVALID_RECORD, although the last batch has been appended.",
