@@ -1,6 +1,6 @@
 """The producer: an idempotent or transactional sender as a machine over values (KIP-98, KIP-360, KIP-890).
 
-Rule: an input records what happened and ends in `_step`; nothing else sends a request.
+Rule: an input records what happened; only `_step` sends requests.
 """
 
 # Theory of operation
@@ -16,8 +16,9 @@ Rule: an input records what happened and ends in `_step`; nothing else sends a r
 #     open batches,                sequences,                retries, metadata,
 #     memory, linger               order per partition       coordinators
 #
-# The state is one cell of the tables in `producer_states`: a call or an event moves it, or the table's error
-# refuses the call. Every input ends in `_step`, which does everything that is possible now, in this order:
+# The state is a row of a table in `producer_states`: a call or an event moves it to the state in its cell, or
+# the error in the cell refuses the call. begin(), append() and abandon() send nothing. Every other input ends
+# in `_step`, which does everything that is possible now, in this order:
 #
 #     1. expire batches past their delivery timeout
 #     2. close batches that have lingered
@@ -29,10 +30,10 @@ Rule: an input records what happened and ends in `_step`; nothing else sends a r
 #
 # * A batch keeps its producer id, epoch and sequence through every retry (`Delivery`). Only a batch that the
 #   broker has certainly rejected is renumbered. Otherwise a retry could be stored twice.
-# * EndTxn is sent when every batch and every offset of the transaction has a reply, and only its first
-#   reply is definite. After a lost reply, a rejection of the retry proves nothing: the first attempt may
-#   have committed, and a new owner of the id may have fenced us since. The outcome is then
-#   CommitOutcomeUnknown, never a failure.
+# * EndTxn is sent when every batch and every offset of the transaction has a reply. If an attempt to commit
+#   may have been carried out (its reply was lost, or was an error that is not `definite`), a rejection of the
+#   retry proves nothing: the first attempt may have committed, and a new owner of the id may have fenced us
+#   since. The outcome is then CommitOutcomeUnknown, never a failure.
 #
 # An error moves the machine by its remedy (the table of protocol/errors.py): RETRY and REFRESH stay inside
 # `PendingCalls`; ABORT makes the transaction abortable and keeps the producer; FATAL, for example a fenced
@@ -172,7 +173,7 @@ class ProducerMachine(RequestMachine):
 
     @property
     def io_tick_ms(self) -> int:
-        """Records linger between calls, so a thread checks them, first after linger_ms."""
+        """The linger time: a record may be due for sending while no call runs."""
         return max(1, self.settings.linger_ms)
 
     # --- calls of the user ----------------------------------------------------------------------------------
@@ -374,7 +375,7 @@ class ProducerMachine(RequestMachine):
         if self.state in SENDING:
             if accumulator.active or self._offsets:
                 self._drain(now)
-                if accumulator.close_lingered(now):  # some had waited for those just sent
+                if accumulator.close_lingered(now):  # some had waited for the batches just sent
                     self._drain(now)
             if self._offsets:
                 self._submit_offsets()
@@ -412,7 +413,9 @@ class ProducerMachine(RequestMachine):
     # --- identity -------------------------------------------------------------------------------------------
 
     def _ask_identity(self) -> None:
-        """Requests a first identity, or the next: the current one tells a retry from a stranger (KIP-360)."""
+        """Requests the first or the next identity. A transactional producer sends its current one, by which
+        the coordinator tells it from a new instance (KIP-360).
+        """
         if self._init_call is not None:
             return
         name = self.settings.transactional_id
@@ -459,14 +462,16 @@ class ProducerMachine(RequestMachine):
         self._end_call = self.calls.submit(request, CoordinatorOf(CoordinatorType.TRANSACTION, name))
 
     def _ended(self, finished: FinishedCall) -> None:
-        """Only a first reply is definite: see the second invariant above."""
+        """A rejected retry may leave the outcome unknown: see the second invariant above."""
         committing = self.state is _S.COMMITTING_TRANSACTION
         error = finished.failure.error if finished.failure else NO_ERROR
         if isinstance(finished.body, m.EndTxnReply):
             self._go_on_as(finished.body)
         elif committing and finished.call.indefinite:
             self._lose_commit(
-                f"the first reply was lost, and the coordinator answered {error.name} to the retry", error
+                "an earlier attempt may have succeeded, and the coordinator answered "
+                f"{error.name} to the retry",
+                error,
             )
         elif committing and finished.remedy is Remedy.ABORT:
             self._fail(refused(TransactionAborted, error, "the coordinator rejected the commit"))
