@@ -43,9 +43,9 @@ batch.
 #
 # Partitions. A record with a key goes to the partition that the partitioner selects (`partitioners`). Records
 # without a key go to the sticky partition, which changes with each closed batch (KIP-480), so batches fill
-# up. When the number of partitions of a topic changes, a new route replaces the old one: the hot path may be
-# using the old one at this moment, and must find its slot. Its batch is then either open in the new route,
-# too, or closed, and a record that comes too late for a closed batch is appended again.
+# up. When the number of partitions of a topic changes, a new route replaces the old one, which keeps all its
+# slots: the hot path may be using it at this moment. A batch that it finds there is either open in the new
+# route, too, or closed, and a record that comes too late for a closed batch is appended again.
 
 from __future__ import annotations
 

@@ -27,8 +27,9 @@ Rule: a script never blocks. It touches the machine, passes effects to its drive
 #
 # A driver keeps three promises:
 #
-# * A script runs alone: nothing changes the machine between two of its `yield`s. The blocking driver holds a
-#   lock and releases it only while a script waits.
+# * A script runs alone: between two of its `yield`s, nothing else changes the machine, except that the hot
+#   path of another thread may add records to open batches (accumulator.py). The blocking driver holds a lock
+#   and releases it only while a script waits.
 # * A script resumes when `until()` is true or when the deadline has passed. It checks which of the two it
 #   was.
 # * An exception that hits the waiting caller (Ctrl-C, a cancelled task) is thrown into the script at its
@@ -151,9 +152,8 @@ class ProducerCalls:
         self._turn: AbstractContextManager[object] = turn or nullcontext()
         self._driver = driver
         self._max_block_ms = machine.settings.max_block_ms
-        self._unfinished: TransactionCall | None = (
-            None  # its caller stopped waiting, and the request continues
-        )
+        # The call whose caller stopped waiting while its request continues.
+        self._unfinished: TransactionCall | None = None
         self._is_waiting = False  # a caller waits for the coordinator
 
     # --- records --------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class ProducerCalls:
         KeyboardInterrupt is raised unchanged, and its cause is CommitOutcomeUnknown, or TransactionAborted if
         the commit was not sent yet; if the transaction was committed, a note says so.
         """
-        # If a new connection is refused before the EndTxn that was sent is answered, its outcome is unknown.
+        # AuthenticationFailed, too: a new connection may be refused while EndTxn was sent and has no reply.
         ends_the_wait = (*self._driver.cancelled, AuthenticationFailed)
         try:
             yield from self._operate(self._machine.commit, TransactionCall.COMMIT, timeout_ms)
@@ -582,9 +582,9 @@ class ConsumerCalls(RequestCalls):
         return batches
 
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
-        """The records of polled batches. What the program has seen follows each record that is returned, so
-        commit() covers no other. The next poll() returns the remaining records again; a loop that continues
-        after that poll(), or after a seek, skips them.
+        """The records of polled batches. Only a record that this iterator has returned counts as seen, so
+        commit() does not cover the later ones. The next poll() returns the remaining records again; a loop
+        that continues after that poll(), or after a seek, skips them.
         """
         self._is_iterating, consumer = True, self._consumer
         seen = {batch.partition: batch.base_offset for batch in reversed(batches)}
@@ -609,8 +609,9 @@ class ConsumerCalls(RequestCalls):
                 reading.iterated = None
 
     def _end_iteration(self) -> None:
-        """Reads again what is left of an iteration. Not when the iterator ends: that may happen in any
-        thread, and even in the middle of another step, when an iterator is garbage-collected.
+        """Seeks back to the records that an iteration has not returned. poll() does this, not the end of the
+        iterator: that may come in any thread, and even in the middle of another step, when the iterator is
+        garbage-collected.
         """
         for where, reading in self._consumer.readings.items():
             if reading.iterated is not None:

@@ -658,9 +658,9 @@ class ConsumerMachine(RequestMachine):
         for node, readings in doubtful.items():
             self._check(node, readings)
         for node, readings in by_node.items():
-            # The reader reaches the ends of partitions at different times, and a fetch waits at each. A
-            # further fetch must not wait too, or no request would be read, not even one for records that are
-            # there.
+            # The reader reaches the ends of partitions at different times, and a fetch waits at each. With
+            # one more waiting fetch, the broker would read no further request from this connection, not even
+            # one for records that are there.
             may_wait = self.calls.unanswered(node) < WAITING_FETCHES_MAX
             asked = readings if may_wait else [reading for reading in readings if not reading.is_at_end]
             if asked:

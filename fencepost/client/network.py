@@ -10,7 +10,7 @@ or as REQUEST_TIMED_OUT.
 #         SendRequest     -->    ClientConnection.send: outbox  -->  bytes into a socket
 #         on_reply        <--    received: correlation id       <--  bytes from a socket
 #         on_reply        <--    lost, wake: error codes        <--  end of a connection, the time
-#         Resolve, ...    -->    resolved, replies, notify      -->  wakes the waiting callers
+#         Resolve, ...    -->    resolved, answers, notify      -->  wakes the waiting callers
 #
 # A connection is closed when one of its requests times out (NetworkClient.handleTimedOutRequests): a broker
 # answers the requests of a connection in order, so the later replies would be late too. The machines rely on
@@ -240,7 +240,7 @@ class NetworkClient:
         if found is None:
             found = ClientConnection(self.client_id, self.request_timeout_ms, self.start_handshake)
             self.connections[node_id] = found
-            # After a refusal it opens no more connections: its requests time out.
+            # After a refusal the client opens no more connections: the requests time out.
             if self.failure is None:
                 self.to_open.append(node_id)
         return found

@@ -169,7 +169,9 @@ class PendingCalls:
         return token
 
     def unanswered(self, node_id: int) -> int:
-        """The number of requests of `once` that a node has not answered, wanted or not."""
+        """The number of requests sent with `once` that a node has not answered, even if no one needs the
+        reply any more.
+        """
         return sum(sent_to == node_id for sent_to in self._tokens.values())
 
     def _send(self, node_id: int, request: Request, token: int, timeout_ms: int | None = None) -> None:
@@ -304,7 +306,7 @@ class PendingCalls:
             self._drop_lookup(call)
             call.indefinite = call.indefinite or call.node is not None
             because = f"{type(call.request).__name__} did not finish in time: {self._why(call)}"
-            # The codes for a missing reply are the client's own; no broker said them.
+            # The client itself makes the codes for a missing reply; no broker sent them.
             said = NO_ERROR if call.last_error in _UNANSWERED else call.last_error
             failure = Failure(RequestTimeout, because=because, error=said)
             ended.append(FinishedCall(call, None, failure, Remedy.RAISE))
@@ -391,7 +393,7 @@ class PendingCalls:
         return found
 
     def wake_at(self, now: int) -> int | None:
-        """When `due` or `expired` has something to do; a call in flight without a deadline has no time."""
+        """When `due` or `expired` next has something to do; for a call in flight, at its deadline, if any."""
         at = self._metadata_at if self.cluster.is_stale and self._lacks_metadata() else None
         for call in self._waiting.values():
             if call.retry_at > now and (at is None or call.retry_at < at):
