@@ -9,7 +9,7 @@ Rule: cores take and return these values; only a host performs them, appends bef
 # Theory of operation. A node cannot wait for anything, so each effect with a result comes back as an input:
 #
 #     from the node                  from its host, later
-#     Append                         Durable, or StorageFailed
+#     Append                         Durable, or StorageFailed; ResignLeader if another node leads by now
 #     Send(token)                    Answered(token), perhaps only to say that the connection broke
 #     Assign                         BecomeLeader, or StorageFailed
 #     MoveLogStart, ExpireLog        LogStartMoved; none if an ExpireLog finds nothing to delete
@@ -51,7 +51,7 @@ NODE: Final = -1
 """The connection of a message that this node sent to itself; its correlation id is the token of the Send."""
 
 NOBODY: Final = ReplyTo(-2, 0)
-"""The receiver of a reply that is discarded: that to a request which a fault delivers a second time."""
+"""The receiver of a reply that is discarded, because a fault has delivered its request a second time."""
 
 
 # --- Input: to a node ------------------------------------------------------------------------------------

@@ -185,8 +185,8 @@ def _received(node: Node, arrived: Received, now: int) -> None:
 def _answered(node: Node, arrived: Answered, now: int) -> None:
     why = node.in_flight.pop(arrived.token, None)
     if why is None:
-        # A second reply: the handler failed and was answered with an error, but an effect that it had
-        # left behind sent a reply, too.
+        # A second reply: the handler of the request failed, and the node replied with an error, but an effect
+        # that the handler had left behind sent a reply, too.
         return
     try:
         ANSWERS[type(why)](node, why, arrived, now)

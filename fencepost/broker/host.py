@@ -225,7 +225,7 @@ def manifest_of(state: Partition) -> ManifestState:
 
 
 def always_open(connection: int) -> bool:
-    """The connections of tests and simulations are never closed without the host."""
+    """For tests and simulations, in which no connection is closed without the host knowing."""
     return True
 
 
@@ -243,7 +243,7 @@ class Host:
     directory: Journals
     policy: SyncPolicy = SyncPolicy.NONE
     watch: Watch | None = None
-    wrote: Callable[[Append], None] | None = None  # is called with each batch that is in its log
+    wrote: Callable[[Append], None] | None = None  # called with each batch once it is in its log
     inbox: deque[Input] = attrs.Factory(deque[Input])
     to_do: deque[Append | Effect] = attrs.Factory(deque[Append | Effect])
     answers: list[Reply] = attrs.Factory(list[Reply])
@@ -257,12 +257,13 @@ class Host:
     contains_failures: bool = False  # a server does; in tests and simulations an exception ends the run
     requests_waiting: int = 0  # client requests in the inbox
     answers_pool: MemoryPool | None = None  # a server's; simulations have enough memory
-    read_bytes: int = 0  # taken from it, for records in `answers`
+    read_bytes: int = 0  # taken from that pool, for records in `answers`
     is_open: Callable[[int], bool] = always_open
-    encoding_for: Callable[[int], FetchEncoding | None] = as_stored  # a connection
+    encoding_for: Callable[[int], FetchEncoding | None] = as_stored  # by connection
     work_left: int | None = None  # of opening batches in this round of a server; simulations have enough time
     put_off: deque[Received] = attrs.Factory(deque[Received])  # requests for the next rounds
-    time_lookups: dict[ReplyTo, TimeLookups] = attrs.Factory(dict[ReplyTo, TimeLookups])  # of some of them
+    # How far the lookups of the ListOffsets requests among them have come.
+    time_lookups: dict[ReplyTo, TimeLookups] = attrs.Factory(dict[ReplyTo, TimeLookups])
     wakes_at_ms: int | None = None
     upkeep: Upkeep = attrs.field(init=False)
 
@@ -711,8 +712,8 @@ class Host:
             self.warn(journal.dropped)
             journal.dropped = None
         self.upkeep.forget(key)
-        # Whoever opens a log anew knows only the last batch of each producer, as a restart of Kafka; an
-        # election of a log that is open loses none.
+        # A node that opens its log anew knows only the last batch of each producer, as Kafka does after a
+        # restart; an election while the log is open loses none.
         is_restart = assign.was_leader and journal.is_fresh
         journal.lead(assign.leader_epoch)
         if self.policy is not SyncPolicy.NONE:

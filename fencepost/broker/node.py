@@ -45,6 +45,7 @@ append.
 #     partial_replies     a reply of several parts, for the last of its parts
 #     in_flight           a request that this node sent, for its reply
 #     fetches             a Fetch without enough data, for more or its deadline (Kafka's purgatory)
+#     Groups.live         a JoinGroup or SyncGroup, for the other members of its group
 #     markers_due         a decided transaction, for the time of its next WriteTxnMarkers
 #     reelections         a partition whose disk failed, for the time of its next election
 #
@@ -258,8 +259,8 @@ class Node:
             offset, entries = order.snapshot
             partition.restore(state, entries, at_offset=offset)
         for header, batch in order.batches:
-            # The first batch is the one that holds the offset asked for; what is before a snapshot is in it
-            # already.
+            # `batches` begins with the batch that holds the snapshot's offset. If this batch begins earlier,
+            # the snapshot has it already.
             if header.base_offset >= state.log_end_offset:
                 self.enter(log, header, batch)
         if order.is_restart:

@@ -25,11 +25,11 @@ Rule: per wake-up a connection reads all bytes that are there and sends all repl
 #
 # Connections take turns. A client may send many requests without waiting for replies, so a connection yields
 # to the others when its part of a round is over: 10 ms, divided among all that have requests. A turn is at
-# least one request. Many clients with costly requests would keep the others waiting for all of them. So a
-# request that is large, or whose predecessor was slow, waits in a line of its own (`_costly`), and a round
-# has at most one of them. Fetches of Kafka's clients for which batches must be encoded share what one
-# round allows, 0.1 to 0.4 s of work (protocol/batch_work.py). memory.py says how much all connections may
-# hold, and who waits for whom.
+# least one request, so the other connections would have to wait for one request of each client with costly
+# ones. Therefore a request that is large, or whose predecessor was slow, waits in a line of its own
+# (`_costly`), and a round has at most one of them. Fetches of Kafka's clients for which batches must be
+# encoded share what one round allows, 0.1 to 0.4 s of work (protocol/batch_work.py). memory.py says how much
+# all connections may hold, and who waits for whom.
 #
 # `Server.kill` may be called in the middle of a turn, between any two actions of the host; nothing is written
 # or sent after it.
@@ -248,7 +248,7 @@ class Server:
             self.connections.drop(connection, f"sent a Produce with acks 0 that failed: {why}")
 
     def reply_past_node(self, answer: Reply) -> None:
-        """Send a reply at once: past all faults, and before the replies of the node that wait."""
+        """Send a reply at once: no fault touches it, and it overtakes the replies of the node."""
         connection = self.connections.opened.get(answer.to.connection)
         if connection is None:
             return
@@ -459,7 +459,7 @@ class Server:
 
     async def keep_time(self) -> None:
         """Tick when the node asked for it, write the manifests for readers without a broker, and begin rounds
-        of opening batches: a request that finds no time left in one wakes this task.
+        of opening batches: a request that finds no time left in a round wakes this task.
         """
         while True:
             now = self.fault_site.now()

@@ -128,7 +128,7 @@ def _plans(
 
 def _is_enough(request: m.Fetch, plans: Iterable[FetchPlan]) -> bool:
     """Whether the reply is due, as far as offsets tell. A reader learns of an error at once."""
-    # One byte is in every batch, so fetch.min.bytes of 1, the clients' default, needs no measuring.
+    # Every batch has at least one byte, so fetch.min.bytes of 1, the clients' default, needs no measuring.
     if request.min_bytes > 1:
         return any(plan.error for plan in plans)
     return any(plan.error or plan.fetch_offset < plan.before for plan in plans)

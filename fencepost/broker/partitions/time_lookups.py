@@ -33,7 +33,7 @@ NO_RECORD = FoundRecord(NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH)
 
 
 class RoundIsOver(Exception):
-    """The work of this round is done."""
+    """This round allows no more work."""
 
 
 @attrs.define(eq=False)

@@ -37,8 +37,8 @@ def decide_partitions(
     found = find(state, name)
     if isinstance(found, Refused):
         return found
-    # Before the identity, which changes when a rotation becomes durable (KAFKA-18660): its owner has to
-    # retry, and is not foreign. PREPARE_* comes before it for the same reason.
+    # Before the identity, which changes when a rotation becomes durable (KAFKA-18660): until then the owner
+    # has to retry, and must not be refused as a stranger. The state is checked first for the same reason.
     if name in state.pending:
         return busy(name)
     cell = rules.transaction_version.moves[found.state][CoordinatorInput.ADD]

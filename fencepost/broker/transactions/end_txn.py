@@ -203,7 +203,7 @@ def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Trans
     assert record is not None, "markers are only written for an id that is known"
     cell = rules.transaction_version.moves[record.state][CoordinatorInput.MARKERS_WRITTEN]
     assert isinstance(cell, TransactionState), "markers are only written for a decided transaction"
-    # Not the epochs: PREPARE_* raised them already, so that the markers have them.
+    # The epoch stays: PREPARE_* raised it already, so that the markers have it.
     done = record._replace(state=cell, partitions=(), update_ms=now)
     if record.next_producer_id != NO_PRODUCER_ID:
         done = done._replace(

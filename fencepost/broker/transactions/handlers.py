@@ -1,6 +1,7 @@
 """The handlers of a transaction coordinator: each gets a decision for its request, and carries it out.
 
-Rule: every reply, even a refusal, waits until the log is durable as far as the decision has seen it.
+Rule: every reply that depends on the coordinator's log, even a refusal, waits until the log is durable as far
+as the decision has seen it.
 """
 
 from __future__ import annotations

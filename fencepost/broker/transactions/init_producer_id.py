@@ -79,9 +79,8 @@ class Grant(Enum):
 GrantTable = dict[Standing, dict[Expectation, Grant | ErrorCode]]
 
 _FENCED = ErrorCode.PRODUCER_FENCED
-_LOST = (
-    ErrorCode.UNKNOWN_SERVER_ERROR
-)  # a retry after the last epoch: Kafka throws IllegalStateException here
+# A retry after the last epoch: Kafka throws IllegalStateException here.
+_LOST = ErrorCode.UNKNOWN_SERVER_ERROR
 
 # TransactionCoordinator.prepareInitProducerIdTransit, TransactionMetadata.prepareIncrementProducerEpoch. Only
 # the producer id is compared while a transaction is open, so even an old epoch aborts it.
@@ -247,8 +246,8 @@ def _next_identity(
     """The record of the granted identity, and the epoch that identifies a retry
     (TransactionMetadata.prepareIncrementProducerEpoch, prepareProducerIdRotation).
     """
-    # `previous_producer_id` is set even if the id stays the same, as in Kafka. So a switch to a new id can be
-    # retried once: that retry makes the former id a foreign one.
+    # `previous_producer_id` is set even if the id stays the same, as in Kafka. So after a switch to a new id,
+    # only one retry succeeds: it sets this field to the new id, and the former one is foreign from then on.
     settled = record._replace(
         state=TransactionState.EMPTY, partitions=(), update_ms=now, start_ms=NO_TIMESTAMP,
         timeout_ms=request.transaction_timeout_ms, previous_producer_id=record.producer_id,

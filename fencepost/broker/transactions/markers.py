@@ -263,7 +263,7 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
             node.note_ruling(to, log, partition=key)
             node.collect(_marker_part(ticket, index, key, log.error))
             continue
-        # Internal topics have to be named here: judge_marker looks only at the producer.
+        # Internal topics must be refused here: judge_marker looks only at the producer.
         refused = (
             _INTERNAL
             if has_no_transactions(key)

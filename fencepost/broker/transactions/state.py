@@ -1,14 +1,16 @@
 """The state of a transaction coordinator over one partition of `__transaction_state` (TransactionMetadata).
 
 Rule: only `apply` changes what the log says. Notes are changed by the functions whose docstrings begin with
-"Note", `pending` also by writes.py, and `pending_markers` by markers.py. `check_identity` fences zombies.
+"Note", `pending` also by writes.py, and `pending_markers` by markers.py; `apply` drops those about the owner
+of a deleted id. `check_identity` fences zombies.
 """
 
 # `records` is what the log says. Notes are lost at a restart, as in Kafka's TransactionMetadata: the last
 # epoch before the current one (recognises a retried InitProducerId), unanswered markers, and the offset up to
 # which an id waits for its record to be durable. Each may be lost without harm: the retry is then fenced, the
-# marker is sent again, and a client without a reply asks the next coordinator. `other_ids` exists only
-# where the log does not store these ids; to lose it is a bug that Kafka fixed later (KAFKA-20310).
+# marker is sent again, and a client without a reply asks the next coordinator. `other_ids`, the producer ids
+# before and after a rotation, exists only where the log does not store them; to lose it is a bug that Kafka
+# fixed later (KAFKA-20310).
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def write_record(
             record = transactions.without_other_ids(record)
     entries = ((name, record),)
     header = node.append(log, transaction_batch(name, record, timestamp=now), entries)
-    # Also where a write is durable at once: even then Durable is a later input, and ends this.
+    # Even if a write is durable at once: Durable, a later input, ends the wait (`clear_pending`).
     state.pending[name] = header.next_offset
     if record is not None and record.state is ONGOING:
         schedule_scan(node, state.deadlines[name], now)
