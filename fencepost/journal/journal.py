@@ -515,10 +515,10 @@ class Journal:
         return f"{self._directory}/{file_name(offset, SNAPSHOT)}"
 
     def write_manifest(self, state: ManifestState, *, promises: bool = True) -> None:
-        """Publish the bounds for readers without a broker. Everything it describes was written before, synced
-        or not. A StorageError leaves the older manifest; the log itself is not in doubt, so writes continue,
-        unless it is DamagedLog: the file was removed. Without `promises` it is replaced only if it says
-        something new to readers.
+        """Publish the bounds for readers without a broker. Everything that the manifest describes was written
+        before, synced or not. A StorageError leaves the older manifest; the log itself is not in doubt, so
+        writes continue, unless the error is DamagedLog: the file was removed. Without `promises`, a manifest
+        that says nothing new to readers does not replace the older one.
         """
         promised = state.last_stable_offset <= state.high_watermark <= self.log_end_offset
         assert promised, f"{state} goes beyond the log end {self.log_end_offset}"
@@ -617,7 +617,7 @@ class Journal:
                 self.sync(syncs_upper=False)
                 self._unchanged = self._active.synced()
             if state is not None:
-                # The mark has the synced end; the next start writes it here, when it has time.
+                # The mark has the synced end. The broker writes it into the manifest after its next start.
                 self.write_manifest(state, promises=False)
             self.failed = f"{self.partition} is closed"
             self.closed = self._unchanged
