@@ -109,39 +109,6 @@ class Durable:
     offset: int
 
 
-@value(kw_only=True)
-class MoveLogStart:
-    """Delete the records before an offset. LogStartMoved reports back with this ticket and index; an order of
-    retention has no ticket.
-    """
-
-    partition: TopicPartition
-    offset: int
-    ticket: int | None = None
-    index: int = 0
-
-
-@value(kw_only=True)
-class ExpireLog:
-    """Delete the oldest segments below offset `before` that are beyond a retention limit; -1: no limit."""
-
-    partition: TopicPartition
-    before: int
-    retention_ms: int
-    retention_bytes: int
-
-
-@value(kw_only=True)
-class CleanLog:
-    """Compact the log, if enough of it is dirty; first begin a new segment if the active one has
-    `active_bytes_max` bytes or more.
-    """
-
-    partition: TopicPartition
-    active_bytes_max: int
-    rules: CleaningRules = attrs.field(repr=False)
-
-
 @value
 class LogStartMoved:
     """The result of a MoveLogStart; `batch_start` is the base offset of the batch with the new log start."""
@@ -300,6 +267,39 @@ class ReplyEpochEnds:
 
     to: ReplyTo
     plans: tuple[EpochPlan, ...] = attrs.field(kw_only=True)
+
+
+@value(kw_only=True)
+class MoveLogStart:
+    """Delete the records before an offset. LogStartMoved reports back with this ticket and index; an order of
+    retention has no ticket.
+    """
+
+    partition: TopicPartition
+    offset: int
+    ticket: int | None = None
+    index: int = 0
+
+
+@value(kw_only=True)
+class ExpireLog:
+    """Delete the oldest segments below offset `before` that are beyond a retention limit; -1: no limit."""
+
+    partition: TopicPartition
+    before: int
+    retention_ms: int
+    retention_bytes: int
+
+
+@value(kw_only=True)
+class CleanLog:
+    """Compact the log, if enough of it is dirty; first begin a new segment if the active one has
+    `active_bytes_max` bytes or more.
+    """
+
+    partition: TopicPartition
+    active_bytes_max: int
+    rules: CleaningRules = attrs.field(repr=False)
 
 
 @value(kw_only=True)

@@ -359,7 +359,7 @@ class Host:
         """There is time for opening batches again."""
         self.work_left = ROUND_WORK_MAX
 
-    def offers_put_off(self) -> bool:
+    def offer_put_off(self) -> bool:
         """Offer the next request that was put off, if this round has time. False if none is offered."""
         while self.put_off and not self._is_round_over:
             again = self.put_off.popleft()

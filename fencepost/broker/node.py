@@ -160,7 +160,8 @@ class Node:
     fetch_deadlines: Ignored[list[tuple[int, FetchTicket]]] = attrs.Factory(list[tuple[int, int]])
     """A heap of the parked fetches' deadlines, and of some whose fetch was answered (partitions/fetch.py)."""
     fetches_of: Ignored[dict[int, set[FetchTicket]]] = attrs.Factory(dict[int, set[int]])  # by connection
-    readers: Ignored[dict[TopicPartition, set[int]]] = attrs.Factory(dict[TopicPartition, set[int]])
+    readers: Ignored[dict[TopicPartition, set[FetchTicket]]] = attrs.Factory(dict[TopicPartition, set[int]])
+    """The parked fetches by the partitions that they read."""
     markers_due: dict[tuple[TopicPartition, str], int] = attrs.Factory(dict[tuple[TopicPartition, str], int])
     reelections: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     damaged: set[TopicPartition] = attrs.Factory(set[TopicPartition])  # assigned, and not served
@@ -219,7 +220,7 @@ class Node:
             return internal or self.settings.log_config
         return with_own(self.settings.log_config, topic.configs)
 
-    def coordinators(self, topic: str) -> int:
+    def coordinator_count(self, topic: str) -> int:
         """The number of partitions of an internal topic, each with a coordinator. The settings count until
         the topic exists; later they say nothing about where records are.
         """

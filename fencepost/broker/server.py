@@ -466,7 +466,7 @@ class Server:
             if self._manifest_due_ms is not None and self._manifest_due_ms <= now:
                 self._manifest_due_ms = now if self.host.write_manifests() else None
             self.host.begin_round()
-            while self.host.offers_put_off():
+            while self.host.offer_put_off():
                 self.turn()
             self.turn()
             self._alarm_at_ms = self._next_alarm_ms(now)

@@ -142,7 +142,7 @@ class CallDriver(Protocol):
 class ProducerCalls:
     """The calls of a producer. Every script may raise ClientError."""
 
-    __slots__ = ("_driver", "_is_waiting", "_machine", "_max_block_ms", "_turn", "_unfinished")
+    __slots__ = ("_driver", "_has_waiting_caller", "_machine", "_max_block_ms", "_turn", "_unfinished")
 
     def __init__(
         self, machine: ProducerMachine, driver: CallDriver, turn: AbstractContextManager[object] | None = None
@@ -154,7 +154,7 @@ class ProducerCalls:
         self._max_block_ms = machine.settings.max_block_ms
         # The call whose caller stopped waiting while its request continues.
         self._unfinished: TransactionCall | None = None
-        self._is_waiting = False  # a caller waits for the coordinator
+        self._has_waiting_caller = False  # one that waits for the coordinator
 
     # --- records --------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class ProducerCalls:
         """
         driver, machine = self._driver, self._machine
         deadline: float | None = None
-        patience = inf
+        patience_ends = inf
         while True:
             full: BufferFull | None = None
             now, used = driver.now, machine.accumulator.used
@@ -208,16 +208,16 @@ class ProducerCalls:
                 deadline = now + timeout_ms
                 # A topic may be about to be created, so its error is raised only if it lasts. Without a limit
                 # the caller waits until the topic exists.
-                patience = inf if timeout_ms == inf else now + UNKNOWN_TOPIC_PATIENCE_MS
+                patience_ends = inf if timeout_ms == inf else now + UNKNOWN_TOPIC_PATIENCE_MS
             error = machine.cluster.topic_errors.get(topic)
-            if error is not None and now >= patience:
+            if error is not None and now >= patience_ends:
                 raise unknown_topic(topic, error).exception()
             if now >= deadline:
                 raise full or RequestTimeout(
                     f"the metadata of topic {topic!r} did not arrive within max_block_ms ({timeout_ms} ms): "
                     f"{machine.calls.why_pending()}"
                 )
-            limit = deadline if error is None else min(patience, deadline)
+            limit = deadline if error is None else min(patience_ends, deadline)
             yield self._ready(topic, limit) if full is None else self._room(used, limit)
 
     def _room(self, used: int, deadline: float) -> Wait:
@@ -346,7 +346,7 @@ class ProducerCalls:
     ) -> CallScript[None]:
         driver = self._driver
         resolved = driver.resolved
-        if self._is_waiting:
+        if self._has_waiting_caller:
             raise WrongState(
                 f"{operation.value}() is not allowed while another thread or task waits for "
                 "init_transactions(), commit_transaction() or abort_transaction(): call these from only "
@@ -357,11 +357,11 @@ class ProducerCalls:
             driver.perform(start(driver.now))
         self._unfinished = operation
         timeout_ms = self._max_block_ms if timeout_ms is None else timeout_ms
-        self._is_waiting = True
+        self._has_waiting_caller = True
         try:
             yield Wait(lambda: operation in resolved, operation, driver.now + timeout_ms)
         finally:
-            self._is_waiting = False
+            self._has_waiting_caller = False
         if operation not in resolved:
             if operation is not TransactionCall.COMMIT:
                 why = self._machine.calls.why_pending()

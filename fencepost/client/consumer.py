@@ -121,7 +121,7 @@ class Reading:
     """The offset of the next record for the application; None until it is known."""
     leader_epoch: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
     """That of the record before `position`; -1 if it is not known, and then nothing can be checked."""
-    valid_in: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
+    valid_in_epoch: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
     """The leader epoch of the leader whose log had the records before `position`."""
     iterated: int | None = attrs.field(default=None, kw_only=True)
     """While a program takes polled records one by one: the offset after the last one that it has."""
@@ -132,7 +132,7 @@ class Reading:
     fetched: list[Selection] = attrs.field(factory=list, kw_only=True)
     in_flight: int | None = attrs.field(default=None, kw_only=True)
     """The token of the fetch in flight, or of the check of the position in its place."""
-    checked_in: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
+    checked_in_epoch: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
     """The leader epoch of the leader that was asked to check the position."""
     is_at_end: bool = attrs.field(default=False, kw_only=True)
     """Whether the last fetch returned nothing."""
@@ -164,12 +164,12 @@ class Reading:
         return not self.is_paused and bool(self.fetched or self.problem)
 
     def begin_at(
-        self, offset: int, leader_epoch: int = NO_LEADER_EPOCH, valid_in: int = NO_LEADER_EPOCH
+        self, offset: int, leader_epoch: int = NO_LEADER_EPOCH, valid_in_epoch: int = NO_LEADER_EPOCH
     ) -> None:
         """Continues at `offset`; drops fetched records and pending replies."""
         self.forget()
         self.position = self.fetch_offset = offset
-        self.leader_epoch, self.valid_in = leader_epoch, valid_in
+        self.leader_epoch, self.valid_in_epoch = leader_epoch, valid_in_epoch
 
     def move_after(self, selection: Selection) -> None:
         """The position moves over fetched batches."""
@@ -180,7 +180,7 @@ class Reading:
     def forget(self) -> None:
         """Makes the position unknown; pending replies no longer match."""
         self.position = self.in_flight = self.lookup = self.problem = None
-        self.leader_epoch = self.valid_in = NO_LEADER_EPOCH
+        self.leader_epoch = self.valid_in_epoch = NO_LEADER_EPOCH
         self.is_at_end = False
         self.fetched.clear()
 
@@ -438,10 +438,10 @@ class ConsumerMachine(RequestMachine):
     def _checked(self, reading: Reading, end: m.EpochEndOffset, now: int) -> None:
         """The leader has said where the leader epoch of the position ends in its log."""
         reading.attempts, reading.error = 0, NO_ERROR
-        position, epoch, checked_in = reading.fetch_offset, reading.leader_epoch, reading.checked_in
+        position, epoch = reading.fetch_offset, reading.leader_epoch
         is_known = end.end_offset != NO_OFFSET and end.leader_epoch != NO_LEADER_EPOCH
         if is_known and end.end_offset >= position:
-            reading.valid_in = checked_in
+            reading.valid_in_epoch = reading.checked_in_epoch
             return
         found = f"ends at offset {end.end_offset}" if is_known else "is unknown"
         because = (
@@ -449,7 +449,7 @@ class ConsumerMachine(RequestMachine):
             f"consumer: leader epoch {epoch} {found}"
         )
         if is_known and self._reset_timestamp(now) is not None:
-            reading.begin_at(end.end_offset, end.leader_epoch, checked_in)
+            reading.begin_at(end.end_offset, end.leader_epoch, reading.checked_in_epoch)
             self._out.append(WarnProgram(f"{because}; the consumer continues at that offset"))
             return
         self._reset(reading, because, now)
@@ -511,9 +511,9 @@ class ConsumerMachine(RequestMachine):
             else:
                 reading.problem = finished.failure
 
-    def _found(self, reading: Reading, found: m.ListedOffset, valid_in: int) -> None:
+    def _found(self, reading: Reading, found: m.ListedOffset, valid_in_epoch: int) -> None:
         if found.offset >= 0:
-            reading.begin_at(found.offset, found.leader_epoch, valid_in)
+            reading.begin_at(found.offset, found.leader_epoch, valid_in_epoch)
         else:  # no record is as young as that
             self._look_up(reading, LATEST_TIMESTAMP)
 
@@ -672,7 +672,7 @@ class ConsumerMachine(RequestMachine):
     def _is_doubtful(self, reading: Reading) -> bool:
         """Whether the log of the leader may lack records before the position."""
         current = self.cluster.leader_epoch(reading.partition)
-        if reading.fetch_offset == 0 or reading.valid_in == current:
+        if reading.fetch_offset == 0 or reading.valid_in_epoch == current:
             return False
         return reading.leader_epoch not in (NO_LEADER_EPOCH, current)
 
@@ -680,12 +680,12 @@ class ConsumerMachine(RequestMachine):
         parts: list[m.LeaderEpochPartition] = []
         for reading in readings:
             topic, number = reading.partition
-            reading.checked_in = self.cluster.leader_epoch(reading.partition)
+            reading.checked_in_epoch = self.cluster.leader_epoch(reading.partition)
             parts.append(
                 m.LeaderEpochPartition(
                     topic=topic,
                     partition=number,
-                    current_leader_epoch=reading.checked_in,
+                    current_leader_epoch=reading.checked_in_epoch,
                     leader_epoch=reading.leader_epoch,
                 )
             )

@@ -231,7 +231,7 @@ class NetworkClient:
                 self.notify(("answer", effect.number))
 
     @property
-    def is_waiting(self) -> bool:
+    def has_requests_in_flight(self) -> bool:
         """Whether a request is in flight."""
         return any(connection.deadline is not None for connection in self.connections.values())
 

@@ -150,7 +150,7 @@ class ProducerMachine(RequestMachine):
             self._joining = TransactionContents(self.calls, settings.transactional_id)
 
     @property
-    def is_waiting(self) -> bool:
+    def awaits_coordinator(self) -> bool:
         """Whether a request other than Produce is pending."""
         joining = None if self._joining is None else self._joining.call
         is_adding = bool(self._offset_calls or self._offsets)
@@ -169,7 +169,7 @@ class ProducerMachine(RequestMachine):
     @property
     def has_work(self) -> bool:
         """Whether a record or a request has no outcome yet."""
-        return bool(self.accumulator.batches) or self.is_waiting
+        return bool(self.accumulator.batches) or self.awaits_coordinator
 
     @property
     def io_tick_ms(self) -> int:
@@ -308,10 +308,10 @@ class ProducerMachine(RequestMachine):
             self._ended(finished)
         elif number in self._offset_calls:
             del self._offset_calls[number]
-            self._added_answered(finished, "the consumer offsets were rejected")
+            self._take_add_reply(finished, "the consumer offsets were rejected")
         elif self._joining is not None and number == self._joining.call:
             self._joining.answered(is_in=finished.failure is None)
-            self._added_answered(finished, "a partition or group was not added to the transaction")
+            self._take_add_reply(finished, "a partition or group was not added to the transaction")
 
     def _metadata_arrived(self, now: int) -> None:
         self._drop_idle_topics(now - METADATA_MAX_IDLE_MS)
@@ -335,7 +335,7 @@ class ProducerMachine(RequestMachine):
 
     def _once_answered(self, answer: OnceAnswered, now: int) -> None:
         for rejected in self.delivery.answered(answer, now):
-            self._refused(rejected)
+            self._take_rejection(rejected)
 
     # --- machinery ------------------------------------------------------------------------------------------
 
@@ -447,7 +447,7 @@ class ProducerMachine(RequestMachine):
 
     def _end_if_done(self) -> None:
         """Sends EndTxn once all batches and offsets are answered; an empty transaction needs none."""
-        if self.state not in _RESULTS or self.accumulator.batches or self.is_waiting:
+        if self.state not in _RESULTS or self.accumulator.batches or self.awaits_coordinator:
             return
         name = self.settings.transactional_id
         if not self._added or name is None:
@@ -524,7 +524,7 @@ class ProducerMachine(RequestMachine):
             self._offset_calls[number] = group_id
             self._added = True
 
-    def _added_answered(self, finished: FinishedCall, because: str) -> None:
+    def _take_add_reply(self, finished: FinishedCall, because: str) -> None:
         if finished.failure is None:
             return
         if finished.remedy is Remedy.FATAL:
@@ -545,10 +545,10 @@ class ProducerMachine(RequestMachine):
                 because = f"{because}: {last.meaning} ({last.name})"
             self._lose_batch(batch, Failure(DeliveryTimeout, because=because, error=last))
 
-    def _refused(self, refusal: Refusal) -> None:
-        batch, error, remedy = refusal
+    def _take_rejection(self, rejection: Refusal) -> None:
+        batch, error, remedy = rejection
         if remedy is Remedy.FATAL:
-            kind = _fatal(error)
+            kind = _fatal_kind(error)
             self._fatal(refused(kind, error, f"produce to {batch.where}"))
         elif batch.is_done:
             return  # failed with its transaction, by another batch of this reply
@@ -612,10 +612,10 @@ class ProducerMachine(RequestMachine):
 def _fatal_failure(finished: FinishedCall) -> Failure:
     assert finished.failure is not None, "only a failed call is fatal"
     error = finished.failure.error
-    return attrs.evolve(finished.failure, kind=_fatal(error))
+    return attrs.evolve(finished.failure, kind=_fatal_kind(error))
 
 
-def _fatal(error: ErrorCode) -> type[ClientError]:
+def _fatal_kind(error: ErrorCode) -> type[ClientError]:
     """What to raise for an error that ends the producer."""
     if error in AUTHORIZATION_ERRORS:
         return AuthorizationFailed

@@ -389,7 +389,7 @@ class Journal:
 
     def batch_start(self, offset: int) -> int:
         """The first offset of the batch that holds `offset`, or `offset` when no batch does."""
-        segment = self._segments[self._segment_at(offset)]
+        segment = self._segments[self._segment_index(offset)]
         self._look_into(segment)
         return segment.batch_start(offset)
 
@@ -398,7 +398,7 @@ class Journal:
 
         Returns at least one batch if there is one, however large, else b"". The caller has checked `offset`.
         """
-        for segment in self._segments[self._segment_at(offset) :]:
+        for segment in self._segments[self._segment_index(offset) :]:
             if segment.base_offset >= before:
                 break
             self._look_into(segment)
@@ -411,13 +411,13 @@ class Journal:
         """The size of the batches from the one that holds `offset` to the last one below offset `before`;
         None if they are in several segments.
         """
-        at = self._segment_at(offset)
+        at = self._segment_index(offset)
         if at + 1 < len(self._bases) and self._bases[at + 1] < before:
             return None
         self._look_into(self._segments[at])
         return self._segments[at].bytes_between(offset, before)
 
-    def _segment_at(self, offset: int) -> int:
+    def _segment_index(self, offset: int) -> int:
         """The index of the segment that holds an offset; the first one for earlier offsets."""
         return max(0, bisect_right(self._bases, offset) - 1)
 
@@ -433,20 +433,20 @@ class Journal:
     def batches(self, from_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """(header, bytes) of each batch, from the one that holds `from_offset` to the current log end."""
         end = self.log_end_offset
-        for segment in self._segments[self._segment_at(from_offset) :]:
+        for segment in self._segments[self._segment_index(from_offset) :]:
             if segment.base_offset < end:
                 yield from segment.batches(from_offset, before=end)
 
     def aborted_between(self, fetch_offset: int, *, upper: int) -> list[AbortedRange]:
         """The aborted transactions that overlap [fetch_offset, upper)."""
-        segments = self._segments[self._segment_at(fetch_offset) :]
+        segments = self._segments[self._segment_index(fetch_offset) :]
         indexes = (segment.transaction_index for segment in segments)
         return collect_aborted(indexes, fetch_offset, upper=upper)
 
     def fetch_upper_bound(self, offset: int, size: int) -> int:
         """An offset at or after the end of `size` bytes read at `offset`: from the index, else the next
         segment's base, else the log end (LogSegment.fetchUpperBoundOffset)."""
-        at = self._segment_at(offset)
+        at = self._segment_index(offset)
         segment = self._segments[at]
         self._look_into(segment)
         relative = segment.offset_index.first_offset_from(segment.locate(offset) + size)
@@ -456,7 +456,7 @@ class Journal:
 
     def leader_epoch_at(self, offset: int) -> int:
         """The leader epoch of the batch that holds `offset`, which lies before the log end."""
-        segment = self._segments[self._segment_at(offset)]
+        segment = self._segments[self._segment_index(offset)]
         self._look_into(segment)
         return segment.leader_epoch_at(offset)
 

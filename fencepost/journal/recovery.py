@@ -84,7 +84,7 @@ _FAR: Final = 1 << 40  # more offsets than one log file holds
 
 def read_snapshot(storage: Storage, directory: str, offset: int) -> list[ProducerSnapshot] | None:
     """The snapshot taken at `offset`; None when it is missing or corrupt. A corrupt one is removed."""
-    path = f"{directory}/{offset:020d}.{SNAPSHOT}"
+    path = f"{directory}/{file_name(offset, SNAPSHOT)}"
     data = storage.read_file(path)
     if data is None:
         return None

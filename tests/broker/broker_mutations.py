@@ -32,7 +32,7 @@ OF_READERS: Final = (
     ),
     _one(
         "the log start is no bound of the stable end",
-        "broker.partitions.partition:Partition.first_unstable_batch",
+        "broker.partitions.partition:Partition.first_unstable_in_log",
         "first >= self.log_start_offset",
         "True",
         breaks="The stable end is told to lie where no batch is left.",

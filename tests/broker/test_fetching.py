@@ -427,7 +427,7 @@ def test_a_fetch_that_was_put_off_does_not_wait_again() -> None:
     story.run()
     assert to not in story.replies, "the round is over"
     story.host.begin_round()
-    assert story.host.offers_put_off()
+    assert story.host.offer_put_off()
     story.run()
     assert bytes_of(story.replies[to]) == 0
 

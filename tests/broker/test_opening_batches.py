@@ -141,7 +141,7 @@ def rounds_of(story: Story, request: m.ListOffsets) -> tuple[int, list[int]]:
         assert rounds < 100
         rounds += 1
         story.host.begin_round()
-        while story.host.offers_put_off():
+        while story.host.offer_put_off():
             story.settle()
     assert not story.host.time_lookups
     parts = body_of(story.replies.pop(to), m.ListOffsetsReply).partitions
@@ -179,7 +179,7 @@ def test_a_lookup_of_a_connection_that_is_gone_is_forgotten() -> None:
     assert story.host.time_lookups
     story.host.is_open = lambda connection: False
     story.host.begin_round()
-    assert not story.host.offers_put_off()
+    assert not story.host.offer_put_off()
     assert not story.host.put_off
     assert not story.host.time_lookups
 

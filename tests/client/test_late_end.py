@@ -60,7 +60,7 @@ class Pair:
     def settle(self) -> None:
         """Time passes until the producer has nothing left to wait for."""
         for _ in range(TURNS_MAX):
-            if not self.producer.is_waiting and not self.producer.accumulator.batches:
+            if not self.producer.awaits_coordinator and not self.producer.accumulator.batches:
                 return
             self.story.wait(10)
             self.hear(self.producer.wake(self.story.now))

@@ -210,7 +210,7 @@ def test_what_would_be_asked_again_is_given_up_by_an_abort(kind: type) -> None:
     if kind is m.TxnOffsetCommit:
         talk.reply(talk.first(m.AddOffsetsToTxn), m.AddOffsetsToTxnReply())
     talk.abort()
-    assert talk.machine.is_waiting
+    assert talk.machine.awaits_coordinator
     assert not talk.waiting(m.EndTxn)
     talk.refuse(kind, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     assert end(talk).result is TransactionResult.ABORT
@@ -247,8 +247,8 @@ def test_a_copy_goes_its_own_way() -> None:
     assert fingerprint(twin) == fingerprint(talk.machine)
     take_in(talk)
     assert fingerprint(twin) != fingerprint(talk.machine)
-    assert twin.is_waiting
-    assert not talk.machine.is_waiting
+    assert twin.awaits_coordinator
+    assert not talk.machine.awaits_coordinator
 
 
 def test_only_known_generations_are_spoken() -> None:

@@ -336,7 +336,7 @@ OF_JOURNALS: Final = (
         edits=(
             Edit(
                 "journal.journal:Journal.aborted_between",
-                {"_segment_at(fetch_offset) :]": "_segment_at(fetch_offset) :][:1]"},
+                {"_segment_index(fetch_offset) :]": "_segment_index(fetch_offset) :][:1]"},
             ),
         ),
     ),

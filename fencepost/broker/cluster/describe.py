@@ -111,7 +111,7 @@ def answer_topic(node: Node, in_flight: InFlightTopicCreation, answer: Answered,
 def _internal_topic(node: Node, request: m.FindCoordinator) -> m.CreateTopic:
     is_transactional = request.kind == CoordinatorType.TRANSACTION
     topic = TRANSACTION_STATE_TOPIC if is_transactional else CONSUMER_OFFSETS_TOPIC
-    return m.CreateTopic(topic=topic, partition_count=node.coordinators(topic))
+    return m.CreateTopic(topic=topic, partition_count=node.coordinator_count(topic))
 
 
 def _answer_coordinator(node: Node, request: m.FindCoordinator, to: ReplyTo) -> None:

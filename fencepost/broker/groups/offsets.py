@@ -89,7 +89,7 @@ TOO_LARGE: Final = Refused(
 
 def group_log(node: Node, group_id: str) -> GroupLog | Refused:
     """The log of the group's coordinator, if this node is the coordinator."""
-    number = coordinator_partition(group_id, node.coordinators(CONSUMER_OFFSETS_TOPIC))
+    number = coordinator_partition(group_id, node.coordinator_count(CONSUMER_OFFSETS_TOPIC))
     log = node.coordinator_log(Groups, TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
     return log or NOT_COORDINATOR
 

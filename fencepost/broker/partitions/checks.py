@@ -178,7 +178,7 @@ def header_of(records: Buffer, *, knows_zstd: bool) -> Parsed:
 
 class FormCheck(NamedTuple):
     """One row; its condition has the same place in `refused_form`. The last three are those of the records
-    (`check_records`, `keys_seen`).
+    (`check_records`, `check_keys`).
     """
 
     name: str
@@ -302,14 +302,14 @@ def too_late() -> Refused:
 # --- the keys of a compacted topic --------------------------------------------------------------------------
 
 
-class KeysSeen(NamedTuple):
+class KeyCheck(NamedTuple):
     """Why a batch is refused, or None; and the work of looking at it (batch_work.py)."""
 
     refused: Refused | None
     work: int = 0
 
 
-def keys_seen(header: BatchHeader, records: Buffer, *, work_max: int) -> KeysSeen:
+def check_keys(header: BatchHeader, records: Buffer, *, work_max: int) -> KeyCheck:
     """Look for a record without a key. Only compressed records count as work: the size of the request bounds
     the others.
     """
@@ -317,16 +317,16 @@ def keys_seen(header: BatchHeader, records: Buffer, *, work_max: int) -> KeysSee
     if header.compression:
         work, size_max = header.record_count, size_within(work_max, header.record_count)
         if size_max <= 0:
-            return KeysSeen(_of_form(_TOO_COSTLY))
+            return KeyCheck(_of_form(_TOO_COSTLY))
     try:
         payload = payload_of(records, header, limit=min(size_max, DECOMPRESSED_SIZE_MAX))
         if header.compression:
             work = work_of(header.record_count, len(payload))
-        return KeysSeen(_of_form(_NO_KEY) if has_null_key(payload, header) else None, work)
+        return KeyCheck(_of_form(_NO_KEY) if has_null_key(payload, header) else None, work)
     except DecompressedTooLarge:
-        return KeysSeen(_of_form(_TOO_COSTLY), work_max)
+        return KeyCheck(_of_form(_TOO_COSTLY), work_max)
     except ProtocolViolation as problem:
-        return KeysSeen(_of_form(_UNREADABLE, problem), work_max if header.compression else 0)
+        return KeyCheck(_of_form(_UNREADABLE, problem), work_max if header.compression else 0)
 
 
 # --- the latest timestamp of a batch without one ------------------------------------------------------------

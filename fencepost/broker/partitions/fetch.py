@@ -148,18 +148,17 @@ def _measure(node: Node, ticket: int, request: m.Fetch, plans: Iterable[FetchPla
 def _plan_fetch(
     node: Node, key: TopicPartition, part: m.FetchPartition, isolation_level: IsolationLevel
 ) -> FetchPlan:
-    log = _led(node, key, part.current_leader_epoch)
-    if not isinstance(log, ErrorCode):
-        start, end = log.partition.log_start_offset, log.partition.log_end_offset
-        # Up to the log end, not the high watermark: a record that is not durable yet is no error, the reader
-        # waits.
-        log = log if start <= part.fetch_offset <= end else ErrorCode.OFFSET_OUT_OF_RANGE
+    offset, log = part.fetch_offset, _led(node, key, part.current_leader_epoch)
     if isinstance(log, ErrorCode):
-        return FetchPlan(partition=key, error=log, fetch_offset=part.fetch_offset, max_bytes=part.max_bytes)
+        return FetchPlan(partition=key, error=log, fetch_offset=offset, max_bytes=part.max_bytes)
     state = log.partition
+    # Up to the log end, not the high watermark: for a record that is not durable yet, the reader waits.
+    if not state.log_start_offset <= offset <= state.log_end_offset:
+        error = ErrorCode.OFFSET_OUT_OF_RANGE
+        return FetchPlan(partition=key, error=error, fetch_offset=offset, max_bytes=part.max_bytes)
     return FetchPlan(
         partition=key,
-        fetch_offset=part.fetch_offset,
+        fetch_offset=offset,
         before=state.end_for(isolation_level),
         max_bytes=part.max_bytes,
         high_watermark=state.high_watermark,

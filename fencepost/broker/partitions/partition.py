@@ -155,7 +155,7 @@ class Partition:
         return decided if oldest is None else min(decided, oldest)
 
     @property
-    def first_unstable_batch(self) -> int | None:
+    def first_unstable_in_log(self) -> int | None:
         """The first unstable offset, but not before the first batch of the log: DeleteRecords may have
         removed the beginning of an open transaction (UnifiedLog.maybeIncrementFirstUnstableOffset).
         """
@@ -167,7 +167,7 @@ class Partition:
         """Every transaction before it is decided, durably so (UnifiedLog.lastStableOffset)."""
         if not self.open_transactions and not self.unreplicated_txns:
             return self.high_watermark
-        first = self.first_unstable_batch
+        first = self.first_unstable_in_log
         return self.high_watermark if first is None else min(first, self.high_watermark)
 
     def end_for(self, isolation_level: IsolationLevel) -> int:

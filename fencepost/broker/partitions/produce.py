@@ -255,7 +255,7 @@ def add_request(
 
 def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: InFlight) -> bool:
     """Send a request to the coordinator of its transactional id. Returns False if there is none."""
-    count = node.coordinators(TRANSACTION_STATE_TOPIC)
+    count = node.coordinator_count(TRANSACTION_STATE_TOPIC)
     leader = node.cluster.leader(transactions.key_of_id(request.transactional_id, count))
     if leader is not None:
         node.ask(leader.node_id, request, why)
@@ -337,7 +337,7 @@ def _refused_keys(node: Node, incoming: Incoming) -> Refused | None:
     if topic is None or COMPACT not in topic.configs.get("cleanup.policy", ""):
         return None
     reply = node.partial_replies[incoming.ticket]
-    seen = checks.keys_seen(incoming.header, incoming.records, work_max=reply.work_left)
+    seen = checks.check_keys(incoming.header, incoming.records, work_max=reply.work_left)
     reply.work_left -= seen.work
     return seen.refused
 

@@ -51,7 +51,7 @@ RECORD_REST_MAX: Final = 2048  # bytes: the batch and its record without partiti
 
 def log_of_id(node: Node, transactional_id: str) -> TransactionLog | Refused:
     """The log of the id's coordinator, if this node is the coordinator."""
-    key = transactions.key_of_id(transactional_id, node.coordinators(TRANSACTION_STATE_TOPIC))
+    key = transactions.key_of_id(transactional_id, node.coordinator_count(TRANSACTION_STATE_TOPIC))
     return node.coordinator_log(Transactions, key) or NOT_COORDINATOR
 
 
@@ -159,7 +159,7 @@ def add_offsets(
         return
     # No check that the partition exists, unlike in `add_partitions`: the topic may be created later, at the
     # latest for the marker (markers.py).
-    number = coordinator_partition(request.group_id, node.coordinators(CONSUMER_OFFSETS_TOPIC))
+    number = coordinator_partition(request.group_id, node.coordinator_count(CONSUMER_OFFSETS_TOPIC))
     add = m.AddPartitionsToTxn(
         transactional_id=request.transactional_id,
         producer_id=request.producer_id,

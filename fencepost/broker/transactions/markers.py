@@ -160,7 +160,7 @@ def _create_offsets_topic(node: Node) -> None:
     """AddOffsetsToTxn succeeds before the topic exists, as in Kafka. Kafka then drops the marker; here it
     waits for the topic, because another node may know it already and have offsets of this transaction.
     """
-    count = node.coordinators(CONSUMER_OFFSETS_TOPIC)
+    count = node.coordinator_count(CONSUMER_OFFSETS_TOPIC)
     wanted = CreateTopic(topic=CONSUMER_OFFSETS_TOPIC, partition_count=count)
     node.ask(node.settings.controller_id, CreateTopics(topics=(wanted,)), InFlightOffsetsTopic())
 

@@ -181,6 +181,10 @@ class TransactionVersion:
     """Each end raises the epoch and returns it to the producer (KIP-890 part 2)."""
     adds_implicitly: bool
     """Partition leaders add their partition at a transaction's first batch; clients never request it."""
+    persists_identity_history: bool
+    """The log stores the producer ids before and after a rotation, so that a new coordinator recognises the
+    retry of a request whose reply was lost.
+    """
 
     @property
     def end_table(self) -> str:
@@ -192,11 +196,6 @@ class TransactionVersion:
         """Where Kafka has it."""
         proposal = "KIP-890" if self.end is END_VERSION_2 else "KIP-98"
         return f"{proposal}, TransactionCoordinator.endTransaction"
-
-    persists_identity_history: bool
-    """The log stores the producer ids before and after a rotation, so that a new coordinator recognises the
-    retry of a request whose reply was lost.
-    """
 
 
 TRANSACTION_VERSIONS: Final = {
@@ -290,9 +289,9 @@ def client_version_of(request: type, version: int) -> ClientVersion:
     first = NEWEST_FROM.get(request)
     implemented = OLDEST if first is None or version < first else NEWEST
     introduced = INTRODUCED_ERRORS[request]
-    if version >= introduced.known_from:
-        return ClientVersion(implemented)
     knows_zstd = request is not m.Produce or version >= PRODUCE_FIRST_ZSTD
+    if version >= introduced.known_from:
+        return ClientVersion(implemented, knows_zstd=knows_zstd)
     return ClientVersion(
         implemented, unknown=introduced.error, instead=introduced.instead, knows_zstd=knows_zstd
     )

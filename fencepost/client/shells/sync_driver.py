@@ -445,8 +445,8 @@ class Driver(NetworkDriver):
     def read_answers(self) -> None:
         """Reads replies that have arrived, without waiting; within `undisturbed`."""
         with self.lock:
-            is_waiting = self.network.is_waiting
-        if is_waiting:
+            expects_replies = self.network.has_requests_in_flight
+        if expects_replies:
             self._sockets.round_if_free()
 
     def end(self, script: CallScript[None]) -> None:

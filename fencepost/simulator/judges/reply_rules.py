@@ -202,7 +202,7 @@ class ReplyRules:
     def _committed(self, node: SimulatedNode, parts: Iterable[PartitionError], request: Committing) -> None:
         """A record of each confirmed offset is durable. A later one of the same key need not be."""
         assert node.host is not None, "only a live node replies"
-        coordinators = node.host.node.coordinators(CONSUMER_OFFSETS_TOPIC)
+        coordinators = node.host.node.coordinator_count(CONSUMER_OFFSETS_TOPIC)
         home = TopicPartition(CONSUMER_OFFSETS_TOPIC, coordinator_partition(request.group_id, coordinators))
         log, offsets = self.partitions.get(home), self.offsets.get(home)
         if log is not None and log.host is not node.host:
