@@ -386,7 +386,9 @@ def _shown_examples(words: str) -> str:
 
 
 def _is_utf_8(text: str) -> bool:
-    """Whether the bytes of an argument were text. If not, Python has half of a surrogate pair for each."""
+    """Whether the bytes of an argument are UTF-8. Python keeps each byte that is not as half of a surrogate
+    pair.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -395,7 +397,9 @@ def _is_utf_8(text: str) -> bool:
 
 
 def _check_encoding(_type: object, value: object) -> None:
-    """Refuses texts that no broker can be sent. File names are no texts: they are of type Path."""
+    """Refuses texts that cannot be sent to a broker. The names of files have the type Path, and may hold any
+    bytes.
+    """
     if attrs.has(type(value)):  # the options that several commands share
         value = attrs.astuple(cast("attrs.AttrsInstance", value), recurse=False)
     if isinstance(value, tuple):
@@ -570,8 +574,8 @@ def open_standard_streams() -> None:
     """Open /dev/null for the standard streams that the parent has closed (`fencepost status >&-`). Otherwise
     Python has None for them, and the next file or socket that is opened would get what is printed.
 
-    What the encoding of stdout does not have is printed as \\xff or \\u2713, as on stderr: some names of
-    directories are not UTF-8, and some locales are not either.
+    Characters that the encoding of stdout lacks are printed as escapes (\\xff, \\u2713), as on stderr: the
+    name of a directory need not be UTF-8, nor the locale.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:

@@ -200,7 +200,9 @@ def what_allows(hint: Any) -> Allowed:
 
 
 def check_text(name: str, value: str) -> str:
-    """The text, or ValueError: a request could not carry it. `os.fsdecode` makes such texts, for example."""
+    """Returns the text. ValueError if UTF-8 cannot encode it, as no request could carry it; `os.fsdecode`
+    makes such texts.
+    """
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -61,7 +61,7 @@ class NetworkDriver:
 
     @property
     def is_in_call(self) -> bool:
-        """Whether the program called what runs now, and so learns of an exception."""
+        """Whether this runs in a call of the program, which an exception would reach."""
         return True
 
     def call_back(self) -> None:
