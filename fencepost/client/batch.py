@@ -6,8 +6,8 @@ broker has certainly rejected may get another one. Otherwise its records could b
 
 # A batch lives through three forms, and holds only one of them at a time to save memory:
 #
-#     columns     lists of values, keys, timestamps and headers. A column that no record needs stays None, and
-#                 is filled with defaults when the first record needs it.
+#     columns     lists of values, keys, timestamps and headers. The last two stay None until a record needs
+#                 them, and are then filled with defaults for the records before it.
 #     bytes       `data`, built once at the first send (`build`), when the sequence is known.
 #     outcome     `base_offset` or `failure`. A record's offset is `base_offset` plus its index, so records
 #                 need no objects.
@@ -91,7 +91,7 @@ class ProducerBatch:
     _rich_size: int = 0
     reserved: int = 0
     values: list[bytes | None] = attrs.field(factory=list)
-    keys: list[bytes | None] | None = None
+    keys: list[bytes | None] = attrs.field(factory=list)
     timestamps: list[int] | None = None
     headers: list[Headers | None] | None = None
     callbacks: Ignored[list[tuple[range, OnDelivery]] | None] = None
@@ -130,10 +130,7 @@ class ProducerBatch:
             if on_delivery is not None:
                 self.call_back(range(index, index + 1), on_delivery)
             size = self.size + record_size(record)
-            if self.keys is not None or key is not None:
-                keys: list[bytes | None] = self.keys or [None] * index
-                keys.append(key)
-                self.keys = keys
+            self.keys.append(key)
             if self.timestamps is not None or timestamp_ms is not None:
                 self.timestamps = self.timestamps or [self.base_timestamp] * index
                 self.timestamps.append(self.base_timestamp if timestamp_ms is None else timestamp_ms)
@@ -188,12 +185,13 @@ class ProducerBatch:
     ) -> None:
         """Encodes the batch and drops the columns."""
         base = self.base_timestamp if self.timestamps is None else self.timestamps[0]
-        count, keys = self.record_count, self.keys
+        count = self.record_count
+        keys = self.keys[:count]
         self.data = build_data_batch(
             # Copies, because the hot path may append a late record even now: it is not part of the batch,
             # and `put` notices that.
             self.values[:count],
-            keys=None if keys is None else keys[:count],
+            keys=None if keys.count(None) == count else keys,
             timestamp_deltas=None if self.timestamps is None else [time - base for time in self.timestamps],
             headers=self.headers,
             base_timestamp=base,
@@ -204,7 +202,7 @@ class ProducerBatch:
             transactional=transactional,
             checked=True,
         )
-        self.keys = self.timestamps = self.headers = None
+        self.keys, self.timestamps, self.headers = [], None, None
         self.values = [None] * count  # `put` reads the index of a late record from its length
 
 
@@ -263,9 +261,9 @@ def record_size(record: ProducerRecord) -> int:
 
 
 NO_BATCH: Final = constant(
-    ProducerBatch(0, TopicPartition("", -1), limit=NO_ROOM, opened_at=0, base_timestamp=0)
+    ProducerBatch(0, TopicPartition("", -1), limit=NO_ROOM, opened_at=0, base_timestamp=0, is_closed=True)
 )
-"""Stands where no batch is open, so that the hot path needs no extra test."""
+"""Stands where no batch is open, and has no room, so that the hot path needs no extra test."""
 
 
 @attrs.define(eq=False)

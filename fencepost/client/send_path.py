@@ -22,6 +22,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from fencepost.client.accumulator import Accumulator, Route
 from fencepost.client.batch import (
     CONTENTS,
+    NO_BATCH,
     RECORD_OVERHEAD,
     Headers,
     OnDelivery,
@@ -112,7 +113,7 @@ class SendPath(Generic[OutcomeT]):
         where = partition
         if where is None:
             where = route.sticky if key is None else route.partition_of[key]
-        batch, turn, index = route.open[where], self._turn, NO_INDEX
+        batch, turn = route.open[where], self._turn
         try:
             del turn.is_free  # see send_turn.py
         except AttributeError:
@@ -120,18 +121,19 @@ class SendPath(Generic[OutcomeT]):
         try:
             keys, values = batch.keys, batch.values
             room = batch.room - len(value) - RECORD_OVERHEAD - (0 if key is None else len(key))
-            if room >= 0 and (key is None or keys is not None):
+            if room >= 0:
                 batch.room = room
-                if keys is not None:
-                    keys.append(key)
+                keys.append(key)
                 index = len(values)
                 values.append(value)
+            else:
+                batch, index = NO_BATCH, NO_INDEX
         except BaseException:  # Ctrl-C
             batch.drop_half_record()
             raise
         finally:
             turn.is_free = True
-        if index < 0 or batch.is_closed:
+        if batch.is_closed:
             return self._put_again(batch, index, ProducerRecord(topic, value, key, partition))
         return self._outcome((self, batch, index))
 
@@ -236,7 +238,7 @@ def _picked(column: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
 def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
     """Appends as many records from `start` on as fit into an open batch; None if not even one fits."""
     values, keys = share.values, share.keys
-    if batch.room <= 0 or (keys is not None and batch.keys is None):
+    if batch.room <= 0:
         return None
     count, size = _stretch(batch.room, share, start)
     if not count:
@@ -247,8 +249,7 @@ def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
     try:
         if share.on_delivery is not None:
             batch.call_back(range(first, first + count), share.on_delivery)
-        if batch.keys is not None:
-            batch.keys.extend([None] * count if keys is None else keys[start : start + count])
+        batch.keys.extend([None] * count if keys is None else keys[start : start + count])
         batch.values.extend(chunk)
     except BaseException:  # Ctrl-C
         batch.drop_half_record()
