@@ -11,6 +11,7 @@ from fencepost.broker.transactions.state import (
     Rules,
     TransactionDecision,
     Transactions,
+    Unwritable,
     busy,
     check_identity,
     find,
@@ -53,6 +54,10 @@ def decide_partitions(
     # or the id would be busy.
     if found.state is ONGOING and partitions.issubset(found.partitions):
         return Decision(effects=(reply,))
+    # The cluster's record format may not be able to store the client's transaction version. Kafka finds out
+    # when it writes the record, after every other check (TransactionLog.valueToBytes).
+    if requested.client_version > rules.transaction_version.client_version:
+        return Decision(note=Unwritable(name), effects=(Reply(to, error=ErrorCode.UNSUPPORTED_VERSION),))
     # A request without partitions opens a transaction, too, as in Kafka.
     joined = tuple(sorted(partitions.union(found.partitions)))
     start_ms = found.start_ms if found.state is ONGOING else now

@@ -19,7 +19,7 @@ from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.add_partitions import decide_partitions, verify_partitions
 from fencepost.broker.transactions.end_txn import NO_PRODUCER_IDS, decide_end
 from fencepost.broker.transactions.init_producer_id import HALF_AN_IDENTITY, decide_identity
-from fencepost.broker.transactions.state import TransactionDecision, Transactions, Unwritable
+from fencepost.broker.transactions.state import TransactionDecision, Transactions
 from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
 from fencepost.broker.transactions.writes import carry_out
 from fencepost.protocol import messages as m
@@ -128,13 +128,6 @@ def add_partitions(
         decided = decide_partitions(
             state, request, to=to, now=now, rules=rules, requested=client_version.transaction_version
         )
-        # The cluster's record format may not be able to store the client's transaction version. Kafka finds
-        # out when it writes the record, after every other check (TransactionLog.valueToBytes).
-        requested, stored = client_version.transaction_version, rules.transaction_version
-        is_too_new = requested.client_version > stored.client_version
-        if is_too_new and isinstance(decided, Decision) and decided.entries:
-            unsupported = Reply(to, error=ErrorCode.UNSUPPORTED_VERSION)
-            decided = Decision(note=Unwritable(request.transactional_id), effects=(unsupported,))
         decided = _if_it_fits(node, decided)
     _answer(node, log, decided, to, now, client_version)
 
