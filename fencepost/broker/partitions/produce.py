@@ -110,20 +110,21 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
     keys = [TopicPartition(part.topic, part.partition) for part in request.partitions]
     knows_zstd = client_version.knows_zstd
     parsed = [checks.header_of(part.records, knows_zstd=knows_zstd) for part in request.partitions]
-    placed = parsed
-    if len(keys) > 1:  # only several batches can have several producers
-        placed = [header for key, header in zip(keys, parsed, strict=True) if node.cluster.leader(key)]
-    refused = first_refusal(checks.REQUEST_CHECKS, request, parsed, placed)
+    refused = _refused_request(node, request, keys, parsed)
     to_add: list[tuple[Incoming, int]] = []
     asks = client_version.transaction_version.adds_implicitly or node.settings.partition_verification
     entries = _by_partition(keys, request, parsed)
     ticket = node.begin_reply(to, ProduceReply, len(entries))
     for index, (key, (part, header)) in enumerate(entries.items()):
-        log = refused or node.log_of(key)
-        if isinstance(log, Refused) or isinstance(header, Refused):
-            problem = log if isinstance(log, Refused) else header
-            assert isinstance(problem, Refused), "one of the two is a refusal"
-            _refuse(node, ticket, index, key, problem, table="REQUEST_CHECKS" if problem is refused else "")
+        if refused is not None:
+            _refuse(node, ticket, index, key, refused, table="REQUEST_CHECKS")
+            continue
+        log = node.log_of(key)
+        if isinstance(log, Refused):
+            _refuse(node, ticket, index, key, log)
+            continue
+        if isinstance(header, Refused):
+            _refuse(node, ticket, index, key, header)
             continue
         incoming = Incoming(
             ticket=ticket, index=index, key=key, header=header, records=part.records, acks=request.acks
@@ -139,6 +140,16 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
     if to_add:
         assert request.transactional_id is not None, "a transactional batch without its id was refused above"
         _ask_to_add(node, request.transactional_id, to_add, now, client_version)
+
+
+def _refused_request(
+    node: Node, request: Produce, keys: Sequence[TopicPartition], parsed: Sequence[Parsed]
+) -> Refused | None:
+    """Why no batch of the request may be appended, or None."""
+    placed = parsed
+    if len(keys) > 1:  # only several batches can have several producers
+        placed = [header for key, header in zip(keys, parsed, strict=True) if node.cluster.leader(key)]
+    return first_refusal(checks.REQUEST_CHECKS, request, parsed, placed)
 
 
 def _by_partition(
