@@ -247,7 +247,7 @@ class Node:
             order.partition,
             leader_epoch=order.leader_epoch,
             log_start_offset=order.log_start_offset,
-            log_start_batch=order.batch_start,
+            log_start_batch_offset=order.batch_start,
             log_end_offset=order.oldest_offset,
         )
         # Guards contain the leader epoch: a late reply to an earlier leadership must not let a batch in.

@@ -254,7 +254,7 @@ def check_recovery(story: Chronicle) -> None:
                 leader_epoch=live.leader_epoch,
                 log_start_offset=kept.log_start,
                 oldest_offset=0,
-                batch_start=live.log_start_batch,
+                batch_start=live.log_start_batch_offset,
                 batches=iter(kept.batches),
             )
         )

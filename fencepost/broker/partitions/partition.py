@@ -134,7 +134,7 @@ class Partition:
     key: Scope[TopicPartition]
     leader_epoch: Note[int] = 0
     log_start_offset: int = 0
-    log_start_batch: Ignored[int] = 0  # base offset of the batch that contains the log start
+    log_start_batch_offset: Ignored[int] = 0  # base offset of the batch that contains the log start
     log_end_offset: int = 0
     high_watermark: Note[int] = 0
     producers: dict[int, ProducerEntry] = attrs.Factory(dict[int, ProducerEntry])
@@ -160,7 +160,7 @@ class Partition:
         removed the beginning of an open transaction (UnifiedLog.maybeIncrementFirstUnstableOffset).
         """
         first = self.first_unstable_offset
-        return first if first is None or first >= self.log_start_offset else self.log_start_batch
+        return first if first is None or first >= self.log_start_offset else self.log_start_batch_offset
 
     @property
     def last_stable_offset(self) -> int:
@@ -314,7 +314,7 @@ def forget_expired(partition: Partition, *, before_ms: int) -> None:
 def move_log_start(partition: Partition, offset: int, *, batch_start: int) -> None:
     """Set the log start to `offset`, which is in the batch that begins at `batch_start`."""
     if offset > partition.log_start_offset:
-        partition.log_start_offset, partition.log_start_batch = offset, batch_start
+        partition.log_start_offset, partition.log_start_batch_offset = offset, batch_start
 
 
 # --- Recovery --------------------------------------------------------------------------------------------

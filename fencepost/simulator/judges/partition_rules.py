@@ -163,7 +163,7 @@ class PartitionRecord:
         self.exercised[rules.BOUNDS.name] += 1
         stable, high_watermark, end = state.last_stable_offset, state.high_watermark, state.log_end_offset
         # Retention may delete the beginning of an open transaction.
-        undecided = max(self.first_undecided(), state.log_start_batch)
+        undecided = max(self.first_undecided(), state.log_start_batch_offset)
         if (
             high_watermark != self.high_watermark
             or end != self.model.end_offset
