@@ -31,9 +31,9 @@ from fencepost.check.findings import Findings, Place
 from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, follow_producers, offset_of
 from fencepost.journal.manifest import SegmentSummary, lost_segments
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
-from fencepost.log_model.partitions import NO_COORDINATOR_EPOCH, LoggedAbort, ModelProducer
+from fencepost.log_model.partitions import LoggedAbort, ModelProducer
 from fencepost.protocol.checksum import crc32c
-from fencepost.protocol.terms import NO_OFFSET, NO_SEQUENCE
+from fencepost.protocol.terms import NO_COORDINATOR_EPOCH, NO_OFFSET, NO_SEQUENCE
 
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
 INTERVAL_BYTES: Final = 4096  # index.interval.bytes

@@ -12,7 +12,7 @@ from typing import Any
 from fencepost.broker.partitions.partition import CACHED_BATCHES_MAX
 from fencepost.lab.details import Details
 from fencepost.lab.node_state import transaction_state
-from fencepost.protocol.terms import NO_PRODUCER_ID, TransactionResult
+from fencepost.protocol.terms import NO_COORDINATOR_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TransactionResult
 from fencepost.simulator.draw.fates import SILENT_FROM, SPEAKS_FROM, fault_word
 from fencepost.simulator.world.history import (
     Appended,
@@ -65,7 +65,7 @@ def _producer(event: Appended, before: dict[str, Any] | None) -> dict[str, Any]:
     header = event.header
     is_marker = isinstance(event.result, TransactionResult)
     if before is None or before["epoch"] != header.producer_epoch:
-        before = {"last_sequence": -1, "batches": [], "open_since": None}
+        before = {"last_sequence": NO_SEQUENCE, "batches": [], "open_since": None}
     batches, since = before["batches"], before["open_since"]
     last = before["last_sequence"]
     if is_marker:
@@ -80,5 +80,5 @@ def _producer(event: Appended, before: dict[str, Any] | None) -> dict[str, Any]:
         "batches": batches,
         "open_since": since,
         "guard": None,
-        "coordinator_epoch": -1,
+        "coordinator_epoch": NO_COORDINATOR_EPOCH,
     }

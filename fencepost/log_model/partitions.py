@@ -27,10 +27,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fencepost.protocol.batches import BatchHeader, Marker
-from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, NO_SEQUENCE, TransactionResult, sequence_after
+from fencepost.protocol.terms import (
+    NO_COORDINATOR_EPOCH,
+    NO_OFFSET,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TransactionResult,
+    sequence_after,
+)
 
 _ABORT = TransactionResult.ABORT
-NO_COORDINATOR_EPOCH = -1
 
 
 class ModelProducer(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Annotated, Final, NamedTuple
 # Kafka writes -1 for none in all of these fields. A name each, so that code says which none it means.
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
+NO_COORDINATOR_EPOCH: Final = -1  # no marker of the producer is in the partition
 NO_SEQUENCE: Final = -1
 NO_TIMESTAMP: Final = -1
 NO_OFFSET: Final = -1

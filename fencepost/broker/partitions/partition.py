@@ -54,6 +54,7 @@ from fencepost.journal.indexes import AbortedRange, ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer, Marker, marker_of
 from fencepost.protocol.fork import Ignored, LastLogged, Note, Rank, Scope
 from fencepost.protocol.terms import (
+    NO_COORDINATOR_EPOCH,
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -94,8 +95,7 @@ class ProducerEntry(NamedTuple):
     """A producer as this partition knows it (ProducerStateEntry)."""
 
     producer_epoch: int = NO_PRODUCER_EPOCH
-    # -1: no marker of this producer was written here.
-    coordinator_epoch: int = -1
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
     last_timestamp: int = NO_TIMESTAMP
     current_txn_first_offset: int = NO_OFFSET
     batches: LastLogged[tuple[CachedBatch, ...]] = ()

@@ -22,6 +22,7 @@ from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.messages import EndTxn, Produce, Request, TxnOffsetCommit, WriteTxnMarkers
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
+    NO_COORDINATOR_EPOCH,
     NO_SEQUENCE,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
@@ -112,7 +113,6 @@ OLD_BEHAVIOURS: Final = (LATE_END, LATE_MARKER, LATE_WRITE, LATE_WRITE_ALONE)
 
 
 _WATCHED: Final = (EndTxn, Produce, TxnOffsetCommit, WriteTxnMarkers)
-_NO_COORDINATOR_EPOCH: Final = -1
 Written = tuple[TopicPartition, int, int, int]
 """A batch on its way: its partition, its producer's id and epoch, and its first sequence."""
 Place = tuple[TopicPartition, int]
@@ -222,7 +222,7 @@ class LateMessages:
         """A marker enters a log."""
         header, place = append.header, (record.key, append.header.producer_id)
         coordinator_epoch = read_marker(append.batch).coordinator_epoch
-        newest = self.coordinator_epochs.get(place, _NO_COORDINATOR_EPOCH)
+        newest = self.coordinator_epochs.get(place, NO_COORDINATOR_EPOCH)
         began_at = self.began_at.get(self.transactions.owners.get(header.producer_id, ""), 0)
         if left_at < began_at and coordinator_epoch >= newest and not _is_outdated(header, record):
             first = record.model.open.get(header.producer_id)

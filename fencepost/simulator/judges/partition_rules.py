@@ -30,13 +30,14 @@ from fencepost.broker.partitions.partition import Partition, ProducerEntry
 from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.storage import DamagedLog
 from fencepost.log_model.offsets import OffsetsModel
-from fencepost.log_model.partitions import NO_COORDINATOR_EPOCH, LoggedAbort, LoggedMarker, PartitionModel
+from fencepost.log_model.partitions import LoggedAbort, LoggedMarker, PartitionModel
 from fencepost.log_model.transactions import Identity
 from fencepost.protocol.batches import LENGTH_PREFIX_SIZE, BatchHeader, Buffer, Marker, checksum_matches, walk
 from fencepost.protocol.messages import FetchedPartition
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
+    NO_COORDINATOR_EPOCH,
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
     TRANSACTION_STATE_TOPIC,
