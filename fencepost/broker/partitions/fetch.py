@@ -150,12 +150,11 @@ def _plan_fetch(
 ) -> FetchPlan:
     offset, log = part.fetch_offset, _led(node, key, part.current_leader_epoch)
     if isinstance(log, ErrorCode):
-        return FetchPlan(partition=key, error=log, fetch_offset=offset, max_bytes=part.max_bytes)
+        return _refused_fetch(key, part, log)
     state = log.partition
     # Up to the log end, not the high watermark: for a record that is not durable yet, the reader waits.
     if not state.log_start_offset <= offset <= state.log_end_offset:
-        error = ErrorCode.OFFSET_OUT_OF_RANGE
-        return FetchPlan(partition=key, error=error, fetch_offset=offset, max_bytes=part.max_bytes)
+        return _refused_fetch(key, part, ErrorCode.OFFSET_OUT_OF_RANGE)
     return FetchPlan(
         partition=key,
         fetch_offset=offset,
@@ -165,6 +164,10 @@ def _plan_fetch(
         last_stable_offset=state.last_stable_offset,
         log_start_offset=state.log_start_offset,
     )
+
+
+def _refused_fetch(key: TopicPartition, part: m.FetchPartition, error: ErrorCode) -> FetchPlan:
+    return FetchPlan(partition=key, error=error, fetch_offset=part.fetch_offset, max_bytes=part.max_bytes)
 
 
 def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> LeaderLog | ErrorCode:
