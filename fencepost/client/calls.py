@@ -139,6 +139,10 @@ class CallDriver(Protocol):
         ...
 
 
+class TopicNotLoaded(UnknownTopic):
+    """The metadata of the topic is requested, but has not arrived."""
+
+
 class ProducerCalls:
     """The calls of a producer. Every script may raise ClientError."""
 
@@ -420,10 +424,6 @@ class ProducerCalls:
             yield from _shielded(self.close(ABORT_GRACE_MS))
         except ClientError as second:
             problem.add_note(f"close() failed too: {second}")
-
-
-class TopicNotLoaded(UnknownTopic):
-    """The metadata of the topic is requested, but has not arrived."""
 
 
 def _shielded(script: CallScript[ResultT]) -> CallScript[ResultT]:
