@@ -161,6 +161,10 @@ class ClientConnection:
         return answers
 
 
+def ignore(_: object) -> None:
+    """Nobody is notified: a driver that polls its waits needs no news."""
+
+
 @attrs.define(eq=False)
 class NetworkClient:
     """The connections of one client, and the results of its machine for waiting callers."""
@@ -171,9 +175,9 @@ class NetworkClient:
     start_handshake: StartHandshake | None = attrs.field(default=None, kw_only=True)
     failure: Failure | None = attrs.field(default=None, init=False)
     """Why connections can no longer be used: every waiting caller must get it."""
-    notify: Callable[[Hashable], object] = attrs.field(default=id, kw_only=True)
+    notify: Callable[[Hashable], object] = attrs.field(default=ignore, kw_only=True)
     """Called with the `news` of the waits whose condition may be true now."""
-    warn: Callable[[str], object] = attrs.field(default=id, kw_only=True)
+    warn: Callable[[str], object] = attrs.field(default=ignore, kw_only=True)
     """Called with a line for the log of the program."""
     connections: dict[int, ClientConnection] = attrs.field(factory=dict)
     to_open: list[int] = attrs.field(factory=list)

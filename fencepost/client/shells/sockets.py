@@ -12,7 +12,7 @@ from itertools import islice
 
 from fencepost.client.batch import OnDelivery, ProducerBatch
 from fencepost.client.errors import ClientClosed
-from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
+from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient, ignore
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import Handshake, Security, SecuritySettings, StartHandshake
 from fencepost.protocol.tls import TlsChannel, client_context
@@ -40,7 +40,7 @@ class NetworkDriver:
         request_timeout_ms: int,
         clock: Clock,
         start_handshake: StartHandshake | None,
-        notify: Callable[[Hashable], object] = id,
+        notify: Callable[[Hashable], object] = ignore,
     ) -> None:
         self.network = NetworkClient(
             machine,
