@@ -174,6 +174,10 @@ class TransactionVersion:
     number: int
     # Number and traits suffice for equality; the tables are dictionaries, which cannot be hashed.
     end: EndTable = attrs.field(repr=False, eq=False)
+    end_table: str
+    """The name of its table of ends."""
+    end_source: str
+    """Where Kafka has it."""
     moves: MoveTable = attrs.field(default=MOVES, repr=False, eq=False)
     client_version: int
     """The number in the records of its clients' transactions, and in their markers."""
@@ -186,22 +190,13 @@ class TransactionVersion:
     retry of a request whose reply was lost.
     """
 
-    @property
-    def end_table(self) -> str:
-        """The name of its table of ends."""
-        return "END_VERSION_2" if self.end is END_VERSION_2 else "END_VERSION_0"
-
-    @property
-    def end_source(self) -> str:
-        """Where Kafka has it."""
-        proposal = "KIP-890" if self.end is END_VERSION_2 else "KIP-98"
-        return f"{proposal}, TransactionCoordinator.endTransaction"
-
 
 TRANSACTION_VERSIONS: Final = {
     0: TransactionVersion(
         number=0,
         end=END_VERSION_0,
+        end_table="END_VERSION_0",
+        end_source="KIP-98, TransactionCoordinator.endTransaction",
         client_version=0,
         renews_identity=False,
         adds_implicitly=False,
@@ -210,6 +205,8 @@ TRANSACTION_VERSIONS: Final = {
     1: TransactionVersion(  # the flexible log record of KIP-890, and nothing else
         number=1,
         end=END_VERSION_0,
+        end_table="END_VERSION_0",
+        end_source="KIP-98, TransactionCoordinator.endTransaction",
         client_version=0,
         renews_identity=False,
         adds_implicitly=False,
@@ -218,6 +215,8 @@ TRANSACTION_VERSIONS: Final = {
     2: TransactionVersion(
         number=2,
         end=END_VERSION_2,
+        end_table="END_VERSION_2",
+        end_source="KIP-890, TransactionCoordinator.endTransaction",
         client_version=2,
         renews_identity=True,
         adds_implicitly=True,
