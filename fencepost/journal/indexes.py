@@ -28,6 +28,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import FencepostError
 
@@ -66,6 +67,14 @@ class AbortedRange(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+def aborted_by(marker: BatchHeader, first_offset: int, *, oldest_open: int | None) -> AbortedRange:
+    """The entry of a transaction that the marker aborts, by the first offset of the oldest transaction that
+    is still open. Durability does not count, as in Kafka (ProducerStateManager.lastStableOffset).
+    """
+    stable = marker.next_offset if oldest_open is None else oldest_open
+    return AbortedRange(marker.producer_id, first_offset, marker.last_offset, stable)
 
 
 class OffsetIndex:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from fencepost.journal.indexes import AbortedRange
+from fencepost.journal.indexes import AbortedRange, aborted_by
 from fencepost.protocol.batches import BatchHeader, Buffer, marker_of
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import TransactionResult
@@ -72,7 +72,4 @@ class OpenTransactions:
         ended = self._open.pop(header.producer_id, None)
         if ended is None or result is TransactionResult.COMMIT:
             return None
-        # What Kafka writes (ProducerStateManager.lastStableOffset): high watermark and replicas play no part.
-        oldest = self.first_offset
-        stable = header.last_offset + 1 if oldest is None else oldest
-        return AbortedRange(header.producer_id, ended.first_offset, header.last_offset, stable)
+        return aborted_by(header, ended.first_offset, oldest_open=self.first_offset)

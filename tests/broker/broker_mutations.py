@@ -54,8 +54,8 @@ OF_READERS: Final = (
     _one(
         "the index does not see who else is open",
         "broker.partitions.partition:_apply_marker",
-        "next(iter(partition.open_transactions), header.next_offset)",
-        "header.next_offset",
+        "oldest_open=oldest_open",
+        "oldest_open=None",
         breaks="Whoever looks for aborted transactions stops too early.",
     ),
     _one(

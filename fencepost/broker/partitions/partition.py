@@ -50,7 +50,7 @@ from typing import Annotated, Final, NamedTuple
 
 import attrs
 
-from fencepost.journal.indexes import AbortedRange, ProducerSnapshot
+from fencepost.journal.indexes import AbortedRange, ProducerSnapshot, aborted_by
 from fencepost.protocol.batches import BatchHeader, Buffer, Marker, marker_of
 from fencepost.protocol.fork import Ignored, LastLogged, Note, Rank, Scope
 from fencepost.protocol.terms import (
@@ -273,10 +273,8 @@ def _apply_marker(partition: Partition, header: BatchHeader, marker: Marker) -> 
     partition.unreplicated_txns.append(UnreplicatedTxn(producer.current_txn_first_offset, header.base_offset))
     if marker.result is TransactionResult.COMMIT:
         return None
-    # The entry stores the LSO as of this marker: a lookup may stop at the first entry whose LSO is at or past
-    # the end of its range (TransactionIndex.collectAbortedTxns). Durability does not count here, as in Kafka.
-    stable = next(iter(partition.open_transactions), header.next_offset)
-    return AbortedRange(header.producer_id, producer.current_txn_first_offset, header.base_offset, stable)
+    oldest_open = next(iter(partition.open_transactions), None)
+    return aborted_by(header, producer.current_txn_first_offset, oldest_open=oldest_open)
 
 
 def oldest_open_timestamp(partition: Partition) -> int:
