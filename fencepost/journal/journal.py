@@ -337,7 +337,7 @@ class Journal:
             self._segments[first:after] = [new]
             self._bases[first:after] = [new.base_offset]
             if is_synced:
-                self._synced = [*synced[:first], new.synced(), *synced[after:]]
+                self._synced = [*synced[:first], new.checkpoint_entry(), *synced[after:]]
                 self._write_checkpoint(self._synced, durable=False)
         self._reading = None
         self._unchanged = None
@@ -588,7 +588,7 @@ class Journal:
                 self._storage.sync_directory("")
                 self._when_named()
         if rolled or not self._checkpoint_is_durable:
-            self._synced += [segment.synced() for segment in rolled]
+            self._synced += [segment.checkpoint_entry() for segment in rolled]
             self._write_checkpoint(self._synced)
             self._checkpoint_is_durable = True
         return end
@@ -615,7 +615,7 @@ class Journal:
                 if producers is not None and self._saves_reading():
                     self.write_snapshot(producers)
                 self.sync(syncs_upper=False)
-                self._unchanged = self._active.synced()
+                self._unchanged = self._active.checkpoint_entry()
             if state is not None:
                 # The mark has the synced end. The broker writes it into the manifest after its next start.
                 self.write_manifest(state, promises=False)

@@ -254,8 +254,8 @@ class Segment:
         self.end_offset = last_offset + 1
         self.leader_epoch = leader_epoch
 
-    def synced(self) -> SyncedSegment:
-        """The checkpoint's entry for this segment, once it is synced."""
+    def checkpoint_entry(self) -> SyncedSegment:
+        """What a checkpoint says about this segment, once it is synced."""
         return SyncedSegment(
             base_offset=self.base_offset,
             end_offset=self.end_offset,
