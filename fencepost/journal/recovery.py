@@ -63,6 +63,7 @@ from fencepost.journal.segments import (
     SNAPSHOT,
     WALK_BYTES,
     Segment,
+    check_link,
     file_name,
     parse_file_name,
     walk_batches,
@@ -375,12 +376,7 @@ def _replay_segment(
     segment.leader_epoch = leader_epoch
     try:
         for _, header, batch in walk_batches(segment.file, 0, size):
-            if header.base_offset != segment.end_offset:
-                return (
-                    f"a batch begins at offset {header.base_offset} where {segment.end_offset} was expected"
-                )
-            if header.leader_epoch < segment.leader_epoch:
-                return f"a batch of leader epoch {header.leader_epoch} after one of {segment.leader_epoch}"
+            check_link(header, offset=segment.end_offset, leader_epoch=segment.leader_epoch)
             segment.note(header, last_offset=header.last_offset, leader_epoch=header.leader_epoch)
             aborted = transactions.see(header, batch)
             if aborted is not None:

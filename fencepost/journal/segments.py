@@ -120,6 +120,16 @@ def walk_headers(file: ReadableFile, start: int, end: int) -> Iterator[tuple[int
         position += header.size
 
 
+def check_link(header: BatchHeader, *, offset: int | None, leader_epoch: int) -> None:
+    """ProtocolViolation unless a batch begins at `offset`, where the one before it ended, and is not of an
+    older leader epoch. None: any offset, for the first batch that is read.
+    """
+    if offset is not None and header.base_offset != offset:
+        raise ProtocolViolation(f"a batch begins at offset {header.base_offset} where {offset} was expected")
+    if header.leader_epoch < leader_epoch:
+        raise ProtocolViolation(f"a batch of leader epoch {header.leader_epoch} after one of {leader_epoch}")
+
+
 def _are_linked(data: bytes, offset: int) -> bool:
     """Whether these bytes are whole batches, the first with `offset`, each beginning where the last ended.
 
@@ -447,12 +457,7 @@ class Segment:
         try:
             expected, epoch = self.base_offset if start == 0 else None, NO_LEADER_EPOCH
             for _, header, batch in walk_batches(file, start, end):
-                if header.base_offset != (header.base_offset if expected is None else expected):
-                    raise ProtocolViolation(f"a batch begins at offset {header.base_offset}, not {expected}")
-                if header.leader_epoch < epoch:
-                    raise ProtocolViolation(
-                        f"a batch of leader epoch {header.leader_epoch} after one of {epoch}"
-                    )
+                check_link(header, offset=expected, leader_epoch=epoch)
                 expected, epoch = header.next_offset, header.leader_epoch
                 yield header, batch
             if end == self.size and (expected, epoch) != (self.end_offset, self.leader_epoch):
