@@ -153,7 +153,7 @@ class DataDirectory:
                 partition,
                 settings=self._settings,
                 open_files=self._open_files,
-                closed=self._clean.get(name),
+                clean_mark=self._clean.get(name),
                 is_known=name in self._catalogue,
                 when_named=partial(self._catalogue.keep, name),
             )
@@ -225,9 +225,9 @@ class DataDirectory:
             )
             self._storage.sync_directory("")
             for partition, journal in journals.items():
-                # A journal that failed is not `closed`: without the mark, the next start recovers it.
-                if journal.closed is not None:
-                    self._clean[directory_name(partition)] = journal.closed
+                # A journal that failed gets no mark, so the next start recovers it.
+                if journal.next_clean_mark is not None:
+                    self._clean[directory_name(partition)] = journal.next_clean_mark
             self._storage.replace(CLEAN_FILE, encode_clean_mark(self._clean), durable=True)
         finally:
             self.abandon()

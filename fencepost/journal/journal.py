@@ -106,14 +106,15 @@ class Journal:
         *,
         settings: JournalSettings | None = None,
         open_files: OpenFiles | None = None,
-        closed: SyncedSegment | None = None,
+        clean_mark: SyncedSegment | None = None,
         is_known: bool = False,
         when_named: Callable[[], None] = lambda: None,
     ) -> None:
         """Open or create a partition's log and recover it; `dropped` describes lost bytes. StorageError when
         the disk fails, DamagedLog when it has lost bytes that must be there.
 
-        `closed` is the last segment as a clean shutdown left it. A log that `is_known` is not created.
+        `clean_mark` is the last segment as the mark of a clean shutdown describes it. A log that `is_known`
+        is not created.
         `when_named` is called by the first sync, once the names of the files are durable.
         """
         self.partition = partition
@@ -125,7 +126,7 @@ class Journal:
         if not is_known:
             storage.make_directory(self._directory)
         recovered = Recovery(
-            storage, self._directory, open_files=self._open_files, closed=closed, is_known=is_known
+            storage, self._directory, open_files=self._open_files, clean_mark=clean_mark, is_known=is_known
         )
         self.dropped = recovered.dropped  # what recovery dropped and why, or None
         self._segments = recovered.segments
@@ -134,7 +135,8 @@ class Journal:
         # What is below it was cleaned. A start forgets it: the first cleaning then reads everything.
         self.first_dirty_offset = self.oldest_offset
         self._synced = recovered.synced  # the checkpoint's entries, for the first segments
-        self._unchanged = recovered.closed  # the last segment, as long as the log is as a clean stop left it
+        # The last segment, as long as the log is as a clean shutdown left it.
+        self._unchanged = recovered.unchanged
         self._manifest = recovered.manifest
         self._snapshots = recovered.snapshots
         # The first offset for readers; the batch that holds it may begin earlier.
@@ -148,7 +150,8 @@ class Journal:
         self._checkpoint_is_durable = True
         self.failed: str | None = None  # why this journal refuses writes
         self.is_fresh = True  # not led and not written since it was opened
-        self.closed: SyncedSegment | None = None  # the last segment, after a close that made all durable
+        # The last segment, for the mark that this run leaves; set by a close that made all durable.
+        self.next_clean_mark: SyncedSegment | None = None
         # Whether the last segment holds enough bytes; the leader then calls `roll` when its state is at the
         # log end.
         self.is_full = self._active.size >= self.settings.segment_bytes
@@ -600,9 +603,9 @@ class Journal:
     def close(
         self, state: ManifestState | None = None, producers: Sequence[ProducerSnapshot] | None = None
     ) -> None:
-        """Sync and close; the caller syncs the data directory, and writes `closed` into the mark of a clean
-        shutdown. `state` and `producers` are those of the leader at the log end: with them, the next start
-        reads little of the log. A log that is as the last stop left it costs nothing.
+        """Sync and close; the caller syncs the data directory, and writes `next_clean_mark` into the mark of
+        a clean shutdown. `state` and `producers` are those of the leader at the log end: with them, the next
+        start reads little of the log. A log that is as the last stop left it costs nothing.
 
         StorageError when something cannot be made durable; the next start then recovers, as after a crash.
         """
@@ -620,7 +623,7 @@ class Journal:
                 # The mark has the synced end. The broker writes it into the manifest after its next start.
                 self.write_manifest(state, promises=False)
             self.failed = f"{self.partition} is closed"
-            self.closed = self._unchanged
+            self.next_clean_mark = self._unchanged
         self.abandon()
 
     def _saves_reading(self) -> bool:

@@ -100,8 +100,8 @@ class Recovery:
     """A log that is valid to its last byte, with the segments of one partition; the first one is created if
     there is none.
 
-    Segments that the checkpoint covers are not read, nor is the last one if a clean shutdown left it as
-    `closed`. A log that `is_known` cannot be without files.
+    Segments that the checkpoint covers are not read, nor is the last one if `clean_mark`, the entry in the
+    mark of a clean shutdown, still describes it. A log that `is_known` cannot be without files.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Recovery:
         directory: str,
         *,
         open_files: OpenFiles,
-        closed: SyncedSegment | None,
+        clean_mark: SyncedSegment | None,
         is_known: bool,
     ) -> None:
         self._storage = storage
@@ -127,12 +127,12 @@ class Recovery:
         self._stored_log_start = read_log_start(storage, directory) if LOG_START_FILE in self._files else 0
         sizes = self._sweep()
         checkpoint = self._read_checkpoint()
-        synced = checkpoint if closed is None else [*checkpoint, closed]
+        synced = checkpoint if clean_mark is None else [*checkpoint, clean_mark]
         self._refuse_missing(sizes, synced, is_known=is_known)
         listed = [entry for entry in checkpoint if entry.base_offset in sizes]
-        taken = self._take_over(_vouched(sizes, listed, closed))
-        self.closed = closed if closed in taken else None  # the clean shutdown still covers the whole log
-        self.synced = [entry for entry in taken if entry is not closed]
+        taken = self._take_over(_vouched(sizes, listed, clean_mark))
+        self.unchanged = clean_mark if clean_mark in taken else None
+        self.synced = [entry for entry in taken if entry is not clean_mark]
         unread = self._replay(dict(list(sizes.items())[len(taken) :]))
         self.manifest = self._read_manifest()
         self.durable_end = max([self._synced_end(), *[entry.end_offset for entry in synced]])
@@ -354,14 +354,14 @@ class Recovery:
 
 
 def _vouched(
-    sizes: Mapping[int, int], listed: list[SyncedSegment], closed: SyncedSegment | None
+    sizes: Mapping[int, int], listed: list[SyncedSegment], clean_mark: SyncedSegment | None
 ) -> list[SyncedSegment]:
     """The entries that match the files, from the first segment on without a gap: of a checkpoint, and for the
     last segment that of a clean shutdown.
     """
     vouched: list[SyncedSegment] = []
     full = [entry for entry in listed if entry.base_offset != max(sizes, default=NO_OFFSET)]
-    for base, entry in zip(sizes, full if closed is None else [*full, closed], strict=False):
+    for base, entry in zip(sizes, full if clean_mark is None else [*full, clean_mark], strict=False):
         follows = not vouched or vouched[-1].end_offset == base
         if base != entry.base_offset or sizes[base] != entry.bytes or not follows:
             break

@@ -93,10 +93,10 @@ class Writer:
 
 
 def open_journal(
-    storage: Storage, *, settings: JournalSettings | None = None, closed: SyncedSegment | None = None
+    storage: Storage, *, settings: JournalSettings | None = None, clean_mark: SyncedSegment | None = None
 ) -> Journal:
     """The journal that these tests are about."""
-    return Journal(storage, ORDERS, settings=settings, closed=closed)
+    return Journal(storage, ORDERS, settings=settings, clean_mark=clean_mark)
 
 
 def new_writer() -> tuple[MemoryStorage, Writer]:

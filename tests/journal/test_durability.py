@@ -57,7 +57,7 @@ def test_what_is_added_after_a_clean_start_is_synced_also_when_its_segment_rolls
     disk = Breaking()
     disk.writer.plain()
     disk.writer.journal.close()
-    writer = Writer(open_journal(disk.storage, closed=disk.writer.journal.closed))
+    writer = Writer(open_journal(disk.storage, clean_mark=disk.writer.journal.next_clean_mark))
     writer.plain()
     writer.roll()
     writer.plain()
@@ -111,7 +111,7 @@ def test_after_a_failed_sync_a_journal_takes_nothing_more(operation: str) -> Non
         with pytest.raises(StorageError, match="orders-0 refuses writes until it is recovered: cannot sync"):
             use()
     journal.close()
-    assert journal.closed is None
+    assert journal.next_clean_mark is None
     assert disk.after_losing_power() == [0]
 
 

@@ -153,9 +153,9 @@ def test_the_newest_leader_epoch_is_known_after_a_restart() -> None:
     writer.plain()
     writer.roll()
     writer.journal.close()
-    for closed in (writer.journal.closed, None):
+    for mark in (writer.journal.next_clean_mark, None):
         with pytest.raises(StaleLeader):
-            Writer(open_journal(storage, closed=closed), leader_epoch=3).plain()
+            Writer(open_journal(storage, clean_mark=mark), leader_epoch=3).plain()
 
 
 @pytest.mark.parametrize(("base_offset", "leader_epoch"), [(0, 0), (2, 0), (1, 1)])
@@ -195,9 +195,9 @@ def test_the_seven_days_count_from_the_first_batch_also_after_a_restart() -> Non
     storage, writer = new_writer()
     writer.plain(timestamp=1_000)
     writer.journal.close()
-    for closed in (writer.journal.closed, None):
-        again = Writer(open_journal(storage, closed=closed))
-        if closed is not None:
+    for mark in (writer.journal.next_clean_mark, None):
+        again = Writer(open_journal(storage, clean_mark=mark))
+        if mark is not None:
             again.plain(timestamp=1_000 + SEGMENT_MS)
             again.journal.abandon()
     again.plain(timestamp=1_001 + SEGMENT_MS)
@@ -299,19 +299,19 @@ def test_of_many_records_with_one_timestamp_the_first_is_found() -> None:
         writer.plain(size=2_000)
     writer.journal.close()
     assert len(TimeIndex(storage.read_file(files_of(storage, TIME_INDEX)[0]) or b"")) == 1
-    journal = open_journal(storage, closed=writer.journal.closed)
+    journal = open_journal(storage, clean_mark=writer.journal.next_clean_mark)
     assert first_since(journal, 1_000) == (1_000, 1, 0)
     assert first_since(journal, journal.max_timestamp, 0) == (1_000, 1, 0)
 
 
 def test_the_index_goes_on_after_many_clean_restarts() -> None:
     """Each run adds less than an index interval; looking up an offset must not walk the whole log one day."""
-    storage, closed = MemoryStorage(), None
+    storage, mark = MemoryStorage(), None
     for _ in range(12):
-        writer = Writer(open_journal(storage, closed=closed))
+        writer = Writer(open_journal(storage, clean_mark=mark))
         writer.plain(size=1_000)
         writer.journal.close()
-        closed = writer.journal.closed
+        mark = writer.journal.next_clean_mark
     assert len(OffsetIndex(storage.read_file(files_of(storage, INDEX)[0]) or b"")) == 2
 
 

@@ -61,7 +61,7 @@ def test_a_clean_start_goes_by_what_is_left_of_the_checkpoint() -> None:
     journal.move_log_start(13)
     journal.close()
     for _ in range(2):
-        again = Journal(storage, ORDERS, closed=journal.closed)
+        again = Journal(storage, ORDERS, clean_mark=journal.next_clean_mark)
         assert (again.dropped, again.oldest_offset, again.log_end_offset) == (None, 12, 15)
         again.close()
 

@@ -99,11 +99,11 @@ def test_damaged_indexes_are_built_again(damage: Damage, kind: str, *, is_closed
             assert (kind, at) in ((INDEX, 2), (TIME_INDEX, 2)), "only what was not saved yet may be empty"
             continue
         damage(damaged, path)
-        journal = open_journal(damaged, closed=writer.journal.closed)
+        journal = open_journal(damaged, clean_mark=writer.journal.next_clean_mark)
         assert answers(journal) == told
         assert journal.dropped is None
         close(Writer(journal))
-        assert answers(open_journal(damaged, closed=journal.closed)) == told
+        assert answers(open_journal(damaged, clean_mark=journal.next_clean_mark)) == told
 
 
 def test_an_index_of_an_old_synced_segment_is_built_again_too() -> None:
@@ -175,9 +175,9 @@ def test_a_start_reads_only_what_nobody_vouches_for() -> None:
     writer = a_log(storage)
     sizes = [storage.files(DIRECTORY)[path.rpartition("/")[2]] for path in files_of(storage, LOG)]
 
-    def read_by_a_start(closed: SyncedSegment | None = None) -> int:
+    def read_by_a_start(mark: SyncedSegment | None = None) -> int:
         storage.bytes_read = 0
-        journal = open_journal(storage, closed=closed)
+        journal = open_journal(storage, clean_mark=mark)
         journal.abandon()
         return storage.bytes_read
 
@@ -188,7 +188,7 @@ def test_a_start_reads_only_what_nobody_vouches_for() -> None:
     journal.abandon()
     assert sizes[-1] <= read_by_a_start() < sizes[-1] + 8_192 + 1
     close(writer := Writer(open_journal(storage)))
-    assert read_by_a_start(writer.journal.closed) == 0
+    assert read_by_a_start(writer.journal.next_clean_mark) == 0
     assert read_by_a_start() >= sizes[-1]
 
 
@@ -202,7 +202,7 @@ def test_a_log_that_shrank_since_it_was_synced_is_refused(witness: str) -> None:
     cut(storage, files_of(storage, LOG)[1], 100)
     before = storage.files(DIRECTORY)
     with pytest.raises(DamagedLog, match=r"The records at offsets 8 to \d+ are at stake"):
-        open_journal(storage, closed=writer.journal.closed if witness == CLEAN_FILE else None)
+        open_journal(storage, clean_mark=writer.journal.next_clean_mark if witness == CLEAN_FILE else None)
     assert storage.files(DIRECTORY) == before
 
 
@@ -222,7 +222,7 @@ def test_a_checkpoint_without_sense_is_no_checkpoint(*, is_closed: bool) -> None
         b'{"format": 1, "segments": [{}]}',
     ):
         storage.replace(path, data, durable=False)
-        journal = open_journal(storage, closed=writer.journal.closed if is_closed else None)
+        journal = open_journal(storage, clean_mark=writer.journal.next_clean_mark if is_closed else None)
         assert (answers(journal), journal.dropped) == (told, None)
 
 
@@ -231,7 +231,7 @@ def test_damage_that_nobody_looked_for_is_an_error_of_the_disk_for_whoever_reads
     storage, writer = a_log_in_memory()
     close(writer)
     flip(storage, files_of(storage, LOG)[1], 16)
-    journal = open_journal(storage, closed=writer.journal.closed)
+    journal = open_journal(storage, clean_mark=writer.journal.next_clean_mark)
     for use in (
         lambda: journal.read(8, max_bytes=1, before=EVERYTHING),
         lambda: list(journal.batches(0)),
