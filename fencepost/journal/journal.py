@@ -125,9 +125,8 @@ class Journal:
         self._when_named = when_named
         if not is_known:
             storage.make_directory(self._directory)
-        recovered = Recovery(
-            storage, self._directory, open_files=self._open_files, clean_mark=clean_mark, is_known=is_known
-        )
+        recovery = Recovery(storage, self._directory, open_files=self._open_files)
+        recovered = recovery.recover(clean_mark=clean_mark, is_known=is_known)
         self.dropped = recovered.dropped  # what recovery dropped and why, or None
         self._segments = recovered.segments
         self._bases = [segment.base_offset for segment in self._segments]

@@ -40,6 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+import attrs
 from sortedcontainers import SortedSet
 
 from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot
@@ -96,67 +97,87 @@ def read_snapshot(storage: Storage, directory: str, offset: int) -> list[Produce
         return None
 
 
+@attrs.frozen(kw_only=True)
+class RecoveredLog:
+    """The log of one partition, valid to its last byte."""
+
+    segments: list[Segment]
+    """At least one; the last takes appends."""
+    synced: list[SyncedSegment]
+    """The entries of the checkpoint, for the first segments."""
+    unchanged: SyncedSegment | None
+    """The last segment, if the mark of a clean shutdown still describes it."""
+    snapshots: SortedSet[int]
+    """Their offsets."""
+    manifest: Manifest | None
+    log_start_offset: int
+    """As it was stored, clipped to the log that is left."""
+    durable_end: int
+    """The offset below which the log was synced; -1 if nothing says so."""
+    dropped: str | None
+    """Which bytes were cut off and why, or None."""
+
+
 class Recovery:
-    """A log that is valid to its last byte, with the segments of one partition; the first one is created if
-    there is none.
+    """The recovery of one partition's log. `recover` is called once."""
 
-    Segments that the checkpoint covers are not read, nor is the last one if `clean_mark`, the entry in the
-    mark of a clean shutdown, still describes it. A log that `is_known` cannot be without files.
-    """
-
-    def __init__(
-        self,
-        storage: Storage,
-        directory: str,
-        *,
-        open_files: OpenFiles,
-        clean_mark: SyncedSegment | None,
-        is_known: bool,
-    ) -> None:
+    def __init__(self, storage: Storage, directory: str, *, open_files: OpenFiles) -> None:
         self._storage = storage
         self._directory = directory
         self._open_files = open_files
         self._files = storage.files(directory)  # listed once: most of the other files do not exist
-        self.segments: list[Segment] = []  # at least one; the last takes appends
-        self.snapshots: SortedSet[int] = SortedSet()  # their offsets
+        self._segments: list[Segment] = []
+        self._snapshots: SortedSet[int] = SortedSet()
+        self._manifest: Manifest | None = None
         self._dropped_bytes = 0
         self._why: str | None = None
         self._where: str | None = None
         self._cut: Segment | None = None
         self._replaced: list[Segment] = []
         self._stored_log_start = read_log_start(storage, directory) if LOG_START_FILE in self._files else 0
+
+    def recover(self, *, clean_mark: SyncedSegment | None, is_known: bool) -> RecoveredLog:
+        """Recover the log; create its first segment if there is none. DamagedLog if it lacks what was
+        promised; its bytes are then left as they are.
+
+        Segments that the checkpoint covers are not read, nor is the last one if `clean_mark`, its entry in
+        the mark of a clean shutdown, still describes it. A log that `is_known` cannot be without files.
+        """
         sizes = self._sweep()
         checkpoint = self._read_checkpoint()
         synced = checkpoint if clean_mark is None else [*checkpoint, clean_mark]
         self._refuse_missing(sizes, synced, is_known=is_known)
         listed = [entry for entry in checkpoint if entry.base_offset in sizes]
         taken = self._take_over(_vouched(sizes, listed, clean_mark))
-        self.unchanged = clean_mark if clean_mark in taken else None
-        self.synced = [entry for entry in taken if entry is not clean_mark]
+        still_synced = [entry for entry in taken if entry is not clean_mark]
         unread = self._replay(dict(list(sizes.items())[len(taken) :]))
-        self.manifest = self._read_manifest()
-        self.durable_end = max([self._synced_end(), *[entry.end_offset for entry in synced]])
-        self._refuse_shortened(max(self._written_end(), self.durable_end))
-        self._cut_off(unread)
-        if not self.segments:
-            self.segments.append(self._segment(0))
-            self.segments[0].create()
+        self._manifest = self._read_manifest()
+        durable_end = max([self._synced_end(), *[entry.end_offset for entry in synced]])
+        self._refuse_shortened(max(self._written_end(), durable_end))
+        self._cut_off(unread, synced_count=len(still_synced))
+        if not self._segments:
+            self._segments.append(self._segment(0))
+            self._segments[0].create()
         self._remove_stale()
-        if self.synced != listed:
-            content = encode_checkpoint(self.synced, directory=self._directory)
+        if still_synced != listed:
+            content = encode_checkpoint(still_synced, directory=self._directory)
             self._storage.replace(self._path(CHECKPOINT_FILE), content, durable=True)
+        start, end = self._segments[0].base_offset, self._segments[-1].end_offset
+        return RecoveredLog(
+            segments=self._segments,
+            synced=still_synced,
+            unchanged=clean_mark if clean_mark in taken else None,
+            snapshots=self._snapshots,
+            manifest=self._manifest,
+            log_start_offset=min(max(self._stored_log_start, start), end),
+            durable_end=durable_end,
+            dropped=self._dropped(),
+        )
 
-    @property
-    def log_start_offset(self) -> int:
-        """The stored log start, clipped to the log that is left."""
-        return min(max(self._stored_log_start, self.segments[0].base_offset), self.segments[-1].end_offset)
-
-    @property
-    def dropped(self) -> str | None:
-        """Which bytes were cut off and why, or None."""
+    def _dropped(self) -> str | None:
         if self._why is None:
             return None
-        end = self.segments[-1].end_offset
+        end = self._segments[-1].end_offset
         return f"{self._directory}: dropped {self._dropped_bytes} bytes from offset {end} on: {self._why}"
 
     def _path(self, name: str) -> str:
@@ -169,7 +190,7 @@ class Recovery:
         """Remove half-written files; return the base offset and size in bytes of each log file, ascending."""
         parsed = [(name, *parse_file_name(name)) for name in self._files]
         sizes = {offset: self._files[name] for name, offset, kind in parsed if kind == LOG}
-        self.snapshots = SortedSet(offset for _, offset, kind in parsed if kind == SNAPSHOT)
+        self._snapshots = SortedSet(offset for _, offset, kind in parsed if kind == SNAPSHOT)
         for name, offset, kind in parsed:
             half_written = name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX))
             without_log = kind in INDEX_KINDS and offset not in sizes
@@ -181,7 +202,7 @@ class Recovery:
         """Delete the segments below the log start, oldest first, so that a crash leaves no gap."""
         readable = [
             offset
-            for offset in self.snapshots
+            for offset in self._snapshots
             if 0 < offset <= self._stored_log_start
             and offset in sizes
             and read_snapshot(self._storage, self._directory, offset) is not None
@@ -212,7 +233,7 @@ class Recovery:
         """A torn tail is what a crash leaves. A log that ends before what was promised is damaged, and so is
         one with a valid batch after the first invalid byte: nothing valid follows a torn tail.
         """
-        end = self.segments[-1].end_offset if self.segments else 0
+        end = self._segments[-1].end_offset if self._segments else 0
         if end < promised:
             what = f"{self._where} is damaged ({self._why})" if self._where else "its files are gone"
             raise self._damaged(what, end, promised)
@@ -234,10 +255,10 @@ class Recovery:
 
     def _written_end(self) -> int:
         """The end that the manifest promises, 0 without a manifest."""
-        return 0 if self.manifest is None else self.manifest.promised_end(self._storage.boot_id)
+        return 0 if self._manifest is None else self._manifest.promised_end(self._storage.boot_id)
 
     def _synced_end(self) -> int:
-        return NO_OFFSET if self.manifest is None else self.manifest.durable_end
+        return NO_OFFSET if self._manifest is None else self._manifest.durable_end
 
     def _damaged(self, what: str, start: int, end: int | None) -> DamagedLog:
         """`end` is the offset after the last record at stake, None if no file names it."""
@@ -271,8 +292,8 @@ class Recovery:
                 segment.load(entry, self._files)
             except CorruptIndex:  # this segment and later ones are read from the log
                 break
-            self.segments.append(segment)
-        return vouched[: len(self.segments)]
+            self._segments.append(segment)
+        return vouched[: len(self._segments)]
 
     def _replay(self, sizes: dict[int, int]) -> list[tuple[Segment, int]]:
         """Read and check the other segments; the first invalid byte ends the log. Returns the later segments
@@ -283,7 +304,7 @@ class Recovery:
             return unread
         transactions = self._open_transactions_at(min(sizes))
         for base, size in sizes.items():
-            expected = self.segments[-1].end_offset if self.segments else base
+            expected = self._segments[-1].end_offset if self._segments else base
             segment = self._segment(base)
             # A cleaned segment took the place of several, and a crash left the files of the others.
             if self._why is None and base < expected:
@@ -295,7 +316,7 @@ class Recovery:
             if self._why is not None:
                 unread.append((segment, size))
                 continue
-            epoch = self.segments[-1].leader_epoch if self.segments else NO_LEADER_EPOCH
+            epoch = self._segments[-1].leader_epoch if self._segments else NO_LEADER_EPOCH
             self._why = _replay_segment(segment, size, transactions, leader_epoch=epoch)
             if self._why is not None:
                 self._cut, self._where = segment, f"{segment.path(LOG)}, byte {segment.size}"
@@ -305,10 +326,10 @@ class Recovery:
                 segment.complete_time_index()
             # A log may have more segments than a process may have open files.
             segment.release()
-            self.segments.append(segment)
+            self._segments.append(segment)
         return unread
 
-    def _cut_off(self, unread: list[tuple[Segment, int]]) -> None:
+    def _cut_off(self, unread: list[tuple[Segment, int]], *, synced_count: int) -> None:
         """Truncate the log at the first invalid byte, and write the indexes of what was read."""
         for segment in self._replaced:
             segment.remove()
@@ -319,7 +340,7 @@ class Recovery:
             # Now, not later: the file grows at its end, and a batch after the garbage would never be found.
             self._cut.file.truncate(self._cut.size)
             self._cut.release()
-        for segment in self.segments[len(self.synced) :]:
+        for segment in self._segments[synced_count:]:
             segment.write_indexes(self._files)
 
     def _open_transactions_at(self, offset: int) -> OpenTransactions:
@@ -327,14 +348,14 @@ class Recovery:
         in between.
         """
         start, transactions = 0, OpenTransactions()
-        for taken_at in [*self.snapshots.irange(maximum=offset, reverse=True)]:
+        for taken_at in [*self._snapshots.irange(maximum=offset, reverse=True)]:
             producers = read_snapshot(self._storage, self._directory, taken_at)
             if producers is None:
-                self.snapshots.remove(taken_at)
+                self._snapshots.remove(taken_at)
                 continue
             start, transactions = taken_at, open_in_snapshot(producers)
             break
-        for segment in self.segments:
+        for segment in self._segments:
             if segment.end_offset > start:
                 for header, batch in segment.batches(start, before=segment.end_offset):
                     transactions.see(header, batch)
@@ -343,14 +364,14 @@ class Recovery:
 
     def _remove_stale(self) -> None:
         """Remove snapshots beyond the log end, and the manifest of a log that was cut."""
-        end = self.segments[-1].end_offset
+        end = self._segments[-1].end_offset
         # With a snapshot from the lost tail, the leader would take retries of lost batches for duplicates.
-        for offset in [*self.snapshots.irange(minimum=end + 1)]:
-            self.snapshots.remove(offset)
+        for offset in [*self._snapshots.irange(minimum=end + 1)]:
+            self._snapshots.remove(offset)
             self._storage.remove(self._path(file_name(offset, SNAPSHOT)))
         if self._why is not None:
             self._storage.remove(self._path(MANIFEST_FILE))
-            self.manifest = None
+            self._manifest = None
 
 
 def _vouched(
