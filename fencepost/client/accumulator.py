@@ -136,14 +136,15 @@ class Accumulator:
             self.hot[topic] = route
         return route
 
-    def fit(self, partition_counts: Mapping[str, int]) -> list[ProducerBatch]:
-        """Gives each route a slot per partition of its topic; returns the batches of partitions that are
-        gone, except those in flight, which may still be stored.
-        """
+    def fit_routes(self, partition_counts: Mapping[str, int]) -> None:
+        """Gives each route a slot per partition of its topic."""
         for topic in self._routes:
             count = partition_counts.get(topic)
             if count is not None:
                 self.route(topic, count)
+
+    def batches_without_partition(self) -> list[ProducerBatch]:
+        """The batches of partitions that are gone, except those in flight, which may still be stored."""
         return [
             batch
             for queue in self.active.values()

@@ -316,7 +316,8 @@ class ProducerMachine(RequestMachine):
     def _metadata_arrived(self, now: int) -> None:
         self._drop_idle_topics(now - METADATA_MAX_IDLE_MS)
         counts = self.cluster.partition_counts
-        for batch in self.accumulator.fit(counts):
+        self.accumulator.fit_routes(counts)
+        for batch in self.accumulator.batches_without_partition():
             if batch.is_done:
                 continue  # failed with its transaction, by an earlier batch
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
