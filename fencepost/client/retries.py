@@ -11,7 +11,7 @@ errors of their own, pass through `once` and are returned untouched.
 # coordinator, or one broker. A call then alternates between two places until it ends:
 #
 #                  submit()                     due(): retry_at has passed and the node is known
-#         caller -----------> [ _waiting ] -----------------------------------> [ _tokens ] ---> SendRequest
+#         caller -----------> [ _waiting ] --------------------------------> [ _in_flight ] ---> SendRequest
 #                                  ^                                                 |
 #                                  |  RETRY: attempts + 1, backoff                   |
 #                                  |  REFRESH: the same, and the leader or           | answered()
@@ -32,8 +32,8 @@ errors of their own, pass through `once` and are returned untouched.
 # rejection does not prove that the request had no effect; `ProducerMachine` reports such a commit as
 # CommitOutcomeUnknown.
 #
-# Tokens and numbers come from one counter, so that a reply can be matched to a call or to a request that was
-# sent once, and a reply to a cancelled call is recognised and dropped.
+# Tokens and numbers come from one counter, so that a reply can be matched to a call (`_in_flight`) or to a
+# request that was sent once (`_sent_once`). The reply to a cancelled call matches neither, and is dropped.
 
 from __future__ import annotations
 
@@ -84,7 +84,6 @@ METADATA_PAUSE_MS: Final = 50
 _UNANSWERED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
 _SILENCE: Final = "no reply arrived"
 _NO_REMEDY: Final = Remedy.NONE
-_CANCELLED: Final = -1  # in place of the node: the call was cancelled, and its reply is dropped
 
 Target = Anywhere | TopicPartition | CoordinatorOf | BrokerAt
 """Which node must answer: any, the controller, the leader of a partition, a coordinator, or one broker."""
@@ -138,8 +137,10 @@ class PendingCalls:
     _next: Ignored[int] = 0
     _waiting: Ordered[dict[CallNumber, PendingCall]] = attrs.field(factory=dict)
     """Calls that are not in flight, by number."""
-    _tokens: Ordered[dict[CallNumber, PendingCall | int]] = attrs.field(factory=dict)
-    """In flight: the call, or the node of a request sent once."""
+    _in_flight: Ordered[dict[CallNumber, PendingCall]] = attrs.field(factory=dict)
+    """Calls in flight, by the token of their last request."""
+    _sent_once: Ordered[dict[CallNumber, int]] = attrs.field(factory=dict)
+    """The nodes of requests sent once, by their tokens."""
     _metadata_call: CallNumber | None = None
     _metadata_at: Due = 0
     _looking_up: dict[CoordinatorKey, CallNumber] = attrs.field(factory=dict)
@@ -164,7 +165,7 @@ class PendingCalls:
     def once(self, node_id: int, request: Request) -> int:
         """Sends a request without retries; returns its token."""
         token = self._number()
-        self._tokens[token] = node_id
+        self._sent_once[token] = node_id
         self._send(node_id, request, token)
         return token
 
@@ -172,7 +173,7 @@ class PendingCalls:
         """The number of requests sent with `once` that a node has not answered, even if no one needs the
         reply any more.
         """
-        return sum(sent_to == node_id for sent_to in self._tokens.values())
+        return sum(sent_to == node_id for sent_to in self._sent_once.values())
 
     def _send(self, node_id: int, request: Request, token: int, timeout_ms: int | None = None) -> None:
         version = self.versions.get(type(request), NEWEST_VERSION)
@@ -182,9 +183,9 @@ class PendingCalls:
 
     def cancel(self, number: int) -> PendingCall | None:
         """Cancels a call; a later reply is dropped. None if the call has ended already."""
-        for token, call in self._tokens.items():
-            if isinstance(call, PendingCall) and call.number == number:
-                self._tokens[token] = _CANCELLED
+        for token, call in self._in_flight.items():
+            if call.number == number:
+                del self._in_flight[token]
                 return call
         return self._waiting.pop(number, None)
 
@@ -195,9 +196,12 @@ class PendingCalls:
     @property
     def topics(self) -> set[str]:
         """The topics whose leaders have a call to answer."""
-        calls = (*self._waiting.values(), *self._tokens.values())
-        targets = [call.target for call in calls if isinstance(call, PendingCall)]
+        targets = [call.target for call in self._pending]
         return {target.topic for target in targets if isinstance(target, TopicPartition)}
+
+    @property
+    def _pending(self) -> list[PendingCall]:
+        return [*self._waiting.values(), *self._in_flight.values()]
 
     def _number(self) -> int:
         self._next += 1
@@ -211,12 +215,15 @@ class PendingCalls:
         """Applies the reply to `token`; returns the calls that it ends, none after a retry or a
         cancellation.
         """
-        call = self._tokens.pop(token, _CANCELLED)
+        sent_to = self._sent_once.pop(token, None)
+        call = self._in_flight.pop(token, None)
         if error in _UNANSWERED:
             self.cluster.turn += 1
             self.cluster.is_stale = True
-        if isinstance(call, int):
-            return [] if call == _CANCELLED else OnceAnswered(token, call, error, body)
+        if sent_to is not None:
+            return OnceAnswered(token, sent_to, error, body)
+        if call is None:
+            return []
         node, call.node = call.node, None
         if call.number == self._metadata_call:
             if isinstance(body, m.MetadataReply) and node is not None:
@@ -296,8 +303,8 @@ class PendingCalls:
         if now < self._expires_at:
             return ended
         self._expires_at = inf
-        for call in [*self._waiting.values(), *self._tokens.values()]:
-            if isinstance(call, int) or call.deadline is None:
+        for call in self._pending:
+            if call.deadline is None:
                 continue
             if call.deadline > now:
                 self._expires_at = min(self._expires_at, call.deadline)
@@ -314,8 +321,7 @@ class PendingCalls:
 
     def why_pending(self) -> str:
         """Why the oldest call that has no reply yet has none."""
-        calls = (*self._waiting.values(), *self._tokens.values())
-        pending = [call for call in calls if isinstance(call, PendingCall)]
+        pending = self._pending
         return self._why(min(pending, key=lambda call: call.number)) if pending else _SILENCE
 
     def _why(self, call: PendingCall) -> str:
@@ -366,7 +372,7 @@ class PendingCalls:
             call.request = self.cluster.with_leader_epochs(call.request)
         call.node = node
         token = self._number()
-        self._tokens[token] = call
+        self._in_flight[token] = call
         self._send(node, call.request, token, call.timeout_ms)
 
     def _locate(self, target: Target) -> int | None:
@@ -400,8 +406,7 @@ class PendingCalls:
                 at = call.retry_at
             if call.deadline is not None and (at is None or call.deadline < at):
                 at = call.deadline
-        for flying in self._tokens.values():
-            deadline = None if isinstance(flying, int) else flying.deadline
-            if deadline is not None and (at is None or deadline < at):
-                at = deadline
+        for call in self._in_flight.values():
+            if call.deadline is not None and (at is None or call.deadline < at):
+                at = call.deadline
         return at
