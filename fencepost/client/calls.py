@@ -251,6 +251,7 @@ class ProducerCalls:
         A failed record keeps its own error, which flush() does not raise. `timeout_ms`: the limit, after
         which RequestTimeout is raised; None for no limit.
         """
+        self._driver.check_running()
         self._driver.perform(self._machine.flush(self._driver.now))
         yield from self.wait_for(list(self._machine.accumulator.batches.values()), timeout_ms)
 

@@ -35,6 +35,7 @@ def refused(producer: Producer, sent: SendFuture, consumer: Consumer, admin: Adm
         sent.result,
         lambda: producer.send("t", b"child", partition=0),
         lambda: producer.send_many("t", [b"child"]),
+        producer.flush,
         producer.begin_transaction,
         producer.commit_transaction,
         lambda: consumer.poll(100),
@@ -72,7 +73,7 @@ def main(address: str) -> None:
     finally:
         if not child and revoked_in:
             os._exit(0)
-    assert os.waitstatus_to_exitcode(code) == 7, code
+    assert os.waitstatus_to_exitcode(code) == 8, code
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ programs know.
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
 import subprocess
@@ -28,6 +29,7 @@ from fencepost import (
     Producer,
     TopicPartition,
 )
+from fencepost.client.group_member import RebalanceListener
 from fencepost.client.shells.sockets import monotonic_ms
 from fencepost.protocol import messages as m
 from tests.client.proxy import Fault, Proxy
@@ -272,3 +274,30 @@ def test_a_forked_process_takes_nothing_from_the_clients_of_its_parent() -> None
         command = [sys.executable, "-m", "tests.client.forked", broker.address]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+class Forking(RebalanceListener):
+    """Forks within a call of the consumer."""
+
+    def __init__(self) -> None:
+        self.child: int | None = None
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.child = os.fork()
+
+
+def test_a_call_whose_callback_forks_is_refused_in_the_child() -> None:
+    with Broker() as broker, Consumer(broker.address, group_id="g") as consumer:
+        with Admin(broker.address) as admin:
+            admin.create_topic("t")
+        listener = Forking()
+        consumer.subscribe(["t"], listener)
+        while listener.child is None:
+            try:
+                consumer.poll(1_000)
+            except ClientClosed as problem:
+                os._exit("belongs to the parent of this forked process" in str(problem))
+        if not listener.child:
+            os._exit(2)
+        _, status = os.waitpid(listener.child, 0)
+    assert os.waitstatus_to_exitcode(status) == 1

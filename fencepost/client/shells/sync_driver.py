@@ -432,6 +432,8 @@ class Driver(NetworkDriver):
                 if wait.until():
                     return
                 self.check_admitted()
+                if self._is_parents:  # a callback of the call has forked
+                    raise BELONGS_TO_PARENT.exception()
                 if self._sockets.is_closed:
                     raise self.closed_meanwhile()
             self._sockets.open()
