@@ -2,10 +2,11 @@
 
 import pytest
 
-from fencepost.journal.indexes import CorruptIndex
+from fencepost.journal.indexes import AbortedRange, CorruptIndex
 from fencepost.journal.manifest import MANIFEST_FILE, ManifestState, SegmentSummary, decode_manifest
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.journal.storage import StorageReader
+from fencepost.protocol.terms import NO_PRODUCER_ID
 from tests.journal.logs import DIRECTORY, new_writer, open_journal
 
 PATH = f"{DIRECTORY}/{MANIFEST_FILE}"
@@ -54,6 +55,16 @@ def test_a_reader_goes_on_from_a_manifest_by_walking() -> None:
         transactions.see(header, batch)
     assert transactions.first_offset == 1
     assert list(transactions) == [OpenTransaction(1, 8, 0)]
+
+
+def test_a_transactional_batch_without_a_producer_id_opens_no_transaction() -> None:
+    """No marker could end it. A broker accepts it, as Kafka does."""
+    _, writer = new_writer()
+    writer.data(NO_PRODUCER_ID)
+    assert list(writer.transactions) == []
+    writer.data(7)
+    writer.abort(7)
+    assert writer.journal.aborted_between(0, upper=3) == [AbortedRange(7, 1, 2, last_stable_offset=3)]
 
 
 def test_a_manifest_comes_after_the_index_entries_of_what_it_describes() -> None:
