@@ -22,6 +22,7 @@ from fencepost.broker.access.files import check_name, format_users, parse_users
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_done
+from fencepost.journal.data_directory import META_FILE
 from fencepost.protocol.scram import KEY_SIZE, SALT_SIZE, Users, make_credential
 
 
@@ -75,8 +76,14 @@ def remove_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
 @contextmanager
 def _locked(file: Path) -> Generator[None]:
     """Keep other commands from changing the file during the block. The lock is on its directory, because the
-    file itself is replaced.
+    file itself is replaced. A broker locks its data directory, too, so the file cannot be there.
     """
+    if (file.parent / META_FILE).exists():
+        raise CommandFailed(
+            f"{file.parent} is the data directory of a broker",
+            then="choose another directory for the user file",
+            code=WRONG_USAGE,
+        )
     directory = os.open(file.parent, os.O_RDONLY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)

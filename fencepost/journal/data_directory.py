@@ -7,7 +7,7 @@ opened since. A partition's directory that was there and is gone is damage, not 
 # Theory of operation
 #
 #     <data directory>/
-#         .lock                  held with flock while a broker runs
+#         .lock                  held with flock while a broker runs, like the directory itself
 #         meta.json              format and cluster id; says that the directory is Fencepost's
 #         catalogue.txt          which partitions have a log (catalogue.py)
 #         clean-shutdown.json    the mark: the logs that need no check, as closed; absent while a broker runs

@@ -191,7 +191,7 @@ class DiskStorage:
         self.location = os.fspath(directory)
         self.boot_id = _boot_id()
         self._read_only = read_only
-        self._lock: int | None = None
+        self._locks: list[int] = []
 
     def lock(self) -> None:
         """Create the directory if it is missing, and lock it. The lock belongs to this object, even within
@@ -199,11 +199,14 @@ class DiskStorage:
         """
         with _reported(f"create the data directory {self.location}"):
             os.makedirs(self.location, exist_ok=True)
-        with _reported(f"write to the data directory {self.location}"):
-            # O_CLOEXEC: a child process that inherits the descriptor would hold the lock longer than the
-            # broker.
-            descriptor = os.open(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._own(descriptor, instead=", or use another directory")
+        try:
+            self._lock_directory(fcntl.LOCK_EX, instead=", or use another directory")
+            with _reported(f"write to the data directory {self.location}"):
+                descriptor = os.open(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock(descriptor, fcntl.LOCK_EX, instead=", or use another directory")
+        except BaseException:
+            self.unlock()
+            raise
         # Only the message to a second broker uses this number. The lock is flock's, which ends with the
         # process, so a crash leaves no stale lock.
         os.ftruncate(descriptor, 0)
@@ -229,34 +232,53 @@ class DiskStorage:
     def keep_out(self) -> None:
         """Lock brokers out while a tool reads the directory, until `unlock`; creates and writes nothing."""
         try:
-            descriptor = os.open(self._path(LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return  # no broker has started here
-        except NotADirectoryError:
+            self._lock_directory(fcntl.LOCK_SH, instead="")
+            with _reported(f"open {self._path(LOCK_FILE)}"):
+                descriptor = os.open(self._path(LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
+            self._lock(descriptor, fcntl.LOCK_SH, instead="")
+        except MissingFile:
+            return  # no broker has started here, or somebody removed the file; the directory is locked
+        except BaseException:
+            self.unlock()
+            raise
+
+    def _lock_directory(self, how: int, *, instead: str) -> None:
+        """Lock the directory itself, so that nobody can remove the lock. Over NFS, only this machine sees it,
+        so LOCK_FILE is locked, too.
+        """
+        try:
+            descriptor = os.open(self.location, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
             raise self._no_directory() from None
         except OSError as error:
-            raise StorageError(f"cannot open {self._path(LOCK_FILE)}: {error.strerror or error}") from error
-        self._own(descriptor, instead="")
+            raise StorageError(f"cannot open {self.location}: {error.strerror or error}") from error
+        self._lock(descriptor, how, instead=instead)
 
-    def _own(self, descriptor: int, *, instead: str) -> None:
-        try:
-            # LOCK_NB: a second broker that waited here would look as if it hung.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-            os.close(descriptor)
-            raise DirectoryInUse(
-                f"{self.location} is in use by a broker (process {owner or 'unknown'}): "
-                f"stop it first{instead}"
-            ) from error
-        self._lock = descriptor
+    def _lock(self, descriptor: int, how: int, *, instead: str) -> None:
+        # O_CLOEXEC above: a child process that inherits the descriptor would hold the lock longer than the
+        # broker.
+        self._locks.append(descriptor)
         in_child(self, DiskStorage.unlock)
+        with _reported(f"lock {self.location}"):
+            try:
+                # LOCK_NB: a second broker that waited here would look as if it hung.
+                fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise DirectoryInUse(f"{self._use(descriptor)}{instead}") from error
+
+    def _use(self, descriptor: int) -> str:
+        """Who has locked the directory, and what to do."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = (self.read_file(LOCK_FILE) or b"").decode("ascii", "replace").strip() or "unknown"
+            return f"{self.location} is in use by a broker (process {owner}): stop it first"
+        return f"`fencepost check` or `fencepost repair` reads {self.location}: wait until it has ended"
 
     def unlock(self) -> None:
-        # Not LOCK_UN: a forked process closes its copy, too, and the lock is its parent's.
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        # Not LOCK_UN: a forked process closes its copies, too, and the locks are its parent's.
+        while self._locks:
+            os.close(self._locks.pop())
 
     def exists(self) -> bool:
         # lexists: a dangling link is there, too, and no directory may be created in its place.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fencepost.broker.access.files import parse_users
+from fencepost.broker.embedded import Broker
 from fencepost.cli.application import run
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 from fencepost.cli.options import security_of
@@ -70,6 +71,20 @@ def test_no_user_is_lost_when_two_are_added_at_once(file: Path, monkeypatch: pyt
         assert run(["user", "add", str(file), "alice"]) == 0
         assert other.wait(PATIENCE_S) == 0
     assert parse_users(file.read_text(), "users.toml").credentials.keys() == {"alice", "bob"}
+
+
+@pytest.mark.parametrize("command", ["add", "remove"])
+def test_a_file_in_the_data_directory_of_a_broker_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, command: str
+) -> None:
+    """The command and the broker would wait for the same lock."""
+    with Broker(str(tmp_path)):
+        file = tmp_path / "users.toml"
+        file.touch()
+        give(monkeypatch, "secret\n")
+        assert run(["user", command, str(file), "alice"]) == 2
+        assert "choose another directory for the user file" in capsys.readouterr().err
+        assert file.read_bytes() == b""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The data directory: one owner, no strangers, and a mark that never promises too much."""
 
+import errno
 import os
 import string
 import subprocess
@@ -19,7 +20,7 @@ from fencepost.journal.data_directory import (
     check_data_directory,
     partitions_in,
 )
-from fencepost.journal.disk import DiskStorage
+from fencepost.journal.disk import LOCK_FILE, DiskStorage
 from fencepost.journal.manifest import CLEAN_FILE, encode_json
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import (
@@ -128,6 +129,50 @@ def test_a_directory_has_one_owner_among_processes_and_a_dead_one_is_none(tmp_pa
             DataDirectory.open(DiskStorage(tmp_path))
         owner.kill()
     DataDirectory.open(DiskStorage(tmp_path)).close()
+
+
+@pytest.mark.parametrize("way", ["data", "link", "moved"])
+def test_whoever_removes_the_lock_file_lets_nobody_in(tmp_path: Path, way: str) -> None:
+    path = tmp_path / "data"
+    data = DataDirectory.open(DiskStorage(path))
+    (path / LOCK_FILE).unlink()
+    if way == "link":
+        (tmp_path / way).symlink_to(path)
+    else:
+        path.rename(tmp_path / way)
+    for enter in (DiskStorage.lock, DiskStorage.keep_out):
+        with pytest.raises(DirectoryInUse, match=r"is in use by a broker \(process unknown\): stop it first"):
+            enter(DiskStorage(tmp_path / way))
+    assert not (tmp_path / way / LOCK_FILE).exists()
+    data.abandon()
+    DataDirectory.open(DiskStorage(tmp_path / way)).close()
+
+
+@pytest.mark.parametrize("has_lock_file", [True, False])
+def test_tools_read_together_and_keep_a_broker_out(tmp_path: Path, *, has_lock_file: bool) -> None:
+    DataDirectory.open(DiskStorage(tmp_path)).close()
+    if not has_lock_file:
+        (tmp_path / LOCK_FILE).unlink()
+    tools = [DiskStorage(tmp_path, read_only=True) for _ in range(2)]
+    for tool in tools:
+        tool.keep_out()
+    for tool in tools:
+        with pytest.raises(DirectoryInUse, match=r"`fencepost repair` reads .*: wait until it has ended"):
+            DataDirectory.open(DiskStorage(tmp_path))
+        tool.unlock()
+    DataDirectory.open(DiskStorage(tmp_path)).close()
+
+
+def test_a_lock_that_the_file_system_refuses_is_no_other_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_descriptor: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    for enter in (DiskStorage.lock, DiskStorage.keep_out):
+        with pytest.raises(StorageError, match=r"^cannot lock .*: No locks available$"):
+            enter(DiskStorage(tmp_path))
 
 
 def test_two_owners_in_memory_are_refused_too() -> None:
