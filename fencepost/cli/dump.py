@@ -26,6 +26,7 @@ from fencepost.cli.log_files import (
     partition_directories,
     partition_of,
     read_batches,
+    refuse_pipe,
     segment_files,
 )
 from fencepost.cli.options import AsJson
@@ -147,6 +148,7 @@ def files_of_partition(directory: Path, *, indexes: bool) -> list[Path]:
         key=lambda path: (path.stem, kinds.index(path.suffix[1:])),
     )
     manifest = directory / MANIFEST_FILE
+    refuse_pipe(manifest)
     return [*files, *segment_files(directory, SNAPSHOT), *([manifest] if manifest.exists() else [])]
 
 

@@ -68,7 +68,18 @@ def partition_directories(data: Path) -> list[tuple[TopicPartition, Path]]:
 
 def segment_files(directory: Path, kind: str = LOG) -> list[Path]:
     """A partition's files of one kind, in the order of their offsets."""
-    return sorted(path for path in directory.iterdir() if parse_file_name(path.name)[1] == kind)
+    found = sorted(path for path in directory.iterdir() if parse_file_name(path.name)[1] == kind)
+    for path in found:
+        refuse_pipe(path)
+    return found
+
+
+def refuse_pipe(path: Path) -> None:
+    """CommandFailed if this is a pipe: to read one would be to wait for its other end."""
+    if path.is_fifo():
+        raise CommandFailed(
+            f"{path} is a pipe, not a file", then="move it away, or restore the file from a copy"
+        )
 
 
 def read_batches(file: Path) -> Iterator[StoredBatch | Torn]:

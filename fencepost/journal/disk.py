@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -40,6 +41,20 @@ def _reported(doing: str) -> Generator[None]:
     except OSError as error:
         kind = MissingFile if isinstance(error, FileNotFoundError) else StorageError
         raise kind(f"cannot {doing}: {error.strerror or error}") from error
+
+
+def _open_file(path: str, flags: int) -> int:
+    """The descriptor of a regular file. OSError for anything else: opening a pipe would wait for its other
+    end.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "a pipe or a device, not a file: move it away, or restore it from a copy")
 
 
 def _sync(descriptor: int) -> None:
@@ -90,7 +105,7 @@ class DiskFile:
         """`make_room` is called when the disk is full; it returns whether there is more room now."""
         flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
         with _reported(f"open {path}"):
-            self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+            self._descriptor = _open_file(path, flags)
             found = os.fstat(self._descriptor)
         self._size = found.st_size
         self._identity = (found.st_dev, found.st_ino)
@@ -202,7 +217,7 @@ class DiskStorage:
         try:
             self._lock_directory(fcntl.LOCK_EX, instead=", or use another directory")
             with _reported(f"write to the data directory {self.location}"):
-                descriptor = os.open(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                descriptor = _open_file(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT)
             self._lock(descriptor, fcntl.LOCK_EX, instead=", or use another directory")
         except BaseException:
             self.unlock()
@@ -217,7 +232,7 @@ class DiskStorage:
 
     def _reserve(self) -> None:
         """Fill the reserve up before others fill the disk. A full disk keeps what is there."""
-        with suppress(OSError), open(self._path(RESERVE_FILE), "ab") as file:
+        with suppress(OSError), open(self._path(RESERVE_FILE), "ab", opener=_open_file) as file:
             file.write(bytes(max(0, RESERVE_BYTES - file.tell())))
 
     def _use_reserve(self) -> bool:
@@ -234,7 +249,7 @@ class DiskStorage:
         try:
             self._lock_directory(fcntl.LOCK_SH, instead="")
             with _reported(f"open {self._path(LOCK_FILE)}"):
-                descriptor = os.open(self._path(LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = _open_file(self._path(LOCK_FILE), os.O_RDONLY)
             self._lock(descriptor, fcntl.LOCK_SH, instead="")
         except MissingFile:
             return  # no broker has started here, or somebody removed the file; the directory is locked
@@ -313,7 +328,7 @@ class DiskStorage:
     def read_file(self, path: str) -> bytes | None:
         with _reported(f"read {self._path(path)}"):
             try:
-                with open(self._path(path), "rb") as file:
+                with open(self._path(path), "rb", opener=_open_file) as file:
                     return file.read()
             except FileNotFoundError:
                 return None
@@ -354,7 +369,7 @@ class DiskStorage:
         with _reported(f"replace {target}"):
             # If durable, the content is synced before the rename, the rename before the return. In another
             # order a power failure could leave the new name with an empty file.
-            with open(target + TEMPORARY_SUFFIX, "wb") as file:
+            with open(target + TEMPORARY_SUFFIX, "wb", opener=_open_file) as file:
                 if not (durable or self._starts_writeback):
                     _allocate(file.fileno(), len(data))
                 file.write(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import attrs
@@ -142,6 +143,18 @@ def test_what_is_no_log_is_refused_with_advice(tmp_path: Path, capsys: Output, n
     said = capsys.readouterr()
     assert what in said.err
     assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["00000000000000000000.log", "00000000000000000000.txnindex", "manifest.json"]
+)
+def test_a_pipe_is_refused_at_once(tmp_path: Path, capsys: Output, name: str) -> None:
+    directory = tmp_path / "orders-0"
+    directory.mkdir()
+    (directory / f"{7:020d}.log").touch()
+    os.mkfifo(directory / name)
+    assert run(["dump", str(directory)]) == 1
+    assert f"{name} is a pipe, not a file\n  move it away" in capsys.readouterr().err
 
 
 def test_a_topic_that_is_not_in_the_directory_is_told(tmp_path: Path, capsys: Output) -> None:

@@ -5,6 +5,7 @@ import errno
 import os
 import random
 import resource
+import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -370,3 +371,40 @@ def test_a_file_that_goes_while_its_directory_is_listed_hides_no_other(
         (tmp_path / "t-0" / name).write_bytes(b"x")
     monkeypatch.setattr(os, "scandir", listed)
     assert DiskStorage(tmp_path, read_only=True).files("t-0") == {"b": 1}
+
+
+def refused(use: Callable[[], object]) -> str:
+    """What the error says. A call that waits for the other end of a pipe is interrupted."""
+
+    def give_up(_number: int, _frame: object) -> None:
+        raise AssertionError("it waits")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(5)
+    try:
+        with pytest.raises(StorageError) as problem:
+            use()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    return str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [(os.mkfifo, "a pipe or a device, not a file: move it away"), (os.mkdir, "Is a directory")],
+)
+def test_what_is_no_file_is_refused_at_once(make: Callable[[Path], None], what: str, tmp_path: Path) -> None:
+    for name in ("log", "json.tmp", ".lock"):
+        make(tmp_path / name)
+    storage = DiskStorage(tmp_path)
+    reader = DiskStorage(tmp_path, read_only=True)
+    for use in (
+        lambda: storage.open("log"),
+        lambda: reader.open("log"),
+        lambda: reader.read_file("log"),
+        reader.keep_out,
+    ):
+        assert what in refused(use)
+    for use in (storage.lock, lambda: storage.replace("json", b"x", durable=False)):
+        assert str(tmp_path) in refused(use)
