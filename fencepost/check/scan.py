@@ -204,7 +204,9 @@ def scan_log(
     scan = _Scan(storage, log, contents, findings)
     for base, size in sizes.items():
         file = f"{log.directory}/{base:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
-        if log.segments and base < log.end_offset and not was_closed:
+        # The newest segment is never cleaned: a file begins where a cleaned one ends.
+        is_cleaned = not was_closed and (is_sparse or log.end_offset in sizes)
+        if log.segments and base < log.end_offset and is_cleaned:
             what = f"a cleaned segment, which ends at offset {log.end_offset}, has taken its place"
             findings.note(Place(file, base), what, "the next start removes what a crash left")
             continue

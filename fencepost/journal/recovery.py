@@ -16,7 +16,8 @@ log by `Node.rebuild` in broker/node.py.
 #     checkpoint   segments whose size and index checksums match are taken as they are, from the first one up
 #                  to the first that differs; the mark of a clean shutdown does the same for the last one
 #     replay       read every other segment batch by batch, check it, and rebuild its three indexes
-#     refuse       when what is left ends before what was promised, raise DamagedLog and change nothing
+#     refuse       when what is left ends before what was promised, or when files would be removed that no
+#                  crash explains, raise DamagedLog and change nothing
 #     cut          truncate the log at the first invalid byte, and remove every later segment; also segments
 #                  that begin before the one before them ends, since a cleaned one has taken their place
 #     stale        remove snapshots beyond the new end, and the manifest of a log that was cut
@@ -154,6 +155,7 @@ class Recovery:
         self._manifest = self._read_manifest()
         durable_end = max([self._synced_end(), *[entry.end_offset for entry in synced]])
         self._refuse_shortened(max(self._written_end(), durable_end))
+        self._refuse_misplaced(unread, clean_mark)
         self._cut_off(unread, synced_count=len(still_synced))
         if not self._segments:
             self._segments.append(self._segment(0))
@@ -244,6 +246,32 @@ class Recovery:
             if after is not None:
                 what = f"{self._where} is damaged ({self._why}), and valid batches follow"
                 raise self._damaged(what, end, after)
+
+    def _refuse_misplaced(self, unread: list[tuple[Segment, int]], clean_mark: SyncedSegment | None) -> None:
+        """Refuse files that no crash explains: they belong to another log, or to another copy of this one.
+        Some would be removed, although they may be the only copy, and others would be served.
+        """
+        last = self._segments[-1] if self._segments else None
+        if last is None:
+            return
+        end = last.end_offset
+        # The newest segment is never cleaned: a file begins where a cleaned one ends.
+        if self._replaced and (unread or self._replaced[-1].base_offset > last.base_offset):
+            begin = self._replaced[0].base_offset
+            longer = next(each for each in self._segments if each.base_offset < begin < each.end_offset)
+            what = (
+                f"{longer.path(LOG)} ends at offset {longer.end_offset}, where no other file begins, so it "
+                f"did not replace {self._replaced[0].path(LOG)}: one of them belongs elsewhere"
+            )
+            raise self._damaged(what, begin, longer.end_offset)
+        boot_id = self._storage.boot_id
+        had_power = boot_id != "" and self._manifest is not None and self._manifest.boot_id == boot_id
+        if clean_mark is not None and end > clean_mark.end_offset:
+            what = f"the log ends at offset {end}, but it was closed at offset {clean_mark.end_offset}"
+            raise self._damaged(what, clean_mark.end_offset, end)
+        if unread and (clean_mark is not None or had_power):
+            what = f"{self._where} is damaged ({self._why}), and no loss of power explains it"
+            raise self._damaged(what, end, None)
 
     def _read_manifest(self) -> Manifest | None:
         """The manifest on the disk; None without one, or if a loss of power has torn it."""

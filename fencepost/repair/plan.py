@@ -377,9 +377,9 @@ class _Planner:
             self.plan.notes.append(
                 f"{file}: a cleaned segment has taken its place, and the next start removes it"
             )
-        for file in log.strays:
+        for file, because in log.strays.items():
             stake = "its batches are in another file, or are lost"
-            self._report(file, "misplaced segment", "other files hold its offsets", stake, "it is set aside")
+            self._report(file, "misplaced segment", because, stake, "it is set aside")
         if log.torn is not None and not log.is_altered:
             self.plan.notes.append(
                 f"{log.torn.file}: bytes {log.torn.first_byte} to {log.torn.end_byte - 1} are a torn tail, "

@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -125,8 +125,10 @@ class SalvagedLog:
 
     partition: TopicPartition
     segments: list[SalvagedSegment] = attrs.Factory(list[SalvagedSegment])
-    strays: list[str] = attrs.Factory(list[str])
-    """Log files that lie inside another one's offsets; nothing of them is used."""
+    strays: dict[str, str] = attrs.Factory(dict[str, str])
+    """Log files of which nothing is used, and why: they lie inside another one's offsets, or after the end of
+    a log that was closed.
+    """
     replaced: list[str] = attrs.Factory(list[str])
     """Those whose place a cleaned segment has taken: the next start removes them."""
     mended: list[str] = attrs.Factory(list[str])
@@ -194,12 +196,20 @@ def salvage(
         for name, size in storage.files(str(partition)).items()
         if (offset := offset_of(name, LOG_SUFFIX)) is not None
     }
+    if bounds.closed_at is not None:
+        for base in _after(bounds.closed_at, sizes):
+            del sizes[base]
+            file = f"{partition}/{base:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
+            log.strays[file] = f"the log was closed at offset {bounds.closed_at}, without this segment"
     expected, bases, promised = min([bounds.start, *sizes]), sorted(sizes), bounds.promised
     cleaned_end = 0
     for number, base in enumerate(bases):
         file = f"{partition}/{base:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
         if base < expected:
-            (log.replaced if base < cleaned_end else log.strays).append(file)
+            if base < cleaned_end:
+                log.replaced.append(file)
+            else:
+                log.strays[file] = "other files hold its offsets"
             continue
         if base > expected:
             _lose_before(log, expected, base)
@@ -213,6 +223,11 @@ def salvage(
         kind, because = LossKind.CUT_OFF, f"the log ends there, and {promised} was promised"
         log.lose(LostRange(kind, expected, promised, file, size, size, because), to=last)
     return log
+
+
+def _after(closed_at: int, sizes: Mapping[int, int]) -> list[int]:
+    """The segments after the end of a log that was closed. The last one of the log may begin there, empty."""
+    return [base for base, size in sizes.items() if base > closed_at or (base == closed_at and size)]
 
 
 def _lose_before(log: SalvagedLog, expected: int, base: int) -> None:

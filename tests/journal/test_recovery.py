@@ -7,7 +7,8 @@ import pytest
 
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
-from fencepost.journal.manifest import MANIFEST_FILE, ManifestState
+from fencepost.journal.manifest import MANIFEST_FILE, ManifestState, SyncedSegment
+from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.segments import INDEX, LOG, TRANSACTION_INDEX, walk_batches
 from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.batches import build_marker, place
@@ -176,6 +177,68 @@ def test_a_hole_ends_the_log() -> None:
     assert journal.log_end_offset == 8
     assert files_of(storage, LOG) == logs[:1]
     assert files_of(storage, INDEX) == [FIRST_LOG.replace(LOG, INDEX)]
+
+
+def refused_and_unchanged(
+    storage: MemoryStorage, why: str, *, clean_mark: SyncedSegment | None = None
+) -> None:
+    before = copy_of(storage)
+    with pytest.raises(DamagedLog, match=why):
+        open_journal(storage, clean_mark=clean_mark)
+    for name in before.files(DIRECTORY):
+        path = f"{DIRECTORY}/{name}"
+        assert storage.read_file(path) == before.read_file(path)
+
+
+@pytest.mark.parametrize("at", [7, 12])
+def test_a_longer_first_segment_of_another_log_does_not_replace_the_others(at: int) -> None:
+    """Nor does one that ends within a later segment."""
+    storage, writer = a_log_in_memory()
+    crash(writer)
+    other, longer = new_writer()
+    longer.plain(at)
+    longer.plain(at)
+    crash(longer)
+    storage.replace(FIRST_LOG, other.read_file(FIRST_LOG) or b"", durable=True)
+    refused_and_unchanged(storage, f"{FIRST_LOG} ends at offset {2 * at}, where no other file begins")
+
+
+@pytest.mark.parametrize("was_closed", [True, False])
+def test_an_older_copy_of_the_first_segment_does_not_cost_the_later_ones(*, was_closed: bool) -> None:
+    """Segment, manifest and mark come from a backup that was copied over a newer directory."""
+    storage, writer = new_writer()
+    writer.plain(2)
+    writer.journal.write_manifest(ManifestState(last_stable_offset=2, high_watermark=2))
+    if was_closed:
+        writer.journal.close()
+    clean_mark = writer.journal.next_clean_mark if was_closed else None
+    backup = copy_of(storage)
+    writer = Writer(open_journal(storage))
+    writer.plain(2)
+    writer.roll()
+    writer.plain(2)
+    crash(writer)
+    for name in backup.files(DIRECTORY):
+        path = f"{DIRECTORY}/{name}"
+        storage.replace(path, backup.read_file(path) or b"", durable=True)
+    why = r"where 2 was expected\), and no loss of power explains it. The records from offset 2 on "
+    refused_and_unchanged(storage, why, clean_mark=clean_mark)
+
+
+def test_records_after_the_end_of_a_log_that_was_closed_are_not_served() -> None:
+    storage, writer = new_writer()
+    writer.plain(2)
+    writer.journal.close()
+    clean_mark = writer.journal.next_clean_mark
+    other, longer = new_writer()
+    longer.plain(2)
+    longer.roll()
+    longer.plain(3)
+    crash(longer)
+    path = files_of(other, LOG)[1]
+    storage.replace(path, other.read_file(path) or b"", durable=True)
+    why = r"ends at offset 5, but it was closed at offset 2\. The records at offsets 2 to 4 "
+    refused_and_unchanged(storage, why, clean_mark=clean_mark)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,69 @@
+"""Log files that an operator put in by mistake: the broker refuses the log and removes nothing, `check` has a
+problem, and a repair sets them aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fencepost.check.directory import check_directory
+from fencepost.check.findings import Severity
+from fencepost.journal.data_directory import DataDirectory
+from fencepost.journal.storage import DamagedLog
+from fencepost.protocol.batches import read_header
+from fencepost.repair.perform import perform
+from fencepost.repair.plan import make_plan
+from tests.broker.requests import ORDERS
+from tests.check.directories import ORDERS_LOG, Directory, closed, killed
+from tests.journal.logs import content
+
+
+def batches(disk: Directory) -> list[bytes]:
+    return [batch for path in disk.logs(str(ORDERS)) for batch in disk.batches(path)]
+
+
+def longer_first_segment(disk: Directory) -> None:
+    """It holds the offsets of all others, and goes beyond them."""
+    found = batches(disk)
+    disk.put_batches(ORDERS_LOG, [*found, *found[:3]])
+
+
+def segment_after_the_end(disk: Directory) -> None:
+    """It begins where the log ends."""
+    found = batches(disk)
+    disk.put_batches(f"{ORDERS}/{read_header(found[-1]).next_offset:020d}.log", found[:3])
+
+
+def segment_after_a_gap(disk: Directory) -> None:
+    """It begins long after the end of the log."""
+    disk.put_batches(f"{ORDERS}/{500:020d}.log", batches(disk)[:3])
+
+
+@pytest.mark.parametrize(
+    ("made", "misplace"),
+    [
+        (closed, longer_first_segment),
+        (killed, longer_first_segment),
+        (closed, segment_after_the_end),
+        (closed, segment_after_a_gap),
+    ],
+)
+def test_a_log_with_a_foreign_file_is_refused_and_repaired(
+    made: Callable[[], Directory], misplace: Callable[[Directory], None]
+) -> None:
+    disk = made()
+    whole = b"".join(batches(disk))
+    misplace(disk)
+    assert any(
+        finding.severity is Severity.PROBLEM and finding.file.startswith(f"{ORDERS}/")
+        for finding in check_directory(disk).found
+    )
+    data, before = DataDirectory.open(copied := Directory(disk)), disk.logs(str(ORDERS))
+    with pytest.raises(DamagedLog):
+        data.journal(ORDERS)
+    assert [copied.get(path) for path in copied.logs(str(ORDERS))] == [disk.get(path) for path in before]
+    perform(disk, make_plan(disk))
+    assert [finding for finding in check_directory(disk).found if finding.severity is Severity.PROBLEM] == []
+    assert content(DataDirectory.open(disk).journal(ORDERS)) == whole
