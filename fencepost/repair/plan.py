@@ -280,7 +280,14 @@ class _Planner:
         return newest
 
     def _look_at_end(self, log: SalvagedLog) -> None:
-        is_closed = str(log.partition) in self.closed
+        closed = self.closed.get(str(log.partition))
+        is_closed = closed is not None
+        if closed is not None and log.end_offset > closed.end_offset:
+            # The batches follow each other: the log is a newer copy than the mark.
+            self.plan.files[CLEAN_FILE] = None
+            because = f"it says that {log.partition} ends at {closed.end_offset}, and not at {log.end_offset}"
+            stake, saved = "nothing: the next start reads more", "it is set aside, and all records are kept"
+            self._report(CLEAN_FILE, "damaged derived file", because, stake, saved)
         if log.torn is not None and (is_closed or not log.torn.is_batch):
             log.segments[-1].is_altered = True
             because, stake = "the log was closed cleanly before these bytes", "nothing"

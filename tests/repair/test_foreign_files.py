@@ -11,12 +11,13 @@ import pytest
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
 from fencepost.journal.data_directory import DataDirectory
+from fencepost.journal.manifest import CLEAN_FILE
 from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.batches import read_header
 from fencepost.repair.perform import perform
 from fencepost.repair.plan import make_plan
 from tests.broker.requests import ORDERS
-from tests.check.directories import ORDERS_LOG, Directory, closed, killed
+from tests.check.directories import ORDERS_LOG, SMALL, Directory, closed, killed
 from tests.journal.logs import content
 
 
@@ -67,3 +68,23 @@ def test_a_log_with_a_foreign_file_is_refused_and_repaired(
     perform(disk, make_plan(disk))
     assert [finding for finding in check_directory(disk).found if finding.severity is Severity.PROBLEM] == []
     assert content(DataDirectory.open(disk).journal(ORDERS)) == whole
+
+
+def test_a_log_that_goes_beyond_its_mark_is_kept() -> None:
+    """A newer copy of a log, under an older mark of a clean stop."""
+    disk = closed()
+    path = disk.logs(str(SMALL))[-1]
+    *kept, last = disk.batches(path)
+    end = read_header(last).base_offset
+
+    def made_older(mark: dict[str, dict[str, int]]) -> None:
+        mark[str(SMALL)].update(end_offset=end, bytes=len(b"".join(kept)))
+
+    disk.change_json(CLEAN_FILE, made_older)
+    with pytest.raises(DamagedLog, match=f"but it was closed at offset {end}"):
+        DataDirectory.open(Directory(disk)).journal(SMALL)
+    plan = make_plan(disk)
+    assert [(damage.file, damage.kind) for damage in plan.damages] == [(CLEAN_FILE, "damaged derived file")]
+    perform(disk, plan)
+    assert make_plan(disk).damages == []
+    assert content(DataDirectory.open(disk).journal(SMALL)) == b"".join([*kept, last])
