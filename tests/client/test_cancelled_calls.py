@@ -1,0 +1,194 @@
+"""A task may be cancelled wherever it waits. At each wait of each call: the client stays usable, and nothing
+is lost or stored twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+import trio
+
+from fencepost.broker.embedded import Broker
+from fencepost.client.consumer_records import ConsumedBatch
+from fencepost.client.errors import CommitOutcomeUnknown
+from fencepost.client.shells.aio import AsyncAdmin, AsyncConsumer, AsyncProducer, AsyncSendFuture
+from fencepost.client.shells.sync import Consumer
+from fencepost.protocol.terms import TopicPartition
+from tests.client.test_async_shell import PATIENCE_S
+
+WAITS_MAX = 50  # far more than any story has
+PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]
+
+
+class CancelledAt(trio.abc.Instrument):
+    """Cancels the call during which the task waits for the `number`th time."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.waits = 0
+        self._task: trio.lowlevel.Task | None = None
+        self._scope: trio.CancelScope | None = None
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task is self._task and self._scope is not None:
+            self.waits += 1
+            if self.waits == self.number:
+                self._scope.cancel()
+
+    async def finishes(self, call: Callable[[], Awaitable[object]]) -> bool:
+        """Whether the call ended before it was cancelled."""
+        self._task = trio.lowlevel.current_task()
+        with trio.CancelScope() as self._scope:
+            try:
+                await call()
+            finally:
+                self._scope = None
+            return True
+        return False
+
+
+Story = Callable[[str, CancelledAt], Awaitable[None]]
+
+
+def at_each_wait(story: Story) -> int:
+    """Tells the story to a new broker for each wait of its calls; returns how many waits it has."""
+
+    async def tell(address: str, cancelled: CancelledAt) -> None:
+        trio.lowlevel.add_instrument(cancelled)
+        with trio.fail_after(PATIENCE_S):
+            async with AsyncAdmin(address) as admin:
+                await admin.create_topic("t", 2)
+            await story(address, cancelled)
+
+    for number in range(1, WAITS_MAX):
+        cancelled = CancelledAt(number)
+        with Broker() as broker:
+            trio.run(tell, broker.address, cancelled)
+        if cancelled.waits < number:
+            return cancelled.waits
+    raise AssertionError(f"the story still waits after {WAITS_MAX} waits")
+
+
+def committed(address: str) -> list[bytes]:
+    with Consumer(address, isolation_level="read_committed") as consumer:
+        consumer.assign(PARTITIONS)
+        consumer.seek_to_end()
+        ends = {where: consumer.position(where) for where in PARTITIONS}
+        consumer.seek_to_beginning()
+        values: list[bytes] = []
+        while any(consumer.position(where) < end for where, end in ends.items()):
+            for batch in consumer.poll():
+                values += batch.values
+        return sorted(values)
+
+
+# --- the stories --------------------------------------------------------------------------------------------
+
+
+async def transactions(address: str, cancelled: CancelledAt) -> None:
+    """A transaction is stored whole, or not at all if it was aborted after the cancellation. If its commit
+    was sent, both are possible, and the error says so.
+    """
+    expected = [[b"1", b"1", b"2", b"2"]]
+
+    async def transaction(producer: AsyncProducer, value: bytes) -> None:
+        producer.begin_transaction()
+        for partition in (0, 1):
+            await producer.send("t", value, partition=partition)
+        await producer.commit_transaction()
+
+    async with AsyncProducer(address, transactional_id="pay") as producer:
+        if not await cancelled.finishes(producer.init_transactions):
+            await producer.init_transactions()
+        try:
+            if not await cancelled.finishes(partial(transaction, producer, b"1")):
+                expected = [[b"2", b"2"]]
+                await producer.abort_transaction()
+        except CommitOutcomeUnknown:
+            expected.append([b"2", b"2"])
+        else:
+            producer.begin_transaction()
+            await producer.send("t", b"aborted")
+            if not await cancelled.finishes(producer.abort_transaction):
+                await producer.abort_transaction()
+    async with AsyncProducer(address, transactional_id="pay") as producer:
+        await producer.init_transactions()
+        await transaction(producer, b"2")
+    assert await trio.to_thread.run_sync(committed, address) in expected
+
+
+async def sending(address: str, cancelled: CancelledAt) -> None:
+    """A record whose future was returned is stored once, also if nobody waited for its acknowledgement."""
+    futures: dict[bytes, AsyncSendFuture] = {}
+
+    async def send(value: bytes) -> None:
+        futures[value] = await producer.send("t", value)
+        await futures[value]
+
+    async with AsyncProducer(address, linger_ms=0) as producer:
+        for value in (b"1", b"2", b"3"):
+            await cancelled.finishes(partial(send, value))
+        if not await cancelled.finishes(producer.flush):
+            await producer.flush()
+        assert all(future.done() for future in futures.values())
+    assert await trio.to_thread.run_sync(committed, address) == list(futures)
+
+
+async def polling(
+    address: str,
+    cancelled: CancelledAt,
+    poll: Callable[[AsyncConsumer], Awaitable[list[ConsumedBatch]]] = AsyncConsumer.poll,
+) -> None:
+    """What a cancelled poll() had taken is returned by the next one."""
+    values = [b"%d" % number for number in range(8)]
+    async with AsyncProducer(address) as producer:
+        for number, value in enumerate(values):
+            await producer.send("t", value, partition=number % 2)
+    seen: list[bytes] = []
+
+    async def take() -> None:
+        for batch in await poll(consumer):
+            seen.extend(batch.values)
+
+    async with AsyncConsumer(address) as consumer:
+        consumer.assign(PARTITIONS)
+        consumer.seek_to_beginning()
+        passed = 0
+        while passed < len(values):
+            await cancelled.finishes(take)
+            passed = sum([await consumer.position(where) for where in PARTITIONS])
+        assert sorted(seen) == values
+        if not await cancelled.finishes(partial(consumer.position, PARTITIONS[0])):
+            assert await consumer.position(PARTITIONS[0]) == len(values) // 2
+        await cancelled.finishes(consumer.close)
+
+
+async def administrating(address: str, cancelled: CancelledAt) -> None:
+    """A call that was cancelled may have been carried out; the next ones get replies of their own."""
+    async with AsyncAdmin(address) as admin:
+        await cancelled.finishes(partial(admin.create_topic, "new", 1))
+        if "new" not in [each.topic for each in await admin.list_topics()]:
+            await admin.create_topic("new", 1)
+        await cancelled.finishes(partial(admin.end_offsets, PARTITIONS))
+        await cancelled.finishes(admin.list_transactions)
+        assert sorted(each.topic for each in await admin.list_topics()) == ["new", "t"]
+
+
+@pytest.mark.parametrize("story", [transactions, sending, polling, administrating])
+def test_a_call_may_be_cancelled_at_each_of_its_waits(story: Story) -> None:
+    assert at_each_wait(story) >= 2
+
+
+def test_a_poll_that_waits_with_the_records_in_its_hands_would_lose_them() -> None:
+    """A planted fault, for the harness."""
+
+    async def poll_and_wait(consumer: AsyncConsumer) -> list[ConsumedBatch]:
+        batches = await consumer.poll()
+        for _ in range(10):  # more waits than a poll has
+            await trio.lowlevel.checkpoint()
+        return batches
+
+    with pytest.raises(AssertionError, match=r"\[b'0'"):
+        at_each_wait(partial(polling, poll=poll_and_wait))
