@@ -27,6 +27,7 @@ from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.nodes import KILLED_IN_CLEANING
 from fencepost.simulator.world.participants import NS_PER_MS
 from tests.simulator.client_stories import FAIL, INFO, OK, A, plain, poll, transaction, write
+from tests.simulator.planting import Edit, Mutation, planted
 
 SEEDS = range(40, 58)
 
@@ -167,6 +168,27 @@ def test_seeds_come_to_holes_that_readers_cross_and_to_deaths_in_cleanings() -> 
         ),
     ):
         assert marks[reached] > 1, reached
+
+
+def test_a_start_that_the_dead_leader_had_not_learned_of_is_no_loss() -> None:
+    """The files move the start of a log first. A process may die before its leader learns of it, and the next
+    leader then knows more than the last one.
+    """
+    death = 910_071
+    assert try_seed(death, draw_compaction).violation is None
+    accuses = Mutation(
+        "the last leader knows all that the files know",
+        breaks="The judge accuses a leader of a start that the last one had not learned of.",
+        workload="compaction",
+        edits=(
+            Edit(
+                "simulator.judges.partition_rules:RecoveryRule._remember",
+                {"and log.partition.log_start_offset >= journal.log_start_offset": ""},
+            ),
+        ),
+    )
+    with planted(accuses):
+        assert try_seed(death, draw_compaction).violation is not None, "another seed must be found"
 
 
 def test_every_kind_of_compaction_is_drawn() -> None:

@@ -440,6 +440,8 @@ class RecoveryRule:
             and journal is not None
             and log.partition.leader_epoch == record.leader_epoch
             and log.partition.log_end_offset == journal.log_end_offset
+            # A kill may come after the files moved the start, and before the leader learned of it.
+            and log.partition.log_start_offset >= journal.log_start_offset
         ):
             self.remembered[record.key] = _durable_knowledge(node, record.key)
 
