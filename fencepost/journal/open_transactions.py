@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fencepost.journal.indexes import AbortedRange, aborted_by
 from fencepost.protocol.batches import BatchHeader, Buffer, marker_of
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.terms import NO_PRODUCER_ID, TransactionResult
+from fencepost.protocol.terms import TransactionResult
 
 
 class OpenTransaction(NamedTuple):
@@ -52,9 +52,7 @@ class OpenTransactions:
     def see(self, header: BatchHeader, batch: Buffer, at: int = 0) -> AbortedRange | None:
         """Take the next batch of the log into account. Returns the aborted transaction that it ends, or
         None."""
-        # Without a producer id, a batch is in no transaction, whatever its attributes say: no marker could
-        # end it (Kafka: UnifiedLog.analyzeAndValidateProducerState).
-        if not header.is_transactional or header.producer_id == NO_PRODUCER_ID:
+        if not header.has_transaction:
             return None
         if not header.is_control:
             opens = header.record_count or not self._is_sparse

@@ -162,6 +162,13 @@ class BatchHeader:
         made.is_control = attributes & CONTROL_BIT != 0
 
     @property
+    def has_transaction(self) -> bool:
+        """Whether the batch belongs to a transaction. Without a producer id it never does, whatever its
+        attributes say: no marker could end it (UnifiedLog.analyzeAndValidateProducerState).
+        """
+        return self.is_transactional and self.producer_id != NO_PRODUCER_ID
+
+    @property
     def last_sequence(self) -> int:
         """The sequence of the last record; NO_SEQUENCE when the batch has none."""
         if self.base_sequence == NO_SEQUENCE:

@@ -108,11 +108,6 @@ Parsed = BatchHeader | Refused
 """The result of `header_of`: the header of a batch, or why there is none."""
 
 
-def has_transaction(header: BatchHeader) -> bool:
-    """Whether the batch belongs to a transaction; without a producer id it never does."""
-    return header.is_transactional and header.producer_id != NO_PRODUCER_ID
-
-
 def _is_unreadable(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Parsed]) -> bool:
     return ErrorCode.CORRUPT_MESSAGE in [found.error for found in parsed if isinstance(found, Refused)]
 
@@ -126,7 +121,7 @@ def _lacks_transactional_id(request: Produce, parsed: Sequence[Parsed], placed: 
 def _has_several_producers(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Parsed]) -> bool:
     if len(placed) <= 1:
         return False
-    headers = [found for found in placed if isinstance(found, BatchHeader) and has_transaction(found)]
+    headers = [found for found in placed if isinstance(found, BatchHeader) and found.has_transaction]
     return len({(header.producer_id, header.producer_epoch) for header in headers}) > 1
 
 

@@ -133,7 +133,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
         # Batches for internal topics are refused by FORM_CHECKS, so the coordinator need not be asked; Kafka
         # adds the partition first.
         is_internal = key.topic in INTERNAL_TOPICS
-        if asks and checks.has_transaction(header) and not is_open and not is_internal:
+        if asks and header.has_transaction and not is_open and not is_internal:
             _start_adding(node, log, incoming, to_add, client_version, now)
         else:
             _append(node, log, incoming, NO_GUARD if asks else UNGUARDED, now)

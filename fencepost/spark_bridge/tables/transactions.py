@@ -24,7 +24,6 @@ from fencepost.journal.storage import directory_name
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.terms import (
     NO_OFFSET,
-    NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
@@ -145,8 +144,8 @@ def _transactions(
     building: dict[int, _Transaction] = {}
     for batch in HeaderScan(layout, range_, report=options.report).stored():
         header = batch.header
-        if not header.is_transactional or header.producer_id == NO_PRODUCER_ID:
-            continue  # without a producer id, no marker could end it (OpenTransactions.see)
+        if not header.has_transaction:
+            continue
         marker = read_stored_marker(batch, partition)
         if marker is not None:
             ended = building.pop(header.producer_id, None)
