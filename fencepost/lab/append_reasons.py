@@ -272,8 +272,8 @@ class AppendReasons:
             f"because it is {before.state.title} and its owner requested this{epoch}; once this record is "
             "durable, no crash can change the decision.",
             rule=f"{before.state.title} x {given.value} -> {after.state.title}",
-            table=generation.end_table,
-            source=generation.end_source,
+            table=generation.end.name,
+            source=generation.end.source,
         )
 
 

@@ -127,7 +127,7 @@ def _cell(arrived: Input, ruling: Ruling, before: LOGS) -> str:
 def _generation(ruling: Ruling, arrived: Received) -> TransactionVersion:
     """The version whose table of ends was read."""
     asked = client_version_of(m.EndTxn, arrived.version).transaction_version
-    return asked if asked.end_table == ruling.table else OLDEST
+    return asked if asked.end.name == ruling.table else OLDEST
 
 
 def _duplicate(name: str, arrived: Input, ruling: Ruling, before: LOGS) -> Reason:
@@ -180,8 +180,8 @@ def _nothing_written(
                 text=f"{name} answers EndTxn as before and writes nothing, because the transaction has ended "
                 "this way already.",
                 rule=f"{record.state.title} x {given.value} -> {record.state.title}",
-                table=generation.end_table,
-                source=generation.end_source,
+                table=generation.end.name,
+                source=generation.end.source,
             )
     if isinstance(request, m.AddPartitionsToTxn) and record is not None:
         return _nothing_added(name, request)

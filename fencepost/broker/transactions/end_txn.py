@@ -118,7 +118,7 @@ def _end_cell(
         return busy(request.transactional_id)
     if isinstance(cell, ErrorCode):
         because = f"{request.transactional_id} is in {record.state.title}"
-        return Refused(cell, because, source=version.end_source, table=version.end_table)
+        return Refused(cell, because, source=version.end.source, table=version.end.name)
     return cell
 
 

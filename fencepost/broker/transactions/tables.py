@@ -52,6 +52,7 @@ answer again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from typing import Final, NamedTuple
@@ -86,7 +87,6 @@ class CoordinatorInput(Enum):
 
 
 Cell = TransactionState | ErrorCode
-EndTable = dict[TransactionState, dict[EndInput, Cell]]
 MoveTable = dict[TransactionState, dict[CoordinatorInput, Cell]]
 
 EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
@@ -96,50 +96,70 @@ BUSY = ErrorCode.CONCURRENT_TRANSACTIONS
 _INVALID = ErrorCode.INVALID_TXN_STATE
 _FENCED = ErrorCode.PRODUCER_FENCED
 
+
+class EndTable(dict[TransactionState, dict[EndInput, Cell]]):
+    """What EndTxn does in each state, with the name of the table and its place in Kafka."""
+
+    def __init__(
+        self, rows: Mapping[TransactionState, dict[EndInput, Cell]], *, name: str, source: str
+    ) -> None:
+        super().__init__(rows)
+        self.name = name
+        self.source = source
+
+
 MOVE_SOURCE: Final = "KIP-98, TransactionMetadata.prepareTransitionTo"
 
 # KIP-890 part 2. An abort without a transaction is an empty abort: it raises the epoch, which fences earlier
 # requests that are still on their way (KAFKA-18401, KAFKA-18464).
-END_VERSION_2: Final[EndTable] = {
-    EMPTY: {
-        EndInput.COMMIT: _INVALID,
-        EndInput.ABORT: PREPARE_ABORT,
-        EndInput.COMMIT_RETRY: _FENCED,
-        EndInput.ABORT_RETRY: _FENCED,
+END_VERSION_2: Final = EndTable(
+    {
+        EMPTY: {
+            EndInput.COMMIT: _INVALID,
+            EndInput.ABORT: PREPARE_ABORT,
+            EndInput.COMMIT_RETRY: _FENCED,
+            EndInput.ABORT_RETRY: _FENCED,
+        },
+        ONGOING: {
+            EndInput.COMMIT: PREPARE_COMMIT,
+            EndInput.ABORT: PREPARE_ABORT,
+            EndInput.COMMIT_RETRY: _FENCED,
+            EndInput.ABORT_RETRY: _FENCED,
+        },
+        # Whatever the request is: the rows of COMPLETE_* answer it once the markers are written.
+        PREPARE_COMMIT: dict.fromkeys(EndInput, BUSY),
+        PREPARE_ABORT: dict.fromkeys(EndInput, BUSY),
+        COMPLETE_COMMIT: {
+            EndInput.COMMIT: _INVALID,
+            EndInput.ABORT: PREPARE_ABORT,
+            EndInput.COMMIT_RETRY: COMPLETE_COMMIT,
+            EndInput.ABORT_RETRY: _INVALID,
+        },
+        COMPLETE_ABORT: {
+            EndInput.COMMIT: _INVALID,
+            EndInput.ABORT: PREPARE_ABORT,
+            EndInput.COMMIT_RETRY: _INVALID,
+            EndInput.ABORT_RETRY: COMPLETE_ABORT,
+        },
     },
-    ONGOING: {
-        EndInput.COMMIT: PREPARE_COMMIT,
-        EndInput.ABORT: PREPARE_ABORT,
-        EndInput.COMMIT_RETRY: _FENCED,
-        EndInput.ABORT_RETRY: _FENCED,
-    },
-    # Whatever the request is: the rows of COMPLETE_* answer it once the markers are written.
-    PREPARE_COMMIT: dict.fromkeys(EndInput, BUSY),
-    PREPARE_ABORT: dict.fromkeys(EndInput, BUSY),
-    COMPLETE_COMMIT: {
-        EndInput.COMMIT: _INVALID,
-        EndInput.ABORT: PREPARE_ABORT,
-        EndInput.COMMIT_RETRY: COMPLETE_COMMIT,
-        EndInput.ABORT_RETRY: _INVALID,
-    },
-    COMPLETE_ABORT: {
-        EndInput.COMMIT: _INVALID,
-        EndInput.ABORT: PREPARE_ABORT,
-        EndInput.COMMIT_RETRY: _INVALID,
-        EndInput.ABORT_RETRY: COMPLETE_ABORT,
-    },
-}
+    name="END_VERSION_2",
+    source="KIP-890, TransactionCoordinator.endTransaction",
+)
 
 # Transactions share an epoch here, so retries have no columns of their own: COMPLETE_* answers a repeated
 # decision as a success.
-END_VERSION_0: Final[EndTable] = {
-    EMPTY: {EndInput.COMMIT: _INVALID, EndInput.ABORT: _INVALID},
-    ONGOING: {EndInput.COMMIT: PREPARE_COMMIT, EndInput.ABORT: PREPARE_ABORT},
-    PREPARE_COMMIT: {EndInput.COMMIT: BUSY, EndInput.ABORT: BUSY},
-    PREPARE_ABORT: {EndInput.COMMIT: BUSY, EndInput.ABORT: BUSY},
-    COMPLETE_COMMIT: {EndInput.COMMIT: COMPLETE_COMMIT, EndInput.ABORT: _INVALID},
-    COMPLETE_ABORT: {EndInput.COMMIT: _INVALID, EndInput.ABORT: COMPLETE_ABORT},
-}
+END_VERSION_0: Final = EndTable(
+    {
+        EMPTY: {EndInput.COMMIT: _INVALID, EndInput.ABORT: _INVALID},
+        ONGOING: {EndInput.COMMIT: PREPARE_COMMIT, EndInput.ABORT: PREPARE_ABORT},
+        PREPARE_COMMIT: {EndInput.COMMIT: BUSY, EndInput.ABORT: BUSY},
+        PREPARE_ABORT: {EndInput.COMMIT: BUSY, EndInput.ABORT: BUSY},
+        COMPLETE_COMMIT: {EndInput.COMMIT: COMPLETE_COMMIT, EndInput.ABORT: _INVALID},
+        COMPLETE_ABORT: {EndInput.COMMIT: _INVALID, EndInput.ABORT: COMPLETE_ABORT},
+    },
+    name="END_VERSION_0",
+    source="KIP-98, TransactionCoordinator.endTransaction",
+)
 
 # The same in every version: versions differ in who sends ADD, and in the epoch after an end.
 # Kafka fences in two steps, with the state PrepareEpochFence in between. That state is never written, so here
@@ -174,10 +194,6 @@ class TransactionVersion:
     number: int
     # Number and traits suffice for equality; the tables are dictionaries, which cannot be hashed.
     end: EndTable = attrs.field(repr=False, eq=False)
-    end_table: str
-    """The name of its table of ends."""
-    end_source: str
-    """Where Kafka has it."""
     moves: MoveTable = attrs.field(default=MOVES, repr=False, eq=False)
     client_version: int
     """The number in the records of its clients' transactions, and in their markers."""
@@ -195,8 +211,6 @@ TRANSACTION_VERSIONS: Final = {
     0: TransactionVersion(
         number=0,
         end=END_VERSION_0,
-        end_table="END_VERSION_0",
-        end_source="KIP-98, TransactionCoordinator.endTransaction",
         client_version=0,
         renews_identity=False,
         adds_implicitly=False,
@@ -205,8 +219,6 @@ TRANSACTION_VERSIONS: Final = {
     1: TransactionVersion(  # the flexible log record of KIP-890, and nothing else
         number=1,
         end=END_VERSION_0,
-        end_table="END_VERSION_0",
-        end_source="KIP-98, TransactionCoordinator.endTransaction",
         client_version=0,
         renews_identity=False,
         adds_implicitly=False,
@@ -215,8 +227,6 @@ TRANSACTION_VERSIONS: Final = {
     2: TransactionVersion(
         number=2,
         end=END_VERSION_2,
-        end_table="END_VERSION_2",
-        end_source="KIP-890, TransactionCoordinator.endTransaction",
         client_version=2,
         renews_identity=True,
         adds_implicitly=True,
