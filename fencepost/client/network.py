@@ -162,7 +162,7 @@ class ClientConnection:
 
 
 def ignore(_: object) -> None:
-    """Nobody is notified: a driver that polls its waits needs no news."""
+    """Does nothing: for a driver that needs no news, or a program that wants no warnings."""
 
 
 @attrs.define(eq=False)

@@ -270,7 +270,7 @@ class DiskStorage:
         self._lock(descriptor, how, instead=instead)
 
     def _lock(self, descriptor: int, how: int, *, instead: str) -> None:
-        # O_CLOEXEC above: a child process that inherits the descriptor would hold the lock longer than the
+        # It was opened with O_CLOEXEC: a child process that inherited it would hold the lock longer than the
         # broker.
         self._locks.append(descriptor)
         in_child(self, DiskStorage.unlock)
@@ -279,10 +279,10 @@ class DiskStorage:
                 # LOCK_NB: a second broker that waited here would look as if it hung.
                 fcntl.flock(descriptor, how | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise DirectoryInUse(f"{self._use(descriptor)}{instead}") from error
+                raise DirectoryInUse(f"{self._why_in_use(descriptor)}{instead}") from error
 
-    def _use(self, descriptor: int) -> str:
-        """Who has locked the directory, and what to do."""
+    def _why_in_use(self, descriptor: int) -> str:
+        """Who has locked the directory, and what to do. Only a broker keeps out the shared lock of a tool."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -80,7 +80,11 @@ class Manifest:
 
         A loss of power may take unsynced bytes; the death of a process takes nothing.
         """
-        return self.high_watermark if boot_id and boot_id == self.boot_id else self.durable_end
+        return self.high_watermark if self.is_of_boot(boot_id) else self.durable_end
+
+    def is_of_boot(self, boot_id: str) -> bool:
+        """Whether the machine has had power since it was written; an empty `boot_id` is unknown."""
+        return boot_id != "" and boot_id == self.boot_id
 
     def replaces(self, older: Manifest | None) -> bool:
         """Whether it says or promises anything that the older one does not."""

@@ -251,9 +251,9 @@ class Recovery:
         """Refuse files that no crash explains: they belong to another log, or to another copy of this one.
         Some would be removed, although they may be the only copy, and others would be served.
         """
-        last = self._segments[-1] if self._segments else None
-        if last is None:
+        if not self._segments:
             return
+        last = self._segments[-1]
         end = last.end_offset
         # The newest segment is never cleaned: a file begins where a cleaned one ends.
         if self._replaced and (unread or self._replaced[-1].base_offset > last.base_offset):
@@ -264,11 +264,10 @@ class Recovery:
                 f"did not replace {self._replaced[0].path(LOG)}: one of them belongs elsewhere"
             )
             raise self._damaged(what, begin, longer.end_offset)
-        boot_id = self._storage.boot_id
-        had_power = boot_id != "" and self._manifest is not None and self._manifest.boot_id == boot_id
         if clean_mark is not None and end > clean_mark.end_offset:
             what = f"the log ends at offset {end}, but it was closed at offset {clean_mark.end_offset}"
             raise self._damaged(what, clean_mark.end_offset, end)
+        had_power = self._manifest is not None and self._manifest.is_of_boot(self._storage.boot_id)
         if unread and (clean_mark is not None or had_power):
             what = f"{self._where} is damaged ({self._why}), and no loss of power explains it"
             raise self._damaged(what, end, None)
