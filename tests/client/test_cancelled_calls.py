@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Protocol
 
 import pytest
 import trio
@@ -14,12 +15,9 @@ from fencepost.broker.embedded import Broker
 from fencepost.client.consumer_records import ConsumedBatch
 from fencepost.client.errors import CommitOutcomeUnknown
 from fencepost.client.shells.aio import AsyncAdmin, AsyncConsumer, AsyncProducer, AsyncSendFuture
-from fencepost.client.shells.sync import Consumer
-from fencepost.protocol.terms import TopicPartition
-from tests.client.test_async_shell import PATIENCE_S
+from tests.client.test_async_shell import HERE, PARTITIONS, limited, read
 
 WAITS_MAX = 50  # far more than any story has
-PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]
 
 
 class CancelledAt(trio.abc.Instrument):
@@ -49,39 +47,23 @@ class CancelledAt(trio.abc.Instrument):
         return False
 
 
-Story = Callable[[str, CancelledAt], Awaitable[None]]
+class Story(Protocol):
+    """What clients do with topic t of the broker at `address`, and what must be true of it."""
+
+    async def __call__(self, address: str, cancelled: CancelledAt) -> None: ...
 
 
 def at_each_wait(story: Story) -> int:
     """Tells the story to a new broker for each wait of its calls; returns how many waits it has."""
 
-    async def tell(address: str, cancelled: CancelledAt) -> None:
-        trio.lowlevel.add_instrument(cancelled)
-        with trio.fail_after(PATIENCE_S):
-            async with AsyncAdmin(address) as admin:
-                await admin.create_topic("t", 2)
-            await story(address, cancelled)
-
     for number in range(1, WAITS_MAX):
         cancelled = CancelledAt(number)
         with Broker() as broker:
-            trio.run(tell, broker.address, cancelled)
+            told = partial(story, cancelled=cancelled)
+            trio.run(limited, told, broker.address, instruments=[cancelled])
         if cancelled.waits < number:
             return cancelled.waits
     raise AssertionError(f"the story still waits after {WAITS_MAX} waits")
-
-
-def committed(address: str) -> list[bytes]:
-    with Consumer(address, isolation_level="read_committed") as consumer:
-        consumer.assign(PARTITIONS)
-        consumer.seek_to_end()
-        ends = {where: consumer.position(where) for where in PARTITIONS}
-        consumer.seek_to_beginning()
-        values: list[bytes] = []
-        while any(consumer.position(where) < end for where, end in ends.items()):
-            for batch in consumer.poll():
-                values += batch.values
-        return sorted(values)
 
 
 # --- the stories --------------------------------------------------------------------------------------------
@@ -116,7 +98,7 @@ async def transactions(address: str, cancelled: CancelledAt) -> None:
     async with AsyncProducer(address, transactional_id="pay") as producer:
         await producer.init_transactions()
         await transaction(producer, b"2")
-    assert await trio.to_thread.run_sync(committed, address) in expected
+    assert sorted(await read(address)) in expected
 
 
 async def sending(address: str, cancelled: CancelledAt) -> None:
@@ -133,7 +115,7 @@ async def sending(address: str, cancelled: CancelledAt) -> None:
         if not await cancelled.finishes(producer.flush):
             await producer.flush()
         assert all(future.done() for future in futures.values())
-    assert await trio.to_thread.run_sync(committed, address) == list(futures)
+    assert sorted(await read(address)) == list(futures)
 
 
 async def polling(
@@ -145,7 +127,7 @@ async def polling(
     values = [b"%d" % number for number in range(8)]
     async with AsyncProducer(address) as producer:
         for number, value in enumerate(values):
-            await producer.send("t", value, partition=number % 2)
+            await producer.send("t", value, partition=number % len(PARTITIONS))
     seen: list[bytes] = []
 
     async def take() -> None:
@@ -160,8 +142,8 @@ async def polling(
             await cancelled.finishes(take)
             passed = sum([await consumer.position(where) for where in PARTITIONS])
         assert sorted(seen) == values
-        if not await cancelled.finishes(partial(consumer.position, PARTITIONS[0])):
-            assert await consumer.position(PARTITIONS[0]) == len(values) // 2
+        if not await cancelled.finishes(partial(consumer.position, HERE)):
+            assert await consumer.position(HERE) == len(values) // len(PARTITIONS)
         await cancelled.finishes(consumer.close)
 
 

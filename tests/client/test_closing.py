@@ -292,12 +292,16 @@ def test_a_call_whose_callback_forks_is_refused_in_the_child() -> None:
             admin.create_topic("t")
         listener = Forking()
         consumer.subscribe(["t"], listener)
-        while listener.child is None:
-            try:
+        refusal = ""
+        try:
+            while listener.child is None:
                 consumer.poll(1_000)
-            except ClientClosed as problem:
-                os._exit("belongs to the parent of this forked process" in str(problem))
-        if not listener.child:
-            os._exit(2)
+        except ClientClosed as problem:
+            refusal = str(problem)
+        finally:
+            if listener.child == 0:  # whatever has happened, the child must not go on with the tests
+                os._exit(7 if "belongs to the parent of this forked process" in refusal else 1)
+        assert refusal == ""
+        assert listener.child is not None
         _, status = os.waitpid(listener.child, 0)
-    assert os.waitstatus_to_exitcode(status) == 1
+    assert os.waitstatus_to_exitcode(status) == 7
