@@ -70,12 +70,19 @@ LOST: Final = "readers were promised records that are not there"
 DELETED: Final = "records that were deleted are readable again, or live ones are not"
 REREAD: Final = "the next start reads all of the log"
 TRUSTED: Final = "the next start does not scan the segment and trusts these wrong values"
+MISPLACED: Final = "the file, or its directory, was renamed, copied or swapped; the broker refuses this log"
 
 Object = dict[str, Any]
 
 
+class WrittenElsewhere(ValueError):
+    """A file is whole, but names another path as its own."""
+
+
 def sealed_object(data: bytes, path: str) -> Object:
-    """The JSON object in a file; ValueError unless it ends with the CRC-32C of its path and of all before."""
+    """The JSON object in a file; ValueError unless it ends with the CRC-32C of all before, WrittenElsewhere
+    if it does not name this path.
+    """
     text, mark, seal = data.rpartition(b',\n  "checksum": ')
     try:
         content: Any = json.loads(data)
@@ -84,10 +91,13 @@ def sealed_object(data: bytes, path: str) -> Object:
     if not isinstance(content, dict):
         raise ValueError("not a JSON object")
     if not mark:
-        raise ValueError("it has no checksum: an older version or another program wrote it")
-    if seal != b"%d\n}\n" % crc32c(path.encode() + text):
-        raise ValueError("its checksum does not match: it was altered, or belongs to another place")
-    return cast("Object", content)
+        raise ValueError("it has no checksum: another program wrote it")
+    if seal != b"%d\n}\n" % crc32c(text):
+        raise ValueError("its checksum does not match: it was altered")
+    fields = cast("Object", content)
+    if fields.get("file") != path:
+        raise WrittenElsewhere(f"it was written as {fields.get('file')}")
+    return fields
 
 
 class OffsetEntry(NamedTuple):
@@ -327,6 +337,9 @@ class DerivedFiles:
             return None
         try:
             return sealed_object(data, place.file)
+        except WrittenElsewhere as error:
+            self.findings.problem(place, str(error), MISPLACED)
+            return None
         except ValueError as error:
             self.findings.tell(self.log.was_closed, place, str(error), means)
             return None

@@ -62,7 +62,7 @@ from fencepost.journal.storage import (
 from fencepost.protocol.terms import TopicPartition
 
 META_FILE: Final = "meta.json"
-META_VERSION: Final = 1
+META_VERSION: Final = 2
 DELETED_DIRECTORY: Final = ".deleted"  # not the name of a partition's directory
 DEFAULT_CLUSTER_ID: Final = "fencepost"
 OPEN_FILES_DEFAULT: Final = 500  # below the usual limit of 1,024 file descriptors

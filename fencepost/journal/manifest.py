@@ -18,7 +18,8 @@ log start only moves forward.
 #                             synced                                                    are readable again
 #
 # They are JSON for the people who look into a directory; together they are a few hundred bytes per segment.
-# Each has a checksum that covers its own place, too.
+# Each has a checksum, and names the file as which it was written: a directory that was renamed or swapped
+# with another one must not be served under its new name.
 
 from __future__ import annotations
 
@@ -35,9 +36,20 @@ from fencepost.journal.storage import DamagedLog, Storage, StorageReader
 from fencepost.protocol.checksum import crc32c
 
 MANIFEST_FILE: Final = "manifest.json"
-MANIFEST_VERSION: Final = 1
-CHECKSUM: Final = "checksum"  # the last field of each file
+MANIFEST_VERSION: Final = 2
+WRITTEN_AS: Final = "file"  # the last field but one of each file: its path in the data directory
+CHECKSUM: Final = "checksum"  # the last field
 Entry = TypeVar("Entry", bound="SegmentSummary")
+
+
+class MisplacedFile(CorruptIndex):
+    """A file that is whole, but was written as another one."""
+
+    def __init__(self, path: str, written_as: str) -> None:
+        self.written_as = written_as
+        super().__init__(
+            f"{path} was written as {written_as}: it, or its directory, was renamed, copied or swapped"
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -140,8 +152,8 @@ def encode_manifest(manifest: Manifest, *, directory: str) -> bytes:
 
 
 def decode_manifest(data: bytes, *, directory: str) -> Manifest:
-    """What `encode_manifest` wrote for this directory; CorruptIndex when it is truncated, damaged, of another
-    directory or version.
+    """What `encode_manifest` wrote; CorruptIndex when it is truncated, damaged or of another version,
+    MisplacedFile when it is that of another directory.
     """
     content = decode_json(data, place=f"{directory}/{MANIFEST_FILE}", version=MANIFEST_VERSION)
     try:
@@ -169,7 +181,7 @@ def _read(kind: type[Entry], content: dict[str, Any]) -> Entry:
 # --- the checkpoint of synced segments -------------------------------------------------------------------
 
 CHECKPOINT_FILE: Final = "checkpoint.json"
-CHECKPOINT_VERSION: Final = 1
+CHECKPOINT_VERSION: Final = 2
 
 
 @attrs.frozen(kw_only=True)
@@ -190,7 +202,9 @@ def encode_checkpoint(segments: list[SyncedSegment], *, directory: str) -> bytes
 
 
 def decode_checkpoint(data: bytes, *, directory: str) -> list[SyncedSegment]:
-    """What `encode_checkpoint` wrote for this directory; CorruptIndex when it is damaged."""
+    """What `encode_checkpoint` wrote; CorruptIndex when it is damaged, MisplacedFile when it is that of
+    another directory.
+    """
     content = decode_json(data, place=f"{directory}/{CHECKPOINT_FILE}", version=CHECKPOINT_VERSION)
     try:
         return [_read(SyncedSegment, entry) for entry in content["segments"]]
@@ -201,7 +215,7 @@ def decode_checkpoint(data: bytes, *, directory: str) -> list[SyncedSegment]:
 # --- the mark of a clean shutdown ------------------------------------------------------------------------
 
 CLEAN_FILE: Final = "clean-shutdown.json"
-CLEAN_VERSION: Final = 2
+CLEAN_VERSION: Final = 3
 
 
 def encode_clean_mark(closed: Mapping[str, SyncedSegment]) -> bytes:
@@ -223,7 +237,7 @@ def decode_clean_mark(data: bytes) -> dict[str, SyncedSegment]:
 # --- the log start offset --------------------------------------------------------------------------------
 
 LOG_START_FILE: Final = "log-start-offset.json"
-LOG_START_VERSION: Final = 1
+LOG_START_VERSION: Final = 2
 
 
 def read_log_start(storage: StorageReader, directory: str) -> int:
@@ -263,18 +277,21 @@ def deletable(bases: Sequence[int], log_start_offset: int, *, snapshots: Collect
 def encode_json(content: dict[str, Any], *, place: str) -> bytes:
     """One JSON object with one field per line, for people who open the file.
 
-    The last field is a CRC-32C of the lines before it and of `place`, the path in the data directory, so a
-    file that was altered, cut, or copied from elsewhere is not mistaken for this one.
+    The last fields are `place`, its path in the data directory, so that a file from elsewhere is not taken
+    for this one, and a CRC-32C of the lines before.
     """
     fields = (
-        f"  {json.dumps(name)}: {json.dumps(value, separators=(',', ':'))}" for name, value in content.items()
+        f"  {json.dumps(name)}: {json.dumps(value, separators=(',', ':'))}"
+        for name, value in {**content, WRITTEN_AS: place}.items()
     )
     text = "{\n" + ",\n".join(fields)
-    return f'{text},\n  "{CHECKSUM}": {crc32c(f"{place}{text}".encode())}\n}}\n'.encode()
+    return f'{text},\n  "{CHECKSUM}": {crc32c(text.encode())}\n}}\n'.encode()
 
 
 def decode_json(data: bytes, *, place: str, version: int) -> dict[str, Any]:
-    """The object in a file of `encode_json`; CorruptIndex when it is damaged, or of another version."""
+    """The object in a file of `encode_json`; CorruptIndex when it is damaged or of another version,
+    MisplacedFile when it was written at another place.
+    """
     try:
         content: Any = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -285,12 +302,17 @@ def decode_json(data: bytes, *, place: str, version: int) -> dict[str, Any]:
     if fields.get("format") != version:
         raise CorruptIndex(f"{place} has format {fields.get('format')}; this version reads format {version}")
     if fields.pop(CHECKSUM, None) is None:
-        raise CorruptIndex(f"{place} has no checksum: an older version or another program wrote it")
+        raise CorruptIndex(f"{place} has no checksum: another program wrote it")
+    written_as = fields.pop(WRITTEN_AS, None)
+    if not isinstance(written_as, str):
+        raise CorruptIndex(f"{place} does not say as which file it was written: another program wrote it")
     # Every byte counts, even those that JSON ignores: the file must be exactly as this content is written.
     try:
-        is_whole = encode_json(fields, place=place) == data
+        is_whole = encode_json(fields, place=written_as) == data
     except RecursionError:  # nothing that was written here is nested so deeply
         is_whole = False
     if not is_whole:
         raise CorruptIndex(f"{place} is damaged: its checksum does not match")
+    if written_as != place:
+        raise MisplacedFile(place, written_as)
     return fields

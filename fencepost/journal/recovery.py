@@ -11,6 +11,7 @@ log by `Node.rebuild` in broker/node.py.
 # A start must be fast after a clean shutdown, and correct after a crash at any moment. The files are used in
 # this order:
 #
+#     witnesses    read manifest and checkpoint; those of another log are refused
 #     sweep        remove half-written `.tmp` and `.cleaned` files, and indexes without a log; delete segments
 #                  below the log start that no one needs
 #     checkpoint   segments whose size and index checksums match are taken as they are, from the first one up
@@ -50,6 +51,7 @@ from fencepost.journal.manifest import (
     LOG_START_FILE,
     MANIFEST_FILE,
     Manifest,
+    MisplacedFile,
     SyncedSegment,
     decode_checkpoint,
     decode_manifest,
@@ -144,15 +146,17 @@ class Recovery:
         Segments that the checkpoint covers are not read, nor is the last one if `clean_mark`, its entry in
         the mark of a clean shutdown, still describes it. A log that `is_known` cannot be without files.
         """
+        try:
+            self._manifest, checkpoint = self._read_manifest(), self._read_checkpoint()
+        except MisplacedFile as problem:
+            raise self._damaged(str(problem), self._stored_log_start, None) from problem
         sizes = self._sweep()
-        checkpoint = self._read_checkpoint()
         synced = checkpoint if clean_mark is None else [*checkpoint, clean_mark]
         self._refuse_missing(sizes, synced, is_known=is_known)
         listed = [entry for entry in checkpoint if entry.base_offset in sizes]
         taken = self._take_over(_vouched(sizes, listed, clean_mark))
         still_synced = [entry for entry in taken if entry is not clean_mark]
         unread = self._replay(dict(list(sizes.items())[len(taken) :]))
-        self._manifest = self._read_manifest()
         durable_end = max([self._synced_end(), *[entry.end_offset for entry in synced]])
         self._refuse_shortened(max(self._written_end(), durable_end))
         self._refuse_misplaced(unread, clean_mark)
@@ -277,6 +281,8 @@ class Recovery:
         data = self._read(MANIFEST_FILE)
         try:
             return None if data is None else decode_manifest(data, directory=self._directory)
+        except MisplacedFile:
+            raise
         except CorruptIndex:
             return None
 
@@ -306,6 +312,8 @@ class Recovery:
         data = self._read(CHECKPOINT_FILE)
         try:
             return [] if data is None else decode_checkpoint(data, directory=self._directory)
+        except MisplacedFile:
+            raise
         except CorruptIndex:  # without it, more of the log is read
             return []
 

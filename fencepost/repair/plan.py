@@ -16,6 +16,7 @@ Rule: nothing is written here. The same plan is the report of a dry run and the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import attrs
@@ -43,7 +44,7 @@ from fencepost.journal.data_directory import (
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.kafka_directory import PROPERTIES_FILE
 from fencepost.journal.manifest import SyncedSegment, decode_clean_mark, encode_json
-from fencepost.journal.storage import NotADataDirectory, StorageReader, parse_directory_name
+from fencepost.journal.storage import NotADataDirectory, StorageError, StorageReader, parse_directory_name
 from fencepost.log_model.partitions import PartitionModel
 from fencepost.log_model.transactions import decisions_of
 from fencepost.protocol.consumer_group_log import read_consumer_groups
@@ -74,7 +75,7 @@ from fencepost.repair.salvage import (
     mend_epochs,
     salvage,
 )
-from fencepost.repair.witnesses import kind_of, witness_of
+from fencepost.repair.witnesses import home_of, kind_of, witness_of
 
 METADATA: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _DERIVED: Final = (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, f"/{MANIFEST}", f"/{CHECKPOINT}")
@@ -119,6 +120,10 @@ class LogPlan:
         return bool(is_changed or self.appended or self.derived)
 
 
+class MisplacedDirectories(StorageError):
+    """Directories of partitions were renamed, copied or swapped: a person has to say which name is right."""
+
+
 @attrs.define(eq=False)
 class Plan:
     """What is done to a data directory."""
@@ -141,8 +146,8 @@ class Plan:
 
 
 def make_plan(storage: StorageReader, *, adopt: frozenset[str] = frozenset()) -> Plan:
-    """Read all of a data directory; NotADataDirectory when it is none. `adopt` are topics that the metadata
-    lost and that are put back into it.
+    """Read all of a data directory; NotADataDirectory when it is none, MisplacedDirectories when logs are
+    under the names of others. `adopt` are topics that the metadata lost and that are put back into it.
     """
     return _Planner(storage, adopt, Plan(storage.location)).make()
 
@@ -177,9 +182,10 @@ class _Planner:
     adopted: list[ClusterRecord] = attrs.Factory(list[ClusterRecord])
 
     def make(self) -> Plan:
+        present = partitions_in(self.storage)
+        self._refuse_misplaced(present)
         self._check_own_files()
         self._find_vanished()
-        present = partitions_in(self.storage)
         for partition in sorted(present, key=lambda each: (each != METADATA, each)):
             self._read(partition)
         if self.logs and METADATA not in self.logs:
@@ -203,6 +209,19 @@ class _Planner:
         return self.plan
 
     # --- reading ------------------------------------------------------------------------------------------
+
+    def _refuse_misplaced(self, present: Iterable[TopicPartition]) -> None:
+        """Refuse to repair logs under the names of others: their records would be taken for damage."""
+        homes = {name: home_of(self.storage, name) for name in map(str, present)}
+        misplaced = [f"{name} holds the log of {home}" for name, home in homes.items() if name != home]
+        if misplaced:
+            where = self.storage.location
+            raise MisplacedDirectories(
+                f"{where}: {'; '.join(misplaced)}. Directories were renamed, copied or swapped; nothing was "
+                "changed. Give each its own name back, or move it out of the data directory if another one "
+                f"has that name rightly; then run `fencepost repair {where}` again. If only manifest.json "
+                "and checkpoint.json were moved, delete them: they are written again"
+            )
 
     def _check_own_files(self) -> None:
         """The files next to the partitions."""

@@ -10,10 +10,22 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from fencepost.check.derived_files import CHECKPOINT, MANIFEST
 from fencepost.check.scan import LOG_SUFFIX, offset_of
 from fencepost.journal.indexes import CorruptIndex
-from fencepost.journal.manifest import SyncedSegment, decode_checkpoint, decode_manifest, read_log_start
+from fencepost.journal.manifest import (
+    CHECKPOINT_FILE,
+    CHECKPOINT_VERSION,
+    LOG_START_FILE,
+    LOG_START_VERSION,
+    MANIFEST_FILE,
+    MANIFEST_VERSION,
+    MisplacedFile,
+    SyncedSegment,
+    decode_checkpoint,
+    decode_json,
+    decode_manifest,
+    read_log_start,
+)
 from fencepost.journal.storage import DamagedLog, StorageReader
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.consumer_group_log import read_consumer_groups
@@ -30,6 +42,12 @@ from fencepost.protocol.terms import (
 from fencepost.protocol.transaction_log import read_transactions
 from fencepost.repair.metadata import Cluster
 from fencepost.repair.salvage import Belongs, Bounds
+
+_VERSIONS: Final[Mapping[str, int]] = {
+    MANIFEST_FILE: MANIFEST_VERSION,
+    CHECKPOINT_FILE: CHECKPOINT_VERSION,
+    LOG_START_FILE: LOG_START_VERSION,
+}
 
 
 class Witness(NamedTuple):
@@ -91,8 +109,8 @@ def witness_of(storage: StorageReader, partition: TopicPartition, closed: Synced
     bases = [base for name in storage.files(directory) if (base := offset_of(name, LOG_SUFFIX)) is not None]
     closed_at = None if closed is None else closed.end_offset
     start, promised = 0, closed_at or 0
-    manifest = storage.read_file(f"{directory}/{MANIFEST}")
-    checkpoint = storage.read_file(f"{directory}/{CHECKPOINT}")
+    manifest = storage.read_file(f"{directory}/{MANIFEST_FILE}")
+    checkpoint = storage.read_file(f"{directory}/{CHECKPOINT_FILE}")
     with suppress(CorruptIndex):  # a damaged one proves nothing; `check` finds it
         if manifest is not None:
             found = decode_manifest(manifest, directory=directory)
@@ -107,3 +125,22 @@ def witness_of(storage: StorageReader, partition: TopicPartition, closed: Synced
         start = max(start, min(bases, default=0))
     bounds = Bounds(start=start, promised=max(start, promised), closed_at=closed_at)
     return Witness(bounds, bad_log_start)
+
+
+def home_of(storage: StorageReader, directory: str) -> str:
+    """The directory in which the small files of this one were written: another one if it was renamed, copied
+    or swapped whole. If the files disagree, some of them were moved, and not the directory.
+    """
+    homes: set[str] = set()
+    for name, version in _VERSIONS.items():
+        path = f"{directory}/{name}"
+        data = storage.read_file(path)
+        try:
+            if data is not None:
+                decode_json(data, place=path, version=version)
+                homes.add(directory)
+        except MisplacedFile as misplaced:
+            homes.add(misplaced.written_as.rpartition("/")[0])
+        except CorruptIndex:
+            continue
+    return homes.pop() if len(homes) == 1 else directory

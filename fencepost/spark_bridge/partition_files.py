@@ -28,7 +28,7 @@ from fencepost.journal.indexes import (
 )
 from fencepost.journal.indexes import collect_aborted as collect_from
 from fencepost.journal.layouts import LogLayout
-from fencepost.journal.manifest import MANIFEST_FILE, Manifest, decode_manifest, lost_segments
+from fencepost.journal.manifest import MANIFEST_FILE, Manifest, MisplacedFile, decode_manifest, lost_segments
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.journal.segments import (
     INDEX,
@@ -321,6 +321,8 @@ def _read_manifest(storage: StorageReader, partition: TopicPartition) -> Manifes
     data = storage.read_file(f"{directory_name(partition)}/{MANIFEST_FILE}")
     try:
         return None if data is None else decode_manifest(data, directory=directory_name(partition))
+    except MisplacedFile as problem:
+        raise CorruptLog(f"{storage.location}/{problem}: give each directory its own name back") from problem
     except CorruptIndex as problem:
         where = f"{storage.location}/{partition}/{MANIFEST_FILE}"
         raise CorruptLog(

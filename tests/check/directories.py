@@ -11,7 +11,7 @@ import attrs
 
 from fencepost.journal.indexes import ProducerSnapshot, decode_snapshot, encode_snapshot
 from fencepost.journal.journal import JournalSettings
-from fencepost.journal.manifest import CHECKSUM, encode_json
+from fencepost.journal.manifest import CHECKSUM, WRITTEN_AS, encode_json
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.batches import CRC_START, HEADER_SIZE, place, read_header
 from fencepost.protocol.checksum import crc32c
@@ -196,7 +196,7 @@ class Directory(MemoryStorage):
     def change_json(self, path: str, change: Callable[[Any], None]) -> None:
         """Changes a JSON file's content in place, and seals it again: a lie with the right checksum."""
         content = json.loads(self.get(path))
-        del content[CHECKSUM]
+        del content[WRITTEN_AS], content[CHECKSUM]
         change(content)
         self.put(path, encode_json(content, place=path))
 

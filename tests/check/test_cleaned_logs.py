@@ -11,7 +11,7 @@ import pytest
 
 from fencepost.check.directory import check_logs
 from fencepost.check.findings import Severity
-from fencepost.journal.data_directory import META_FILE
+from fencepost.journal.data_directory import META_FILE, META_VERSION
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.manifest import encode_json
 from fencepost.journal.storage import Storage
@@ -48,7 +48,9 @@ def written(*, manifest_at: int) -> tuple[Mortal, Journal]:
     """The log on a disk, with the manifest as it was when the log ended at this offset."""
     disk = Mortal(keeps(2))
     disk.breaks = lambda _operation, _path: disk.lives() is not None
-    disk.replace(META_FILE, encode_json({"format": 1, "cluster_id": "c"}, place=META_FILE), durable=True)
+    disk.replace(
+        META_FILE, encode_json({"format": META_VERSION, "cluster_id": "c"}, place=META_FILE), durable=True
+    )
     journal = opened(disk)
     write(journal, LOG, manifest_at=manifest_at)
     return disk, journal

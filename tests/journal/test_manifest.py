@@ -3,7 +3,15 @@
 import pytest
 
 from fencepost.journal.indexes import AbortedRange, CorruptIndex
-from fencepost.journal.manifest import MANIFEST_FILE, ManifestState, SegmentSummary, decode_manifest
+from fencepost.journal.manifest import (
+    MANIFEST_FILE,
+    MANIFEST_VERSION,
+    ManifestState,
+    MisplacedFile,
+    SegmentSummary,
+    decode_manifest,
+    encode_json,
+)
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.journal.storage import StorageReader
 from fencepost.protocol.terms import NO_PRODUCER_ID
@@ -102,7 +110,7 @@ def test_half_a_manifest_is_none() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"[]", b"7", b"{}", b'{"format": 2}', b'{"format": 1}', b'{"format": 1, "segments": 7}', b"\xff"],
+    [b"[]", b"7", b"{}", b'{"format": 1}', b'{"format": 2}', b'{"format": 2, "segments": 7}', b"\xff"],
 )
 def test_a_manifest_without_sense_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptIndex):
@@ -113,8 +121,10 @@ def test_a_manifest_without_sense_is_refused(content: bytes) -> None:
     ("content", "words"),
     [
         (b"[" * 100_000, "is not JSON: .*recursion"),
-        (b'{"format": 1, "segments": ' + b"[" * 100_000, "is not JSON: .*recursion"),
-        (b'{"format": 1, "segments": []}', "has no checksum"),
+        (b'{"format": 2, "segments": ' + b"[" * 100_000, "is not JSON: .*recursion"),
+        (b'{"format": 1, "segments": []}', "has format 1; this version reads format 2"),
+        (b'{"format": 2, "segments": []}', "has no checksum"),
+        (b'{"format": 2, "segments": [], "checksum": 1}', "does not say as which file it was written"),
     ],
 )
 def test_a_manifest_is_refused_in_words(content: bytes, words: str) -> None:
@@ -124,9 +134,25 @@ def test_a_manifest_is_refused_in_words(content: bytes, words: str) -> None:
 
 def test_a_manifest_of_any_depth_is_refused() -> None:
     for depth in range(700, 1_000):  # up to what can be read, but not written
-        content = b'{"format": 1, "segments": ' + b"[" * depth + b"]" * depth + b', "checksum": 1}'
+        content = b'{"format": 2, "segments": ' + b"[" * depth + b"]" * depth
+        content += b', "file": "x", "checksum": 1}'
         with pytest.raises(CorruptIndex):
             decode_manifest(content, directory=DIRECTORY)
+
+
+def test_a_flipped_bit_is_damage_and_names_no_other_directory() -> None:
+    storage, writer = new_writer()
+    writer.journal.write_manifest(ManifestState(last_stable_offset=0, high_watermark=0))
+    whole = read(storage)
+    for at in range(len(whole) * 8):
+        damaged = bytearray(whole)
+        damaged[at // 8] ^= 1 << at % 8
+        with pytest.raises(CorruptIndex) as caught:
+            decode_manifest(bytes(damaged), directory=DIRECTORY)
+        assert caught.type is CorruptIndex
+    other = encode_json({"format": MANIFEST_VERSION}, place=f"other-0/{MANIFEST_FILE}")
+    with pytest.raises(MisplacedFile, match=f"{PATH} was written as other-0/{MANIFEST_FILE}"):
+        decode_manifest(other, directory=DIRECTORY)
 
 
 def test_recovery_never_reads_the_manifest() -> None:
