@@ -1,15 +1,19 @@
 """The log of `fencepost serve` on stderr: one line of text per entry, or one JSON object.
 
 Rule: a line of text is complete in itself; JSON has the same text, and fields besides (docs/operations.md).
+A broker never waits for the reader of its log: lines for which stderr has no room are left out, and counted.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import select
+import sys
 import traceback
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -24,7 +28,7 @@ FIELDS: Final = ("peer", "principal", "client_id", "transactional_id", "producer
 @contextmanager
 def writing_log(level: LogLevel, form: LogFormat) -> Generator[None]:
     """Write the log of this process to stderr, until the block ends."""
-    handler = logging.StreamHandler()
+    handler = StderrLines()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     log = logging.getLogger(ROOT)
     level_before, propagated_before = log.level, log.propagate
@@ -37,6 +41,44 @@ def writing_log(level: LogLevel, form: LogFormat) -> Generator[None]:
         log.removeHandler(handler)
         log.setLevel(level_before)
         log.propagate = propagated_before
+
+
+class StderrLines(logging.Handler):
+    """Writes to stderr as long as that does not wait. Nobody may read the pipe that a test, or a terminal
+    that is stopped, gave to the broker.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left_out = 0
+        self._is_torn = False  # only the beginning of the last line was written
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line, or count it as left out."""
+        text = self.format(record)
+        if self._left_out:
+            gap = f"lines left out because stderr was full or closed: {self._left_out}"
+            text = f"{self.format(_line_about_the_log(gap))}\n{text}"
+        if self._is_torn:
+            text = f"\n{text}"
+        line = f"{text}\n".encode(sys.stderr.encoding, "backslashreplace")
+        written = _write(line)
+        self._left_out = 0 if written == len(line) else self._left_out + 1
+        self._is_torn = 0 < written < len(line) or (self._is_torn and not written)
+
+
+def _write(data: bytes) -> int:
+    """Write to stderr until it has no room; how many bytes were written."""
+    stderr, written = sys.stderr.fileno(), 0
+    with suppress(OSError):  # its reader is gone, or its disk is full
+        # A pipe has room for PIPE_BUF bytes or for none.
+        while written < len(data) and select.select([], [stderr], [], 0)[1]:
+            written += os.write(stderr, data[written : written + select.PIPE_BUF])
+    return written
+
+
+def _line_about_the_log(text: str) -> logging.LogRecord:
+    return logging.LogRecord(f"{ROOT}.broker", logging.WARNING, __file__, 0, text, None, None)
 
 
 class TextLines(logging.Formatter):

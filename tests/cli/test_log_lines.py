@@ -2,14 +2,18 @@
 
 import json
 import logging
+import os
 import re
+import select
 import signal
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from fencepost.cli.log_lines import JsonLines, TextLines, writing_log
-from tests.cli.processes import broker
+from tests.cli.processes import COMMAND, PATIENCE_S, broker, fencepost, read_ready
 
 HOSTILE = "a violation: 'a\\nb' \u202e"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -26,14 +30,71 @@ def test_text_is_one_line() -> None:
     assert re.fullmatch(rf"{TIME} WARNING fencepost\.broker: {re.escape(HOSTILE)}", line)
 
 
-def test_a_log_ends_with_its_block(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_ends_with_its_block(capfd: pytest.CaptureFixture[str]) -> None:
     log = logging.getLogger("fencepost.broker")
     before = log.getEffectiveLevel()
     with writing_log("info", "text"):
         log.info("inside")
     assert log.getEffectiveLevel() == before
     log.error("outside")
-    assert [line.rpartition(" ")[2] for line in capsys.readouterr().err.splitlines()] == ["inside"]
+    assert [line.rpartition(" ")[2] for line in capfd.readouterr().err.splitlines()] == ["inside"]
+
+
+def full_pipe() -> tuple[int, int]:
+    """Both ends of a pipe, of which nobody has read."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"." * select.PIPE_BUF)
+    os.set_blocking(writing, True)
+    return reading, writing
+
+
+def read_all(reading: int) -> str:
+    """What is in a pipe at the moment."""
+    data = b""
+    while select.select([reading], [], [], 0)[0]:
+        data += os.read(reading, 1 << 20)
+    return data.decode().lstrip(".")
+
+
+def test_a_log_that_nobody_reads_leaves_lines_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = full_pipe()
+    log = logging.getLogger("fencepost.broker")
+    with os.fdopen(writing, "w") as stderr, monkeypatch.context() as patched, writing_log("info", "text"):
+        patched.setattr("sys.stderr", stderr)
+        log.info("first")
+        log.info("second")
+        os.read(reading, select.PIPE_BUF)
+        log.info("%s", "x" * select.PIPE_BUF * 2)  # its beginning has room
+        said = read_all(reading)
+        gap = rf"{TIME} WARNING fencepost\.broker: lines left out because stderr was full or closed"
+        assert re.fullmatch(rf"{gap}: 2\n{TIME} INFO fencepost\.broker: x+", said)
+        log.info("last")
+        assert re.fullmatch(rf"\n{gap}: 3\n{TIME} INFO fencepost\.broker: last\n", read_all(reading))
+        os.close(reading)
+        log.info("no reader is left")  # not an error
+
+
+def test_a_broker_whose_log_nobody_reads_serves(tmp_path: Path) -> None:
+    reading, writing = full_pipe()
+    process = subprocess.Popen(
+        [*COMMAND, "serve", str(tmp_path / "data"), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=writing,
+        text=True,
+    )
+    os.close(writing)
+    try:
+        ready = read_ready(process)
+        assert fencepost("topic", "list", "--bootstrap-server", f"127.0.0.1:{ready['port']}").returncode == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(reading)
 
 
 def test_json_is_one_line_with_the_fields_that_are_known() -> None:
