@@ -130,7 +130,7 @@ class RangeScan:
 
         Only for a range whose plan follows transactions.
         """
-        if header.is_control or not header.is_transactional or not header.record_count:
+        if header.is_control or not header.has_transaction or not header.record_count:
             return "none"
         if self.is_aborted(header):
             return "aborted"

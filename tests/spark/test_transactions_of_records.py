@@ -112,6 +112,14 @@ def test_sequences_begin_again_after_the_last_one() -> None:
     }
 
 
+def test_a_transactional_batch_without_a_producer_id_is_in_no_transaction() -> None:
+    """Kafka appends one, and no marker ever ends it."""
+    storage = MemoryStorage()
+    new_log(storage).append(build_data_batch([b"a"], base_timestamp=1, transactional=True))
+    for level in IsolationLevel:
+        assert [row["transactionState"] for row in rows_of(storage, level)] == ["none"]
+
+
 def test_spark_has_them_on_request_or_by_a_schema(spark: SparkSession, tmp_path: Path) -> None:
     from fencepost.journal.disk import DiskStorage
 
