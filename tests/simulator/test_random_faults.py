@@ -7,9 +7,11 @@ from collections import Counter
 import attrs
 import pytest
 
+from fencepost.broker.host import Held
 from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.errors import NO_ERROR
 from fencepost.protocol.messages import EndTxnReply
+from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.faults.random_faults import DAMAGES, FaultKind, MessageTrap, RandomFaultPlan
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw, draw_damage, draw_identities
 from fencepost.simulator.fuzz.worlds import spec_of, try_choices
@@ -214,3 +216,18 @@ def test_a_loss_of_power_often_meets_writes_that_are_not_synced() -> None:
     """Otherwise no recovery would ever see a torn batch."""
     seen = deaths(FaultKind.POWER_LOSS)
     assert seen.unsynced > 2, f"of {len(seen.participants)}"
+
+
+def test_a_replaced_leader_opens_no_log_to_sync_it() -> None:
+    """Its newer leader found the log damaged and gave it up; opening it again failed the run."""
+    world = World(WorldSettings(nodes=2, node_settings=NodeSettings()), Choices(0))
+    world.start()
+    (replaced, _), orders = world.nodes, TopicPartition("orders", 0)
+    host = replaced.host
+    assert host is not None
+    host.held[orders] = Held(world.journals.journal(orders), 0)
+    host.unsynced.add(orders)
+    world.journals.give_up(orders)
+    replaced.work()
+    world.run_until(lambda: orders not in replaced.syncing)
+    assert orders not in world.journals.opened

@@ -300,7 +300,7 @@ class SimulatedNode(Participant):
             # process.
             for key in sorted(host.unsynced - self.syncing):
                 self.syncing.add(key)
-                journal = self.journals.journal(key)
+                journal = host.held[key].journal  # perhaps given up by a newer leader: `_sync` looks
                 at = self.world.now + self.world.sync_latency(self.disk)
                 self.world.at(at, self._sync, (host, journal, journal.log_end_offset))
         if host.upkeep.is_needed and not self.is_cleaning:
