@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import attrs
 import pytest
 
 from benchmarks import growth
-from benchmarks.__main__ import CLIENT_LOADS, PAGE
+from benchmarks.__main__ import CLIENT_LOADS, PAGE, app
 from benchmarks.apache_kafka import JARS_VARIABLE
 from benchmarks.brokers import System
 from benchmarks.brokers_report import BROKER_LOADS, OURS, brokers_grid, brokers_results
@@ -30,25 +27,19 @@ from benchmarks.report import (
     standing_results,
     write_section,
 )
-from benchmarks.simulator import Subject
+from benchmarks.simulator import SimulatorScale, Subject
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-RUN_SECONDS_MAX = 600  # a bound on a hang
 TINY = Scale(records=2_000, transactions=3)
 
 
-def test_a_quick_run_measures_every_load_on_every_system() -> None:
-    command = ["--quick", "--rounds", "1", "--records", "2000", "--transactions", "3", "--json"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *command],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS_MAX,
-        env={name: value for name, value in os.environ.items() if name != JARS_VARIABLE},
-    )
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
+def test_a_quick_run_measures_every_load_on_every_system(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(JARS_VARIABLE, raising=False)
+    monkeypatch.setattr("benchmarks.__main__.QUICK_SIMULATOR", SimulatorScale(calm_worlds=1, seeds=2))
+    with pytest.raises(SystemExit, match=r"^0$"):
+        app(["--quick", "--rounds", "1", "--records", "2000", "--transactions", "3", "--json"])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
     here = {system.value for system in (System.OURS, System.CONFLUENT) if system.is_installed}
     assert [load["load"] for load in found["loads"]] == [load.value for load in CLIENT_LOADS]
     for load in found["loads"]:
