@@ -24,7 +24,7 @@ from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition, 
 LINES_MAX: Final = 20  # of a message, which must fit on a screen; more lines usually have the same cause
 LINE_MAX: Final = 160  # characters
 LOOK_AGAIN_S: Final = 0.02
-QUIET_S: Final = 10.0  # how long a reader waits for the next record of a log that has more
+QUIET_S: Final = 10.0  # how long to wait for an answer, and for the next record of a log that has more
 _OPEN: Final = (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 Identity = Literal["key", "value"] | Callable[[Any], Hashable]
@@ -124,7 +124,16 @@ def assert_no_open_transactions(broker: HasAddress | str, *, timeout: float = 10
 
 
 def _admin(broker: HasAddress | str) -> Admin:
-    return Admin(broker if isinstance(broker, str) else broker.address, client_id=ASSERTING_CLIENT)
+    return Admin(_address(broker), **_settings())
+
+
+def _address(broker: HasAddress | str) -> str:
+    return broker if isinstance(broker, str) else broker.address
+
+
+def _settings() -> dict[str, Any]:
+    """Of the clients that read here. They do not wait a minute for a broker that was stopped."""
+    return {"client_id": ASSERTING_CLIENT, "default_api_timeout_ms": round(QUIET_S * 1_000)}
 
 
 def _found(records: Records, broker: HasAddress | str | None, deadline: float) -> list[_Found]:
@@ -146,11 +155,10 @@ def _read(
     if broker is None:
         raise TypeError(f"{records!r} has to be read from a broker: give the broker as broker=")
     found: list[_Found] = []
-    address = broker if isinstance(broker, str) else broker.address
     with _admin(broker) as admin:
         partitions = _partitions(admin, records)
         ends = _stable_ends(admin, partitions, deadline)
-    with Consumer(address, isolation_level=isolation_level, client_id=ASSERTING_CLIENT) as consumer:
+    with Consumer(_address(broker), isolation_level=isolation_level, **_settings()) as consumer:
         consumer.assign(partitions)
         consumer.seek_to_beginning()
         read_at, seen = time.monotonic(), 0

@@ -23,7 +23,7 @@ from fencepost.protocol.errors import ErrorCode, FencepostError
 from fencepost.protocol.messages import DescribedFault
 
 POLL_S: Final = 0.02
-ANSWER_MS: Final = 2_000  # how long to wait for a broker that may just have been killed
+DESK_ANSWER_MS: Final = 2_000  # how long to wait for a broker that may just have been killed
 
 
 @attrs.frozen
@@ -162,7 +162,7 @@ class ProcessDesk:
         address = self._address()
         if address is None:
             return None
-        return WireDesk(lambda: Admin(address, default_api_timeout_ms=ANSWER_MS))
+        return WireDesk(lambda: Admin(address, default_api_timeout_ms=DESK_ANSWER_MS))
 
     def _do(self, fault_id: int, do: Callable[[WireDesk, int], None]) -> None:
         if fault_id not in self._kept:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import fencepost
-from fencepost import Broker, Producer, Record, TopicPartition
+from fencepost import Admin, Broker, Producer, Record, RequestTimeout, TopicPartition
+from fencepost.testing import assertions
 from fencepost.testing.assertions import LINES_MAX
 from fencepost.testing.topic import create_topic
 
@@ -191,6 +192,25 @@ def test_a_decided_topic_is_read_without_any_patience(broker: Broker) -> None:
     with shop(broker) as producer:
         commit(producer, "orders", b"A", b"B")
     fencepost.assert_committed("orders", [b"B", b"A"], broker=broker, timeout=0)
+
+
+def test_a_stopped_broker_is_not_awaited_for_a_minute(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+
+    def admin(address: str, *, client_id: str, default_api_timeout_ms: int) -> Admin:
+        waits.append(default_api_timeout_ms)
+        return Admin(address, client_id=client_id, default_api_timeout_ms=100)
+
+    monkeypatch.setattr(assertions, "Admin", admin)
+    address = broker.address
+    broker.stop()
+    with pytest.raises(RequestTimeout, match=r"no broker answered at 127\.0\.0\.1"):
+        fencepost.assert_committed("orders", [], broker=address)
+    with pytest.raises(RequestTimeout, match=r"no broker answered at 127\.0\.0\.1"):
+        fencepost.assert_no_open_transactions(address)
+    assert waits == [10_000, 10_000]
 
 
 def test_an_open_transaction_fails_both_kinds(broker: Broker) -> None:
