@@ -14,6 +14,7 @@ reported once.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from fencepost.check.derived_files import CLEAN_FILE, DerivedFiles, Object, sealed_object
@@ -65,7 +66,7 @@ def check_logs(storage: StorageReader) -> Findings:
     for name in storage.directories():
         if ASIDE in name:
             findings.note(Place(name), "files that were set aside", SET_ASIDE)
-    _check_catalogue(storage, internals.cluster, findings)
+    _check_catalogue(storage, closed, internals.cluster, findings)
     _check_against_metadata(whole, internals, findings)
     _check_offsets(whole, internals, findings)
     _check_transactions(storage, whole, internals, findings)
@@ -114,10 +115,17 @@ def _catalogue(storage: StorageReader) -> tuple[dict[str, str], list[int]]:
     return words, damaged
 
 
-def _check_catalogue(storage: StorageReader, cluster: KnownCluster, findings: Findings) -> None:
-    for number in _catalogue(storage)[1]:
+def _check_catalogue(
+    storage: StorageReader, closed: Collection[str], cluster: KnownCluster, findings: Findings
+) -> None:
+    words, damaged = _catalogue(storage)
+    for number in damaged:
         what = f"the checksum of line {number} does not match its text"
         findings.note(Place(CATALOGUE), what, "the loss of the log that it listed would not be noticed")
+    unlisted = [name for name in sorted(closed) if words.get(name, "removed") == "removed"]
+    if unlisted and not damaged:
+        what = f"it does not list {unlisted[0]}, which was closed cleanly"
+        findings.note(Place(CATALOGUE), what, "the loss of a log that it listed may not be noticed")
     known = cluster.partitions()
     for name in vanished_logs(storage):
         partition = parse_directory_name(name)

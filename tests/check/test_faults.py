@@ -671,6 +671,15 @@ def test_a_damaged_line_of_the_catalogue_is_a_note_and_a_torn_one_is_not() -> No
     assert note.what == "the checksum of line 1 does not match its text"
 
 
+@pytest.mark.parametrize("lines", [b"", b"orders-0 removed 1293539185\n"])
+def test_a_catalogue_without_a_log_that_was_closed_is_a_note(lines: bytes) -> None:
+    at = closed()
+    at.put(CATALOGUE, lines)
+    (note,) = check_directory(at).found
+    assert (note.severity, note.file) == (Severity.NOTE, CATALOGUE)
+    assert note.what == "it does not list __cluster_metadata-0, which was closed cleanly"
+
+
 @pytest.mark.parametrize("fault", LEFT_BEHIND, ids=name_of)
 def test_what_a_kill_leaves_is_a_note_until_somebody_says_that_it_stopped_in_order(fault: Fault) -> None:
     killed_one = plant(fault, killed())
