@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Final, Literal, TextIO
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -28,7 +28,7 @@ FIELDS: Final = ("peer", "principal", "client_id", "transactional_id", "producer
 @contextmanager
 def writing_log(level: LogLevel, form: LogFormat) -> Generator[None]:
     """Write the log of this process to stderr, until the block ends."""
-    handler = StderrLines()
+    handler = StderrLines() if _is_file(sys.stderr) else logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     log = logging.getLogger(ROOT)
     level_before, propagated_before = log.level, log.propagate
@@ -41,6 +41,15 @@ def writing_log(level: LogLevel, form: LogFormat) -> Generator[None]:
         log.removeHandler(handler)
         log.setLevel(level_before)
         log.propagate = propagated_before
+
+
+def _is_file(stream: TextIO) -> bool:
+    """Whether it is more than an object that a program has put in the place of stderr."""
+    try:
+        stream.fileno()
+    except OSError:
+        return False
+    return True
 
 
 class StderrLines(logging.Handler):

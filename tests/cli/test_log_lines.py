@@ -1,5 +1,6 @@
 """The log of `fencepost serve`: lines of text, and JSON objects, each with its time and level."""
 
+import io
 import json
 import logging
 import os
@@ -62,8 +63,9 @@ def read_all(reading: int) -> str:
 def test_a_log_that_nobody_reads_leaves_lines_out(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = full_pipe()
     log = logging.getLogger("fencepost.broker")
-    with os.fdopen(writing, "w") as stderr, monkeypatch.context() as patched, writing_log("info", "text"):
-        patched.setattr("sys.stderr", stderr)
+    stderr = os.fdopen(writing, "w")
+    monkeypatch.setattr("sys.stderr", stderr)
+    with stderr, writing_log("info", "text"):
         log.info("first")
         log.info("second")
         os.read(reading, select.PIPE_BUF)
@@ -75,6 +77,13 @@ def test_a_log_that_nobody_reads_leaves_lines_out(monkeypatch: pytest.MonkeyPatc
         assert re.fullmatch(rf"\n{gap}: 3\n{TIME} INFO fencepost\.broker: last\n", read_all(reading))
         os.close(reading)
         log.info("no reader is left")  # not an error
+
+
+def test_an_object_in_the_place_of_stderr_gets_every_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", stderr := io.StringIO())
+    with writing_log("info", "text"):
+        logging.getLogger("fencepost.broker").info("a line")
+    assert stderr.getvalue().endswith(": a line\n")
 
 
 def test_a_broker_whose_log_nobody_reads_serves(tmp_path: Path) -> None:
