@@ -44,7 +44,14 @@ from typing import Annotated, Final, Literal, NamedTuple, cast
 import attrs
 
 from fencepost.client.effects import SendRequest
-from fencepost.client.errors import Failure, RequestFailed, RequestTimeout, refused
+from fencepost.client.errors import (
+    Failure,
+    RequestFailed,
+    RequestTimeout,
+    refused,
+    unknown_partition,
+    unknown_topic,
+)
 from fencepost.client.metadata import ClusterMetadata, CoordinatorKey
 from fencepost.client.reply_errors import missing_group, remedy_of, worst_error
 from fencepost.client.settings import backoff_ms
@@ -325,13 +332,36 @@ class PendingCalls:
         return self._why(min(pending, key=lambda call: call.number)) if pending else _SILENCE
 
     def _why(self, call: PendingCall) -> str:
-        if not self.cluster.nodes and call.last_error in (NO_ERROR, *_UNANSWERED):
+        said = self._last_error(call)
+        if not self.cluster.nodes and said in (NO_ERROR, *_UNANSWERED):
             return f"no broker answered at {self.cluster.bootstrap_in_words()}"
-        if isinstance(call.target, TopicPartition) and not call.attempts and not call.indefinite:
-            return f"partition {call.target} has no leader or does not exist"
-        if call.last_error is NO_ERROR:
-            return _SILENCE
-        return f"{call.last_error.meaning} ({call.last_error.name})"
+        if call.node is None and not call.attempts and (missing := self._missing(call.target)):
+            return missing
+        return _SILENCE if said is NO_ERROR else f"{said.meaning} ({said.name})"
+
+    def _last_error(self, call: PendingCall) -> ErrorCode:
+        """That of the call, or before its first attempt that of the lookup of its coordinator."""
+        if call.last_error is NO_ERROR and isinstance(call.target, CoordinatorOf):
+            lookup = self._looking_up.get(call.target.key)
+            errors = [each.last_error for each in self._pending if each.number == lookup]
+            return errors[0] if errors else NO_ERROR
+        return call.last_error
+
+    def _missing(self, target: Target) -> str | None:
+        """Why no node is known that can answer, as far as metadata says."""
+        cluster = self.cluster
+        if isinstance(target, BrokerAt):
+            running = ", ".join(map(str, sorted(cluster.nodes)))
+            return f"broker {target.broker_id} is not running; the running brokers are: {running}"
+        if not isinstance(target, TopicPartition):
+            return None
+        topic, number = target
+        error, count = cluster.topic_errors.get(topic), cluster.partition_counts.get(topic)
+        if error is not None:
+            return unknown_topic(topic, error).because
+        if count is not None and number >= count:
+            return unknown_partition(target, count).because
+        return f"partition {target} has no leader"
 
     # --- output ---------------------------------------------------------------------------------------------
 

@@ -112,21 +112,55 @@ def test_one_broker_is_asked_as_soon_as_it_is_known_where_it_is() -> None:
     assert [finished.failure for finished in talk.finished] == [None]
 
 
-def failure_at_the_deadline(request: Request, target: Target) -> Failure:
+def failure_at_the_deadline(
+    request: Request, target: Target, answer: m.MetadataReply | None = None
+) -> Failure:
     """What is told of a question that metadata says nobody can be asked."""
     talk = Asking()
     talk.ask(request, target, deadline=100)
     for _ in range(4):
         if talk.waiting:
-            talk.answer(metadata())
+            talk.answer(answer or metadata())
         talk.step(METADATA_PAUSE_MS)
     (finished,) = talk.finished
     assert finished.failure is not None
+    assert finished.failure.kind is RequestTimeout
     return finished.failure
 
 
 def test_a_broker_that_nobody_knows_is_asked_for_until_the_deadline() -> None:
-    assert failure_at_the_deadline(LIST, BrokerAt(9)).kind is RequestTimeout
+    because = failure_at_the_deadline(LIST, BrokerAt(9)).because
+    assert "broker 9 is not running; the running brokers are: 1, 2" in because
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (metadata(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), "topic 't' does not exist"),
+        (metadata(), "topic 't' has 1 partition (0); there is no partition 5"),
+    ],
+    ids=["topic", "partition"],
+)
+def test_a_partition_that_does_not_exist_is_named_at_the_deadline(answer: m.MetadataReply, said: str) -> None:
+    assert said in failure_at_the_deadline(OFFSETS, TopicPartition("t", 5), answer).because
+
+
+def test_a_partition_without_a_leader_is_named_at_the_deadline() -> None:
+    because = failure_at_the_deadline(OFFSETS, HERE, metadata(leader=-1)).because
+    assert "partition t-0 has no leader" in because
+
+
+def test_a_call_without_a_coordinator_has_the_error_of_its_lookup() -> None:
+    talk = Asking()
+    talk.calls.cluster.learn(metadata(), from_node=1)
+    talk.ask(LIST, GROUP, deadline=100)
+    assert [kind for _, kind in talk.waiting] == [m.FindCoordinator]
+    talk.answer(None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert "COORDINATOR_NOT_AVAILABLE" in talk.calls.why_pending()
+    talk.step(100)
+    (finished,) = talk.finished
+    assert finished.failure is not None
+    assert "COORDINATOR_NOT_AVAILABLE" in finished.failure.because
 
 
 @pytest.mark.parametrize("said", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NETWORK_EXCEPTION])
@@ -147,10 +181,6 @@ def test_where_no_broker_answered_its_address_is_named_at_the_deadline() -> None
     (finished,) = talk.finished
     assert finished.failure is not None
     assert "no broker answered at a:1, b:2" in finished.failure.because
-
-
-def test_a_partition_that_nobody_has_is_named_at_the_deadline() -> None:
-    assert "partition t-9 has no leader" in failure_at_the_deadline(OFFSETS, TopicPartition("t", 9)).because
 
 
 def test_a_refused_marker_is_an_error_of_its_reply() -> None:
