@@ -425,12 +425,15 @@ class Host:
                 pass
 
     def _contain_act(self, problem: Exception, act: Append | Effect, now: int) -> None:
-        """An append or effect raised: the partition is in doubt, or a reader gets an error."""
+        """An append or effect raised: the partition is in doubt, or a client gets an error."""
         if not self.contains_failures or isinstance(problem, MetadataLost):
             raise problem
         self._report(problem, act)
-        if isinstance(act, Append | Assign):
+        if isinstance(act, Append | Assign | MoveLogStart):
             self.lose(act.partition, problem)
+        if isinstance(act, MoveLogStart):
+            failed = LogStartMoved(act, batch_start=NO_OFFSET, error=ErrorCode.UNKNOWN_SERVER_ERROR)
+            self.inbox.appendleft(failed)
         elif isinstance(act, ReplyFetched | ReplyListed | ReplyEpochEnds):
             self._answer(Reply(act.to, error=ErrorCode.UNKNOWN_SERVER_ERROR), now)
 
@@ -741,10 +744,19 @@ class Host:
         self.changed.pop(key, None)
         self.unsynced.discard(key)
         if self.directory.has(key):
-            self.directory.delete(key)
+            self._delete(key, partial(self.directory.delete, key))
         # Sync once for all partitions of a topic, and before the next record of the metadata is written.
         if not (self.to_do and isinstance(self.to_do[0], Remove)):
-            self.directory.finish_deleting()
+            self._delete(key, self.directory.finish_deleting)
+
+    def _delete(self, key: TopicPartition, work: Callable[[], None]) -> None:
+        """Delete files of a partition that the metadata has removed. If the disk fails, `start` deletes what
+        is left, or `_set_aside` moves it away for a new topic of the name.
+        """
+        try:
+            work()
+        except StorageError as problem:
+            self.disk_failed(f"{key}: {problem}; its files stay until the broker starts again")
 
     def write_manifests(self, most: int = MANIFESTS_MAX) -> bool:
         """Write the manifests of changed logs, for readers without a broker; the first `most` of them.

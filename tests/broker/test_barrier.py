@@ -230,6 +230,23 @@ def test_a_log_that_waits_for_an_election_is_not_led_under_its_old_epoch(
     assert story.visible() == "a"
 
 
+def test_a_bug_while_a_log_start_moves_is_answered(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.produce(NOBODY, "a b", name=None)
+    epoch = story.partition().leader_epoch
+    part = m.DeleteRecordsPartition(topic="orders", partition=0, offset=1)
+    request = m.DeleteRecords(timeout_ms=1_000, partitions=(part,))
+    with monkeypatch.context() as planted:
+        planted.setattr(Journal, "move_log_start", bug)
+        (refused,) = body_of(story.ask(request), m.DeleteRecordsReply).partitions
+        assert refused.error is ErrorCode.UNKNOWN_SERVER_ERROR
+    story.settle()
+    assert story.partition().leader_epoch == epoch + 1
+    (moved,) = body_of(story.ask(request), m.DeleteRecordsReply).partitions
+    assert (moved.error, moved.low_watermark) == (ErrorCode.NONE, 1)
+
+
 def test_a_bug_in_one_deadline_does_not_hold_up_the_others(
     story: ContainedStory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
