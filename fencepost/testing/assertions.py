@@ -289,10 +289,11 @@ def _difference(
     present = Counter({identity: len(found) for identity, found in got.items()})
     lost, surplus = wanted - present, present - wanted
     hidden: Mapping[Hashable, list[_Found]] = uncommitted() if lost else {}
-    lines = [f"lost         {_shown(each)}: {_story(asked[each], hidden.get(each, []))}" for each in lost]
+    shown = _shown([*lost, *surplus])
+    lines = [f"lost         {shown[each]}: {_story(asked[each], hidden.get(each, []))}" for each in lost]
     for each in surplus:
         what = "duplicated  " if each in asked else "unexpected  "
-        lines.append(f"{what} {_shown(each)}: {'; '.join(map(_place, got[each]))}")
+        lines.append(f"{what} {shown[each]}: {'; '.join(map(_place, got[each]))}")
     return lines
 
 
@@ -350,9 +351,16 @@ def _hint(broker: HasAddress | str | None) -> str:
     )
 
 
-def _shown(identity: Hashable) -> str:
-    text = identity.decode("utf-8", "backslashreplace") if isinstance(identity, bytes) else str(identity)
-    return text if len(text) <= 40 else f"{text[:39]}…"
+def _shown(identities: Iterable[Hashable]) -> dict[Hashable, str]:
+    """Each identity as text. If two look the same, such as b"1" and "1", each also shows its type."""
+    texts = {each: _text(each) for each in identities}
+    uses = Counter(texts.values())
+    full = {each: text if uses[text] == 1 else repr(each) for each, text in texts.items()}
+    return {each: text if len(text) <= 40 else f"{text[:39]}…" for each, text in full.items()}
+
+
+def _text(identity: Hashable) -> str:
+    return identity.decode("utf-8", "backslashreplace") if isinstance(identity, bytes) else str(identity)
 
 
 def _name(records: Records, otherwise: str) -> str:

@@ -213,6 +213,19 @@ def test_a_stopped_broker_is_not_awaited_for_a_minute(
     assert waits == [10_000, 10_000]
 
 
+def test_expected_texts_and_written_bytes_do_not_look_the_same(broker: Broker) -> None:
+    with shop(broker) as producer:
+        commit(producer, "orders", b"1", b"2")
+    with pytest.raises(AssertionError) as found:
+        fencepost.assert_committed("orders", ["1", b"3"], broker=broker)
+    assert str(found.value).splitlines()[1:] == [
+        "  lost         '1': expected from record 1 of those given; never written",
+        "  lost         3: expected from record 2 of those given; never written",
+        "  unexpected   b'1': orders-0 offset 0 (producer 0 epoch 0)",
+        "  unexpected   2: orders-0 offset 1 (producer 0 epoch 0)",
+    ]
+
+
 def test_an_open_transaction_fails_both_kinds(broker: Broker) -> None:
     fencepost.assert_no_open_transactions(broker)
     with shop(broker) as producer:
