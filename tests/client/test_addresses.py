@@ -210,6 +210,12 @@ def test_a_node_with_a_name_that_no_host_can_have_does_not_answer(
         topics(shell, "127.0.0.1:9092", security_protocol=security_protocol, default_api_timeout_ms=200)
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_asks_the_resolver_for_a_name_with_unusual_letters(shell: str) -> None:
+    with pytest.raises(RequestTimeout, match=r"no broker answered at ☃\.invalid:9"):
+        topics(shell, "☃.invalid:9", default_api_timeout_ms=100)
+
+
 def test_a_slow_name_server_stops_only_the_call_that_needs_it(names: Names, broker: Broker) -> None:
     names.ports = [broker.port]
     names.is_free.clear()

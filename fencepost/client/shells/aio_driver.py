@@ -254,10 +254,12 @@ class AsyncDriver(NetworkDriver):
         if address is None:
             raise OSError(f"the address of node {node} is not known")
         untried = self.network.untried(node, address)
+        # Encoded as `can_be_host` does: anyio refuses names that the blocking client resolves.
+        host, port = address[0].encode("idna"), address[1]
         while True:
             try:
                 if not untried:
-                    untried += await anyio.getaddrinfo(*address, type=socket.SOCK_STREAM)
+                    untried += await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
                 return await self._connected(untried.pop(0))
             except OSError as problem:
                 self.network.unreachable(node, problem)
