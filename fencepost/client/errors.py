@@ -180,6 +180,8 @@ _ADVICE_BY_ERROR: Final[dict[tuple[type[ClientError], ErrorCode], str]] = {
     "of the topic, or raise that",
     (DeliveryFailed, _E.UNKNOWN_TOPIC_OR_PARTITION): "Send the record again, to a partition that exists",
     (DeliveryFailed, _E.INVALID_RECORD): "A record of a compacted topic needs a key: send it with one",
+    (ProducerFailed, _E.INVALID_TRANSACTION_TIMEOUT): "Close it and create one with a shorter "
+    "transaction_timeout_ms, or raise transaction.max.timeout.ms of the broker",
     (UnknownTopic, _E.INVALID_TOPIC_EXCEPTION): _NAME,
     (UnknownTopic, _E.NONE): "Use an existing partition, or add partitions with Admin.create_partitions()",
     (RequestFailed, _E.INVALID_TOPIC_EXCEPTION): f"{_NAME}; internal topics belong to the broker",

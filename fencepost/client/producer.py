@@ -262,15 +262,19 @@ class ProducerMachine(RequestMachine):
         if self.state is not _S.COMMITTING_TRANSACTION:
             return []
         if self._end_call is None:
-            self._fail(
-                Failure(
-                    TransactionAborted,
-                    because="commit_transaction() timed out or was interrupted before the commit was sent",
-                )
-            )
+            because = "commit_transaction() timed out or was interrupted before the commit was sent"
+            self._fail(Failure(TransactionAborted, because=f"{because}: {self._why_not_sent()}"))
         else:
             self._lose_commit("commit_transaction() timed out or was interrupted before the reply arrived")
         return self._step(now)
+
+    def _why_not_sent(self) -> str:
+        """What the commit waits for: the oldest batch with an error, or a request that has no reply."""
+        for batch in self.accumulator.batches.values():
+            error = batch.last_error or self.cluster.topic_errors.get(batch.topic)
+            if error:
+                return f"{batch.where}: {error.meaning} ({error.name})"
+        return self.calls.why_pending()
 
     def close(self, now: int) -> list[Effect]:
         """Closes the producer; records without an outcome get ClientClosed. So does a commit that another

@@ -252,6 +252,29 @@ def test_a_commit_is_sent_again_after_what_passes(error: ErrorCode) -> None:
     assert talk.resolved[TransactionCall.COMMIT] is None
 
 
+@pytest.mark.parametrize("waits_for", ["records", "offsets", "metadata"])
+def test_a_commit_that_was_not_sent_in_time_says_what_it_waited_for(waits_for: str) -> None:
+    talk = transactional()
+    talk.machine.begin()
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if waits_for == "offsets":
+        talk.hear(talk.machine.send_offsets({HERE: 1}, "g", talk.now))
+        talk.commit()
+        talk.refuse(m.TxnOffsetCommit, error)
+    else:
+        talk.send(b"x")
+        talk.commit()
+        if waits_for == "records":
+            talk.refuse(m.Produce, error)
+        else:
+            talk.machine.cluster.topic_errors["t"] = error
+    talk.hear(talk.machine.give_up_commit(talk.now))
+    failure = talk.resolved[TransactionCall.COMMIT]
+    assert failure is not None
+    assert failure.because.startswith("commit_transaction() timed out or was interrupted before the commit")
+    assert failure.because.endswith(f"{error.meaning} (UNKNOWN_TOPIC_OR_PARTITION)")
+
+
 def test_a_commit_that_is_given_up_is_unknown_and_leaves_only_close() -> None:
     talk = committing()
     talk.hear(talk.machine.give_up_commit(talk.now))
