@@ -40,7 +40,7 @@ from fencepost.protocol.frames import (
     REQUEST_ARRAY_LENGTH_MAX,
     REQUEST_HEADER_MAX,
 )
-from fencepost.protocol.terms import TOPIC_NAME_LENGTH_MAX
+from fencepost.protocol.terms import ID_LENGTH_MAX, TOPIC_NAME_LENGTH_MAX
 
 
 class Limit(NamedTuple):
@@ -55,14 +55,18 @@ class Limit(NamedTuple):
 
 
 GROUP_ID: Final = Limit(
-    "group id", 249, "characters", ErrorCode.INVALID_GROUP_ID, "as long as the name of a topic"
+    "group id", ID_LENGTH_MAX, "characters", ErrorCode.INVALID_GROUP_ID, "as long as the name of a topic"
 )
 TRANSACTIONAL_ID: Final = Limit(
-    "transactional id", 249, "characters", ErrorCode.INVALID_REQUEST, "as long as the name of a topic"
+    "transactional id",
+    ID_LENGTH_MAX,
+    "characters",
+    ErrorCode.INVALID_REQUEST,
+    "as long as the name of a topic",
 )
 INSTANCE_ID: Final = Limit(
     "group instance id",
-    249,
+    ID_LENGTH_MAX,
     "characters",
     ErrorCode.INVALID_REQUEST,
     "JoinGroupRequest.MAX_GROUP_INSTANCE_ID_LENGTH",

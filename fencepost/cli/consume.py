@@ -24,6 +24,7 @@ from fencepost.cli.options import (
     CommandConfig,
     InPartitions,
     InTopic,
+    check_id,
     connect,
     partitions_of,
     security_of,
@@ -245,6 +246,7 @@ class _Plan:
                 then="leave out one of them",
                 code=WRONG_USAGE,
             )
+        check_id("--group", self.group)
         if self.group is None:
             return
         if self.partitions:

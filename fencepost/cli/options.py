@@ -14,7 +14,7 @@ from cyclopts import Parameter, Token, validators
 
 from fencepost.cli.config_file import COMMAND_LINE, ENVIRONMENT
 from fencepost.cli.errors import NO_BROKER, START_A_BROKER, WRONG_USAGE, CommandFailed
-from fencepost.protocol.terms import INT64_MAX, TopicPartition
+from fencepost.protocol.terms import ID_LENGTH_MAX, INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
     from fencepost.client.security import SecuritySettings
@@ -228,6 +228,16 @@ def partitions_of(admin: Admin, topic: str, wanted: Iterable[int] = ()) -> list[
                 then="its only partition is 0" if count == 1 else f"its partitions are 0 to {count - 1}",
             )
     return [TopicPartition(topic, number) for number in numbers]
+
+
+def check_id(option: str, given: str | None) -> None:
+    """Refuses a group or a transactional id that no broker takes."""
+    if given is not None and not 1 <= len(given) <= ID_LENGTH_MAX:
+        raise CommandFailed(
+            f"{option} must have 1 to {ID_LENGTH_MAX} characters, not {len(given)}",
+            then="give another name, or leave the option out",
+            code=WRONG_USAGE,
+        )
 
 
 def _check_fix_names(_: type, names: tuple[str, ...]) -> None:

@@ -29,6 +29,7 @@ from fencepost.cli.options import (
     CommandConfig,
     InPartition,
     InTopic,
+    check_id,
     connect,
     partitions_of,
     security_of,
@@ -288,12 +289,7 @@ def produce(
 
 
 def _check_transactions(transactional_id: str | None, count: int | None) -> None:
-    if transactional_id == "":
-        raise CommandFailed(
-            "--transactional-id must not be empty",
-            then="give this producer an id, or leave the option out to write without transactions",
-            code=WRONG_USAGE,
-        )
+    check_id("--transactional-id", transactional_id)
     if count is not None and transactional_id is None:
         raise CommandFailed(
             "--records-per-transaction needs --transactional-id",

@@ -20,6 +20,7 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import (
     EARLIEST_TIMESTAMP,
+    ID_LENGTH_MAX,
     INT32_MAX,
     INT64_MAX,
     LATEST_TIMESTAMP,
@@ -90,6 +91,12 @@ def _from(low: int, high: int = INT32_MAX) -> Callable[[object, attrs.Attribute[
 _positive: Final = _from(1)
 
 
+def _check_length(name: str, given: str | None) -> None:
+    """ValueError for an id that no broker takes."""
+    if given is not None and len(given) > ID_LENGTH_MAX:
+        raise ValueError(f"{name} must have at most {ID_LENGTH_MAX} characters, not {len(given)}")
+
+
 @attrs.frozen(kw_only=True)
 class Dialect:
     """The protocol of one generation of producers."""
@@ -144,6 +151,7 @@ class ProducerSettings:
     def __attrs_post_init__(self) -> None:
         if self.transactional_id == "":
             raise ValueError("transactional_id must not be empty; None makes a producer without transactions")
+        _check_length("transactional_id", self.transactional_id)
         if self.transaction_version not in DIALECTS:
             raise ValueError(f"transaction_version must be 0 or 2, not {self.transaction_version}")
         if self.buffer_memory < self.batch_size:
@@ -206,6 +214,8 @@ class ConsumerSettings:
             raise ValueError("group_id must not be empty; None makes a consumer without a group")
         if self.group_instance_id is not None and not (self.group_id and self.group_instance_id):
             raise ValueError("group_instance_id must not be empty, and needs a group_id")
+        _check_length("group_id", self.group_id)
+        _check_length("group_instance_id", self.group_instance_id)
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ValueError(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "

@@ -73,6 +73,8 @@ INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TO
 
 # Topic.MAX_NAME_LENGTH: leaves room for "-<partition>" in a 255-byte file name
 TOPIC_NAME_LENGTH_MAX: Final = 249
+ID_LENGTH_MAX: Final = 249
+"""The longest group id, transactional id and group instance id; Kafka limits only the last one."""
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
