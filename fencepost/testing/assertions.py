@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from fencepost.client.consumer_records import ConsumedBatch
+from fencepost.client.errors import unknown_partition
 from fencepost.client.shells.sync import Admin, Consumer
 from fencepost.lab.unseen import ASSERTING_CLIENT
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition, TransactionState
@@ -65,6 +66,8 @@ def assert_exactly_once(
     iterator, and no output. ValueError if a record has no key, or `by` returns None for it.
     """
     __tracebackhide__ = True
+    _refuse_one_value("inputs", None if isinstance(inputs, str) else inputs)
+    _refuse_one_value("outputs", None if isinstance(outputs, str) else outputs)
     of_input, of_output = (by, by) if callable(by) or isinstance(by, str) else by
     deadline = time.monotonic() + timeout
     asked = _by_identity(_found(inputs, broker, deadline), of_input)
@@ -97,6 +100,7 @@ def assert_committed(
     missing or unexpected.
     """
     __tracebackhide__ = True
+    _refuse_one_value("expected", expected)
     deadline = time.monotonic() + timeout
     wanted: dict[Hashable, list[_Found]] = defaultdict(list)
     for number, item in enumerate(expected):
@@ -176,9 +180,13 @@ def _read(
 
 
 def _partitions(admin: Admin, records: str | TopicPartition) -> list[TopicPartition]:
-    if isinstance(records, TopicPartition):
-        return [records]
-    return [TopicPartition(records, number) for number, _ in enumerate(admin.describe_topic(records).leaders)]
+    topic = records.topic if isinstance(records, TopicPartition) else records
+    count = len(admin.describe_topic(topic).leaders)
+    if isinstance(records, str):
+        return [TopicPartition(topic, number) for number in range(count)]
+    if records.partition >= count:
+        raise unknown_partition(records, count).exception()
+    return [records]
 
 
 def _all_partitions(admin: Admin) -> list[TopicPartition]:
@@ -230,6 +238,13 @@ def _open_in_partitions(admin: Admin, partitions: Sequence[TopicPartition]) -> l
 
 
 # --- comparing ----------------------------------------------------------------------------------------------
+
+
+def _refuse_one_value(name: str, given: object) -> None:
+    """TypeError for a text or bytes, which would be taken for letters or numbers."""
+    __tracebackhide__ = True
+    if isinstance(given, str | bytes | bytearray):
+        raise TypeError(f"{name}={given!r} is one value and not a list of values: give [{given!r}]")
 
 
 def _refuse_nothing(

@@ -213,6 +213,21 @@ def test_a_stopped_broker_is_not_awaited_for_a_minute(
     assert waits == [10_000, 10_000]
 
 
+def test_one_value_is_not_taken_for_its_letters(broker: Broker) -> None:
+    for given in ("abc", b"abc"):
+        with pytest.raises(TypeError, match=r"expected=.* is one value .*: give \[b?'abc'\]"):
+            fencepost.assert_committed("orders", given, broker=broker)
+    with pytest.raises(TypeError, match=r"inputs=b'abc' is one value"):
+        fencepost.assert_exactly_once(b"abc", "orders", broker=broker)
+    with pytest.raises(TypeError, match=r"outputs=b'abc' is one value"):
+        fencepost.assert_exactly_once("orders", b"abc", broker=broker)
+
+
+def test_a_partition_that_does_not_exist_is_named_at_once(broker: Broker) -> None:
+    with pytest.raises(fencepost.UnknownTopic, match=r"2 partitions \(0 to 1\); there is no partition 2"):
+        fencepost.assert_committed(TopicPartition("orders", 2), [], broker=broker)
+
+
 def test_expected_texts_and_written_bytes_do_not_look_the_same(broker: Broker) -> None:
     with shop(broker) as producer:
         commit(producer, "orders", b"1", b"2")
