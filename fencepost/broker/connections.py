@@ -466,8 +466,9 @@ class ConnectionTable:
     ) -> Connection:
         """A connection for a socket that was accepted from a host."""
         in_child(accepted, socket.socket.close).setblocking(False)
-        # A reply is handed over whole; to wait for more of it would only delay it.
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError):  # macOS: the peer has reset it already, which the first read reports
+            # A reply is handed over whole; to wait for more of it would only delay it.
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.made += 1
         number = self.made
         connection = self.opened[number] = Connection(

@@ -168,6 +168,35 @@ async def test_a_connection_that_is_gone_leaves_the_next_one_its_turn(
         assert failing.errors == []
 
 
+class ResetSocket(socket.socket):
+    """macOS sets no option of a connection that its peer has reset already."""
+
+    def setsockopt(self, *_: Any) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+
+class ResettingListener(FailingListener):
+    """A listener whose next connections were reset in the backlog."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        accepted, address = self.listener.accept()
+        if self.errors:
+            self.errors.pop()
+            accepted = ResetSocket(fileno=accepted.detach())
+        return accepted, address
+
+
+async def test_a_connection_that_was_reset_in_the_backlog_does_not_end_the_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with limited() as (server, wires):
+        resetting = ResettingListener(server.listener, [errno.EINVAL])
+        monkeypatch.setattr(server, "listener", resetting)
+        await wires.open()
+        assert await is_served(await wires.open())
+        assert resetting.errors == []
+
+
 # --- how long -------------------------------------------------------------------------------------------
 
 
