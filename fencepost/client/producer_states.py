@@ -146,7 +146,7 @@ SENDING: Final = frozenset({_S.IN_TRANSACTION, _S.COMMITTING_TRANSACTION, _S.REA
 _NOTES: Final = {
     _S.UNINITIALIZED: "call init_transactions() first",
     _S.INITIALIZING: "init_transactions() has not finished; call it again to keep waiting",
-    _S.READY: "call begin_transaction() first",
+    _S.READY: "no transaction is open; begin_transaction() begins one",
     _S.IN_TRANSACTION: "a transaction is open; commit or abort it first",
     _S.COMMITTING_TRANSACTION: "the commit has not finished",
     _S.ABORTING_TRANSACTION: "the abort has not finished; call abort_transaction() again to keep waiting",
