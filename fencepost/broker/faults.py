@@ -154,7 +154,7 @@ def playable(text: str, abilities: Abilities) -> FaultLine:
     _check_action(do, abilities)
     if until is not None:
         if do.kind in ENDS_ITSELF:
-            raise BadPhrase(f"{quoted(str(do))} ends at once; leave out `until {until}`")
+            raise BadPhrase(f"{quoted(str(do))} ends by itself; leave out `until {until}`")
         if until.kind is PointKind.AT:
             raise BadPhrase(f"{quoted(str(until))} cannot end a fault", possible=["after TIME"])
         _check_point(until, abilities)

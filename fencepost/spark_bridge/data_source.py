@@ -97,7 +97,7 @@ def notice_ignored(options: ReadOptions) -> None:
     """Warns once of the options that have no effect here."""
     if options.ignored:
         warnings.warn(
-            f"{', '.join(options.ignored)} have no effect: the log is read from its files, not from a broker",
+            f"without effect: {', '.join(options.ignored)}; the log is read from files, not from a broker",
             stacklevel=2,
         )
 

@@ -70,8 +70,9 @@ ROWS_MAX: Final = 40  # of a table on a screen
 _COORDINATOR: Final = "coordinator of "
 _NAME: Final = re.compile(r"[^ #]+")
 NOTHING: Final = (
-    "There is nothing to sweep: the test sent no request to its broker that changes anything. Does it use "
-    "the fixture `fencepost_broker` or `fencepost_broker_process`?"
+    "There is nothing to sweep: the test sent no request to its broker that changes anything. Do its "
+    "clients connect to the broker of the fixture `fencepost_broker` or `fencepost_broker_process`, or to "
+    "the one that `sweep_points` passes to it?"
 )
 CUT: Final = (
     "The test is too long for a sweep: the recording of its broker process has lost its first events, so the "

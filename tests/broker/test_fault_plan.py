@@ -45,7 +45,7 @@ REFUSED = [
     ("when broker sends EndTxn reply do delay", '"delay" needs a request'),
     ("when broker sends EndTxn reply do deliver twice", '"deliver twice" needs a request'),
     ("when broker sends EndTxn reply do answer PRODUCER_FENCED", "needs a request"),
-    ("when p sends EndTxn do drop until after 3 s", "ends at once"),
+    ("when p sends EndTxn do drop until after 3 s", "ends by itself"),
     (
         "when p sends EndTxn do hold until 3 s",
         'or "after 3 s" (a time since the fault struck; only for `until`)?',

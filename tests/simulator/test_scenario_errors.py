@@ -113,7 +113,7 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ('"p sends EndTxn"', '"p receives EndTxn reply"', ('"hold" needs a message that is being sent',)),
     ('sends EndTxn"\ndo = "hold"', 'receives EndTxn"\ndo = "delay"', ('"delay" needs a request that is',)),
     ('"after 20 ms"', '"at 20 ms"', ('until: is a time of the run; write "after 20 ms"',)),
-    ('do = "start q"', 'do = "start q"\nuntil = "q ends"', ('"start q" ends at once; leave out `until`',)),
+    ('do = "start q"', 'do = "start q"\nuntil = "q ends"', ('"start q" ends by itself; leave out `until`',)),
     ('["q ends"]', '["at 3 ms"]', ('reaches: "at 3 ms" is a time, which every run reaches; name an event',)),
     (
         '"p ends"',

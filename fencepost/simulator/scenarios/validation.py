@@ -346,7 +346,7 @@ def _check_fault(cast: _Cast, place: str, fault: Fault) -> None:
     if fault.until is not None:
         until = _Names(cast, place, "until")
         if kind in ENDS_ITSELF:
-            raise until.wrong(f'"{fault.do}" ends at once; leave out `until`')
+            raise until.wrong(f'"{fault.do}" ends by itself; leave out `until`')
         if fault.until.kind is PointKind.AT:
             raise until.wrong(f'is a time of the run; write "{str(fault.until).replace("at", "after", 1)}"')
         until.check_blanks(fault.until)
