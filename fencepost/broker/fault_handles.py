@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 
@@ -30,6 +30,23 @@ def naming_help() -> Generator[None]:
     except BadPhrase as problem:
         problem.add_note(FAULTS_HELP)
         raise
+
+
+_EXAMPLES: Final = {"point": "broker sends EndTxn reply to *", "action": "hold", "until": "after 300 ms"}
+
+
+def _check_phrase(name: str, given: object) -> None:
+    if not isinstance(given, str):
+        raise TypeError(f"{name} must be a phrase such as {_EXAMPLES[name]!r}, not {given!r}")
+
+
+def _check_number(name: str, given: object) -> None:
+    if given is None:
+        return
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError(f"{name} must be a number, not {given!r}")
+    if given < 1:
+        raise ValueError(f"{name} must be at least 1, not {given}")
 
 
 class FaultDesk(Protocol):
@@ -116,8 +133,12 @@ class FaultPoint:
 
     def do(self, action: str, until: str | None = None) -> FaultHandle:
         """Add the fault. `action`: what it does, a phrase such as "hold". `until`: when it ends, a phrase
-        such as "after 300 ms"; by default the action's own end. ValueError if a broker cannot play it.
+        such as "after 300 ms"; by default the action's own end. ValueError if a broker cannot play it,
+        TypeError if one of them is no phrase.
         """
+        _check_phrase("action", action)
+        if until is not None:
+            _check_phrase("until", until)
         self._faults.incomplete.pop(self, None)
         with naming_help():
             end = None if until is None else POINTS.read(until)
@@ -135,32 +156,33 @@ class Faults:
     incomplete: dict[FaultPoint, None] = attrs.field(factory=dict, init=False, eq=False)
     """The points of `when` without a `do` yet, in their order."""
 
-    def when(self, point: str, *, nth: int | None = None, every: int = 0, times: int = 0) -> FaultPoint:
+    def when(
+        self, point: str, *, nth: int | None = None, every: int | None = None, times: int | None = None
+    ) -> FaultPoint:
         """The point at which a fault strikes; `do` then says what it does. ValueError if the phrase or a
-        number is wrong.
+        number is wrong, TypeError if it is no phrase or no number.
 
         `point`: a phrase such as "broker sends EndTxn reply to *"; it may end in `#3` instead of `nth`.
         `nth`: strike only the `nth` time that the point is reached, counted from 1; by default the first.
-        `every`: strike every `every`-th time instead. `times`: the most times that `every` strikes; 0 means
-        no limit.
+        `every`: strike every `every`-th time instead. `times`: the most times that `every` strikes; by
+        default there is no limit.
         """
+        _check_phrase("point", point)
+        for name, number in (("nth", nth), ("every", every), ("times", times)):
+            _check_number(name, number)
         with naming_help():
             when = POINTS.read(point)
         if nth is not None:
-            if nth < 1 or when.number != 1:
-                raise ValueError(
-                    f"nth={nth} for {point!r}: give the occurrence once, as nth or as #N; the first is 1"
-                )
+            if when.number != 1:
+                raise ValueError(f"nth={nth} for {point!r}: give the occurrence once, as nth or as #N")
             when = attrs.evolve(when, number=nth)
-        if every < 0 or (every and when.number != 1):
-            raise ValueError(
-                f"every={every} for {point!r}: give `every` (at least 1) or one occurrence (#N), not both"
-            )
-        if times < 0 or (times and not every):
+        if every is not None and when.number != 1:
+            raise ValueError(f"every={every} for {point!r}: give `every` or one occurrence (#N), not both")
+        if times is not None and every is None:
             raise ValueError(
                 f"times={times} for {point!r}: it limits the strikes of `every`, so it needs `every`"
             )
-        found = FaultPoint(when, every, times, self)
+        found = FaultPoint(when, every or 0, times or 0, self)
         self.incomplete[found] = None
         return found
 

@@ -561,7 +561,8 @@ class ConsumerCalls(RequestCalls):
 
         It requests the next batches before it returns. A subscribed consumer joins its group here and runs
         the callbacks of its listener; it must poll at least every `max_poll_interval_ms`. Raises
-        OffsetOutOfRange, CorruptRecords, UnknownTopic or RequestFailed when a partition cannot be read.
+        OffsetOutOfRange, CorruptRecords, UnknownTopic or RequestFailed when a partition cannot be read, and
+        WrongState when nothing is subscribed or assigned.
         """
         self.check_not_calling_back("poll")
         consumer, driver = self._consumer, self._driver

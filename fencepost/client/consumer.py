@@ -347,6 +347,8 @@ class ConsumerMachine(RequestMachine):
                     self.member.failure = None
                 raise failure.exception()
             self.member.poll(now)
+        elif not self.readings:
+            raise WrongState("poll() has nothing to read: call subscribe() or assign() first")
         return self._step(now)
 
     @property

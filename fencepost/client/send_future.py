@@ -28,6 +28,14 @@ class PendingRecord(tuple[OwnerT, ProducerBatch, int], Generic[OwnerT]):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        batch, index = self[1:]
+        if batch.base_offset >= 0:
+            state = f"offset {batch.base_offset + index}"
+        else:
+            state = "failed" if batch.is_done else "pending"
+        return f"<{type(self).__name__} {self.partition}: {state}>"
+
     @property
     def batch(self) -> ProducerBatch:
         """The batch that carries the record."""

@@ -153,11 +153,14 @@ class BrokerProcess:
         clients, if it is not where the broker listens. `override`: settings under their names in Kafka
         (docs/clients.md). `faults`: as `fencepost serve --fault` takes them. `options`: further options of
         `fencepost serve`, such as ("--users", "users.toml"). `record`: whether to fill `recording`.
-        ValueError if an argument is invalid.
+        ValueError or TypeError if an argument is invalid.
         """
         self.directory = checked_directory(directory)
         """Where the data is."""
         policy = checked_choice("sync", sync, SyncPolicy)
+        for name, given in (("options", options), ("faults", faults)):
+            if isinstance(given, str):
+                raise TypeError(f"{name} must be a list of texts, not one text: {given!r}")
         self.advertised_listener = advertised_listener
         """The HOST:PORT that the broker gives to clients from the next start on; None: `address`."""
         if advertised_listener is not None:

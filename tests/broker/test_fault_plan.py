@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,16 +106,32 @@ def test_a_phrase_that_is_none_names_the_page_of_the_phrases(point: str) -> None
         assert problem.__notes__.count(FAULTS_HELP) == 1
 
 
-@pytest.mark.parametrize(("settings", "because"), [({"nth": 0}, "nth=0"), ({"every": -1}, "every=-1")])
-def test_an_impossible_count_is_refused(settings: dict[str, int], because: str) -> None:
-    with pytest.raises(ValueError, match=because):
-        Broker().faults.when("p sends EndTxn", **settings)
+@pytest.mark.parametrize("setting", ["nth", "every", "times"])
+def test_an_impossible_count_is_refused(setting: str) -> None:
+    faults: Any = Broker().faults
+    for count in (0, -1):
+        with pytest.raises(ValueError, match=f"{setting} must be at least 1, not {count}"):
+            faults.when("p sends EndTxn", **{setting: count})
+    for count in ("2", True, 1.0):
+        with pytest.raises(TypeError, match=f"{setting} must be a number, not {count!r}"):
+            faults.when("p sends EndTxn", **{setting: count})
     with pytest.raises(ValueError, match="give the occurrence once"):
         Broker().faults.when("p sends EndTxn #2", nth=3)
     with pytest.raises(ValueError, match="so it needs `every`"):
         Broker().faults.when("p sends EndTxn", times=3)
     with pytest.raises(ValueError, match="or one occurrence"):
         Broker().faults.when("p sends EndTxn #2", every=3)
+
+
+def test_what_is_no_phrase_is_refused() -> None:
+    faults: Any = Broker().faults
+    with pytest.raises(TypeError, match=r"point must be a phrase such as 'broker sends .*', not 5"):
+        faults.when(5)
+    point = faults.when("p sends EndTxn")
+    with pytest.raises(TypeError, match="action must be a phrase such as 'hold', not None"):
+        point.do(None)
+    with pytest.raises(TypeError, match="until must be a phrase such as 'after 300 ms', not 5"):
+        point.do("hold", until=5)
 
 
 def test_a_disk_in_memory_cannot_be_slow() -> None:

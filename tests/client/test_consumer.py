@@ -480,6 +480,14 @@ def test_a_partition_that_stays_missing_is_told_and_the_others_are_read() -> Non
         reader.machine.take()
 
 
+def test_a_poll_without_partitions_is_refused() -> None:
+    machine = Reader(ConsumerSettings()).machine
+    machine.poll(0)
+    machine.assign([])
+    with pytest.raises(WrongState, match=r"call subscribe\(\) or assign\(\) first"):
+        machine.poll(0)
+
+
 def test_only_assigned_partitions_can_be_sought() -> None:
     reader = Reader(ConsumerSettings())
     with pytest.raises(WrongState, match="assign"):

@@ -94,6 +94,22 @@ def test_a_record_is_delivered_while_its_sender_is_away(broker: Broker) -> None:
 
 
 @pytest.mark.usefixtures("hasty_threads")
+def test_a_future_shows_where_its_record_is(broker: Broker) -> None:
+    with Producer(broker.address, linger_ms=60_000) as producer:
+        stored = producer.send("t", b"a", partition=2)
+        assert repr(stored) == "<SendFuture t-2: pending>"
+        producer.flush()
+        assert repr(stored) == "<SendFuture t-2: offset 0>"
+        left = producer.send("t", b"b", partition=2)
+    assert repr(left) == "<SendFuture t-2: offset 1>"
+    with Producer(broker.address, linger_ms=60_000, transactional_id="shop") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        aborted = producer.send("t", b"c", partition=2)
+        producer.abort_transaction()
+    assert repr(aborted) == "<SendFuture t-2: failed>"
+
+
 def test_a_keeper_that_closes_batches_under_the_senders_hands_loses_nothing(broker: Broker) -> None:
     count = 10_000
     with Producer(broker.address, linger_ms=0, batch_size=2_000, buffer_memory=40_000) as producer:

@@ -170,6 +170,8 @@ def test_what_goes_wrong_is_told_in_its_own_words(tmp_path: Path) -> None:
         ({"directory": "data", "sync": "foo"}, ValueError),
         ({"directory": __file__}, ValueError),
         ({"directory": None}, TypeError),
+        ({"directory": "data", "options": "--log-level debug"}, TypeError),
+        ({"directory": "data", "faults": "when p sends EndTxn do hold"}, TypeError),
     ],
 )
 def test_wrong_arguments_are_refused_at_the_call(arguments: dict[str, Any], error: type[Exception]) -> None:
