@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tests.attack import amplifiers, disks, frames, kafka_frames, kills, peers, unfolding
+from tests.attack import amplifiers, disks, frames, kafka_frames, kills, peers, races, unfolding
 from tests.attack.attacks import Attack, Row
 from tests.attack.playing import Run, play
 from tests.attack.scene import PLAIN
@@ -17,6 +17,7 @@ ATTACKS: tuple[Attack, ...] = (
     *unfolding.ATTACKS,
     *peers.ATTACKS,
     *kills.ATTACKS,
+    *races.ATTACKS,
 )
 
 Tell = Callable[[Row], None]
