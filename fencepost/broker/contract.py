@@ -16,7 +16,8 @@ Rule: cores take and return these values; only a host performs them, appends bef
 #     MeasureFetch(ticket)           FetchMeasured(ticket)
 #     WakeMe(at_ms)                  Tick
 #     Reply, ReplyFetched, ...       -
-#     Remove, Configure, CleanLog    -
+#     Remove                         RemoveFailed, or none
+#     Configure, CleanLog            -
 #
 # Received, Disconnected, Started and Reassign come from outside. A node takes one input at a time, so nothing
 # happens between the reading of its state and the decision.
@@ -137,6 +138,13 @@ class StorageFailed:
 
 
 @value(kw_only=True)
+class RemoveFailed:
+    """The files of this deleted partition are still there. The next start tries again to delete them."""
+
+    partition: TopicPartition
+
+
+@value(kw_only=True)
 class Disconnected:
     """The connection is closed; its parked requests can be discarded."""
 
@@ -165,7 +173,7 @@ class Reassign:
 
 Input = (
     Received | Answered | BecomeLeader | ResignLeader | Durable | LogStartMoved | FetchMeasured
-    | StorageFailed | Disconnected | Started | Tick | Reassign
+    | StorageFailed | RemoveFailed | Disconnected | Started | Tick | Reassign
 )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ from fencepost.broker.contract import (
     Outcome,
     Reassign,
     Received,
+    RemoveFailed,
     ReplyTo,
     ResignLeader,
     Started,
@@ -251,6 +252,10 @@ def _storage_failed(node: Node, arrived: StorageFailed, now: int) -> None:
     node.wake_at(due_ms)
 
 
+def _remove_failed(node: Node, arrived: RemoveFailed, now: int) -> None:
+    node.undeleted.add(arrived.partition.topic)
+
+
 def _disconnected(node: Node, arrived: Disconnected, now: int) -> None:
     for ticket in sorted(node.fetches_of.get(arrived.connection, ())):
         fetch.forget_fetch(node, ticket)
@@ -293,6 +298,7 @@ INPUTS: Final[dict[type[Any], Callable[[Node, Any, int], None]]] = {
     LogStartMoved: delete_records.moved,
     FetchMeasured: fetch.measured,
     StorageFailed: _storage_failed,
+    RemoveFailed: _remove_failed,
     Durable: Node.became_durable,
     Tick: _tick,
     Disconnected: _disconnected,

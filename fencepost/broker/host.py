@@ -26,7 +26,8 @@ Rule: the appends of a step are written before its effects happen. The process m
 # memory: each Durable empties the node's queue of waiting effects before more requests add to it. The order
 # of two Durables does not matter: those of one log rise, the node ignores a lower one, and no rule compares
 # two logs. StorageFailed and LogStartMoved jump the queue, too, for another reason: the node must not decide
-# further on a log whose state it does not know.
+# further on a log whose state it does not know. So does RemoveFailed: a new topic must not find the files
+# of a deleted one.
 #
 # Sync policies: `none` reports Durable after the write, which survives a kill of the process. `commit` and
 # `all` put the log into `unsynced`; the shell syncs it and calls `synced`. Once a log is in `unsynced`, its
@@ -76,6 +77,7 @@ from fencepost.broker.contract import (
     Outcome,
     Received,
     Remove,
+    RemoveFailed,
     Reply,
     ReplyEpochEnds,
     ReplyFetched,
@@ -283,7 +285,7 @@ class Host:
             # Before any partition is led: a new topic of the name would find the files of the old one.
             for key in self.directory.partitions():
                 if key.topic in self.node.cluster.removed:
-                    self.directory.delete(key)  # a kill hit between the TopicRemoved record and this
+                    self._delete(key)  # a kill hit between the TopicRemoved record and this
             self.directory.finish_deleting()
         self.inbox.append(Started(node_id=self.node_id))
 
@@ -744,19 +746,23 @@ class Host:
         self.changed.pop(key, None)
         self.unsynced.discard(key)
         if self.directory.has(key):
-            self._delete(key, partial(self.directory.delete, key))
+            self._delete(key)
         # Sync once for all partitions of a topic, and before the next record of the metadata is written.
         if not (self.to_do and isinstance(self.to_do[0], Remove)):
-            self._delete(key, self.directory.finish_deleting)
+            try:
+                self.directory.finish_deleting()
+            except StorageError as problem:
+                self.disk_failed(f"{key}: {problem}; a loss of power may make the deleted log look damaged")
 
-    def _delete(self, key: TopicPartition, work: Callable[[], None]) -> None:
-        """Delete files of a partition that the metadata has removed. If the disk fails, `start` deletes what
-        is left, or `_set_aside` moves it away for a new topic of the name.
-        """
+    def _delete(self, key: TopicPartition) -> None:
         try:
-            work()
+            self.directory.delete(key)
         except StorageError as problem:
-            self.disk_failed(f"{key}: {problem}; its files stay until the broker starts again")
+            self.disk_failed(
+                f"{key}: {problem}; the topic is deleted, and no other one can have its name until a start "
+                "of the broker deletes these files"
+            )
+            self.inbox.appendleft(RemoveFailed(partition=key))
 
     def write_manifests(self, most: int = MANIFESTS_MAX) -> bool:
         """Write the manifests of changed logs, for readers without a broker; the first `most` of them.

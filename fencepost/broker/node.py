@@ -165,6 +165,7 @@ class Node:
     markers_due: dict[tuple[TopicPartition, str], int] = attrs.Factory(dict[tuple[TopicPartition, str], int])
     reelections: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     damaged: set[TopicPartition] = attrs.Factory(set[TopicPartition])  # assigned, and not served
+    undeleted: set[str] = attrs.Factory(set[str])  # deleted topics whose files are still there
     marked: dict[FetchTicket, set[TopicPartition]] = attrs.Factory(dict[int, set[TopicPartition]])
     """The fetches that may see more than before this step, and where."""
     fetch_sizes: dict[FetchTicket, dict[TopicPartition, int]] = attrs.Factory(

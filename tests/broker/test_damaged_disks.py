@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
-from fencepost.broker.host import SyncPolicy, TroubleKind
+from fencepost.broker.host import SyncPolicy
 from fencepost.journal.catalogue import CATALOGUE_FILE
 from fencepost.journal.memory import MemoryFile
 from fencepost.journal.segments import LOG, file_name
@@ -238,39 +238,6 @@ def test_a_deleted_topic_is_not_missed_after_a_loss_of_power() -> None:
     story.settle()
     assert story.fetch(ORDERS).error is ErrorCode.NONE
     assert story.host.troubles == []
-
-
-class CannotRename(Memory):
-    """No directory can be renamed while `is_broken`."""
-
-    is_broken = False
-
-    def rename_directory(self, name: str, new_name: str) -> None:
-        if self.is_broken:
-            raise StorageError(f"cannot rename {name}: read-only file system")
-        super().rename_directory(name, new_name)
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-def test_a_deleted_topic_whose_files_stay_is_gone_all_the_same(*, restarts: bool) -> None:
-    storage = CannotRename()
-    story = Story(storage=storage)
-    story.produce(NOBODY, "old", name=None)
-    storage.is_broken = True
-    story.ask(DeleteTopics(topics=("orders",)))
-    story.settle()
-    (trouble,) = story.host.troubles
-    assert trouble.kind is TroubleKind.DISK
-    assert trouble.text.startswith("orders-0: cannot rename orders-0: read-only file system")
-    assert "its files stay" in trouble.text
-    storage.is_broken = False
-    if restarts:
-        story.kill()
-        started(story)
-        assert not storage.files(directory_name(ORDERS))
-    story.create("orders", 2)
-    assert story.produce(NOBODY, "new", name=None).base_offset == 0
-    assert story.visible(isolation_level=UNCOMMITTED) == "new"
 
 
 def test_a_transaction_ends_though_the_topic_that_it_wrote_to_was_lost() -> None:

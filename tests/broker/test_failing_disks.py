@@ -6,14 +6,20 @@ import pytest
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Answered, StorageFailed
-from fencepost.broker.host import MetadataLost, SyncPolicy
+from fencepost.broker.host import MetadataLost, SyncPolicy, TroubleKind
 from fencepost.journal.indexes import OFFSET_ENTRY
 from fencepost.journal.manifest import MANIFEST_FILE, decode_manifest
 from fencepost.journal.segments import INDEX, file_name
 from fencepost.journal.simulated import APPEND, SYNC, SimulatedStorage
-from fencepost.journal.storage import directory_name
+from fencepost.journal.storage import StorageError, directory_name
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import CreateTopic, CreateTopics
+from fencepost.protocol.messages import (
+    CreateTopic,
+    CreateTopics,
+    CreateTopicsReply,
+    DeleteTopics,
+    DeleteTopicsReply,
+)
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition, TransactionResult, TransactionState
 from tests.broker.disks import Disk, fail_syncs, keeps_nothing, simulated
 from tests.broker.requests import (
@@ -23,6 +29,7 @@ from tests.broker.requests import (
     OTHERS,
     UNCOMMITTED,
     Identity,
+    body_of,
     end_request,
     identity_of,
     marker_request,
@@ -221,3 +228,41 @@ def test_a_disk_that_keeps_failing_does_not_keep_the_broker_from_others() -> Non
     story.wait(10 * SCAN_MS)
     assert story.states()[-1] is TransactionState.COMPLETE_COMMIT
     assert story.visible() == "a"
+
+
+class StuckDisk(SimulatedStorage):
+    """A disk on which the directories of partitions cannot be renamed, as if they were mount points."""
+
+    is_stuck = True
+
+    def rename_directory(self, name: str, new_name: str) -> None:
+        if self.is_stuck:
+            raise StorageError(f"cannot rename {name}: Device or resource busy")
+        super().rename_directory(name, new_name)
+
+
+def test_a_new_topic_never_gets_the_files_of_a_deleted_one_that_cannot_be_deleted() -> None:
+    """The name stays taken until a start has deleted them, whatever happens to the broker."""
+    disk = StuckDisk(keeps_nothing)
+    story = Story(storage=disk)
+    story.create("other", 1)
+    story.produce(Identity(), "old", name=None)
+    reply = body_of(story.ask(DeleteTopics(topics=("orders",))), DeleteTopicsReply)
+    assert reply.topics[0].error is ErrorCode.NONE
+    (trouble,) = story.host.troubles
+    assert trouble.kind is TroubleKind.DISK
+    assert trouble.text.startswith("orders-0: cannot rename orders-0: Device or resource busy")
+    again = CreateTopics(topics=(CreateTopic(topic="orders", partition_count=2),))
+    for is_restarted in (False, True):
+        if is_restarted:
+            story.restart()
+        refused = body_of(story.ask(again), CreateTopicsReply).topics[0]
+        assert refused.error is ErrorCode.TOPIC_ALREADY_EXISTS
+        assert "files" in refused.because
+        other = TopicPartition("other", 0)
+        assert story.produce(Identity(), "b", key=other, name=None).error is ErrorCode.NONE
+    disk.is_stuck = False
+    story.restart()
+    assert not disk.files("orders-0")
+    assert body_of(story.ask(again), CreateTopicsReply).topics[0].error is ErrorCode.NONE
+    assert story.visible(isolation_level=UNCOMMITTED) == ""

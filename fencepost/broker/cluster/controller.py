@@ -194,8 +194,8 @@ def create_topics(
     internal: bool = False,
     leaving: Collection[str] = (),
 ) -> ClusterDecision:
-    """Create topics; within the limits each is created or refused on its own. `leaving`: topics whose
-    deletion is not durable yet, so that their names are still taken.
+    """Create topics; within the limits each is created or refused on its own. `leaving`: deleted topics
+    whose files are still there, so that their names are taken.
     """
     records: list[ClusterRecord] = []
     answers: list[m.TopicError] = []
@@ -320,8 +320,11 @@ def _topic_problem(
         because = "the name belongs to an internal topic"
     if because is not None:
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
-    if wanted.topic in state.topics or wanted.topic in leaving:
+    if wanted.topic in state.topics:
         return Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.topic!r} already exists")
+    if wanted.topic in leaving:
+        because = f"topic {wanted.topic!r} is deleted, but its files are still there"
+        return Refused(ErrorCode.TOPIC_ALREADY_EXISTS, because)
     if (other := like.get(_unified(wanted.topic))) is not None:
         because = f"the topic {other!r} exists, and the name differs from it only in dots and underscores"
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)

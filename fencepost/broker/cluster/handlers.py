@@ -157,9 +157,9 @@ def _create(node: Node, request: m.CreateTopics, to: ReplyTo, now: int, *, inter
     request = _with_default_counts(request, node.settings.num_partitions)
     is_settled = log.partition.high_watermark == log.partition.log_end_offset
     # Which deletion is not durable yet is not noted, so all of them count. Once it is, the files are deleted
-    # before the next request. A new topic of the name must not be in the log before that: after a kill, the
-    # next start would take the old files for its own.
-    leaving = () if is_settled else node.cluster.removed
+    # before the next request, or this node knows that they could not be. A new topic of the name must not be
+    # in the log before that: after a kill, the next start would take the old files for its own.
+    leaving = node.undeleted if is_settled else node.cluster.removed
     decision = controller.create_topics(
         node.cluster, request, to=to, now=now, internal=internal, leaving=leaving
     )
