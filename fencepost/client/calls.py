@@ -566,6 +566,8 @@ class ConsumerCalls(RequestCalls):
         """
         self.check_not_calling_back("poll")
         consumer, driver = self._consumer, self._driver
+        driver.check_running()
+        consumer.check_has_partitions()
         deadline = driver.now + timeout_ms
         # A program that waits here counts as polling, however long its timeout is.
         patience_ms = inf if consumer.member is None else consumer.settings.max_poll_interval_ms // 2

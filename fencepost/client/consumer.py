@@ -338,6 +338,11 @@ class ConsumerMachine(RequestMachine):
         self.member.subscribe(wanted)
         return self._step(now)
 
+    def check_has_partitions(self) -> None:
+        """WrongState if nothing is subscribed or assigned."""
+        if self.member is None and not self.readings:
+            raise WrongState("poll() has nothing to read: call subscribe() or assign() first")
+
     def poll(self, now: int) -> list[Effect]:
         """The application polls: a rebalance continues. Run `rebalance_call` before taking batches."""
         if self.member is not None:
@@ -347,8 +352,6 @@ class ConsumerMachine(RequestMachine):
                     self.member.failure = None
                 raise failure.exception()
             self.member.poll(now)
-        elif not self.readings:
-            raise WrongState("poll() has nothing to read: call subscribe() or assign() first")
         return self._step(now)
 
     @property

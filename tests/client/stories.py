@@ -369,7 +369,7 @@ async def a_producer_says_which_call_comes_first(clients: Clients) -> None:
         with pytest.raises(WrongState, match=r"call init_transactions\(\) first"):
             producer.begin_transaction()
         await producer.init_transactions()
-        with pytest.raises(WrongState, match=r"call begin_transaction\(\) first"):
+        with pytest.raises(WrongState, match=r"begin_transaction\(\) begins one"):
             await producer.commit_transaction()
     with pytest.raises(WrongState):
         await producer.init_transactions()

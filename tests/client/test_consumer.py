@@ -482,10 +482,10 @@ def test_a_partition_that_stays_missing_is_told_and_the_others_are_read() -> Non
 
 def test_a_poll_without_partitions_is_refused() -> None:
     machine = Reader(ConsumerSettings()).machine
-    machine.poll(0)
+    machine.check_has_partitions()
     machine.assign([])
     with pytest.raises(WrongState, match=r"call subscribe\(\) or assign\(\) first"):
-        machine.poll(0)
+        machine.check_has_partitions()
 
 
 def test_only_assigned_partitions_can_be_sought() -> None:
