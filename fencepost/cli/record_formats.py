@@ -206,11 +206,18 @@ def read_jsonl(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoin
         except BadRecord:
             raise
         except (ValueError, RecursionError) as problem:
-            raise BadRecord(f"not JSON: {problem}") from problem
+            raise BadRecord(f"not JSON: {_why_not_json(problem)}") from problem
         if not isinstance(found, dict):
             raise BadRecord("not a JSON object")
         fields = cast("dict[str, Any]", found)
         yield _document(fields, dialect, line.strip()) if is_document else _record(fields)
+
+
+def _why_not_json(problem: ValueError | RecursionError) -> str:
+    """The place is a character: the text is one line or one cell, and its own number is named already."""
+    if isinstance(problem, json.JSONDecodeError):
+        return f"{problem.msg} at character {problem.pos + 1}"
+    return str(problem)
 
 
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -255,6 +262,8 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
 
 def _check_columns(names: list[str], dialect: TextDialect) -> bool:
     """Whether the rows are documents; BadRecord if columns are missing or unknown."""
+    if not names:
+        raise BadRecord("there is no first line with the names of the columns")
     given = [name for name in (dialect.key_column, dialect.value_column) if name is not None]
     for name in given:
         if name not in names:
@@ -284,7 +293,7 @@ def _csv_record(cells: dict[str, str], dialect: TextDialect) -> Outgoing:
     try:
         headers = json.loads(cells.get("headers") or "[]")
     except (ValueError, RecursionError) as problem:
-        raise BadRecord(f"headers are not JSON: {problem}") from problem
+        raise BadRecord(f"headers are not JSON: {_why_not_json(problem)}") from problem
     return Outgoing(
         dialect.decoded(cells.get("key", dialect.null).encode()),
         dialect.decoded(cells["value"].encode()),

@@ -22,7 +22,9 @@ from fencepost.cli.options import (
 )
 from fencepost.cli.output import Columns, print_done, print_entry, print_json, print_rows, row_of
 from fencepost.client.admin import TopicDescription
+from fencepost.client.errors import RequestFailed
 from fencepost.protocol import messages as m
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, INTERNAL_TOPICS, TopicPartition
 
 COUNT = validators.Number(gte=1, lte=INT32_MAX)
@@ -266,7 +268,16 @@ def delete_records(
     offset = HIGH_WATERMARK if before == "end" else int(before)
     with connect(bootstrap, command_config) as admin:
         [where] = partitions_of(admin, name, [partition])
-        start = admin.delete_records({where: offset})[where]
+        try:
+            start = admin.delete_records({where: offset})[where]
+        except RequestFailed as problem:
+            if problem.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            first, end = admin.beginning_offsets([where])[where], admin.end_offsets([where])[where]
+            raise CommandFailed(
+                f"--before {offset} is not between {first}, where {where} starts, and {end}, where it ends",
+                then="give the first offset to keep, or `end` to delete all records",
+            ) from problem
     print_done(
         f"{where} now starts at offset {start}.",
         {"topic": name, "partition": partition, "log_start_offset": start},

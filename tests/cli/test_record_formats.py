@@ -127,7 +127,8 @@ def test_a_wrong_format_string(format_: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("nonsense", "not JSON"),
+        ("nonsense", "not JSON: Expecting value at character 1"),
+        ('{"a"\n', "not JSON: Expecting ':' delimiter at character 6"),
         ("[" * 100_000, "not JSON: maximum recursion depth"),
         ("[1]", "not a JSON object"),
         ('{"key": "k"}', "the object has no field 'value'"),
@@ -152,6 +153,7 @@ def test_json_that_is_no_record(line: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("", "there is no first line with the names of the columns"),
         ("id,amount\n1,2\n", "no column 'value'; the columns are id, amount"),
         ("value,id\nv,1\n", "unknown field id"),
         ("key,value\nk\n", "expected 2 cells in the row, found 1"),
