@@ -199,6 +199,8 @@ class ConsumerMachine(RequestMachine):
     """Topics of the subscription whose metadata is an error."""
     _reported_topics: dict[str, ErrorCode] = attrs.field(factory=dict)
     """Those of them that the program has heard of."""
+    _is_warned: bool = False
+    """Whether the program has heard that no broker answers."""
     member: GroupMember | None = None
     _group_metadata: ConsumerGroupMetadata | None = None
     """Of the last membership, after it has ended."""
@@ -554,6 +556,7 @@ class ConsumerMachine(RequestMachine):
         self._find_positions(now)
         self._notice_missing(now)
         self._notice_unreadable_topics(now)
+        self._notice_unreachable()
         self._fetch(now)
         return super()._step(now)
 
@@ -564,6 +567,13 @@ class ConsumerMachine(RequestMachine):
         if self.member is not None and (at := self.member.wake_at()) is not None:
             times.append(at)
         return min(times, default=None)
+
+    def _notice_unreachable(self) -> None:
+        """Warn once if no broker answers: a program that only polls would hear nothing of a wrong address."""
+        if self.cluster.is_unreachable and not self._is_warned:
+            self._is_warned = True
+            where = self.cluster.bootstrap_in_words()
+            self._out.append(WarnProgram(f"no broker answered at {where}; the consumer keeps trying"))
 
     def _notice_missing(self, now: int) -> None:
         """What is missing may be about to be created: UnknownTopic is raised only if it stays missing."""

@@ -93,6 +93,13 @@ class ClusterMetadata:
             return self.bootstrap[FIRST_BOOTSTRAP_NODE - node_id]
         return self.nodes.get(node_id)
 
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether no broker has ever answered, and none of the addresses can be connected to."""
+        if self.nodes or not self.unreachable:
+            return False
+        return all(FIRST_BOOTSTRAP_NODE - n in self.unreachable for n in range(len(self.bootstrap)))
+
     def bootstrap_in_words(self) -> str:
         """The bootstrap addresses, each with the reason why it could not be connected to, if one is known."""
         words: list[str] = []

@@ -6,6 +6,7 @@ awaited.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -326,3 +327,28 @@ def test_a_subscription_to_a_topic_that_does_not_exist_is_logged_until_it_is_cre
         "group 'readers' is subscribed to a topic that it cannot read yet: topic 'mistyped' does not exist "
         "(UNKNOWN_TOPIC_OR_PARTITION). Use an existing topic, or create this one with Admin.create_topic()"
     )
+
+
+@pytest.mark.parametrize("begin", ["assign", "subscribe"])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_an_address_without_a_broker_is_logged_once(
+    shell: str, begin: str, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = socket.socket()  # nothing else can listen there
+    held.bind(("127.0.0.1", 0))
+    port = held.getsockname()[1]
+
+    async def story(world: World) -> None:
+        consumer = await world.consumer(address=f"127.0.0.1:{port}")
+        wanted = [TopicPartition("t", 0)] if begin == "assign" else ["t"]
+        getattr(consumer, begin)(wanted)
+        await polled(lambda: bool(caplog.records), consumer)
+        for _ in range(5):
+            await consumer.poll(POLL_MS)
+
+    with held:
+        SHELLS[shell](address, story)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("fencepost.client", "WARNING")
+    refused = f"127.0.0.1:{port} (Connection refused)"
+    assert record.message == f"no broker answered at {refused}; the consumer keeps trying"
