@@ -51,17 +51,17 @@ def bound_sockets(settings: BrokerSettings, *, listens: bool) -> BoundSockets:
             f"{settings.host!r} stands for every address of this machine, but clients need one that they can "
             "connect to; give it as the advertised listener (--advertised-listener HOST:PORT)"
         )
-    clients, metrics = _bound(settings.host, settings.port, "--port", listens=listens), None
+    clients, metrics = _bound(settings.host, settings.port, "port", listens=listens), None
     if settings.metrics_port is not None:
         try:
-            metrics = _bound(settings.metrics_host, settings.metrics_port, "--metrics-port", listens=listens)
+            metrics = _bound(settings.metrics_host, settings.metrics_port, "metrics port", listens=listens)
         except CannotListen:
             clients.close()
             raise
     return BoundSockets(clients, metrics)
 
 
-def _bound(host: str, port: int, option: str, *, listens: bool) -> socket.socket:
+def _bound(host: str, port: int, name: str, *, listens: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = in_child(socket.socket(family, socket.SOCK_STREAM), socket.socket.close)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -72,7 +72,7 @@ def _bound(host: str, port: int, option: str, *, listens: bool) -> socket.socket
     except (OSError, UnicodeError) as problem:  # UnicodeError: no host can have this name
         listener.close()
         is_wrong_host = isinstance(problem, socket.gaierror | UnicodeError)
-        other = f"stop what listens there, or choose another port (`{option}`), or 0 for a free one"
+        other = f"stop what listens there, or choose another {name}; 0 is a free one"
         advice = "choose another host" if is_wrong_host else other
         reason = getattr(problem, "strerror", None) or problem
         raise CannotListen(f"cannot listen on {host}:{port}: {reason}; {advice}") from problem

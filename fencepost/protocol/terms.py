@@ -263,5 +263,5 @@ def topic_name_problem(name: str) -> str | None:
     if len(name) > TOPIC_NAME_LENGTH_MAX:
         return f"the name is longer than {TOPIC_NAME_LENGTH_MAX} characters"
     if not _TOPIC_NAME.fullmatch(name):
-        return "the name may contain only ASCII letters, digits, '.', '_' and '-'"
+        return f"the name {name!r} may contain only ASCII letters, digits, '.', '_' and '-'"
     return None
