@@ -10,7 +10,8 @@ opened since. A partition's directory that was there and is gone is damage, not 
 #         .lock                  held with flock while a broker runs, like the directory itself
 #         meta.json              format and cluster id; says that the directory is Fencepost's
 #         catalogue.txt          which partitions have a log (catalogue.py)
-#         clean-shutdown.json    the mark: the logs that need no check, as closed; absent while a broker runs
+#         clean-shutdown.json    the mark: the logs that need no check, as closed; while a broker runs, only
+#                                those that it has refused
 #         <topic>-<partition>/   one journal each (journal.py)
 #         .deleted/              a partition whose deletion a crash interrupted
 #
@@ -21,9 +22,10 @@ opened since. A partition's directory that was there and is gone is damage, not 
 # Kafka has the same mark (.kafka_cleanshutdown, CleanShutdownFileHandler), for the whole directory. This one
 # names partitions: when one disk write failed, only that partition is recovered from its bytes.
 #
-# A log that is refused is not opened, so the next mark names it as the last one did. Otherwise a repair of a
-# log whose files are gone could not know where it ended, and would assign its offsets again; and a start
-# after a loss of power could take what is left of a log for all of it.
+# A log that is refused is not opened, so the mark still names it: at once, since the broker may be killed,
+# and after the next stop. Otherwise a repair of a log whose files are gone could not know where it ended, and
+# would assign its offsets again; and a start after a loss of power could take what is left of a log for all
+# of it. If the first log of a start is refused, nothing was opened, and the whole mark is put back.
 #
 # A stop must not take long with 10,000 partitions. A log without new writes is not touched. The others are
 # synced by several threads, one sync for each. Everything else is in the mark, a single file: for each
@@ -53,6 +55,7 @@ from fencepost.journal.manifest import (
 from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.storage import (
     TEMPORARY_SUFFIX,
+    DamagedLog,
     NotADataDirectory,
     Storage,
     StorageReader,
@@ -92,6 +95,8 @@ class DataDirectory:
         self._settings = settings
         self._catalogue = catalogue
         self._clean = clean  # the last segments of logs that were closed cleanly and not opened since
+        self._marked: dict[str, SyncedSegment] = {}  # those of them that the mark on the disk names
+        self._refused: set[str] = set()
         self._open_files = open_files
         self._journals: dict[TopicPartition, Journal] = {}
         # Listed once: a start asks for every partition, and each listing has an entry per partition.
@@ -148,17 +153,23 @@ class DataDirectory:
         journal = self._journals.get(partition)
         if journal is None:
             name = directory_name(partition)
-            journal = Journal(
-                self._storage,
-                partition,
-                settings=self._settings,
-                open_files=self._open_files,
-                clean_mark=self._clean.get(name),
-                is_known=name in self._catalogue,
-                when_named=partial(self._catalogue.keep, name),
-            )
+            try:
+                journal = Journal(
+                    self._storage,
+                    partition,
+                    settings=self._settings,
+                    open_files=self._open_files,
+                    clean_mark=self._clean.get(name),
+                    is_known=name in self._catalogue,
+                    when_named=partial(self._catalogue.keep, name),
+                )
+            except DamagedLog:
+                self._refused.add(name)
+                if name in self._clean and name not in self._marked:
+                    self._mark(self._refused if self._journals else self._clean)
+                raise
             # From here on its files may change, and the mark that was read no longer covers them.
-            self._clean.pop(name, None)
+            self._unmark(name)
             self._catalogue.add(name)
             self._names.add(name)
             self._journals[partition] = journal
@@ -185,12 +196,12 @@ class DataDirectory:
         """
         self.give_up(partition)
         name = directory_name(partition)
+        self._unmark(name)
         self._catalogue.remove(name)
         self._storage.remove_directory(DELETED_DIRECTORY)
         self._storage.rename_directory(name, DELETED_DIRECTORY)
         self._storage.remove_directory(DELETED_DIRECTORY)
         self._names.discard(name)
-        self._clean.pop(name, None)
 
     def finish_deleting(self) -> None:
         """Return when no loss of power can make a deleted partition look missing; call it after `delete`."""
@@ -203,9 +214,9 @@ class DataDirectory:
         """
         self.give_up(partition)
         name = directory_name(partition)
+        self._unmark(name)
         self._catalogue.remove(name)
         self._catalogue.sync_removals()
-        self._clean.pop(name, None)
         if name not in self._names:
             return None
         aside = name_aside(name, self._names)
@@ -213,6 +224,23 @@ class DataDirectory:
         self._names.discard(name)
         self._names.add(aside)
         return aside
+
+    def _mark(self, names: Iterable[str]) -> None:
+        """Let the mark on the disk name these of the logs that were closed cleanly."""
+        self._marked = {name: self._clean[name] for name in names if name in self._clean}
+        if self._marked:
+            self._storage.replace(CLEAN_FILE, encode_clean_mark(self._marked), durable=True)
+        else:
+            _remove_mark(self._storage)
+
+    def _unmark(self, name: str) -> None:
+        """No mark covers this log any longer. One that was put back for a whole start names only refused logs
+        from now on.
+        """
+        self._clean.pop(name, None)
+        self._refused.discard(name)
+        if name in self._marked:
+            self._mark(self._refused)
 
     def close(self, led: Mapping[TopicPartition, State] = {}) -> None:
         """Close every journal, write the mark for those that are whole, and release the lock. `led` are the

@@ -241,7 +241,11 @@ class Recovery:
         """
         end = self._segments[-1].end_offset if self._segments else 0
         if end < promised:
-            what = f"{self._where} is damaged ({self._why})" if self._where else "its files are gone"
+            what = f"the log ends at offset {end}, but it went on to offset {promised}"
+            if self._where is not None:
+                what = f"{self._where} is damaged ({self._why})"
+            elif not self._segments:
+                what = "its files are gone"
             raise self._damaged(what, end, promised)
         if self._cut is not None:
             size = self._cut.size + self._dropped_bytes

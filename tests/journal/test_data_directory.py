@@ -21,7 +21,7 @@ from fencepost.journal.data_directory import (
     partitions_in,
 )
 from fencepost.journal.disk import LOCK_FILE, DiskStorage
-from fencepost.journal.manifest import CLEAN_FILE, encode_json
+from fencepost.journal.manifest import CLEAN_FILE, MANIFEST_FILE, decode_clean_mark, encode_json
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import (
     DamagedLog,
@@ -33,6 +33,8 @@ from fencepost.journal.storage import (
 )
 from fencepost.protocol.terms import TOPIC_NAME_LENGTH_MAX, TopicPartition, topic_name_problem
 from tests.journal.logs import ORDERS, Writer, files_of, flip
+
+PAYMENTS = TopicPartition("payments", 0)
 
 LEGAL = string.ascii_letters + string.digits + "._-"
 OTHERS = TopicPartition("others", 3)
@@ -344,6 +346,79 @@ def test_a_log_that_could_not_be_opened_once_is_still_held_to_its_mark() -> None
     storage.is_busy = False
     with pytest.raises(DamagedLog, match="The record at offset 0 is at stake"):
         data.journal(ORDERS)
+    data.abandon()
+
+
+def closed_with_two_logs() -> tuple[MemoryStorage, bytes]:
+    """A data directory that was closed cleanly, and its mark. The log of ORDERS has lost its last byte."""
+    storage = MemoryStorage()
+    data = DataDirectory.open(storage)
+    for partition in (ORDERS, PAYMENTS):
+        Writer(data.journal(partition)).plain()
+    data.close()
+    (log,) = [path for path in files_of(storage, "log") if path.startswith(f"{ORDERS}/")]
+    storage.open(log).truncate(storage.files(str(ORDERS))[log.rpartition("/")[2]] - 1)
+    storage.boot_id = "after a loss of power"  # the manifest proves only what was synced
+    storage.remove(f"{ORDERS}/{MANIFEST_FILE}")
+    return storage, storage.read_file(CLEAN_FILE) or b""
+
+
+def killed_after_a_refusal(storage: MemoryStorage) -> DataDirectory:
+    """A start that refuses the log of ORDERS."""
+    data = DataDirectory.open(storage)
+    with pytest.raises(DamagedLog, match="The record at offset 0 is at stake"):
+        data.journal(ORDERS)
+    return data
+
+
+def test_a_start_whose_first_log_is_refused_leaves_the_mark_as_it_was() -> None:
+    storage, mark = closed_with_two_logs()
+    for _ in range(3):
+        killed_after_a_refusal(storage).abandon()
+        assert storage.read_file(CLEAN_FILE) == mark
+
+
+@pytest.mark.parametrize("first", [ORDERS, PAYMENTS])
+def test_a_killed_broker_leaves_the_mark_of_a_log_that_it_refused(first: TopicPartition) -> None:
+    storage, _ = closed_with_two_logs()
+    for _ in range(3):
+        data = DataDirectory.open(storage)
+        if first == PAYMENTS:
+            Writer(data.journal(PAYMENTS)).plain()
+        with pytest.raises(DamagedLog):
+            data.journal(ORDERS)
+        Writer(data.journal(PAYMENTS)).plain()
+        assert [*decode_clean_mark(storage.read_file(CLEAN_FILE) or b"")] == [str(ORDERS)]
+        data.abandon()
+    data = DataDirectory.open(storage)
+    assert data.journal(PAYMENTS).log_end_offset == (6 if first == PAYMENTS else 3) + 1
+    data.abandon()
+
+
+def test_a_refused_log_that_is_deleted_has_no_mark() -> None:
+    storage, _ = closed_with_two_logs()
+    data = killed_after_a_refusal(storage)
+    data.journal(PAYMENTS)
+    data.delete(ORDERS)
+    assert storage.read_file(CLEAN_FILE) is None
+    Writer(data.journal(ORDERS)).plain(2)
+    data.abandon()
+    data = DataDirectory.open(storage)
+    assert data.journal(ORDERS).log_end_offset == 2
+    data.abandon()
+
+
+def test_a_refused_log_that_is_whole_again_has_no_mark() -> None:
+    storage, _ = closed_with_two_logs()
+    (log,) = [path for path in files_of(storage, "log") if path.startswith(f"{ORDERS}/")]
+    data = killed_after_a_refusal(storage)
+    whole = bytearray(storage.read_file(f"{PAYMENTS}/{log.rpartition('/')[2]}") or b"")
+    storage.replace(log, whole, durable=True)
+    Writer(data.journal(ORDERS)).plain()
+    assert storage.read_file(CLEAN_FILE) is None
+    data.abandon()
+    data = DataDirectory.open(storage)
+    assert data.journal(ORDERS).log_end_offset == 2
     data.abandon()
 
 
