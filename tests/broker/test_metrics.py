@@ -247,7 +247,7 @@ def test_a_port_in_use_prevents_the_start(tmp_path: Path) -> None:
     with fencepost.Broker(metrics_port=0) as broker:
         taken = broker.metrics_port
         with pytest.raises(
-            fencepost.FencepostError, match=rf"cannot listen on 127\.0\.0\.1:{taken}: .*--metrics-port"
+            fencepost.FencepostError, match=rf"cannot listen on 127\.0\.0\.1:{taken}: .*another metrics port"
         ):
             fencepost.Broker(str(tmp_path / "data"), metrics_port=taken).start()
     assert not (tmp_path / "data").exists()
