@@ -39,8 +39,8 @@ log by `Node.rebuild` in broker/node.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, TypeVar
 
 import attrs
 from sortedcontainers import SortedSet
@@ -83,6 +83,8 @@ from fencepost.protocol.batches import (
 )
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET
+
+Content = TypeVar("Content")
 
 _FAR: Final = 1 << 40  # more offsets than one log file holds
 
@@ -146,10 +148,8 @@ class Recovery:
         Segments that the checkpoint covers are not read, nor is the last one if `clean_mark`, its entry in
         the mark of a clean shutdown, still describes it. A log that `is_known` cannot be without files.
         """
-        try:
-            self._manifest, checkpoint = self._read_manifest(), self._read_checkpoint()
-        except MisplacedFile as problem:
-            raise self._damaged(str(problem), self._stored_log_start, None) from problem
+        self._manifest = self._read_witness(MANIFEST_FILE, decode_manifest)
+        checkpoint = self._read_witness(CHECKPOINT_FILE, decode_checkpoint) or []
         sizes = self._sweep()
         synced = checkpoint if clean_mark is None else [*checkpoint, clean_mark]
         self._refuse_missing(sizes, synced, is_known=is_known)
@@ -280,13 +280,15 @@ class Recovery:
             what = f"{self._where} is damaged ({self._why}), and no loss of power explains it"
             raise self._damaged(what, end, None)
 
-    def _read_manifest(self) -> Manifest | None:
-        """The manifest on the disk; None without one, or if a loss of power has torn it."""
-        data = self._read(MANIFEST_FILE)
+    def _read_witness(self, name: str, decode: Callable[..., Content]) -> Content | None:
+        """What a manifest or a checkpoint says; None without the file, or if a loss of power has torn it.
+        DamagedLog when it is that of another log.
+        """
+        data = self._storage.read_file(self._path(name)) if name in self._files else None
         try:
-            return None if data is None else decode_manifest(data, directory=self._directory)
-        except MisplacedFile:
-            raise
+            return None if data is None else decode(data, directory=self._directory)
+        except MisplacedFile as problem:
+            raise self._damaged(str(problem), self._stored_log_start, None) from problem
         except CorruptIndex:
             return None
 
@@ -308,18 +310,6 @@ class Recovery:
         return DamagedLog(
             self._storage.location, f"{self._directory}: {what}. {stake} at stake, so this log is not served"
         )
-
-    def _read(self, name: str) -> bytes | None:
-        return self._storage.read_file(self._path(name)) if name in self._files else None
-
-    def _read_checkpoint(self) -> list[SyncedSegment]:
-        data = self._read(CHECKPOINT_FILE)
-        try:
-            return [] if data is None else decode_checkpoint(data, directory=self._directory)
-        except MisplacedFile:
-            raise
-        except CorruptIndex:  # without it, more of the log is read
-            return []
 
     def _take_over(self, vouched: list[SyncedSegment]) -> list[SyncedSegment]:
         """Open segments by their indexes alone, up to the first with a missing or altered index; return their

@@ -479,8 +479,8 @@ OF_DAMAGE: Final = (
         workload="damage",
         edits=(
             Edit(
-                "journal.recovery:Recovery._read_manifest",
-                {"None if data is None else decode_manifest(data, directory=self._directory)": "None"},
+                "journal.recovery:Recovery.recover",
+                {"self._read_witness(MANIFEST_FILE, decode_manifest)": "None"},
             ),
         ),
     ),
