@@ -134,7 +134,7 @@ class FaultPoint:
     def do(self, action: str, until: str | None = None) -> FaultHandle:
         """Add the fault. `action`: what it does, a phrase such as "hold". `until`: when it ends, a phrase
         such as "after 300 ms"; by default the action's own end. ValueError if a broker cannot play it,
-        TypeError if one of them is no phrase.
+        TypeError if one of them is not text.
         """
         _check_phrase("action", action)
         if until is not None:
@@ -160,7 +160,7 @@ class Faults:
         self, point: str, *, nth: int | None = None, every: int | None = None, times: int | None = None
     ) -> FaultPoint:
         """The point at which a fault strikes; `do` then says what it does. ValueError if the phrase or a
-        number is wrong, TypeError if it is no phrase or no number.
+        number is wrong, TypeError if `point` is not text or a number is not an int.
 
         `point`: a phrase such as "broker sends EndTxn reply to *"; it may end in `#3` instead of `nth`.
         `nth`: strike only the `nth` time that the point is reached, counted from 1; by default the first.

@@ -44,7 +44,7 @@ def writing_log(level: LogLevel, form: LogFormat) -> Generator[None]:
 
 
 def _is_file(stream: TextIO) -> bool:
-    """Whether it is more than an object that a program has put in the place of stderr."""
+    """Whether it has a descriptor; an object that a program has put in the place of stderr may have none."""
     try:
         stream.fileno()
     except OSError:
@@ -53,8 +53,8 @@ def _is_file(stream: TextIO) -> bool:
 
 
 class StderrLines(logging.Handler):
-    """Writes to stderr as long as that does not wait. Nobody may read the pipe that a test, or a terminal
-    that is stopped, gave to the broker.
+    """Writes to stderr only if that does not block: the pipe that a test gave to the broker may have no
+    reader, and a terminal may be stopped.
     """
 
     def __init__(self) -> None:

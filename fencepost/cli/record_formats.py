@@ -214,7 +214,7 @@ def read_jsonl(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoin
 
 
 def _why_not_json(problem: ValueError | RecursionError) -> str:
-    """The place is a character: the text is one line or one cell, and its own number is named already."""
+    """The cause, and the character in the line or cell; the error names the line itself."""
     if isinstance(problem, json.JSONDecodeError):
         return f"{problem.msg} at character {problem.pos + 1}"
     return str(problem)

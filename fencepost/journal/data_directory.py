@@ -234,8 +234,8 @@ class DataDirectory:
             _remove_mark(self._storage)
 
     def _unmark(self, name: str) -> None:
-        """No mark covers this log any longer. One that was put back for a whole start names only refused logs
-        from now on.
+        """This log was opened, or is about to be removed: the mark no longer covers it. If the mark on the
+        disk names it, one for the refused logs takes its place.
         """
         self._clean.pop(name, None)
         self._refused.discard(name)

@@ -18,8 +18,8 @@ log start only moves forward.
 #                             synced                                                    are readable again
 #
 # They are JSON for the people who look into a directory; together they are a few hundred bytes per segment.
-# Each has a checksum, and names the file as which it was written: a directory that was renamed or swapped
-# with another one must not be served under its new name.
+# Each has a checksum and names its own path: a directory that was renamed or swapped with another one must
+# not be served under its new name.
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def decode_json(data: bytes, *, place: str, version: int) -> dict[str, Any]:
         raise CorruptIndex(f"{place} has no checksum: another program wrote it")
     written_as = fields.pop(WRITTEN_AS, None)
     if not isinstance(written_as, str):
-        raise CorruptIndex(f"{place} does not say as which file it was written: another program wrote it")
+        raise CorruptIndex(f"{place} does not name its own path: another program wrote it")
     # Every byte counts, even those that JSON ignores: the file must be exactly as this content is written.
     try:
         is_whole = encode_json(fields, place=written_as) == data

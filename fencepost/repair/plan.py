@@ -218,9 +218,9 @@ class _Planner:
             where = self.storage.location
             raise MisplacedDirectories(
                 f"{where}: {'; '.join(misplaced)}. Directories were renamed, copied or swapped; nothing was "
-                "changed. Give each its own name back, or move it out of the data directory if another one "
-                f"has that name rightly; then run `fencepost repair {where}` again. If only manifest.json "
-                "and checkpoint.json were moved, delete them: they are written again"
+                "changed. Give each its own name back. Move a copy out of the data directory if the original "
+                f"is there. Then run `fencepost repair {where}` again. If only manifest.json and "
+                "checkpoint.json were moved, delete them: they are written again"
             )
 
     def _check_own_files(self) -> None:

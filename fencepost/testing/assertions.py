@@ -66,8 +66,9 @@ def assert_exactly_once(
     iterator, and no output. ValueError if a record has no key, or `by` returns None for it.
     """
     __tracebackhide__ = True
-    _refuse_one_value("inputs", None if isinstance(inputs, str) else inputs)
-    _refuse_one_value("outputs", None if isinstance(outputs, str) else outputs)
+    for name, records in (("inputs", inputs), ("outputs", outputs)):
+        if not isinstance(records, str):  # which names a topic
+            _refuse_one_value(name, records)
     of_input, of_output = (by, by) if callable(by) or isinstance(by, str) else by
     deadline = time.monotonic() + timeout
     asked = _by_identity(_found(inputs, broker, deadline), of_input)

@@ -124,7 +124,7 @@ def test_a_manifest_without_sense_is_refused(content: bytes) -> None:
         (b'{"format": 2, "segments": ' + b"[" * 100_000, "is not JSON: .*recursion"),
         (b'{"format": 1, "segments": []}', "has format 1; this version reads format 2"),
         (b'{"format": 2, "segments": []}', "has no checksum"),
-        (b'{"format": 2, "segments": [], "checksum": 1}', "does not say as which file it was written"),
+        (b'{"format": 2, "segments": [], "checksum": 1}', "does not name its own path: another program"),
     ],
 )
 def test_a_manifest_is_refused_in_words(content: bytes, words: str) -> None:

@@ -300,7 +300,7 @@ class SimulatedNode(Participant):
             # process.
             for key in sorted(host.unsynced - self.syncing):
                 self.syncing.add(key)
-                journal = host.held[key].journal  # perhaps given up by a newer leader: `_sync` looks
+                journal = host.held[key].journal  # a newer leader may have given it up: `_sync` checks
                 at = self.world.now + self.world.sync_latency(self.disk)
                 self.world.at(at, self._sync, (host, journal, journal.log_end_offset))
         if host.upkeep.is_needed and not self.is_cleaning:
