@@ -14,12 +14,14 @@ STORIES := $(addprefix tests/kafka_bridge/test_,stories.py broken_brokers.py acc
 # Go's and C's clients are tested where their tools are installed.
 ABSENT := $(foreach tool,go kcat,$(if $(shell command -v $(tool)),,--ignore=$(MAVEN)/test_$(tool).py))
 
-.PHONY: help env demo test pytest lint format screenshots kafka-clients kafka-jars oracle attack sweep bench docs reference clean
+.PHONY: help env demo test pytest thorough lint format screenshots kafka-clients kafka-jars oracle attack sweep bench docs reference clean
 
 help:
 	@echo 'make env     create the environment in $(VENV) with PYTHON=$(PYTHON)'
 	@echo 'make demo    run a pipeline over real data, kill its processes many times, and check its output'
-	@echo 'make test    run every check: format, lint, types, architecture, tests'
+	@echo 'make test    check every change: format, lint, types, architecture, tests'
+	@echo 'make thorough  run the tests that make test leaves out because they take long: pages in a browser, kills of'
+	@echo '             Spark, random worlds, the demonstration without a protection, quick benchmarks'
 	@echo 'make lint    run the static checks; make format fixes what it can'
 	@echo 'make kafka-clients  run Java clients, tools and Streams of Apache Kafka against the broker; needs a JDK and Maven;'
 	@echo '             runs franz-go and kcat, too, where Go and kcat are'
@@ -57,9 +59,14 @@ test: env
 # --dist loadfile: tests of one file share costly fixtures (a Spark session), so they stay in one process.
 # --no-loadscope-reorder: files with few tests would come last, and among them are the longest (the demo).
 # Tests start hundreds of processes; each would compile the package where bytecode is not written.
-pytest: export PYTHONDONTWRITEBYTECODE =
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 10
+
+pytest thorough: export PYTHONDONTWRITEBYTECODE =
 pytest: env
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 10 $(TESTS)
+	$(PYTEST) -m 'not thorough' $(TESTS)
+
+thorough: env
+	$(PYTEST) -m thorough $(TESTS)
 
 kafka-clients: export PYTHONDONTWRITEBYTECODE =
 kafka-clients: env $(JARS)

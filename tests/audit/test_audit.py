@@ -44,6 +44,7 @@ def problems(found: list[Finding]) -> list[tuple[str, int | None, str]]:
     return [(each.file, each.offset, each.what) for each in found if each.severity is Severity.PROBLEM]
 
 
+@pytest.mark.thorough
 def test_faults_of_every_kind_in_one_directory(spark: SparkSession, tmp_path: Path) -> None:
     at = closed()
     at.change(SMALL_LOG, PLAIN + 1, base_sequence=0)

@@ -197,6 +197,7 @@ def test_a_seed_that_fails_leaves_its_files_and_a_report(capsys: Output, tmp_pat
     assert clean.get("name") == f"{clean_seeds} of 0 to {found['seed']}"
 
 
+@pytest.mark.thorough
 def test_a_seed_that_fails_is_shrunk_at_once(
     capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

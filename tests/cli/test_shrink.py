@@ -55,6 +55,7 @@ def test_a_seed_becomes_a_small_scenario_that_breaks_the_same_rule(
     assert played["expected"] == [f"violates {small['rule']}"]
 
 
+@pytest.mark.thorough
 def test_what_an_old_generation_does_by_design_is_made_small_too(capsys: Output, tmp_path: Path) -> None:
     target = tmp_path / "late.toml"
     options = [
@@ -77,6 +78,7 @@ def test_what_an_old_generation_does_by_design_is_made_small_too(capsys: Output,
     assert played["broken"] == [small["rule"]]
 
 
+@pytest.mark.thorough
 def test_what_is_small_can_be_made_smaller_from_its_file(
     capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +117,7 @@ def long_search(seed: int, directory: Path) -> Generator[tuple[subprocess.Popen[
             os.close(ours)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_search_that_is_ended_keeps_what_it_had_found(
     capsys: Output, tmp_path: Path, how: signal.Signals, code: int
@@ -170,6 +173,7 @@ def test_without_a_name_nothing_that_is_of_another_run_is_overwritten(
     assert Path(f"seed-{seed}.toml").read_text() == other
 
 
+@pytest.mark.thorough
 def test_the_same_seed_becomes_the_same_file(tmp_path: Path) -> None:
     seed, texts = failing_with("dedup"), list[str]()
     for name in ("one.toml", "two.toml"):

@@ -38,12 +38,14 @@ def run(call: str, story: str, rounds: int, address: str, *, ctrl_c: str = "pyth
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ctrl_c", ["python", "program"])
 @pytest.mark.parametrize("call", CALLS)
 def test_ctrl_c_at_any_moment_leaves_a_client_that_works(address: str, call: str, ctrl_c: str) -> None:
     run(call, "interrupt", ROUNDS.get(call, 200), address, ctrl_c=ctrl_c)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", CALLS)
 def test_a_signal_handler_may_close_the_client_that_it_interrupts(address: str, call: str) -> None:
     run(call, "close", ROUNDS.get(call, 80), address)

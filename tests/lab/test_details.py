@@ -169,6 +169,7 @@ def test_changes_add_up_to_the_state_of_the_nodes_after_a_scenario(case: Case) -
     check_end(observe(run_case(case)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workload", PLANNERS)
 def test_changes_add_up_to_the_state_of_the_nodes_after_random_faults(workload: str) -> None:
     killed = 0

@@ -45,6 +45,7 @@ def pointed(told: RunDocument) -> Iterator[tuple[int, StepEntry, str]]:
             yield number, step, step["point"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", STORIES)
 def test_a_message_dropped_at_the_point_of_a_step_is_dropped_there(name: str) -> None:
     case = next(cases(read_scenario(name)))

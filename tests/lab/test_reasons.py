@@ -98,6 +98,7 @@ def test_every_decision_of_a_scenario_has_a_rule(case: Case) -> None:
     assert not [why for _, why in decided(told) if why is not None and HANDLER.fullmatch(why["source"])]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workload", PLANNERS)
 @pytest.mark.parametrize("transaction_version", [0, 1, 2])
 def test_every_decision_of_a_random_world_has_a_rule(workload: str, transaction_version: int) -> None:

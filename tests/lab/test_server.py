@@ -105,6 +105,7 @@ def test_markup_is_only_ever_data(page: LabProcess) -> None:
         assert b"<script>" not in refused.body
 
 
+@pytest.mark.thorough
 def test_every_bundled_scenario_is_listed_and_plays(page: LabProcess) -> None:
     stories = page.answer("/api/scenarios")
     assert len(stories) > 20

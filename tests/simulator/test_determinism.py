@@ -34,6 +34,7 @@ def test_every_process_tells_the_same_histories() -> None:
         assert told(hash_seed) == here
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", digests.FAULTS)
 def test_whatever_does_not_follow_from_the_seed_shows(fault: str) -> None:
     told_before = told("1", fault)

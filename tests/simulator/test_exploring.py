@@ -200,6 +200,7 @@ for version in (0, 2):
 """
 
 
+@pytest.mark.thorough
 def test_hash_seeds_change_nothing() -> None:
     outputs = {
         subprocess.run(

@@ -111,6 +111,7 @@ def test_what_is_only_repeated_is_not_late(story: str) -> None:
 # --- planted bugs -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("old", OLD_MUTATIONS, ids=lambda old: old.mutation.name)
 def test_a_planted_bug_is_found_though_much_is_known(old: OldMutation) -> None:
     def broken_rule(seed: int) -> str | None:

@@ -55,6 +55,7 @@ def test_the_seed_of_the_page_breaks_that_rule(capsys: Output) -> None:
     assert shown(PAGE, command)[0] == f"s{found[1:]}", "the seed that was found is the one made small"
 
 
+@pytest.mark.thorough
 def test_the_seed_of_the_page_is_shrunk_to_the_scenario_of_the_page(
     capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +85,7 @@ def test_the_scenario_of_the_page_is_what_its_seed_became() -> None:
     assert report.broken == (shown(PAGE, FOUND)[0].partition("violates ")[2].partition(":")[0],)
 
 
+@pytest.mark.thorough
 def test_both_pages_show_what_a_hundred_seeds_come_to(capsys: Output) -> None:
     lines = printed(capsys, "fencepost fuzz --seeds 100 --cores 2 --coverage")
     assert [line for line in shown(PAGE, "fencepost fuzz --seeds 100 --coverage") if line != MORE] == [

@@ -9,11 +9,15 @@ import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from fencepost.journal.disk import DiskStorage
 from fencepost.spark_bridge.session import use_java
 from tests.spark.tables import rows_of
 from tests.spark.test_source import executable, java_options
 from tests.spark.test_stream_in_spark import LiveLog
+
+pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

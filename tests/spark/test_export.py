@@ -142,6 +142,7 @@ def test_an_export_that_ends_between_two_steps_is_repeated(
     assert offsets_in(spark, target) == source.expected()
 
 
+@pytest.mark.thorough
 def test_a_killed_process_is_repeated(spark: SparkSession, source: Source, tmp_path: Path) -> None:
     """The kill comes while Spark writes, or shortly after."""
     target = tmp_path / "lake"

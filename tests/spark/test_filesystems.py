@@ -240,6 +240,7 @@ def store(live: LiveLog) -> Generator[ObjectStore]:
         yield started
 
 
+@pytest.mark.thorough
 class TestInSpark:
     def test_a_batch_and_a_table(self, spark: SparkSession, live: LiveLog, store: ObjectStore) -> None:
         source = spark.read.format("fencepost")

@@ -325,6 +325,7 @@ with session(master="local[1]") as spark:
 """
 
 
+@pytest.mark.thorough
 def test_no_java_on_the_path_and_workers_without_the_package(
     written: tuple[Path, dict[int, RememberedLog]], tmp_path: Path
 ) -> None:

@@ -164,6 +164,7 @@ def test_a_directory_that_was_replaced_is_not_read_with_old_offsets(
         job.start(spark).awaitTermination()
 
 
+@pytest.mark.thorough
 def test_a_stream_whose_processes_are_killed_writes_every_row_once(
     spark: "SparkSession", live: LiveLog, tmp_path: Path
 ) -> None:
@@ -235,6 +236,7 @@ def kill(process: int) -> None:
         return
 
 
+@pytest.mark.thorough
 def test_a_job_that_is_killed_as_a_whole_writes_every_row_once(
     spark: "SparkSession", live: LiveLog, tmp_path: Path
 ) -> None:

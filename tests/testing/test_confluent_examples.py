@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.testing.test_examples import assert_finds_duplicate, assert_passes
+
+pytestmark = pytest.mark.thorough
 
 
 def test_a_right_service_passes(tmp_path: Path) -> None:

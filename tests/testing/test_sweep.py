@@ -376,6 +376,7 @@ def test_async_tests_are_swept_too(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*6 faults: 6 passed", "*3 faults of 6, chosen with seed 0: 3 passed"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("bug", "outcomes"), [(False, {"passed": 1}), (True, {"failed": 1})])
 def test_a_broker_process_is_swept_at_the_same_points(
     pytester: pytest.Pytester, bug: bool, outcomes: dict[str, int]

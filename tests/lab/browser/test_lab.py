@@ -16,6 +16,8 @@ from tests.lab.browser.accessibility import violations
 from tests.lab.browser.driving import RunPage
 from tests.lab.lab_process import LabProcess, lab
 
+pytestmark = pytest.mark.thorough
+
 LOST_ACK = "duplicate_after_lost_ack"
 
 

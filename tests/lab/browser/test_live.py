@@ -16,6 +16,8 @@ from tests.lab.browser.accessibility import violations
 from tests.lab.browser.driving import RunPage
 from tests.lab.lab_process import LabProcess, lab
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:

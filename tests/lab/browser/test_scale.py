@@ -17,6 +17,8 @@ from fencepost.simulation import scenario
 from fencepost.simulator.scenarios.model import variants
 from tests.lab.browser.driving import RunPage
 
+pytestmark = pytest.mark.thorough
+
 EVENTS: Final = 10_000
 MARKS_MAX: Final = 2_500  # elements of the picture, of which 10,000 steps would need ten times as many
 COUNT: Final = "document.querySelectorAll('.picture *').length"

@@ -13,6 +13,8 @@ from tests.lab.browser.complaints import Complaints
 from tests.lab.browser.driving import RunPage
 from tests.lab.reading import runs_in
 
+pytestmark = pytest.mark.thorough
+
 SIZE_MAX = 1_000_000
 
 

@@ -19,6 +19,8 @@ from tests.lab.browser.driving import RunPage, document_of
 from tests.lab.browser.screenshots import STORED, difference, taken
 from tests.lab.lab_process import LabProcess, lab
 
+pytestmark = pytest.mark.thorough
+
 RENEW: Final = "FENCEPOST_SCREENSHOTS"
 """The variable of the environment by which `make screenshots` says to store the pictures: `renew`."""
 LATE: Final = 63
