@@ -20,13 +20,7 @@ from fencepost.broker.partitions.checks import CHECKS, NO_GUARD, Duplicate, judg
 from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER, Partition, ProducerEntry, Verification
 from fencepost.broker.transactions.init_producer_id import GRANT_SOURCE, Grant
 from fencepost.broker.transactions.state import COMPLETED, PREPARED
-from fencepost.broker.transactions.tables import (
-    MOVE_SOURCE,
-    CoordinatorInput,
-    EndInput,
-    client_version_of,
-    served,
-)
+from fencepost.broker.transactions.tables import MOVE_SOURCE, CoordinatorInput, EndInput, client_version_of
 from fencepost.lab.node_state import LedLog
 from fencepost.lab.rules import GROUP_SOURCE, Reason
 from fencepost.protocol import messages as m
@@ -256,10 +250,7 @@ class AppendReasons:
     def _ended(
         self, name: str, request: m.EndTxn, version: int, before: TransactionRecord, after: TransactionRecord
     ) -> Reason:
-        generation = served(
-            self.node.settings.rules.transaction_version,
-            client_version_of(m.EndTxn, version).transaction_version,
-        )
+        generation = client_version_of(m.EndTxn, version).transaction_version
         given = end_input(before, request, generation) or EndInput[request.result.name]
         raised = after.producer_epoch > before.producer_epoch
         epoch = (

@@ -16,15 +16,7 @@ import attrs
 from fencepost.broker.contract import Input, Outcome, Received, ReplyTo, Ruling, Send
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER
-from fencepost.broker.transactions.tables import (
-    OLDEST,
-    Cell,
-    CoordinatorInput,
-    EndInput,
-    TransactionVersion,
-    client_version_of,
-    served,
-)
+from fencepost.broker.transactions.tables import Cell, CoordinatorInput, EndInput, client_version_of
 from fencepost.lab.append_reasons import LOGS, AppendReasons
 from fencepost.lab.rules import Reason
 from fencepost.protocol import messages as m
@@ -120,14 +112,9 @@ def _cell(arrived: Input, ruling: Ruling, before: LOGS) -> str:
         given = CoordinatorInput.INIT
     elif isinstance(arrived.request, m.EndTxn):
         request = arrived.request
-        given = end_input(record, request, _generation(ruling, arrived)) or EndInput[request.result.name]
+        generation = client_version_of(m.EndTxn, arrived.version).transaction_version
+        given = end_input(record, request, generation) or EndInput[request.result.name]
     return f"{record.state.title} x {given.value} -> {ruling.refused.error.name}"
-
-
-def _generation(ruling: Ruling, arrived: Received) -> TransactionVersion:
-    """The version whose table of ends was read."""
-    asked = client_version_of(m.EndTxn, arrived.version).transaction_version
-    return asked if asked.end.name == ruling.table else OLDEST
 
 
 def _duplicate(name: str, arrived: Input, ruling: Ruling, before: LOGS) -> Reason:
@@ -169,10 +156,7 @@ def _nothing_written(
     request = arrived.request
     record = _record_of(request, before)
     if isinstance(request, m.EndTxn) and record is not None:
-        generation = served(
-            node.settings.rules.transaction_version,
-            client_version_of(m.EndTxn, arrived.version).transaction_version,
-        )
+        generation = client_version_of(m.EndTxn, arrived.version).transaction_version
         given = end_input(record, request, generation)
         cell: Cell | None = None if given is None else generation.end[record.state].get(given)
         if given is not None and cell is record.state:

@@ -100,7 +100,7 @@ class BrokerAndModel(RuleBasedStateMachine):
             HURRIED, transaction_version=TRANSACTION_VERSIONS[generation], partition_verification=verification
         )
         self.talk = Conversation(settings, policy, journal, self.came_up)
-        self.speaks_new = speaks_new and self.talk.leads_adding
+        self.speaks_new = speaks_new and self.talk.stores_new
 
     @property
     def story(self) -> Chronicle:

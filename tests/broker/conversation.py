@@ -83,9 +83,9 @@ class Conversation:
         return self.story.settings
 
     @property
-    def leads_adding(self) -> bool:
-        """Whether the cluster is one where leaders may add partitions."""
-        return self.settings.transaction_version.adds_implicitly
+    def stores_new(self) -> bool:
+        """Whether the log of the cluster has records for transactions of new clients."""
+        return self.settings.transaction_version.number > 0
 
     def exists(self, key: TopicPartition) -> bool:
         return key in self.story.kept
@@ -143,6 +143,10 @@ class Conversation:
         before = self.record(producer.name)
         reply = self.story.ask_in(version, end_request(who, result, producer.name))
         self.hear(number, reply)
+        if reply.error is ErrorCode.UNSUPPORTED_VERSION:
+            assert version >= NEW_END
+            assert not self.stores_new
+            self.busy.add(producer.name)
         is_zombie = before is not None and who.producer_epoch < before.producer_epoch
         self.note(
             "a zombie's end was refused", happened=is_zombie and reply.error is ErrorCode.PRODUCER_FENCED
@@ -281,7 +285,7 @@ class Conversation:
         record, is_busy = self.record(name), name in self.busy
         said = {
             key: naive_answers.of_coordinator(
-                record, who, key, adds=adds, can_add=self.leads_adding, is_busy=is_busy
+                record, who, key, adds=adds, can_add=self.stores_new, is_busy=is_busy
             )
             for key in keys
         }
@@ -321,7 +325,7 @@ class Conversation:
         self.story.move_on()
         key, adds = offsets_log_of(group), version >= NEW_OFFSETS
         known, error = self.known(key, who.producer_id), ErrorCode.NONE
-        asks = self.settings.partition_verification or (adds and self.leads_adding)
+        asks = self.settings.partition_verification or adds
         if who.producer_epoch < known.epoch:
             error = ErrorCode.INVALID_PRODUCER_EPOCH
         elif asks and naive_answers.needs_coordinator(known, who):

@@ -18,7 +18,6 @@ from fencepost.broker.transactions.tables import (
     TRANSACTION_VERSIONS,
     EndInput,
     client_version_of,
-    served,
 )
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
@@ -108,13 +107,10 @@ def in_state(state: TransactionState, version: int = 0) -> tuple[Story, Identity
 # --- which generation serves a request -------------------------------------------------------------------
 
 
-def test_a_request_is_served_by_the_older_of_its_own_generation_and_the_clusters() -> None:
+def test_the_version_of_a_request_says_which_generation_serves_it() -> None:
     for request, version in OLD.items():
         assert client_version_of(request, version).transaction_version is OLDEST
         assert client_version_of(request, version + 1).transaction_version is NEWEST
-    for cluster in TRANSACTION_VERSIONS.values():
-        assert served(cluster, OLDEST) is OLDEST
-        assert served(cluster, NEWEST) is cluster
     assert [generation.number for generation in TRANSACTION_VERSIONS.values()] == [0, 1, 2]
     assert [generation.renews_identity for generation in TRANSACTION_VERSIONS.values()] == [
         False,
@@ -298,6 +294,21 @@ def test_what_the_log_cannot_say_leaves_the_id_busy_until_its_coordinator_moves(
     story.kill()
     story.restart()
     assert story.identity().producer_epoch == me.producer_epoch + 1
+
+
+def test_an_end_that_the_log_cannot_say_leaves_the_id_busy_too() -> None:
+    """In version 2 an abort without a transaction is written, too."""
+    story = story_of(0, client=2)
+    assert story.end(story.identity(), ABORT).error is ErrorCode.UNSUPPORTED_VERSION
+    assert story.init().error is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def test_a_client_of_today_is_served_by_a_cluster_whose_log_can_say_it() -> None:
+    """On a cluster of version 1, every end that it asks for raises the epoch."""
+    story = story_of(1, client=2)
+    me = story.identity()
+    assert story.produce(me, "a").error is ErrorCode.NONE
+    assert identity_of(story.end(me, COMMIT)).producer_epoch == me.producer_epoch + 1
 
 
 @pytest.mark.parametrize("kind", INTRODUCED_ERRORS, ids=lambda kind: kind.__name__)

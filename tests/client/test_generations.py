@@ -113,7 +113,7 @@ def test_who_lost_a_batch_goes_on_under_the_next_epoch(address: str) -> None:
     with (
         Proxy(address, (m.Produce, 2, Fault.HOLD_REPLY)) as proxy,
         Producer(
-            proxy.address, transactional_id="pay", transaction_version=0, delivery_timeout_ms=300
+            proxy.address, transactional_id="pay", transaction_version=0, delivery_timeout_ms=1_500
         ) as producer,
     ):
         producer.init_transactions()

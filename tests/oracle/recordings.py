@@ -20,6 +20,19 @@ V0_UNVERIFIED: Final = HERE / "broker-v0-unverified-client-v0.jsonl"
 RECORDED: Final = (V2_CLIENT_V2, V2_CLIENT_V0, V0_VERIFIED, V0_UNVERIFIED)
 ASKED: Final = tuple(path.with_name(f"asked-{path.name}") for path in RECORDED)
 """What was asked later of the same four clusters, where the recordings say little."""
+OTHER_CLUSTERS: Final = tuple(
+    HERE / f"random-broker-{generation}.jsonl"
+    for generation in (
+        "v0-unverified-client-v2",
+        "v0-verified-client-v2",
+        "v1-unverified-client-v2",
+        "v1-verified-client-v0",
+        "v1-verified-client-v2",
+        "v2-unverified-client-v0",
+        "v2-unverified-client-v2",
+    )
+)
+"""Random conversations of old clients with new clusters, and of new clients with old ones."""
 
 
 def check_area(path: Path, area: str) -> None:

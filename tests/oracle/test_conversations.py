@@ -17,7 +17,7 @@ from tests.oracle.conversation import (
     settings_for,
     settings_of,
 )
-from tests.oracle.recordings import ASKED, HERE, RECORDED, V0_UNVERIFIED, V2_CLIENT_V2
+from tests.oracle.recordings import ASKED, HERE, OTHER_CLUSTERS, RECORDED, V0_UNVERIFIED, V2_CLIENT_V2
 from tests.oracle.speech import KNOWN, NOT_SERVED, SPEECH
 from tests.oracle.symbols import STRANGER, STRANGER_ID, NeverBound, Symbols
 
@@ -113,7 +113,7 @@ def test_a_configuration_that_nobody_can_play_is_an_error(
 
 
 def test_every_recording_is_read_to_its_last_step() -> None:
-    paths = [*RECORDED, *ASKED]
+    paths = [*RECORDED, *ASKED, *OTHER_CLUSTERS]
     counted = {path.name: len(read_conversations(path, KNOWN)) for path in paths}
     lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
     assert counted == lines

@@ -13,7 +13,7 @@ from fencepost.protocol.messages import API_BY_REQUEST
 from tests.oracle.conversation import Question, read_conversations
 from tests.oracle.kafka_words import WORDS
 from tests.oracle.over_kafka import OverKafka
-from tests.oracle.recordings import ASKED, RECORDED, V0_UNVERIFIED, V2_CLIENT_V2
+from tests.oracle.recordings import ASKED, OTHER_CLUSTERS, RECORDED, V0_UNVERIFIED, V2_CLIENT_V2
 from tests.oracle.report import play_over_socket
 from tests.oracle.speech import KNOWN, SPEECH
 
@@ -47,7 +47,7 @@ def test_every_request_of_the_recordings_has_kafkas_words_and_is_served() -> Non
     assert {API_BY_REQUEST[kind].key for kind in WORDS} <= set(SERVED)
     versions = {
         (question.request, question.version)
-        for path in (*RECORDED, *ASKED)
+        for path in (*RECORDED, *ASKED, *OTHER_CLUSTERS)
         for conversation in read_conversations(path, KNOWN)
         for question in conversation.questions
     }

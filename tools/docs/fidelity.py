@@ -471,7 +471,7 @@ DIFFERENCES: Final = (
         kafka="It follows the features that ApiVersions reports.",
         here="It is set with transaction_version; only `fencepost produce` asks the cluster.",
         because="Old clients can be tested with new brokers, and new clients with old brokers.",
-        noticed="UNSUPPORTED_VERSION if a new producer talks to an old cluster.",
+        noticed="UNSUPPORTED_VERSION if a new producer talks to a cluster of version 0, as in Kafka.",
     ),
     Difference(
         what="a batch above max.message.bytes",

@@ -41,7 +41,7 @@ from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, TransactionalOffsets, judge
 from fencepost.broker.partitions.produce import add_request, ask_coordinator
 from fencepost.broker.purgatory import InFlightAddOffsets
-from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
+from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_group_log import ConsumerEntry, TopicIdPartition
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -255,7 +255,9 @@ def commit_in_transaction(
     if isinstance(log, Refused):
         _refuse(node, request, to, log)
         return
-    state, asks = log.partition, _asks(node, client_version.transaction_version)
+    state = log.partition
+    # The coordinator is asked to verify, or to add the partition in version 2.
+    asks = client_version.transaction_version.adds_implicitly or node.settings.partition_verification
     written = TransactionalOffsets(request.producer_id, request.producer_epoch)
     verdict = judge(state, written, verification_guard=NO_GUARD, checks=node.settings.checks_before_asking)
     if isinstance(verdict, Refused):
@@ -290,13 +292,6 @@ def commit_in_transaction(
 def _has_known_place(node: Node, request: m.TxnOffsetCommit) -> bool:
     """Whether any partition of the request exists; if none does, nothing is added to the transaction."""
     return any(node.cluster.leader(TopicPartition(o.topic, o.partition)) for o in request.offsets)
-
-
-def _asks(node: Node, requested: TransactionVersion) -> bool:
-    """Whether the coordinator must be asked: to verify, or to add the partition in version 2."""
-    return node.settings.partition_verification or (
-        requested.adds_implicitly and node.settings.transaction_version.adds_implicitly
-    )
 
 
 def answer_to_add(node: Node, in_flight: InFlightAddOffsets, answer: Answered, now: int) -> None:

@@ -11,10 +11,10 @@ from fencepost.broker.transactions.state import (
     Rules,
     TransactionDecision,
     Transactions,
-    Unwritable,
     busy,
     check_identity,
     find,
+    unwritable,
 )
 from fencepost.broker.transactions.tables import MOVE_SOURCE, ONGOING, CoordinatorInput, TransactionVersion
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -30,7 +30,7 @@ def decide_partitions(
     to: ReplyTo,
     now: int,
     rules: Rules,
-    requested: TransactionVersion,
+    version: TransactionVersion,
 ) -> TransactionDecision | Refused:
     """Add partitions to the transaction; the first ones open it."""
     name = request.transactional_id
@@ -54,16 +54,14 @@ def decide_partitions(
     # or the id would be busy.
     if found.state is ONGOING and partitions.issubset(found.partitions):
         return Decision(effects=(reply,))
-    # The cluster's record format may not be able to store the client's transaction version. Kafka finds out
-    # when it writes the record, after every other check (TransactionLog.valueToBytes).
-    if requested.client_version > rules.transaction_version.client_version:
-        return Decision(note=Unwritable(name), effects=(Reply(to, error=ErrorCode.UNSUPPORTED_VERSION),))
+    if not rules.can_store(version):
+        return unwritable(name, to)
     # A request without partitions opens a transaction, too, as in Kafka.
     joined = tuple(sorted(partitions.union(found.partitions)))
     start_ms = found.start_ms if found.state is ONGOING else now
     record = found._replace(
         state=cell, partitions=joined, start_ms=start_ms, update_ms=now,
-        client_version=requested.client_version,
+        client_version=version.client_version,
     )  # fmt: skip
     return Decision(entries=((name, record),), effects=(reply,))
 

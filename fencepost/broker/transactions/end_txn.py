@@ -29,6 +29,7 @@ from fencepost.broker.transactions.state import (
     check_identity,
     find,
     known_record,
+    unwritable,
 )
 from fencepost.broker.transactions.tables import (
     BUSY,
@@ -37,7 +38,6 @@ from fencepost.broker.transactions.tables import (
     CoordinatorInput,
     EndInput,
     TransactionVersion,
-    served,
 )
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import EndTxn, EndTxnReply
@@ -67,13 +67,12 @@ def decide_end(
     now: int,
     fresh_producer_id: int | None,
     rules: Rules,
-    requested: TransactionVersion,
+    version: TransactionVersion,
 ) -> TransactionDecision | Refused:
-    """Decide how the transaction ends, by the table of the older of the client's and the cluster's
-    transaction versions (TransactionCoordinator.endTransaction).
+    """Decide how the transaction ends, by the table of the client's transaction version
+    (TransactionCoordinator.endTransaction).
     """
     name = request.transactional_id
-    version = served(rules.transaction_version, requested)
     found = find(state, name)
     if isinstance(found, Refused):
         return found
@@ -89,6 +88,8 @@ def decide_end(
     )  # fmt: skip
     if isinstance(decision, Refused):
         return decision
+    if not rules.can_store(version):
+        return unwritable(name, to)
     ((_, prepared),) = decision.entries
     assert prepared is not None, "an end is a record, not a tombstone"
     reply = Reply(to, body=_identity(prepared, rules, version))

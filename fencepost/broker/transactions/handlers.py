@@ -126,17 +126,17 @@ def add_partitions(
         decided = verify_partitions(state, request, to=to, rules=rules)
     else:
         decided = decide_partitions(
-            state, request, to=to, now=now, rules=rules, requested=client_version.transaction_version
+            state, request, to=to, now=now, rules=rules, version=client_version.transaction_version
         )
         decided = _if_it_fits(node, decided)
     _answer(node, log, decided, to, now, client_version)
 
 
-def _add_problem(node: Node, key: TopicPartition, requested: TransactionVersion) -> ErrorCode:
+def _add_problem(node: Node, key: TopicPartition, version: TransactionVersion) -> ErrorCode:
     """Why the partition cannot be added, or NONE. Of the internal topics only `__consumer_offsets` takes part
     in transactions, and only a partition leader adds it this way.
     """
-    if key.topic in INTERNAL_TOPICS and (has_no_transactions(key) or not requested.adds_implicitly):
+    if key.topic in INTERNAL_TOPICS and (has_no_transactions(key) or not version.adds_implicitly):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     known = node.cluster.leader(key) is not None
     return NO_ERROR if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -166,7 +166,7 @@ def add_offsets(
         to=to,
         now=now,
         rules=node.settings.rules,
-        requested=client_version.transaction_version,
+        version=client_version.transaction_version,
     )
     if isinstance(decided, Decision):
         decided = attrs.evolve(decided, effects=(Reply(to, body=m.AddOffsetsToTxnReply()),))
@@ -205,6 +205,6 @@ def end_transaction(
         now=now,
         fresh_producer_id=node.fresh_producer_id(),
         rules=rules,
-        requested=client_version.transaction_version,
+        version=client_version.transaction_version,
     )
     _answer(node, log, decided, to, now, client_version)

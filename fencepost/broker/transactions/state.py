@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.broker.contract import Decision, Refused
+from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
 from fencepost.broker.transactions.tables import (
     COMPLETE_ABORT,
@@ -111,11 +111,15 @@ class Rules:
     broken: frozenset[str] = frozenset()
     fixes: KafkaFixes = ALL_FIXES
 
+    def can_store(self, version: TransactionVersion) -> bool:
+        """Whether the log has records for transactions of clients of this version."""
+        return version.client_version == 0 or self.transaction_version.has_flexible_records
+
     @cached_property
     def persists_other_ids(self) -> bool:
         """Whether the log stores the producer ids before and after a rotation."""
         return (
-            self.transaction_version.persists_identity_history
+            self.transaction_version.has_flexible_records
             and self.fixes.persists_previous_and_next_producer_id
         )
 
@@ -144,6 +148,13 @@ def busy(name: str) -> Refused:
         f"the last step of {name} is not finished yet",
         source="KIP-98, TransactionMetadata.pendingState",
     )
+
+
+def unwritable(name: str, to: ReplyTo) -> TransactionDecision:
+    """The decision on a request that passed every check, but whose record the log cannot store
+    (`Rules.can_store`). Kafka finds out when it writes the record (TransactionLog.valueToBytes).
+    """
+    return Decision(note=Unwritable(name), effects=(Reply(to, error=ErrorCode.UNSUPPORTED_VERSION),))
 
 
 def check_identity(

@@ -24,8 +24,7 @@ answer again.
 # (TransactionMetadata.pendingState).
 #
 # A transaction has one of three versions. Each is a row of TRANSACTION_VERSIONS, with tables and traits; code
-# asks for a trait. Numbers are compared only to find the older version, and what a record or a marker can
-# say:
+# asks for a trait. Numbers are compared only where a record or a marker is read:
 #
 #     version   epoch changes             who adds partitions   a lost reply to EndTxn
 #     0 (1)     when an owner is fenced   the client            a retry looks like a new request
@@ -46,9 +45,10 @@ answer again.
 # 32766, so that the coordinator can always raise it once more to fence. An end at 32766 continues with a new
 # producer id, epoch 0.
 #
-# The version of an end is the older of the client's and the cluster's (`served`): the version of the request
-# says which one the client implements (`client_version_of`), and `transaction.version` is finalized for the
-# cluster.
+# A request is served in the version that its client implements, which the version of the request says
+# (`client_version_of`). The version of the cluster, its finalized feature `transaction.version`, says how
+# coordinators end transactions on their own (fences, timeouts), and what the transaction log can store: in a
+# cluster of version 0, transactions of version 2 fail because their records cannot be written.
 
 from __future__ import annotations
 
@@ -201,9 +201,10 @@ class TransactionVersion:
     """Each end raises the epoch and returns it to the producer (KIP-890 part 2)."""
     adds_implicitly: bool
     """Partition leaders add their partition at a transaction's first batch; clients never request it."""
-    persists_identity_history: bool
-    """The log stores the producer ids before and after a rotation, so that a new coordinator recognises the
-    retry of a request whose reply was lost.
+    has_flexible_records: bool
+    """The transaction log has records with tagged fields (TransactionLogValue version 1). They store the
+    version of the client, and the producer ids before and after a rotation, by which a new coordinator
+    recognises the retry of a request whose reply was lost.
     """
 
 
@@ -214,7 +215,7 @@ TRANSACTION_VERSIONS: Final = {
         client_version=0,
         renews_identity=False,
         adds_implicitly=False,
-        persists_identity_history=False,
+        has_flexible_records=False,
     ),
     1: TransactionVersion(  # the flexible log record of KIP-890, and nothing else
         number=1,
@@ -222,7 +223,7 @@ TRANSACTION_VERSIONS: Final = {
         client_version=0,
         renews_identity=False,
         adds_implicitly=False,
-        persists_identity_history=True,
+        has_flexible_records=True,
     ),
     2: TransactionVersion(
         number=2,
@@ -230,7 +231,7 @@ TRANSACTION_VERSIONS: Final = {
         client_version=2,
         renews_identity=True,
         adds_implicitly=True,
-        persists_identity_history=True,
+        has_flexible_records=True,
     ),
 }
 OLDEST: Final = TRANSACTION_VERSIONS[0]
@@ -304,8 +305,3 @@ def client_version_of(request: type, version: int) -> ClientVersion:
     return ClientVersion(
         implemented, unknown=introduced.error, instead=introduced.instead, knows_zstd=knows_zstd
     )
-
-
-def served(cluster: TransactionVersion, requested: TransactionVersion) -> TransactionVersion:
-    """The transaction version that serves a request: the older of the client's and the cluster's."""
-    return requested if requested.number < cluster.number else cluster

@@ -21,7 +21,6 @@ from fencepost.broker.transactions.tables import (
     EndInput,
     TransactionVersion,
     client_version_of,
-    served,
 )
 from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.messages import AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, InitProducerId
@@ -104,7 +103,7 @@ class CellCounter:
         generation = self.generation
         given: EndInput | CoordinatorInput | None = _ADD
         if isinstance(request, EndTxn):
-            generation = served(generation, client_version_of(EndTxn, arrived.version).transaction_version)
+            generation = client_version_of(EndTxn, arrived.version).transaction_version
             given = end_input(record, request, generation)
         elif isinstance(request, InitProducerId):
             given = CoordinatorInput.INIT
