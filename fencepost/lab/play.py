@@ -81,10 +81,11 @@ def arguments_of(raw: object) -> PlayArguments:
     known = attrs.fields_dict(PlayArguments)
     if unknown := given.keys() - known:
         raise BadRequest(f"{', '.join(sorted(unknown))}: not a key here; the keys are {', '.join(known)}")
+    variant = _typed(given, "variant", int)
     arguments = PlayArguments(
         scenario=_typed(given, "scenario", str),
         text=_typed(given, "text", str) or "",
-        variant=_typed(given, "variant", int) or 1,
+        variant=1 if variant is None else variant,
         faults=_names(given, "faults") or (),
         broken=_names(given, "broken"),
         without_fixes=_names(given, "without_fixes"),
@@ -120,7 +121,9 @@ def case_of(arguments: PlayArguments) -> Case:
     scenario = scenario_of(arguments.text, arguments.scenario or SOURCE)
     every = dict(variants(scenario))
     if arguments.variant not in every:
-        raise BadScenario(f"{scenario.name} has {len(every)} variants, and no variant {arguments.variant}")
+        raise BadScenario(
+            f"{scenario.name} has no variant {arguments.variant}: its variants are 1 to {len(every)}"
+        )
     case = every[arguments.variant]
     cluster, seeded = _altered(case.cluster, arguments), scenario.seeded
     if seeded is not None:

@@ -64,6 +64,14 @@ class Search:
         return tuple(map(str, names))
 
     @property
+    def workload(self) -> str:
+        """The name of a workload, which may not exist."""
+        value = self.given.get("workload", "transactions")
+        if not isinstance(value, str):
+            raise BadRequest(f"workload is {value!r:.80}, but must be text")
+        return value
+
+    @property
     def transaction_version(self) -> int:
         """The transaction version of the brokers."""
         return self.number("transaction_version", 2, least=0, most=2)
@@ -100,7 +108,7 @@ def _fuzz(search: Search) -> None:
     first = search.number("first_seed", 0, least=0, most=SEED_MAX)
     seeds = search.number("seeds", 1_000, least=1, most=SEEDS_MAX)
     world: dict[str, Any] = {
-        "workload": search.given.get("workload", "transactions"),
+        "workload": search.workload,
         "transaction_version": search.transaction_version,
         "partition_verification": search.verification,
         "broken": search.off("broken"),

@@ -41,7 +41,7 @@ from hypercorn.config import Config
 from hypercorn.trio import serve as serve_http  # pyright: ignore[reportUnknownVariableType] - a dict without types
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -304,6 +304,11 @@ async def _wrong(_: Request, problem: Exception) -> Response:
     return _answered(problem.status_code, problem.detail)
 
 
+async def _gone(_: Request, _problem: Exception) -> Response:
+    """A page that was closed before its request had arrived: nobody reads the response."""
+    return Response()
+
+
 # --- the server ---------------------------------------------------------------------------------------------
 
 
@@ -343,7 +348,8 @@ def lab_app(settings: LabSettings, port: int, nursery: trio.Nursery) -> ASGIApp:
     if settings.broker is not None:
         lab.live = Live(settings.broker, settings.security)
         nursery.start_soon(lab.live.follow)
-    app = Starlette(routes=lab.routes(), exception_handlers={Unplayable: _unplayable, HTTPException: _wrong})
+    handlers = {Unplayable: _unplayable, HTTPException: _wrong, ClientDisconnect: _gone}
+    app = Starlette(routes=lab.routes(), exception_handlers=handlers)
     return Guard(app, settings.token, port)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from socket import create_connection
 
 import pytest
 
@@ -84,6 +85,17 @@ def test_what_is_no_request_is_refused(page: LabProcess) -> None:
     assert page.ask("/api/play", {"scenario": "late_end_txn", "fault": []}).status == 422
     assert page.ask("/api/nothing").status == 404
     assert page.ask("/api/play").status == 405
+
+
+def test_a_page_that_is_closed_in_the_middle_of_a_request_is_no_error() -> None:
+    with lab() as running:
+        host, port = running.host.split(":")
+        head = f"POST /api/check HTTP/1.1\r\nhost: {running.host}\r\nx-fencepost-token: {running.token}\r\n"
+        with create_connection((host, int(port))) as connection:
+            connection.sendall(f"{head}content-length: 100\r\n\r\n".encode())
+        running.play()
+        running.process.terminate()
+        assert running.process.communicate()[1] == ""
 
 
 def test_nothing_speaks_over_a_websocket(page: LabProcess) -> None:
