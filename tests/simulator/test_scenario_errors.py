@@ -58,6 +58,11 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("{ t = 2 }", "{ t = 0 }", ("[cluster] topics t: is 0, but must be a whole number above 0",)),
     ("{ t = 2 }", "{ t = 1000 }", ("[cluster] topics t: is 1000, and the maximum is 100",)),
     ("{ t = 2 }", '{ "t t" = 2 }', ('line 4: [cluster] topics: "t t" is not a topic',)),
+    (
+        "{ t = 2 }",
+        "{ t = 2, __transaction_state = 1 }",
+        ('line 4: [cluster] topics: "__transaction_state" is internal',),
+    ),
     ("{ t = 2 }", "3", ("topics: is 3, but must be a table",)),
     ("topics = {", "nodes = true\ntopics = {", ("nodes: is True, but must be a whole number",)),
     ("topics = {", "segment_bytes = 99999999999\ntopics = {", ("and the maximum is 1000000000",)),
@@ -73,6 +78,24 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ('"commit"]', '"pause 99999999999999 min"]', ("is too long: the maximum is 1000000000 ms",)),
     ("send t-0 a", "send t a", ('script: "t" is not a partition', "(possible: t-0, t-1")),
     ("send t-0 a", "send t-2 a", ('script: there is no "t-2"', "(possible: t-0, t-1")),
+    (
+        "send t-0 a",
+        "send __consumer_offsets-0 a",
+        (
+            'script: "__consumer_offsets-0" is internal',
+            "clients read and write partitions of [cluster] topics only (possible: t-0, t-1)",
+        ),
+    ),
+    (
+        'reads = ["t-0"]',
+        'reads = ["__consumer_offsets-0"]',
+        ('[[consumer]] 1 reads: "__consumer_offsets-0" is internal',),
+    ),
+    (
+        "[[fault]]",
+        '[[processor]]\nname = "c"\nreads = ["t-0"]\nwrites = "__consumer_offsets"\n[[fault]]',
+        ('[[processor]] 1 writes: "__consumer_offsets-0" is internal',),
+    ),
     ("send t-1 b", "begin", ('[[producer]] 2 script: "begin" needs a transactional_id',)),
     ("send t-1 b", "send t-0 a", ('"send t-0 a" repeats a value of p',)),
     ('name = "q"', 'name = "p"', ('line 12: [[producer]] 2 name: two parts have the name "p"',)),

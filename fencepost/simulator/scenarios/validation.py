@@ -62,6 +62,9 @@ def check(scenario: Scenario) -> None:
     for topic, _ in scenario.cluster.topics:
         if problem := topic_name_problem(topic):
             raise Inconsistent("[cluster]", "topics", f"{quoted(topic)} is not a topic: {problem}")
+        if topic in INTERNAL_TOPICS:
+            because = f"{quoted(topic)} is internal: every cluster has it, and clients write to other topics"
+            raise Inconsistent("[cluster]", "topics", because)
     _check_names(scenario)
     cast = _cast_of(scenario)
     for place, part in _places(scenario):
@@ -139,13 +142,22 @@ class _Names:
         """Refuse a partition of which no values can be expected: an internal one holds none, and no client
         reads it.
         """
+        self._check_of_topics(
+            where,
+            "only partitions of [cluster] topics are compared; write its records as points, as reaches = "
+            f'["{CONSUMER_OFFSETS_TOPIC}-0 appends COMMIT marker"]',
+        )
+
+    def check_of_clients(self, where: TopicPartition) -> None:
+        """Refuse a partition that clients of a scenario neither read nor write: an internal one does not hold
+        the values of scripts.
+        """
+        self._check_of_topics(where, "clients read and write partitions of [cluster] topics only")
+
+    def _check_of_topics(self, where: TopicPartition, because: str) -> None:
         if where.topic in INTERNAL_TOPICS:
-            raise self.wrong(
-                f"{quoted(str(where))} is internal, and only partitions of [cluster] topics are compared; "
-                f'write its records as points, as reaches = ["{CONSUMER_OFFSETS_TOPIC}-0 appends COMMIT '
-                'marker"]',
-                map(str, self.cast.partitions),
-            )
+            of_topics = map(str, self.cast.partitions)
+            raise self.wrong(f"{quoted(str(where))} is internal, and {because}", of_topics)
         self._check_partition(str(where), [])
 
     def _check_partition(self, name: str, internal: Sequence[str]) -> None:
@@ -217,11 +229,11 @@ def _check_reads(scenario: Scenario, cast: _Cast, place: str, part: ConsumerPart
     if not inputs:
         raise Inconsistent(place, "reads", "is empty: there is nothing to read")
     for where in inputs:
-        _Names(cast, place, "reads").check_partition(str(where))
+        _Names(cast, place, "reads").check_of_clients(where)
         if isinstance(part, ProcessorPart) and where.topic == part.writes:
             raise Inconsistent(place, "writes", f'"{part.writes}": it would read its own output forever')
         if isinstance(part, ProcessorPart):
-            _Names(cast, place, "writes").check_partition(f"{part.writes}-{where.partition}")
+            _Names(cast, place, "writes").check_of_clients(TopicPartition(part.writes, where.partition))
 
 
 def _check_runs(scenario: Scenario) -> None:
@@ -285,7 +297,7 @@ def _check_script(scenario: Scenario, cast: _Cast, place: str, part: ProducerPar
         if line.point is not None:
             names.check_blanks(line.point)
         if line.partition is not None:
-            names.check_partition(str(line.partition))
+            names.check_of_clients(line.partition)
         if line.verb is Verb.SEND:
             record = (line.partition, line.value)
             if record in sent:
