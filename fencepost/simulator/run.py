@@ -47,7 +47,7 @@ from fencepost.log_model.compaction import CleanupRules
 from fencepost.protocol.messages import TopicConfig
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.clients import Actor
-from fencepost.simulator.actors.workloads import transform, without_mark
+from fencepost.simulator.actors.workloads import Copies, transform
 from fencepost.simulator.draw.svg import draw
 from fencepost.simulator.failure import failure_of
 from fencepost.simulator.faults.injector import FaultInjector
@@ -93,13 +93,14 @@ class Task(Enum):
 class Role:
     """A client process. When it is killed, another process takes the role, unless `is_replaced` is False.
 
-    `reads` and `writes` are the inputs and the output topic of a COPY.
+    `group`, `reads` and `writes` are the consumer group, the inputs and the output topic of a COPY.
     """
 
     name: str
     task: Task
     act: Callable[[Run, ClientProcess], tuple[Actor, Script[None]]]
     transactional_id: str | None = None
+    group: str = ""
     reads: tuple[TopicPartition, ...] = ()
     writes: str = ""
     waits_for_fault: bool = False  # a fault starts it
@@ -152,9 +153,7 @@ class CastMember:
 
 @attrs.define(eq=False)
 class Run:
-    """A run in the making. `settled` is how far copies are known to be committed, `breaches` what was broken,
-    `stuck` what did not end.
-    """
+    """A run in the making. `breaches` is what was broken, `stuck` what did not end."""
 
     spec: RunSpec
     world: World
@@ -166,7 +165,7 @@ class Run:
     cast: list[CastMember] = attrs.Factory(list[CastMember])
     copiers: list[CastMember] = attrs.Factory(list[CastMember])
     working: list[ClientProcess] = attrs.Factory(list[ClientProcess])
-    settled: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
+    copies: Copies = attrs.Factory(Copies)
     reached: list[Listener] = attrs.Factory(list[Listener])
     exercised: Counter[str] = attrs.Factory(Counter[str])
     breaches: list[Violation] = attrs.Factory(list[Violation])
@@ -332,9 +331,13 @@ class Run:
                 if rivals and all(each.process.is_over for each in rivals):
                     self.enter(role)
                     return False
-                if any(self.settled.get(where, 0) < self._end(where) for where in role.reads):
+                if not self._has_copied(role):
                     return False
         return True
+
+    def _has_copied(self, role: Role) -> bool:
+        """Whether the group of a COPY has copied all of its inputs; true of any other role."""
+        return all(self.copies.is_settled(role.group, where, self._end(where)) for where in role.reads)
 
     def _copying(self) -> list[ClientProcess]:
         return [each.process for each in self.copiers if not each.process.is_over]
@@ -400,7 +403,7 @@ class Run:
             self.stuck += [
                 f"{role.name} never copies everything"
                 for role in self.spec.roles
-                if any(self.settled.get(where, 0) < self._end(where) for where in role.reads)
+                if not self._has_copied(role)
             ]
             self.stuck += self.unsettled()
 
@@ -498,8 +501,8 @@ class Run:
         seen = [operation for each in self.cast for operation in each.actor.all_operations(now)]
         return sorted(seen, key=lambda operation: operation.completed_at)
 
-    def visible(self) -> dict[TopicPartition, list[bytes]]:
-        """What the last reader saw; of a copy only what an application would have written."""
+    def finally_read(self) -> dict[TopicPartition, list[bytes]]:
+        """What the last reader got of each partition."""
         values: dict[TopicPartition, list[bytes]] = {}
         for each in self.cast:
             if each.role is self.spec.final:
@@ -507,8 +510,15 @@ class Run:
                     for action in operation.actions:
                         if isinstance(action, Poll):
                             read = values.setdefault(action.partition, [])
-                            read += [without_mark(value) for _, value in action.records]
+                            read += [value for _, value in action.records]
         return values
+
+    def visible(self) -> dict[TopicPartition, list[bytes]]:
+        """What the last reader got; copies as an application would have written them."""
+        return {
+            where: [self.copies.plain(where, value) for value in values]
+            for where, values in self.finally_read().items()
+        }
 
     def _read_to_their_end(self) -> list[TopicPartition]:
         # The last reader enters last; a run that ended before has read nothing to its end.
@@ -534,36 +544,47 @@ class Run:
             verdict = check_compacted(operations, cleanup, compacted, last)
             self.exercised.update(verdict.exercised)
             yield from verdict.anomalies
-        visible = self.visible()
-        # Rivals and members of one group copy the same inputs, which are judged once.
-        copies = dict.fromkeys(
-            (self._copied_from(role), role.writes) for role in self.spec.roles if role.task is Task.COPY
-        )
-        for reads, writes in copies:
-            targets = [TopicPartition(writes, where.partition) for where in reads]
+        results = self._results()
+        if results:
+            targets = dict.fromkeys(target for each in results.values() for target in each)
+            read, visible, copies = self.finally_read(), self.visible(), self.copies.written
             copied = exactly_once(
-                {where: visible.get(where, []) for where in reads},
-                {where: visible.get(where, []) for where in targets},
-                lambda where, value, writes=writes: [
-                    (TopicPartition(writes, where.partition), transform(value))
-                ],
+                {where: visible.get(where, []) for where in results},
+                # Without what producers write there: that is no copy, and the rules above judge it.
+                {
+                    where: [copies[where, value] for value in read.get(where, []) if (where, value) in copies]
+                    for where in targets
+                },
+                lambda where, value: [(target, transform(value)) for target in results[where]],
             )
             self.exercised.update(copied.exercised)
             yield from copied.anomalies
 
-    def _copied_from(self, role: Role) -> tuple[TopicPartition, ...]:
-        """The inputs whose copies can be judged: of a damaged cluster those that were copied, and read with
-        their copies to the end.
+    def _results(self) -> dict[TopicPartition, list[TopicPartition]]:
+        """The partitions to which each input is copied, one for each group that copies it. In a damaged
+        cluster, only those can be judged whose inputs were copied, and read with the copies to the end.
         """
-        if not self.damage.is_detected:
-            return role.reads
-        read = frozenset(self._read_to_their_end())
-        return tuple(
-            where
+        # Rivals and members of one group make one copy.
+        copies = dict.fromkeys(
+            (role.group, where, TopicPartition(role.writes, where.partition))
+            for role in self.spec.roles
+            if role.task is Task.COPY
             for where in role.reads
-            if read.issuperset((where, TopicPartition(role.writes, where.partition)))
-            and self.settled.get(where, 0) >= self._end(where)
         )
+        unknown: set[TopicPartition] = set()
+        if self.damage.is_detected:
+            read = frozenset(self._read_to_their_end())
+            unknown = {
+                target
+                for group, where, target in copies
+                if not read.issuperset((where, target))
+                or not self.copies.is_settled(group, where, self._end(where))
+            }
+        results: dict[TopicPartition, list[TopicPartition]] = {}
+        for _, where, target in copies:
+            if target not in unknown:
+                results.setdefault(where, []).append(target)
+        return results
 
     def end_at_first_breach(self) -> None:
         """Plays and judges until something is broken: a rule at some step, progress, or what clients saw."""

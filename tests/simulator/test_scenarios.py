@@ -7,11 +7,13 @@ from pathlib import Path
 import attrs
 import pytest
 
+from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.run import RunResult
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.files import scenario_of, text_of
 from fencepost.simulator.scenarios.model import RULE_NAMES, Case, cases
 from fencepost.simulator.scenarios.runner import record_case, run, run_case
+from fencepost.simulator.scenarios.verdicts import log_words
 from fencepost.simulator.world.history import Arrived, History, Lost, Sent, Struck
 from fencepost.simulator.world.processes import WARNED
 from tests.simulator.planting import Edit, Mutation, planted
@@ -246,6 +248,75 @@ def test_what_is_not_as_expected_is_told(builder: Builder, problem: str) -> None
     report = only(builder)
     assert not report.passed
     assert any(found.startswith(problem) for found in report.problems), report.problems
+
+
+def copied(*values: str) -> Builder:
+    """Values are written to `a` and `b`, and processors copy them to `out`."""
+    sends = [f"send {topic}-0 {value}" for topic, value in zip(("a", "b"), values, strict=False)]
+    return scenario("copied").cluster(topics={"a": 1, "b": 1, "out": 1}).producer("p", *sends, "flush")
+
+
+# Runs in which every copy is made exactly once, and what `out` then holds.
+COPIES: list[tuple[str, Builder, list[str]]] = [
+    (
+        "two inputs have one output",
+        copied("x", "y")
+        .processor("c", "a-0", writes="out", group="one")
+        .processor("d", "b-0", writes="out", group="two"),
+        ["X", "Y"],
+    ),
+    (
+        "two groups copy one input",
+        copied("x")
+        .processor("c", "a-0", writes="out", group="one")
+        .processor("d", "a-0", writes="out", group="two"),
+        ["X", "X"],
+    ),
+    (
+        "one of two groups is late",
+        copied("x")
+        .processor("c", "a-0", writes="b", group="one")
+        .processor("d", "a-0", writes="out", group="two", starts="on request")
+        .when("at 300 ms")
+        .do("start d"),
+        ["X"],
+    ),
+    (
+        "a producer writes to the output, too",
+        copied("x").producer("q", "send out-0 Z", "flush").processor("c", "a-0", writes="out"),
+        ["X", "Z"],
+    ),
+    (
+        "a copy is copied again",
+        copied("x")
+        .processor("c", "a-0", writes="b", group="one")
+        .processor("d", "b-0", writes="out", group="two"),
+        ["X"],
+    ),
+    (
+        "a value looks like a copy with its mark",
+        copied("me@c.0.0").processor("c", "a-0", writes="out"),
+        ["ME@C.0.0"],
+    ),
+    ("a name has the sign of a mark", copied("x").processor("c@d", "a-0", writes="out"), ["X"]),
+]
+
+
+@pytest.mark.parametrize(("builder", "values"), [row[1:] for row in COPIES], ids=[row[0] for row in COPIES])
+def test_copies_that_are_made_exactly_once_are_not_accused(builder: Builder, values: list[str]) -> None:
+    (case,) = cases(builder.expect(holds=["exactly-once", "converges"]).scenario())
+    recorded = record_case(case)
+    assert recorded.result.problems == ()
+    out = TopicPartition("out", 0)
+    assert sorted(value.decode() for value in recorded.run.visible()[out]) == values
+    assert sorted(word for word in log_words(recorded.run, out) if word != "COMMIT") == values
+
+
+def test_a_second_copy_in_the_same_group_is_found() -> None:
+    builder = copied("x")
+    for name in ("c", "d"):
+        builder.processor(name, "a-0", writes="out", group="one")
+    assert 'violates doubled-output: "X" is 2 times in out-0, not 1' in only(builder).problems
 
 
 # What does nothing when its point comes, in the story of a lost acknowledgement.

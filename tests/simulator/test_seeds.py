@@ -19,15 +19,7 @@ from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import NEWEST
 from fencepost.protocol.terms import TopicPartition, TransactionState
-from fencepost.simulator.actors.workloads import (
-    INPUT,
-    OUTPUT,
-    PAYMENTS,
-    Runner,
-    transform,
-    txn_writer,
-    without_mark,
-)
+from fencepost.simulator.actors.workloads import INPUT, OUTPUT, PAYMENTS, Runner, transform, txn_writer
 from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.fuzz.plan import draw
 from fencepost.simulator.fuzz.worlds import ALL_PARTITIONS, FINAL_READER, partitions_of, try_choices
@@ -138,8 +130,9 @@ def check_logs(simulation: Run) -> None:
     logs = {where: read_log(world, where) for where in ALL_PARTITIONS}
     assert [where for where, log in logs.items() if undecided(log)] == []
     for where in partitions_of(INPUT):
-        copies = committed(logs[TopicPartition(OUTPUT, where.partition)])
-        assert [without_mark(value or b"") for value in copies] == [
+        output = TopicPartition(OUTPUT, where.partition)
+        copies = committed(logs[output])
+        assert [simulation.copies.plain(output, value or b"") for value in copies] == [
             transform(value or b"") for value in committed(logs[where])
         ], f"{where} was not copied exactly once, in order"
     assert finally_read(simulation) == {

@@ -15,12 +15,13 @@ Rule: every value is written once and by one process, so that a judge can tell w
 #     reader, rereader    what others may see, and in which order
 #
 # A processor that loses its id, or its partitions, ends or begins again from the committed offsets, as a
-# program would. `settled` is how far copies are known to be committed, by any of them: once it has reached
+# program would. `settled` is how far copies are known to be committed, by group: once it has reached
 # the ends of the inputs, the run has nothing to wait for. It only rises, and says nothing about whether a
 # copy is right: that is for the judges to say.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -326,30 +327,55 @@ def transform(value: bytes) -> bytes:
     return value.upper()
 
 
-def _marked(value: bytes, runner: Runner, number: int, at: int) -> bytes:
-    """A copy with a mark of who made it and when. An aborted copy is made again, and each value must be
-    unique.
+@attrs.define(eq=False)
+class Copies:
+    """What the processors of a run have copied. `settled` is how far copies are known to be committed: the
+    offsets by group and input. `written` are all copies, committed or not: for each partition and unique
+    value, the value that an application would have written.
     """
-    return b"%s%s%s.%d.%d" % (value, MARK, runner.process.participant.encode(), number, at)
 
+    settled: defaultdict[str, dict[TopicPartition, int]] = attrs.Factory(
+        lambda: defaultdict[str, dict[TopicPartition, int]](dict)
+    )
+    written: dict[tuple[TopicPartition, bytes], bytes] = attrs.Factory(
+        dict[tuple[TopicPartition, bytes], bytes]
+    )
 
-def without_mark(value: bytes) -> bytes:
-    """A copy as an application would have written it."""
-    return value.partition(MARK)[0]
+    def settle(self, group: str, to: Mapping[TopicPartition, int]) -> None:
+        """The copies of a group are committed up to these offsets of its inputs."""
+        settled = self.settled[group]
+        for where, offset in to.items():
+            settled[where] = max(offset, settled.get(where, 0))
+
+    def is_settled(self, group: str, where: TopicPartition, end: int) -> bool:
+        """Whether a group has copied an input up to the offset `end`."""
+        return self.settled[group].get(where, 0) >= end
+
+    def plain(self, where: TopicPartition, value: bytes) -> bytes:
+        """A value of a partition as an application would have written it."""
+        return self.written.get((where, value), value)
+
+    def marked(self, target: TopicPartition, value: bytes, runner: Runner, number: int, at: int) -> bytes:
+        """A copy with a mark of who made it and when. An aborted copy is made again, and each value must be
+        unique.
+        """
+        marked = b"%s%s%s.%d.%d" % (value, MARK, runner.process.participant.encode(), number, at)
+        self.written[target, marked] = value
+        return marked
 
 
 def processor(
     runner: Runner,
     inputs: tuple[TopicPartition, ...],
-    settled: dict[TopicPartition, int],
+    copies: Copies,
     *,
     output: str = OUTPUT,
     group: str = GROUP,
     lives: int = 1,
 ) -> Script[None]:
     """Copies its inputs to the topic `output`, partition by partition, with the offsets in the transaction,
-    until it is killed or another process takes its id; with more `lives` it takes the id back. `settled` is
-    how far copies are known to be committed, whoever made them.
+    until it is killed or another process takes its id; with more `lives` it takes the id back. `copies` are
+    those of the run, whoever made them.
     """
     for life in range(lives):
         if life:
@@ -357,7 +383,7 @@ def processor(
             runner.world.marks[TAKEN_BACK] += 1
         made = yield from _own(runner)
         if made is not None:
-            yield from _copy(runner, made, inputs, settled, output=output, group=group)
+            yield from _copy(runner, made, inputs, copies, output=output, group=group)
             runner.world.marks["copier given up"] += 1
 
 
@@ -365,7 +391,7 @@ def _copy(
     runner: Runner,
     made: Sender,
     inputs: tuple[TopicPartition, ...],
-    settled: dict[TopicPartition, int],
+    copies: Copies,
     *,
     output: str,
     group: str,
@@ -377,25 +403,25 @@ def _copy(
     # The offsets of the group have to be read before anything is: they say where the last owner stopped.
     yield lambda: len(machine.positions) == len(inputs)
     own = dict(machine.positions)  # no other client commits at the same time
-    _raise(settled, own)
+    copies.settle(group, own)
     read: list[Action] = [PositionSet(where) for where in inputs]
     while True:
         polls = yield from consumer.poll_some(runner.choices)
         if not polls:
             own = dict(machine.positions)  # only control records and aborted records lay between
-            _raise(settled, own)
+            copies.settle(group, own)
             continue
         transaction = made.begin()
         transaction.read += [*read, *polls]
         read = []
-        yield from _write_copies(runner, made, transaction, polls, output=output)
+        yield from _write_copies(runner, made, transaction, polls, copies, output=output)
         if not made.machine.is_over and made.machine.failure is None:
             made.send_offsets(machine.committable, group)
         if not (yield from _end(runner, made, transaction)):
             return
         if transaction.outcome is OperationOutcome.OK:
             own = dict(machine.positions)
-            _raise(settled, own)
+            copies.settle(group, own)
         else:
             # An abort does not move a consumer back: as in Kafka, that is up to the program.
             consumer.seek(own)
@@ -403,25 +429,27 @@ def _copy(
 
 
 def _write_copies(
-    runner: Runner, made: Sender, transaction: AttemptedTransaction, polls: Iterable[Poll], *, output: str
+    runner: Runner,
+    made: Sender,
+    transaction: AttemptedTransaction,
+    polls: Iterable[Poll],
+    copies: Copies,
+    *,
+    output: str,
 ) -> Script[None]:
     """Writes what was read, transformed, into the same partitions of the output."""
     read_now = [(poll.partition, value) for poll in polls for _, value in poll.records]
     for at, (where, value) in enumerate(read_now):
-        copy = _marked(transform(value), runner, len(runner.transactions), at)
+        target, result = TopicPartition(output, where.partition), transform(copies.plain(where, value))
+        copy = copies.marked(target, result, runner, len(runner.transactions), at)
         # The producer failed: `_end` aborts what is there.
-        if not (yield from made.send(transaction, TopicPartition(output, where.partition), copy)):
+        if not (yield from made.send(transaction, target, copy)):
             return
         yield from runner.rests()
 
 
 def group_processor(
-    runner: Runner,
-    topics: tuple[str, ...],
-    settled: dict[TopicPartition, int],
-    *,
-    output: str,
-    membership: Membership,
+    runner: Runner, topics: tuple[str, ...], copies: Copies, *, output: str, membership: Membership
 ) -> Script[None]:
     """Copies as `processor` does, but the group says which partitions, and the transaction carries the
     membership, so that a member that was replaced cannot commit (KIP-447). It ends when its producer does,
@@ -433,19 +461,14 @@ def group_processor(
     while made is not None:
         consumer = runner.member(membership)
         consumer.subscribe(topics)
-        if not (yield from _copy_as_member(runner, made, consumer, settled, output, membership)):
+        if not (yield from _copy_as_member(runner, made, consumer, copies, output, membership)):
             return
         yield from consumer.leave()
         yield runner.choices.one_of(AWAY_MS)
 
 
 def _copy_as_member(
-    runner: Runner,
-    made: Sender,
-    consumer: Receiver,
-    settled: dict[TopicPartition, int],
-    output: str,
-    membership: Membership,
+    runner: Runner, made: Sender, consumer: Receiver, copies: Copies, output: str, membership: Membership
 ) -> Script[bool]:
     """Copies until the member leaves (True) or this process is done (False)."""
     machine = consumer.machine
@@ -455,11 +478,11 @@ def _copy_as_member(
         placed = [*map(PositionSet, consumer.assigned), *(PositionSet(where) for where in again)]
         consumer.assigned.clear()
         if not polls:
-            _raise(settled, machine.positions)
+            copies.settle(membership.group, machine.positions)
             continue
         transaction = made.begin()
         transaction.read += [*placed, *polls]
-        yield from _write_copies(runner, made, transaction, polls, output=output)
+        yield from _write_copies(runner, made, transaction, polls, copies, output=output)
         if membership.stalls and runner.choices.happens(membership.stalls):
             # By then the group has gone on without this member, and must refuse its commit (KIP-447).
             yield membership.max_poll_interval_ms + membership.session_timeout_ms
@@ -473,7 +496,7 @@ def _copy_as_member(
             return False
         again = {}
         if transaction.outcome is OperationOutcome.OK:
-            _raise(settled, offsets)
+            copies.settle(membership.group, offsets)
             if runner.choices.happens(OFFSETS_ALONE_PERMILLE):
                 # The same offsets once more, in a transaction without records.
                 owned = {where: end for where, end in ends.items() if where in machine.readings}
@@ -488,11 +511,6 @@ def _copy_as_member(
         if membership.leaves and runner.choices.happens(membership.leaves):
             return True
     return False
-
-
-def _raise(settled: dict[TopicPartition, int], to: Mapping[TopicPartition, int]) -> None:
-    for where, offset in to.items():
-        settled[where] = max(offset, settled.get(where, 0))
 
 
 # --- strangers ----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from fencepost.protocol.messages import ReplyBody, TopicConfig
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, IsolationLevel, TopicPartition
 from fencepost.simulator.actors.workloads import (
     ACCOUNTS,
+    GROUP,
     INPUT,
     OUTPUT,
     PAYMENTS,
@@ -341,9 +342,9 @@ def _roles_of(plan: FuzzPlan) -> Iterator[Role]:
     if plan.idempotent_writes:
         yield _role(plan, "feeder", Task.WORK, lambda _, runner: _feeds(plan, runner))
     for name in plan.processors:
-        yield _role(plan, name, Task.COPY, _copies, PROCESSORS_ID)
+        yield _role(plan, name, Task.COPY, _copies, PROCESSORS_ID, group=GROUP)
     for member in plan.members:
-        yield _role(plan, member.name, Task.COPY, _shares(member), member.name)
+        yield _role(plan, member.name, Task.COPY, _shares(member), member.name, group=member.group)
     if plan.epoch_bumps:
         bumps = plan.epoch_bumps
         yield _role(
@@ -370,6 +371,8 @@ def _role(
     script: Act,
     transactional_id: str | None = None,
     transaction_timeout_ms: int = LONG_MS,
+    *,
+    group: str = "",
 ) -> Role:
     def act(run: Run, process: ClientProcess) -> tuple[Runner, Script[None]]:
         runner = Runner(
@@ -386,6 +389,7 @@ def _role(
         task=task,
         act=act,
         transactional_id=transactional_id,
+        group=group,
         reads=INPUTS if copies else (),
         writes=OUTPUT if copies else "",
     )
@@ -415,13 +419,11 @@ def _feeds(plan: FuzzPlan, runner: Runner) -> Script[None]:
 
 
 def _copies(run: Run, runner: Runner) -> Script[None]:
-    return processor(runner, INPUTS, run.settled, lives=PROCESSOR_LIVES)
+    return processor(runner, INPUTS, run.copies, lives=PROCESSOR_LIVES)
 
 
 def _shares(member: MemberPlan) -> Act:
-    return lambda run, runner: group_processor(
-        runner, (INPUT,), run.settled, output=OUTPUT, membership=member
-    )
+    return lambda run, runner: group_processor(runner, (INPUT,), run.copies, output=OUTPUT, membership=member)
 
 
 def _reader(plan: FuzzPlan, name: str, isolation_level: IsolationLevel) -> Role:

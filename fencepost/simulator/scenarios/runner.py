@@ -204,6 +204,7 @@ def _role(cluster: ClusterShape, part: Part) -> Role:
         task=_TASKS[type(part)],
         act=act,
         transactional_id=None if isinstance(part, ConsumerPart) else part.transactional_id,
+        group=part.group if is_processor else "",
         reads=part.inputs(cluster) if is_processor else (),
         writes=part.writes if is_processor else "",
         waits_for_fault=part.is_called,
@@ -213,6 +214,6 @@ def _role(cluster: ClusterShape, part: Part) -> Role:
 
 def _copying(runner: Runner, run: Run, part: ProcessorPart) -> Script[None]:
     if not part.subscribes:
-        return processor(runner, part.reads, run.settled, output=part.writes, group=part.group)
+        return processor(runner, part.reads, run.copies, output=part.writes, group=part.group)
     membership = Membership(group=part.group, assignor=part.assignor)
-    return group_processor(runner, part.subscribes, run.settled, output=part.writes, membership=membership)
+    return group_processor(runner, part.subscribes, run.copies, output=part.writes, membership=membership)

@@ -15,7 +15,6 @@ from fencepost.protocol.batches import read_marker
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionState
 from fencepost.protocol.transaction_log import read_transactions
-from fencepost.simulator.actors.workloads import without_mark
 from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.run import CORE_FAILED, NOT_LIVE, Run, Task
 from fencepost.simulator.scenarios.model import (
@@ -115,7 +114,7 @@ def log_words(run: Run, where: TopicPartition) -> list[str]:
             words.append(read_marker(batch).result.name)
         else:
             values = read_columns(batch, header).values
-            words += [without_mark(bytes(value or b"")).decode() for value in values]
+            words += [run.copies.plain(where, bytes(value or b"")).decode() for value in values]
     return words
 
 
