@@ -14,6 +14,7 @@ from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.settings import NodeSettings
+from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.batches import BatchHeader, Marker, build_marker, place, read_header, read_marker
 from fencepost.protocol.errors import ErrorCode
@@ -37,6 +38,7 @@ from fencepost.protocol.terms import (
     EARLIEST_TIMESTAMP,
     INT32_MAX,
     LATEST_TIMESTAMP,
+    NO_COORDINATOR_EPOCH,
     NO_PRODUCER_ID,
     TRANSACTION_STATE_TOPIC,
     IsolationLevel,
@@ -52,6 +54,7 @@ from fencepost.simulator.judges.partition_rules import (
     OffsetsRecord,
     PartitionRecord,
     judge_fetched,
+    judge_snapshot,
 )
 from fencepost.simulator.judges.reply_rules import ReplyRules, Unanswered
 from fencepost.simulator.judges.rules import Exercised, Violation
@@ -193,6 +196,21 @@ def test_a_log_that_was_set_aside_is_not_missed() -> None:
     journals.journal(KEY)
     assert journals.set_aside(KEY) == f"{KEY}~1"
     assert journals.journal(KEY).log_end_offset == 0
+
+
+def test_a_snapshot_says_what_the_log_says_and_nothing_else() -> None:
+    record = record_of()
+    write(record, 0, 0)
+    known = ProducerSnapshot(PRODUCER, 0, 0, 0, 0, 0, NO_COORDINATOR_EPOCH, 0)
+    judge_snapshot(record, 1, (known,))
+    judge_snapshot(record, 0, ())
+    for wrong in (
+        (known._replace(last_sequence=1),),
+        (),
+        (known, known._replace(producer_id=PRODUCER + 1)),  # its batch was lost with the power
+    ):
+        with pytest.raises(Violation, match="I12 recovery: payments-0: the snapshot at 1 says of producer"):
+            judge_snapshot(record, 1, wrong)
 
 
 def test_a_replaced_leader_learns_of_nothing_new() -> None:

@@ -423,12 +423,12 @@ class RecoveryRule:
     policy: SyncPolicy
     journals: ClusterJournals
     remembered: dict[TopicPartition, tuple[Any, ...]] = attrs.Factory(dict[TopicPartition, tuple[Any, ...]])
-    powerless: dict[TopicPartition, None] = attrs.Factory(dict[TopicPartition, None])
+    powerless: set[TopicPartition] = attrs.Factory(set[TopicPartition])
 
     def died(self, record: PartitionRecord, host: Host, *, power_is_lost: bool) -> None:
         """The leader of this log died; its process can still be looked at."""
         if power_is_lost:
-            self.powerless[record.key] = None
+            self.powerless.add(record.key)
             self.remembered.pop(record.key, None)
         else:
             self._remember(record, host.node)
@@ -453,8 +453,8 @@ class RecoveryRule:
         self.exercised[rules.RECOVERY.name] += 1
         if record.host is not None:  # the last leader lives, and may not know yet
             self._remember(record, record.host.node)
-        # `powerless` is an ordered set: all its values are None.
-        lost_power = self.powerless.pop(key, "no") is None
+        lost_power = key in self.powerless
+        self.powerless.discard(key)
         is_damaged = key in self.journals.damaged
         # Only a loss of power tears batches, so only then is each checksum worth its time.
         found = self._read_damaged(record) if is_damaged else self._read(key, checked=lost_power)
@@ -468,7 +468,7 @@ class RecoveryRule:
                 f"{key}: the log ends at {end}, and everything before {promised} was promised"
             )
         if order.snapshot is not None:
-            _judge_snapshot(record, *order.snapshot)
+            judge_snapshot(record, *order.snapshot)
         before = self.remembered.pop(key, None)
         if before is not None and is_untouched and before != _durable_knowledge(node, key):
             raise rules.RECOVERY.broken(
@@ -566,15 +566,19 @@ def _unchanged(header: BatchHeader) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _judge_snapshot(record: PartitionRecord, offset: int, entries: tuple[ProducerSnapshot, ...]) -> None:
+def judge_snapshot(record: PartitionRecord, offset: int, entries: tuple[ProducerSnapshot, ...]) -> None:
     """The snapshot that a new leader starts from says what the log says up to there."""
     said = {
         entry.producer_id: (entry.producer_epoch, entry.first_offset, entry.last_sequence)
         for entry in entries
     }
-    for producer_id, known in record.as_of(offset).producers.items():
-        expected = (known.producer_epoch, known.first_offset, known.last_sequence)
-        found = said.get(producer_id)
+    logged = {
+        producer_id: (known.producer_epoch, known.first_offset, known.last_sequence)
+        for producer_id, known in record.as_of(offset).producers.items()
+    }
+    # Of a producer that is in the snapshot alone, a batch that was lost would count as a duplicate.
+    for producer_id in logged | said:
+        found, expected = said.get(producer_id), logged.get(producer_id)
         if found != expected:
             raise rules.RECOVERY.broken(
                 f"{record.key}: the snapshot at {offset} says of producer {producer_id} {found}, the log "
