@@ -98,7 +98,7 @@ class _Worker:
 def _in_workers(seeds: range, planner: Planner, cores: int) -> Generator[Tried | None]:
     workers: list[_Worker] = []
     try:
-        for _ in range(min(cores, len(seeds))):
+        for _ in range(cores):
             workers.append(_start_worker(planner))
         yield from _distribute(iter(seeds), workers)
     finally:

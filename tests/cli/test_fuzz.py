@@ -169,8 +169,10 @@ def test_a_search_ends_with_its_time_and_counts_what_it_tried(capsys: Output) ->
     words, counted = fuzz(capsys, "--for", "0s", "--first-seed", "3", "--cores", "1")
     assert counted["seeds"] == 1, "a search that tried nothing would say nothing"
     assert words[-1].startswith("1 seed, no violation, in ")
-    _, counted = fuzz(capsys, "--for", "10h", "--seeds", "2", "--cores", "1")
-    assert counted["seeds"] == 2
+    _, counted = fuzz(capsys, "--for", "10h", "--seeds", "2", "--cores", "9")
+    assert (counted["seeds"], counted["cores"]) == (2, 2)  # no more cores than seeds
+    words, counted = fuzz(capsys, "--for", "10h", "--break", "fencing", "--cores", "1", code=1)
+    assert words[-1].startswith(f"{counted['seeds']} seeds, one violation, in ")
 
 
 def test_a_seed_that_fails_leaves_its_files_and_a_report(capsys: Output, tmp_path: Path) -> None:
