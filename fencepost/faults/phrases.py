@@ -233,7 +233,7 @@ LINES: Final = Grammar(
         "TOPIC-N": Blank("a partition of a topic: t-0", read=partition_named),
         "TEXT": Blank("the value of the record", pattern=r"\S.*"),
         "GROUP": Blank("a consumer group"),
-        "OFFSET": Blank("an offset", pattern=r"\d+", read=int),
+        "OFFSET": Blank("an offset", pattern=r"\d{1,18}", read=int),
         "POINT": Blank("a protocol point", pattern=".+", read=POINTS.read),
     },
 )

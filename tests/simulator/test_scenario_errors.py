@@ -99,6 +99,14 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("send t-1 b", "begin", ('[[producer]] 2 script: "begin" needs a transactional_id',)),
     ("send t-1 b", "send t-0 a", ('"send t-0 a" repeats a value of p',)),
     ('name = "q"', 'name = "p"', ('line 12: [[producer]] 2 name: two parts have the name "p"',)),
+    ('name = "q"', 'name = ""', ("[[producer]] 2 name: is '', but must be text of 1 to 249 characters",)),
+    (
+        'transactional_id = "app"',
+        f'transactional_id = "{"x" * 250}"',
+        ("[[producer]] 1 transactional_id: has 250 characters, and the maximum is 249",),
+    ),
+    ('reads = ["t-0"]', 'reads = ["t-0"]\ngroup = ""', ("[[consumer]] 1 group: is '', but must be",)),
+    ("send t-0 a", f"send_offsets g t-0 {'9' * 19}", ("is not a line of a script",)),
     ('name = "q"', 'name = "q q"', ('"q q": a name is one word',)),
     ('"on request"', '"later"', ('starts: there is no "later" (possible: at once, on request)',)),
     (
@@ -226,6 +234,21 @@ WRONG_FOUND: list[tuple[str, str, str]] = [
     ("strikes = 1", "strikes = 99999", "[seeded.faults] strikes: is 99999, and the maximum is 10000"),
     ('"hold"', '"hole"', '[seeded.faults] kinds: there is no "hole"; did you mean "hold"?'),
     ('name = "p"', 'name = "p"\nrecords = 3', "[[seeded.txn_writer]] 1 records: unknown key"),
+    (
+        "idempotent_writes = 1",
+        "clock_drifts_ppm = [-1000000]",
+        "clock_drifts_ppm: is [-1000000], but must be a whole number from -500000",
+    ),
+    (
+        "[seeded.choices]",
+        '[[seeded.member]]\nname = "m"\nstalls = 1001\n[seeded.choices]',
+        "stalls: is 1001, and the maximum is 1000",
+    ),
+    (
+        "[seeded.choices]",
+        '[[seeded.member]]\nname = "m"\nsession_timeout_ms = 250\n[seeded.choices]',
+        "[[seeded.member]] 1 heartbeat_interval_ms: is 250, but must be below session_timeout_ms (250)",
+    ),
     ("3 = 1", "1000000 = 3", "is not the index of a choice: the maximum is 999999"),
     (
         "[seeded]",
@@ -301,7 +324,7 @@ ABSENT = [
     ),
     (
         scenario("s").producer("p", transactional_id=""),
-        '[[producer]] 1 transactional_id: is ""; write a name, or leave it out',
+        "[[producer]] 1 transactional_id: is '', but must be text of 1 to 249 characters",
     ),
 ]
 

@@ -95,6 +95,12 @@ class OneOf(NamedTuple):
     values: tuple[object, ...]
 
 
+class Length(NamedTuple):
+    """The most characters of a text, which must have at least one."""
+
+    most: int
+
+
 class Spelled(NamedTuple):
     """The text for each value."""
 
@@ -283,6 +289,19 @@ def _number(between: Between) -> Codec:
     return Codec(kind, read, str)
 
 
+def _short_text(length: Length) -> Codec:
+    kind = f"text of 1 to {length.most} characters"
+
+    def read(table: Table, key: str, raw: Any) -> str:
+        if type(raw) is not str or not raw:
+            raise table.mistyped(key, kind)
+        if len(raw) > length.most:
+            raise table.wrong(key, f"has {len(raw)} characters, and the maximum is {length.most}")
+        return raw
+
+    return Codec(kind, read, _text)
+
+
 def _phrase(kind: str, parse: Callable[[str], Any]) -> Codec:
     def read(table: Table, key: str, raw: Any) -> Any:
         try:
@@ -383,6 +402,8 @@ def _codec(kind: Any, marks: tuple[object, ...] = ()) -> Codec:
         match mark:
             case Between():
                 codec = _number(mark)
+            case Length():
+                codec = _short_text(mark)
             case OneOf(values):
                 codec = _choice({each: each for each in values}, codec.write)
             case Spelled(texts):

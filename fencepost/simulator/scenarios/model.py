@@ -21,13 +21,14 @@ from fencepost.client.settings import newest_dialect
 from fencepost.faults.grammar import NUMBER_MAX
 from fencepost.faults.phrases import Fault, Point, PointKind, ScriptLine
 from fencepost.journal.journal import JournalSettings
-from fencepost.protocol.terms import LAST_GRANTED_EPOCH, IsolationLevel, TopicPartition
+from fencepost.protocol.terms import ID_LENGTH_MAX, LAST_GRANTED_EPOCH, IsolationLevel, TopicPartition
 from fencepost.simulator.actors.workloads import Membership
 from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
 from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
 from fencepost.simulator.run import CORE_FAILED, NOT_LIVE, counted
-from fencepost.simulator.scenarios.codec import Between, Key, Lists, OneOf, Prose, Spelled
+from fencepost.simulator.scenarios.codec import Between, Key, Length, Lists, OneOf, Prose, Spelled
+from fencepost.simulator.world.choices import PERMILLE
 from fencepost.simulator.world.world import WorldSettings
 
 # Every scenario that can be written runs in seconds, and its numbers fit into the fields of the protocol.
@@ -36,9 +37,12 @@ PARTITIONS_MAX: Final = 100  # of one topic, and of __transaction_state
 TRANSACTION_TIMEOUT_MAX_MS: Final = NodeSettings().transaction_max_timeout_ms
 WORK_MAX: Final = 10_000  # transactions, records and strikes
 RUNS_MAX: Final = 1_000  # variants, each with every combination of the points of its faults
+DRIFT_MAX_PPM: Final = 500_000  # no clock stands still or goes back
 
 IsCalled = Annotated[bool, Key("starts"), Spelled({False: "at once", True: "on request"})]
+Name = Annotated[str, Length(ID_LENGTH_MAX)]  # of a process, a group or a transactional id
 Partitions = Annotated[int, Between(1, PARTITIONS_MAX)]
+Permille = Annotated[int, Between(0, PERMILLE)]
 TransactionTimeout = Annotated[int, Between(1, TRANSACTION_TIMEOUT_MAX_MS)]
 Count = Annotated[int, Between(0, WORK_MAX)]
 Work = Annotated[int, Between(1, WORK_MAX)]
@@ -159,8 +163,8 @@ class ClusterShape(Brokers):
 class ProducerPart:
     """A process that follows a script; without a transactional id it is only idempotent."""
 
-    name: str
-    transactional_id: str | None = None
+    name: Name
+    transactional_id: Name | None = None
     is_called: IsCalled = False  # a fault starts it
     transaction_timeout_ms: TransactionTimeout = 60_000
     request_timeout_ms: int = 1_500
@@ -173,9 +177,9 @@ class ProducerPart:
 class ConsumerPart:
     """A process that reads until the run ends: from the beginning, or from its group's offsets."""
 
-    name: str
+    name: Name
     isolation_level: Annotated[IsolationLevel, Key("isolation")] = IsolationLevel.READ_COMMITTED
-    group: str | None = None
+    group: Name | None = None
     is_called: IsCalled = False
     reads: tuple[TopicPartition, ...] = ()
 
@@ -187,9 +191,9 @@ class ProcessorPart:
     `subscribes` to topics instead is a member of its group, which gives it partitions by `assignor`.
     """
 
-    name: str
-    transactional_id: str = attrs.Factory(lambda self: self.name, takes_self=True)
-    group: str = "processors"
+    name: Name
+    transactional_id: Name = attrs.Factory(lambda self: self.name, takes_self=True)
+    group: Name = "processors"
     is_called: IsCalled = False
     assignor: Assignor = "range"
     subscribes: tuple[str, ...] = ()
@@ -219,8 +223,8 @@ POLL_INTERVALS_MS: Final = (3_000, 1_000)
 class TxnWriterPlan:
     """One process that writes transactions. Two with one id fight for it."""
 
-    name: str
-    transactional_id: str = attrs.Factory(lambda self: self.name, takes_self=True)
+    name: Name
+    transactional_id: Name = attrs.Factory(lambda self: self.name, takes_self=True)
     transactions: Work = 1
     transaction_timeout_ms: TransactionTimeout = LONG_MS
     records_max: Work = RECORDS_MAX  # in one transaction
@@ -231,16 +235,16 @@ class TxnWriterPlan:
 class MemberPlan(Membership):
     """One processor that is a member of a group."""
 
-    name: str
-    group: str = GROUP
+    name: Name
+    group: Name = GROUP
     assignor: Assignor = "range"
-    group_instance_id: str | None = None
+    group_instance_id: Name | None = None
     session_timeout_ms: Work = SESSIONS_MS[0]
     heartbeat_interval_ms: Work = SESSIONS_MS[0] // 6
     max_poll_interval_ms: Work = POLL_INTERVALS_MS[0]
     starts_after_ms: Count = 0
-    stalls: Count = 0
-    leaves: Count = 0
+    stalls: Permille = 0
+    leaves: Permille = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -250,8 +254,8 @@ class CompactionPlan:
     """
 
     keys: Work
-    tombstones: Count = 0
-    min_cleanable_dirty_permille: Count = 0
+    tombstones: Permille = 0
+    min_cleanable_dirty_permille: Permille = 0
     min_compaction_lag_ms: Count = 0
     delete_retention_ms: Count = 0
     retention_ms: Count = 0
@@ -282,12 +286,12 @@ class FuzzPlan(Brokers):
     own_travels: bool = False
     # How many records a plain producer writes into each partition of the input, for processors to copy.
     idempotent_writes: Count = 0
-    processors: tuple[str, ...] = ()  # names; they all share one transactional id
+    processors: tuple[Name, ...] = ()  # names; they all share one transactional id
     epoch_bumps: Count = 0  # how often a process asks for the identity after the one that it has
     reads_uncommitted: bool = False
     strange_requests: Count = 0  # how many a process sends whose requests have an extreme meaning
     drifts_ppm: Annotated[
-        tuple[Annotated[int, Between(-NUMBER_MAX, NUMBER_MAX)], ...], Key("clock_drifts_ppm")
+        tuple[Annotated[int, Between(-DRIFT_MAX_PPM, DRIFT_MAX_PPM)], ...], Key("clock_drifts_ppm")
     ] = ()  # of the nodes' clocks, in their order
     slow_participants: Count = 0  # PCT: so many times a participant becomes the slowest
     txn_writers: Annotated[tuple[TxnWriterPlan, ...], Lists(txn_writer=TxnWriterPlan)] = ()

@@ -66,6 +66,7 @@ def check(scenario: Scenario) -> None:
             because = f"{quoted(topic)} is internal: every cluster has it, and clients write to other topics"
             raise Inconsistent("[cluster]", "topics", because)
     _check_names(scenario)
+    _check_members(scenario)
     cast = _cast_of(scenario)
     for place, part in _places(scenario):
         if isinstance(part, ProducerPart):
@@ -206,14 +207,22 @@ def _places(scenario: Scenario) -> Iterator[tuple[str, Part]]:
 def _check_names(scenario: Scenario) -> None:
     seen: set[str] = set()
     for place, part in _places(scenario):
-        if not part.name or set(part.name) & set(" #~") or part.name in ("node", BROKER, ANYONE):
+        if set(part.name) & set(" #~") or part.name in ("node", BROKER, ANYONE):
             because = f"{quoted(part.name)}: a name is one word without # and ~, and not the name of a node"
             raise Inconsistent(place, "name", because)
         if part.name in seen:
             raise Inconsistent(place, "name", f"two parts have the name {quoted(part.name)}")
         seen.add(part.name)
-        if not isinstance(part, ConsumerPart) and part.transactional_id == "":
-            raise Inconsistent(place, "transactional_id", 'is ""; write a name, or leave it out')
+
+
+def _check_members(scenario: Scenario) -> None:
+    for number, member in enumerate(() if scenario.seeded is None else scenario.seeded.members):
+        if member.heartbeat_interval_ms >= member.session_timeout_ms:
+            because = (
+                f"is {member.heartbeat_interval_ms}, but must be below session_timeout_ms "
+                f"({member.session_timeout_ms})"
+            )
+            raise Inconsistent(f"[[seeded.member]] {number + 1}", "heartbeat_interval_ms", because)
 
 
 def _check_reads(scenario: Scenario, cast: _Cast, place: str, part: ConsumerPart | ProcessorPart) -> None:
