@@ -93,7 +93,7 @@ def test_a_page_that_is_closed_in_the_middle_of_a_request_is_no_error() -> None:
         head = f"POST /api/check HTTP/1.1\r\nhost: {running.host}\r\nx-fencepost-token: {running.token}\r\n"
         with create_connection((host, int(port))) as connection:
             connection.sendall(f"{head}content-length: 100\r\n\r\n".encode())
-        running.play()
+        assert running.ask("/api/live").status == 404
         running.process.terminate()
         assert running.process.communicate()[1] == ""
 
