@@ -14,11 +14,11 @@ from typing import Final, Protocol
 import attrs
 
 from fencepost.broker.fault_injector import BrokerFaultInjector
-from fencepost.broker.faults import FaultNeverStruck, NoSuchFault
+from fencepost.broker.faults import BROKER_ACTIONS, BROKER_POINTS, FaultNeverStruck, NoSuchFault
 from fencepost.broker.loop_calls import LoopCalls
 from fencepost.broker.user_calls import UserCalls
-from fencepost.faults.grammar import BadPhrase
-from fencepost.faults.phrases import ACTIONS, FAULTS_HELP, POINTS, FaultLine, Point
+from fencepost.faults.grammar import BadPhrase, quoted
+from fencepost.faults.phrases import FAULTS_HELP, FaultLine, Point
 from fencepost.protocol.messages import DescribedFault
 
 
@@ -33,6 +33,16 @@ def naming_help() -> Generator[None]:
 
 
 _EXAMPLES: Final = {"point": "broker sends EndTxn reply to *", "action": "hold", "until": "after 300 ms"}
+
+
+_GIVEN_APART: Final = {"every": "every= of when()", "at most": "times= of when()", "until": "until= of do()"}
+"""What a fault in one line has after its action, and what replaces it in calls."""
+
+
+def _check_alone(action: str) -> None:
+    for words, parameter in _GIVEN_APART.items():
+        if f" {words} " in action:
+            raise BadPhrase(f"{quoted(action)} is not an action: instead of `{words}`, give {parameter}")
 
 
 def _check_phrase(name: str, given: object) -> None:
@@ -141,10 +151,10 @@ class FaultPoint:
             _check_phrase("until", until)
         self._faults.incomplete.pop(self, None)
         with naming_help():
-            end = None if until is None else POINTS.read(until)
-            line = FaultLine(
-                when=self._when, do=ACTIONS.read(action), until=end, every=self._every, times=self._times
-            )
+            _check_alone(action)
+            end = None if until is None else BROKER_POINTS.read(until)
+            do = BROKER_ACTIONS.read(action)
+            line = FaultLine(when=self._when, do=do, until=end, every=self._every, times=self._times)
         return self._faults.add(str(line))
 
 
@@ -171,7 +181,7 @@ class Faults:
         for name, number in (("nth", nth), ("every", every), ("times", times)):
             _check_number(name, number)
         with naming_help():
-            when = POINTS.read(point)
+            when = BROKER_POINTS.read(point)
         if nth is not None:
             if when.number != 1:
                 raise ValueError(f"nth={nth} for {point!r}: give the occurrence once, as nth or as #N")

@@ -29,11 +29,13 @@ import attrs
 from fencepost.broker.contract import Append
 from fencepost.faults.grammar import BadPhrase, quoted
 from fencepost.faults.phrases import (
+    ACTIONS,
     ANYONE,
     BROKER,
     DAMAGES,
     ENDS_ITSELF,
     FAULTS,
+    POINTS,
     Action,
     ActionKind,
     FaultLine,
@@ -119,6 +121,21 @@ NOT_SEEN: Final = {
 """Points that only the simulator reaches, and what to name instead."""
 
 
+BROKER_POINTS: Final = attrs.evolve(POINTS, shown=tuple(kind for kind in PointKind if kind not in NOT_SEEN))
+BROKER_ACTIONS: Final = attrs.evolve(
+    ACTIONS, shown=tuple(kind for kind in ActionKind if kind not in NOT_PLAYED)
+)
+BROKER_FAULTS: Final = attrs.evolve(
+    FAULTS,
+    blanks={
+        **FAULTS.blanks,
+        "POINT": attrs.evolve(FAULTS.blanks["POINT"], read=BROKER_POINTS.read),
+        "ACTION": attrs.evolve(FAULTS.blanks["ACTION"], read=BROKER_ACTIONS.read),
+    },
+)
+"""The phrases of scenarios. They read those of the simulator, too, but errors list only those of a broker."""
+
+
 @attrs.frozen(kw_only=True)
 class Abilities:
     """What differs between brokers: the node's number, whether it syncs logs, and whether that takes time."""
@@ -132,7 +149,7 @@ def playable(text: str, abilities: Abilities) -> FaultLine:
     """The fault of this text. Raises BadPhrase if it is not one, or if this broker cannot play it."""
     if len(text) > FAULT_LENGTH_MAX:
         raise BadPhrase(f"a fault of {len(text)} characters; the limit is {FAULT_LENGTH_MAX}")
-    fault = FAULTS.read(text)
+    fault = BROKER_FAULTS.read(text)
     when, do, until = fault.when, fault.do, fault.until
     if (because := NOT_PLAYED.get(do.kind)) is not None:
         raise BadPhrase(f"a broker cannot do {quoted(str(do))}: {because}")

@@ -40,6 +40,8 @@ import attrs
 
 NUMBER_MAX: Final = 1_000_000_000  # of anything: milliseconds and bytes have 32 bits in the protocol
 SHOWN_MAX: Final = 20  # possibilities, in the traceback of an error
+LIKENESS_MIN: Final = 0.7  # of a word and its suggestion, from 0 to 1
+LIKENESS_OF_NAMES: Final = 0.55  # of errors and requests, which are longer: NOT_A_LEADER, too
 _BLANK: Final = re.compile(r"\{(?P<field>\w+):(?P<blank>[^}]+)\}")
 # A space belongs to the optional part beside it, so that a phrase without that part has no space too many.
 _PARTS: Final = re.compile(r"(?P<first>^\[[^]]+\] )|(?P<later> \[[^]]+\])|(?P<fixed>[^\[]+?(?= \[|$))")
@@ -109,16 +111,18 @@ class Phrase:
 
     def pattern(self, blanks: Mapping[str, Blank]) -> re.Pattern[str]:
         """The regular expression that matches the phrase, with a group for each field."""
-        pieces: list[str] = []
-        for part, is_optional in self.parts():
-            at, piece = 0, ""
-            for found in _BLANK.finditer(part):
-                piece += re.escape(part[at : found.start()])
-                piece += f"(?P<{found['field']}>{blanks[found['blank']].pattern})"
-                at = found.end()
-            piece += re.escape(part[at:])
-            pieces.append(f"(?:{piece})?" if is_optional else piece)
-        return re.compile("".join(pieces))
+        pieces = ((_pattern(part, blanks), is_optional) for part, is_optional in self.parts())
+        return re.compile("".join(f"(?:{piece})?" if is_optional else piece for piece, is_optional in pieces))
+
+
+def _pattern(part: str, blanks: Mapping[str, Blank]) -> str:
+    """The regular expression of a piece of a template."""
+    at, piece = 0, ""
+    for found in _BLANK.finditer(part):
+        piece += re.escape(part[at : found.start()])
+        piece += f"(?P<{found['field']}>{blanks[found['blank']].pattern})"
+        at = found.end()
+    return piece + re.escape(part[at:])
 
 
 @attrs.define(eq=False)
@@ -129,16 +133,23 @@ class Grammar(Generic[ValueT]):
     phrases: type[Enum]
     makes: type[ValueT]
     blanks: Mapping[str, Blank]
+    shown: tuple[Enum, ...] = ()  # the phrases that errors list; by default all
     patterns: dict[Enum, re.Pattern[str]] = attrs.field(init=False)
     vocabulary: tuple[str, ...] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.shown = self.shown or tuple(self.phrases)
         self.patterns = {kind: kind.value.pattern(self.blanks) for kind in self.phrases}
         used = {blank for kind in self.phrases for blank in kind.value.blanks.values()}
         fixed = {word for kind in self.phrases for word in re.findall(r"[a-z_]+", kind.value.shown)}
         # Names have fixed words, too: without "coordinator" the nearest word would be FindCoordinator.
         named = {word for blank in used for word in re.findall("[a-z]{4,}", self.blanks[blank].pattern)}
         self.vocabulary = tuple(sorted(fixed.union(named, *(self.blanks[blank].words for blank in used))))
+
+    @property
+    def kind_field(self) -> str:
+        """The field of a value that holds its phrase."""
+        return attrs.fields(self.makes)[0].name  # type: ignore[misc] - any attrs class
 
     def read(self, text: str) -> ValueT:
         """The value that a text names. BadPhrase, with what is possible, when it names none."""
@@ -147,7 +158,18 @@ class Grammar(Generic[ValueT]):
             # fullmatch: a phrase with a word too many is an error, not a shorter phrase.
             if found := pattern.fullmatch(text):
                 filled = {field: word for field, word in found.groupdict().items() if word is not None}
-                return self._make(kind, filled, text)
+                try:
+                    return self._make(kind, filled, text)
+                except BadPhrase:
+                    if better := self._ended(kind.value, text):
+                        because = f"{quoted(text)} is not {self.name}; did you mean {quoted(better)}?"
+                        raise BadPhrase(because, possible=[kind.value.shown]) from None
+                    raise
+        if begun := [kind.value for kind in self.shown if kind.value.shown.startswith(f"{text} ")]:
+            raise BadPhrase(
+                f"{quoted(text)} is not {self.name}; did you mean {self._completed(begun)}",
+                possible=[phrase.shown for phrase in begun],
+            )
         if lacking := self._lacking_their_word(text):
             better = " or ".join(
                 f"{quoted(phrase.shown.split(' ')[0] + ' ' + text)} ({phrase.help})" for phrase in lacking
@@ -158,11 +180,11 @@ class Grammar(Generic[ValueT]):
             )
         raise BadPhrase(
             f"{quoted(text)} is not {self.name}{self._suggestion(text)}",
-            possible=[kind.value.shown for kind in self.phrases],
+            possible=[kind.value.shown for kind in self.shown],
         )
 
     def _make(self, kind: Enum, filled: Mapping[str, str], text: str) -> ValueT:
-        values: dict[str, Any] = {attrs.fields(self.makes)[0].name: kind}  # type: ignore[misc] - any attrs class
+        values: dict[str, Any] = {self.kind_field: kind}
         for field, name in kind.value.blanks.items():
             if field in filled:
                 values[field] = self._fill(name, filled[field], text)
@@ -172,7 +194,8 @@ class Grammar(Generic[ValueT]):
         blank = self.blanks[name]
         # The pattern takes any word and the list is compared here, so that the error can suggest a near one.
         if blank.words and word not in blank.words:
-            because = f"{quoted(text)}: {quoted(word)} is not {a(name)}{suggestion(word, blank.words)}"
+            meant = suggestion(word, blank.words, likeness_min=LIKENESS_OF_NAMES)
+            because = f"{quoted(text)}: {quoted(word)} is not {a(name)}{meant}"
             raise BadPhrase(because, possible=blank.words)
         return blank.read(word)
 
@@ -195,10 +218,31 @@ class Grammar(Generic[ValueT]):
         ]
         return "".join(written)
 
+    def _ended(self, phrase: Phrase, text: str) -> str:
+        """The text with the word that ends an optional part, if it lacks only that, as "every 3" does."""
+        for part, is_optional in phrase.parts():
+            begun, _, last = part.rpartition(" ")
+            if is_optional and last.isalpha() and re.search(f"{_pattern(begun, self.blanks)}$", text):
+                try:
+                    self.read(f"{text} {last}")
+                except BadPhrase:
+                    continue
+                return f"{text} {last}"
+        return ""
+
+    def _completed(self, begun: Sequence[Phrase]) -> str:
+        """The phrases that begin with a text, and what the blank of the only one means."""
+        better = " or ".join(quoted(phrase.shown) for phrase in begun) + "?"
+        names = begun[0].blanks.values()
+        if len(begun) == len(names) == 1:
+            (name,) = names
+            return f"{better} {name} is {self.blanks[name].help}"
+        return better
+
     def _lacking_their_word(self, text: str) -> list[Phrase]:
         """The phrases of one word and one blank in which only this blank fits: "500 ms" lacks "after"."""
         lacking: list[Phrase] = []
-        for kind in self.phrases:
+        for kind in self.shown:
             phrase: Phrase = kind.value
             blank = _BLANK.fullmatch(phrase.template.partition(" ")[2])
             if blank is not None and self.blanks[blank["blank"]].accepts(text):
@@ -214,8 +258,10 @@ class Grammar(Generic[ValueT]):
         if better == text:
             return ""
         try:
-            self.read(better)
+            found = self.read(better)
         except BadPhrase:
+            return ""
+        if getattr(found, self.kind_field) not in self.shown:
             return ""
         return f"; did you mean {quoted(better)}?"
 
@@ -233,13 +279,13 @@ def a(noun: str) -> str:
     return f"an {noun}" if noun[0] in "AEIOUaeiou" else f"a {noun}"
 
 
-def suggestion(name: str, possible: Sequence[str]) -> str:
+def suggestion(name: str, possible: Sequence[str], *, likeness_min: float = LIKENESS_MIN) -> str:
     """ "; did you mean ...?" with the possible name that is nearly this one; empty without any."""
-    better = _nearest(name, possible)
+    better = _nearest(name, possible, likeness_min)
     return "" if better is None else f"; did you mean {quoted(better)}?"
 
 
-def _nearest(name: str, possible: Sequence[str]) -> str | None:
+def _nearest(name: str, possible: Sequence[str], likeness_min: float = LIKENESS_MIN) -> str | None:
     if len(name) < 4:  # names of processes are short: nearly each of them resembles some word
         return None
     # "node 3" is not a misspelling of "node 1", so the numbers must agree.
@@ -247,8 +293,15 @@ def _nearest(name: str, possible: Sequence[str]) -> str | None:
     by_lower = {
         known.lower(): known for known in possible if not numbers or numbers == _NUMBERS.findall(known)
     }
-    found = get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.7)
+    found = get_close_matches(name.lower(), list(by_lower), n=1, cutoff=likeness_min)
     return by_lower[found[0]] if found else None
+
+
+def count(text: str) -> int:
+    """A number of at least 1."""
+    if (number := int(text)) < 1:
+        raise BadPhrase(f"{quoted(text)} is too small: a count is at least 1")
+    return number
 
 
 def milliseconds(text: str) -> int:

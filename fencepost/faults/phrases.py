@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.faults.grammar import BadPhrase, Blank, Grammar, Phrase, milliseconds, quoted, time_text
+from fencepost.faults.grammar import BadPhrase, Blank, Grammar, Phrase, count, milliseconds, quoted, time_text
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import APIS
 from fencepost.protocol.terms import TopicPartition, TransactionState
@@ -94,7 +94,7 @@ BLANKS: Final = {
     "TIME": Blank("300 ms, 3 s or 2 min", pattern=".+?", read=milliseconds, write=time_text),
     "JUMP": Blank("a time with its sign: +3 s, -20 ms", pattern="[+-].+", read=milliseconds, write=_signed),
     # Nine digits stay below NUMBER_MAX; int() itself refuses a text of 4300 digits, by another error.
-    "N": Blank("a number, at least 1", pattern=r"[1-9]\d{0,8}", read=int),
+    "N": Blank("a number, at least 1", pattern=r"\d{1,9}", read=count),
     "before": Blank(
         "just before the event instead of just after it",
         pattern="before",

@@ -27,7 +27,11 @@ def started_ms(broker: Broker) -> int:
 REFUSED = [
     ("drop", "is not a fault"),
     ("when broker sends Prodce reply do drop", '"Prodce" is not a REQUEST; did you mean "Produce"?'),
-    ("when broker sends Produce reply #0 do drop", "is not a protocol point"),
+    ("when broker sends Produce reply #0 do drop", '"0" is too small: a count is at least 1'),
+    ("when p sends EndTxn do answer NOT_A_LEADER", 'did you mean "NOT_LEADER_OR_FOLLOWER"?'),
+    ("when p sends EndTxn do crash", 'did you mean "crash NODE"? NODE is a node: node 1, '),
+    ("when p sends EndTxn do fail", '"fail appends of PARTITION" or "fail syncs of PARTITION"?'),
+    ("when p sends EndTxn do drop every 3", 'did you mean "when p sends EndTxn do drop every 3 times"?'),
     ("when broker crashes do drop", "the broker does not see its own crash"),
     ("when p receives EndTxn reply do drop", "name the reply that it sends"),
     ("when p gets PRODUCER_FENCED do drop", "name the error that it answers"),
@@ -74,6 +78,36 @@ def test_a_fault_that_a_broker_cannot_play_is_refused(fault: str, because: str) 
         Broker(faults=[fault])
     assert because in str(found.value)
     assert found.value.__notes__[-1] == FAULTS_HELP
+
+
+def test_an_error_lists_only_the_phrases_that_a_broker_can_play() -> None:
+    with Broker() as broker:
+        with pytest.raises(BadPhrase) as of_call:
+            broker.faults.when("broker crashed")
+        with pytest.raises(BadPhrase) as of_line:
+            broker.faults.add("when broker crashed do drop")
+        for problem in (of_call.value, of_line.value):
+            assert "WHO answers ERROR [to WHO] [#N]" in problem.possible
+            assert "WHO crashes [#N]" not in problem.possible
+            assert "did you mean" not in str(problem)
+        with pytest.raises(BadPhrase) as found:
+            broker.faults.when("at 3 s").do("garbage")
+        assert "crash NODE" in found.value.possible
+        assert "isolate WHO" not in found.value.possible
+
+
+@pytest.mark.parametrize(
+    ("action", "parameter"),
+    [
+        ("drop every 3", "every= of when()"),
+        ("drop at most 2 times", "times= of when()"),
+        ("hold until after 3 s", "until= of do()"),
+    ],
+)
+def test_what_a_call_gives_by_a_parameter_is_no_part_of_its_action(action: str, parameter: str) -> None:
+    with Broker() as broker, pytest.raises(BadPhrase) as found:
+        broker.faults.when("p sends EndTxn").do(action)
+    assert f"give {parameter}" in str(found.value)
 
 
 @pytest.mark.parametrize(
