@@ -36,6 +36,7 @@ from fencepost import __version__
 from fencepost.cli.config_file import COMMAND_LINE, ConfigFile, take_profile
 from fencepost.cli.errors import INTERRUPTED, OK, WRONG_USAGE, CommandFailed, Stopped, complain, report
 from fencepost.cli.examples import EXAMPLES
+from fencepost.client.kafka_options import instead_of
 from fencepost.protocol.errors import FencepostError
 
 if TYPE_CHECKING:
@@ -475,11 +476,16 @@ def application(profile: str | None = None) -> App:
     return root
 
 
+def _word(problem: UnknownOptionError) -> str:
+    """The unknown option without its dashes and its value."""
+    return (problem.token.keyword or problem.token.value).lstrip("-").partition("=")[0]
+
+
 def _others_of(problem: CycloptsError) -> str:
     """Further options whose names contain the unknown word, besides the one that cyclopts suggests."""
     if not isinstance(problem, UnknownOptionError):
         return ""
-    word = (problem.token.keyword or problem.token.value).lstrip("-").partition("=")[0]
+    word = _word(problem)
     names = [name for argument in problem.argument_collection for name in argument.names]
     others = [name for name in names if word and f"-{word}" in name and f"{name}?" not in str(problem)]
     return f" Or {', '.join(others)}?" if others and "Did you mean" in str(problem) else ""
@@ -520,6 +526,8 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
             for token in argument.tokens:
                 if not _is_utf_8(token.value):
                     return _invalid(token, argument, MUST_BE_UTF_8)
+    if isinstance(problem, UnknownOptionError) and (instead := instead_of(_word(problem))):
+        return f"{' '.join(chain)} has no option --{_word(problem)}: {instead}"
     return f"{problem}{_others_of(problem)}"
 
 

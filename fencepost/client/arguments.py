@@ -42,6 +42,7 @@ from typing import get_args as parts_of
 
 import attrs
 
+from fencepost.client.kafka_options import instead_of
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX, TopicPartition
 
 P = ParamSpec("P")
@@ -118,9 +119,11 @@ def _shown(value: Any) -> str:
 def checks_arguments(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
     """The same method; it refuses arguments that the annotations of its parameters do not allow."""
 
+    takes_none = not any(_is_required(each) for each in list(signature(function).parameters.values())[1:])
+
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> ResultT:
-        if not kwargs and not args[1:]:
+        if not kwargs and not args[1:] and takes_none:
             return function(*args, **kwargs)
         return _call(function, args[0], args[1:], kwargs)
 
@@ -130,7 +133,35 @@ def checks_arguments(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
 def _call(
     function: Callable[..., ResultT], client: object, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> ResultT:
-    return function(client, *_positional(function, args), **_named(function, client, kwargs))
+    given = _positional(function, args)
+    named = _named(function, client, kwargs)
+    _check_count(function, client, args, kwargs)
+    return function(client, *given, **named)
+
+
+def _name(function: Callable[..., Any], client: object) -> str:
+    """The call as programs write it: the class for a constructor, else the method."""
+    return type(client).__name__ if function.__name__ == "__init__" else function.__name__
+
+
+def _check_count(
+    function: Callable[..., Any], client: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """TypeError for too many or too few arguments. Python's own would name a class that is not public."""
+    try:
+        _signature(function).bind(client, *args, **kwargs)
+    except TypeError as problem:
+        raise TypeError(f"{_name(function, client)}(): {problem}") from None
+
+
+_signature: Final = cache(signature)
+
+
+def _is_required(parameter: Parameter) -> bool:
+    return parameter.default is Parameter.empty and parameter.kind not in (
+        Parameter.VAR_POSITIONAL,
+        Parameter.VAR_KEYWORD,
+    )
 
 
 def _positional(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
@@ -145,10 +176,10 @@ def _named(function: Callable[..., Any], client: object, kwargs: dict[str, Any])
     _, _, allowed = _parameters(function)
     for name in kwargs:
         if name not in allowed:
-            call = type(client).__name__ if function.__name__ == "__init__" else function.__name__
+            call = _name(function, client)
             close = get_close_matches(name, allowed, n=1)
             hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(allowed)}"
-            raise TypeError(f"{call}() has no parameter {name!r}: {hint}")
+            raise TypeError(f"{call}() has no parameter {name!r}: {instead_of(name) or hint}")
     return {name: allowed[name].argument(name, value) for name, value in kwargs.items()}
 
 

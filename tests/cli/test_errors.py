@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.cli.application import run
 from fencepost.cli.consume import Retries
 from fencepost.cli.errors import CommandFailed, report
 from fencepost.client.errors import ClientError, CorruptRecords, RequestTimeout
@@ -33,6 +34,24 @@ def test_the_advice_fits_what_the_broker_said(
     what, advice = capsys.readouterr().err.splitlines()
     assert problem.because in what
     assert words in advice
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["produce", "t", "--acks", "all"], "produce has no option --acks: a producer is always idempotent"),
+        (
+            ["topic", "create", "t", "--replication-factor=3"],
+            "topic create has no option --replication-factor: a broker is the only node",
+        ),
+        (["consume", "t", "--enable-auto-commit"], "--enable-auto-commit: "),
+    ],
+)
+def test_an_option_of_kafka_is_answered_by_what_happens_instead(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_an_error_is_reported_once_until_the_partition_can_be_read_again(

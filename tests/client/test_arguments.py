@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pydoc
 from collections.abc import Awaitable, Callable, Iterator
 from inspect import Parameter, getmembers, isawaitable, isroutine, signature
 from math import nan
@@ -179,6 +180,24 @@ def call_of(client: type[Any], call: str, *positional: Any, **named: Any) -> Cal
 
 
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (untyped(Producer), TypeError, r"^Producer\(\): missing a required argument: 'bootstrap_servers'"),
+    (lambda: untyped(Consumer)("a:1", "b"), TypeError, r"^Consumer\(\): too many positional arguments"),
+    (untyped(AsyncProducer), TypeError, r"^AsyncProducer\(\): missing a required argument"),
+    (call_of(Producer, "flush", 1, 2), TypeError, r"^flush\(\): too many positional arguments"),
+    (call_of(Admin, "create_topic"), TypeError, r"^create_topic\(\): missing a required argument: 'name'"),
+    (call_of(Producer, "send"), TypeError, r"^Producer.send\(\) missing 2 required"),
+    (call_of(AsyncProducer, "send_nowait"), TypeError, r"^AsyncProducer.send_nowait\(\) missing 2 required"),
+    (lambda: untyped(Producer)(NOWHERE, acks="all"), TypeError, "'acks': a producer is always idempotent"),
+    (
+        lambda: untyped(Consumer)(NOWHERE, enable_auto_commit=True),
+        TypeError,
+        "'enable_auto_commit': a consumer never commits on its own",
+    ),
+    (
+        call_of(Admin, "create_topic", "t", replication_factor=3),
+        TypeError,
+        "'replication_factor': a broker is the only node",
+    ),
     (
         lambda: untyped(Producer)({"bootstrap.servers": NOWHERE}),
         TypeError,
@@ -266,3 +285,14 @@ def test_right_arguments_of_several_kinds_are_accepted() -> None:
         consumer.assign({HERE: "a dictionary is its keys"})
         consumer.seek_to_end(HERE)
         assert consumer.poll(timeout_ms=0) == []
+
+
+@pytest.mark.parametrize(
+    ("client", "call", "result"),
+    [(Producer, "send", "SendFuture"), (AsyncProducer, "send_nowait", "AsyncSendFuture")],
+)
+def test_help_shows_how_to_send(client: type[Any], call: str, result: str) -> None:
+    text = pydoc.plain(pydoc.render_doc(client))
+    (shown,) = [line for line in text.splitlines() if line.startswith(f" |  {call}(")]
+    assert shown.endswith(f".{result}")
+    assert f"{call} = " not in text

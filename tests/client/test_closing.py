@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
@@ -305,3 +306,19 @@ def test_a_call_whose_callback_forks_is_refused_in_the_child() -> None:
         assert listener.child is not None
         _, status = os.waitpid(listener.child, 0)
     assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_other_threads_may_control_a_consumer_that_polls() -> None:
+    with Broker() as broker, Admin(broker.address) as admin:
+        admin.create_topic("t")
+        consumer = Consumer(broker.address)
+        consumer.assign([HERE])
+        with ThreadPoolExecutor(1) as threads:
+            polled = threads.submit(consumer.poll, PATIENCE_S * 1_000)
+            consumer.pause(HERE)
+            consumer.seek(HERE, 0)
+            assigned = consumer.assignment()
+            consumer.close()
+            assert list(assigned) == [HERE]
+            with pytest.raises(ClientClosed):
+                polled.result(PATIENCE_S)

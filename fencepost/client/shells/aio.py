@@ -32,6 +32,7 @@ from fencepost.client.shells.clients import (
     ConsumerClient,
     ProducerClient,
     described,
+    public,
 )
 
 __all__ = ["AsyncAdmin", "AsyncConsumer", "AsyncProducer", "AsyncSendFuture", "AsyncSendFutures"]
@@ -113,7 +114,7 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
     commit_transaction = awaited(ProducerCalls.commit_transaction)
     abort_transaction = awaited(ProducerCalls.abort_transaction)
 
-    send_nowait = SendPath[AsyncSendFuture].put
+    send_nowait = public(SendPath[AsyncSendFuture].put, "send_nowait", AsyncSendFuture)
 
     async def send(
         self,

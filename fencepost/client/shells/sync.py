@@ -36,6 +36,7 @@ from fencepost.client.shells.clients import (
     ConsumerClient,
     ProducerClient,
     described,
+    public,
 )
 from fencepost.client.shells.signals import undisturbed
 from fencepost.client.shells.sync_driver import Driver
@@ -127,7 +128,7 @@ class Producer(ProducerClient[SendFuture, Driver]):
     commit_transaction = blocking(ProducerCalls.commit_transaction)
     abort_transaction = blocking(ProducerCalls.abort_transaction)
 
-    send = SendPath["SendFuture"].put
+    send = public(SendPath[SendFuture].put, "send", SendFuture)
 
     def send_nowait(
         self,
@@ -249,6 +250,9 @@ class Consumer(ConsumerClient[Driver]):
     Ctrl-C, or another exception of a signal handler, ends a call, and the consumer remains usable; but a
     poll() that ends this way may have taken batches: seek() to the first record that the program has not
     handled. A handler may call close(), except while a callback of the listener runs.
+
+    One thread polls and commits. Any other thread may call close(), which ends a waiting call with
+    ClientClosed, and what never waits, such as pause(), seek() or assignment().
 
     poll() returns batches. There is no automatic commit: call commit(), or send `group_metadata()` and the
     offsets with a transaction.
