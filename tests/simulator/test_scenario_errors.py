@@ -52,6 +52,8 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ('name = "s"', f"name = {'[' * 20_000}", ("s.toml is not TOML", "recursion")),
     ('name = "s"', f"name = {'9' * 5_000}", ("s.toml is not TOML", "4300 digits")),
     ('name = "s"\n', "", ("line 1: name: is missing; it is text",)),
+    ('name = "s"\n', 'nmae = "s"\n', ('line 1: nmae: unknown key; did you mean "name"?',)),
+    ('when = "p ends"\n', 'wen = "p ends"\n', ("[[fault]] 2 wen: unknown key", "possible: when, ")),
     ('name = "s"', "name = 3", ("line 1: name: is 3, but must be text",)),
     ("[cluster]", "[claster]", ("claster: unknown key", '"cluster"?')),
     ("topics =", "topic =", ('line 4: [cluster] topic: unknown key; did you mean "topics"?',)),

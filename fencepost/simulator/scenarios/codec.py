@@ -498,8 +498,14 @@ def read_table(kind: type[ValueT], table: Table, usual: ValueT | None = None) ->
         elif usual is not None:
             values[entry.field] = getattr(usual, entry.field)
         elif entry.is_required:
+            table.refuse_others([*table.known, *_keys(kind)])  # perhaps it is there, misspelt
             raise table.wrong(entry.key, f"is missing; it is {entry.codec.kind}")
     return kind(**values)
+
+
+def _keys(kind: type) -> list[str]:
+    """Every key that may stand in the table of a class."""
+    return [key for entry in entries(kind) for key in (entry.lists or (entry.within or entry.key,))]
 
 
 def written(value: object, usual: object | None = None, *, within: str = "") -> Iterator[str]:
