@@ -97,7 +97,8 @@ def _made(item: pytest.Item, made: Callable[..., MadeT], *args: object, **more: 
     try:
         return made(*args, **more, **options)
     except (TypeError, ValueError) as problem:
-        _misused(str(problem))
+        because = str(problem)
+    _misused(because)  # after the handler: pytest would print the error a second time as its context
 
 
 @contextmanager

@@ -65,6 +65,10 @@ def test_marks_set_options_and_partitions(pytester: pytest.Pytester) -> None:
         ("nothing=1", "Broker has no option nothing: it has directory, port, sync"),
         ("sync='comit'", "sync='comit' is not one of 'none', 'commit', 'all'"),
         ("port='x'", "port must be a number from 0 to 65535, not 'x'"),
+        (
+            "override={'num.partitons': 3}",
+            'a broker has no setting num.partitons; did you mean "num.partitions"',
+        ),
         ("'all'", "options have names, such as sync='commit'"),
     ],
 )
@@ -84,6 +88,7 @@ def test_a_wrong_option_says_what_is_possible(pytester: pytest.Pytester, mark: s
         ["* ERROR at setup of test_it *", f"@pytest.mark.fencepost: *{says}*", "*short*"]
     )
     assert "fixtures.py" not in result.stdout.str()
+    assert "During handling" not in result.stdout.str()
 
 
 @pytest.mark.parametrize(
