@@ -30,8 +30,7 @@ def choose_partitions(
         wanted = _matching(existing, options.subscribe_pattern or ".*")
     missing = missing_from(existing, options)
     if missing:
-        topics = ", ".join(sorted({partition.topic for partition in existing})) or "none yet"
-        told = f"{where} does not hold {', '.join(missing)}; its topics are {topics}"
+        told = f"{where} does not hold {', '.join(missing)}; {_there_are(existing, options)}"
         if options.fail_on_data_loss:
             raise UnusableOption(told)
         warnings.warn(told, stacklevel=2)
@@ -44,6 +43,14 @@ def missing_from(existing: Sequence[TopicPartition], options: ReadOptions) -> li
         return [str(partition) for partition in options.assign if partition not in set(existing)]
     named = {partition.topic for partition in existing}
     return [topic for topic in options.subscribe or () if topic not in named]
+
+
+def _there_are(existing: Sequence[TopicPartition], options: ReadOptions) -> str:
+    """What one may name instead: the partitions of the assigned topics, or the topics if none has any."""
+    assigned = {partition.topic for partition in options.assign or ()}
+    if partitions := [str(partition) for partition in existing if partition.topic in assigned]:
+        return f"the partitions there are {', '.join(partitions)}"
+    return f"its topics are {', '.join(sorted({partition.topic for partition in existing})) or 'none yet'}"
 
 
 def _matching(existing: Iterable[TopicPartition], pattern: str) -> list[TopicPartition]:

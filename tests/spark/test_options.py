@@ -199,7 +199,8 @@ def test_partitions_are_chosen(option: str, value: str, chosen: list[str]) -> No
     ("option", "value", "hint"),
     [
         ("subscribe", "a,c,d", "/data does not hold c, d; its topics are __transaction_state, a, a-b, b"),
-        ("assign", '{"b":[1,2]}', "does not hold b-2"),
+        ("assign", '{"b":[1,2]}', "does not hold b-2; the partitions there are b-0, b-1"),
+        ("assign", '{"x":[0]}', "does not hold x-0; its topics are __transaction_state, a, a-b, b"),
     ],
 )
 def test_what_does_not_exist_is_named(option: str, value: str, hint: str) -> None:
