@@ -17,7 +17,7 @@ from fencepost.check.findings import Finding, Severity, counted
 from fencepost.cli.check import facts, in_words
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.options import AsJson
-from fencepost.cli.output import print_json
+from fencepost.cli.output import print_json, print_progress
 from fencepost.cli.spark_calls import with_spark
 from fencepost.cli.spark_errors import reason_of
 from fencepost.journal.disk import DiskStorage
@@ -117,14 +117,19 @@ def _run(
     from fencepost.audit.compare import compare
 
     layout = open_layout(storages)
-    with session("fencepost audit", master=master) as spark:
-        audited = audit(spark, layout, paths, is_in_use=is_in_use)
-        found = list(audited.found)
-        if acks is not None:
-            found += missing_acks(spark, paths, acks).found
-        if comparison is not None:
-            source, target, by = comparison
-            found += compare(spark, layout, paths, source=source, target=target, by=by).found
+    try:
+        print_progress("starting Spark ...")
+        with session("fencepost audit", master=master) as spark:
+            print_progress("reading the logs ...")
+            audited = audit(spark, layout, paths, is_in_use=is_in_use)
+            found = list(audited.found)
+            if acks is not None:
+                found += missing_acks(spark, paths, acks).found
+            if comparison is not None:
+                source, target, by = comparison
+                found += compare(spark, layout, paths, source=source, target=target, by=by).found
+    finally:
+        print_progress()
     return attrs.evolve(audited, found=found)
 
 

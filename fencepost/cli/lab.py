@@ -8,13 +8,17 @@ import re
 import webbrowser
 from importlib.util import find_spec
 from threading import Thread
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter, Token, validators
 
 from fencepost.bundled import bundled_scenarios
-from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, complain
-from fencepost.cli.options import CommandConfig, problem_of, seconds_in, security_of
+from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, complain, report
+from fencepost.cli.options import ANSWER_MS, CommandConfig, problem_of, seconds_in, security_of
+from fencepost.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from fencepost.client.security import SecuritySettings
 
 MIB: Final = 1 << 20
 MEMORY_MIN: Final = 256  # MiB: a process needs a third of that before it plays anything
@@ -35,12 +39,26 @@ def _address(broker: str) -> str:
     return broker
 
 
-def _look_for(broker: str) -> None:
-    """Says in the terminal that no broker answers, since perhaps nobody looks at the page."""
+def _look_for(broker: str, security: SecuritySettings) -> None:
+    """Says in the terminal why the lab cannot follow the broker, since perhaps nobody looks at the page."""
     if (problem := problem_of(broker)) is not None:
         complain(
             f"no broker answers at {broker}: {problem}",
             then="start one with `fencepost serve DIRECTORY --follow`; the lab waits for it",
+        )
+        return
+    from fencepost.client.shells.sync import Admin
+
+    try:
+        with Admin(broker, default_api_timeout_ms=ANSWER_MS, **security) as admin:
+            is_followed = bool(admin.follow(wait_ms=1).run)
+    except ClientError as problem:
+        report(problem)
+        return
+    if not is_followed:
+        complain(
+            f"{broker} was started without --follow, so the page shows nothing of it",
+            then="start it with `fencepost serve DIRECTORY --follow`; the page then shows what it does",
         )
 
 
@@ -100,7 +118,7 @@ def lab(
         if browser:
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         if settings.broker is not None:
-            Thread(target=_look_for, args=(settings.broker,), daemon=True).start()
+            Thread(target=_look_for, args=(settings.broker, settings.security), daemon=True).start()
 
     try:
         trio.run(serve_lab, settings, ready)

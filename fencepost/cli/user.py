@@ -104,7 +104,14 @@ def _password(name: str) -> str:
         if getpass.getpass("Repeat the password: ") != password:
             raise CommandFailed("the passwords do not match", then="run the command again", code=WRONG_USAGE)
     else:
-        password = sys.stdin.readline().rstrip("\r\n")
+        line = sys.stdin.readline()
+        if not line:
+            raise CommandFailed(
+                "standard input is empty, so there is no password",
+                then="type it in a terminal, or give it on standard input as one line",
+                code=WRONG_USAGE,
+            )
+        password = line.rstrip("\r\n")
     if not password or "\0" in password or not password.isprintable():
         raise CommandFailed(
             "the password is empty or has characters that cannot be printed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fencepost import Admin, Broker
 from fencepost.cli.application import run
 from fencepost.cli.spark_calls import with_spark
 from fencepost.cli.spark_errors import reason_of
+from fencepost.protocol.errors import FencepostError
 from tests.audit.directories import put_on_disk
 from tests.check.directories import closed
 from tests.cli.processes import PATIENCE_S, started
@@ -42,6 +44,21 @@ def test_a_topic_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.Cap
     told = capsys.readouterr().err
     assert f"--output total: there is no such topic in {tmp_path}" in told
     assert "the topics are: __cluster_metadata, orders" in told
+
+
+def test_a_terminal_shows_that_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_session(*_: object, **__: object) -> None:
+        raise FencepostError("no Java")
+
+    with Broker(tmp_path):
+        pass
+    monkeypatch.setattr("fencepost.cli.audit.session", no_session)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run(["audit", str(tmp_path)]) == 1
+    erased = "\r\x1b[K"
+    assert capsys.readouterr().err == f"{erased}starting Spark ...{erased}fencepost: no Java\n"
 
 
 def test_a_uri_of_an_unknown_file_system_says_which_are_known(capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,12 @@ def test_a_file_in_the_data_directory_of_a_broker_is_refused_at_once(
 
 @pytest.mark.parametrize(
     ("name", "password", "words"),
-    [("a,b", "x\n", "is not a valid user name"), ("alice", "\n", "empty"), ("alice", "a\0b", "printed")],
+    [
+        ("a,b", "x\n", "is not a valid user name"),
+        ("alice", "", "standard input is empty, so there is no password"),
+        ("alice", "\n", "the password is empty"),
+        ("alice", "a\0b", "printed"),
+    ],
 )
 def test_a_bad_name_or_password_writes_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, name: str, password: str, words: str

@@ -396,6 +396,16 @@ def test_the_terminal_says_that_no_broker_answers() -> None:
     )
 
 
+def test_the_terminal_says_that_a_broker_accepts_no_followers() -> None:
+    with Broker() as broker, lab("--broker", broker.address) as page:
+        assert page.process.stderr is not None
+        said = page.process.stderr.readline(), page.process.stderr.readline()
+    assert said == (
+        f"fencepost: {broker.address} was started without --follow, so the page shows nothing of it\n",
+        "  start it with `fencepost serve DIRECTORY --follow`; the page then shows what it does\n",
+    )
+
+
 def test_a_lab_without_a_broker_follows_none() -> None:
     with lab() as page:
         refused = page.ask("/api/live")
