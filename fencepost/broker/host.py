@@ -724,6 +724,8 @@ class Host:
         if self.policy is not SyncPolicy.NONE:
             journal.sync()  # readers will see the recovered batches, so these must not vanish again
         found = journal.newest_snapshot(journal.log_end_offset) if may_use_snapshot(key) else None
+        for removed in journal.take_removed_snapshots():
+            self.warn(removed)
         order = BecomeLeader(
             partition=key,
             leader_epoch=assign.leader_epoch,

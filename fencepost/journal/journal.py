@@ -59,8 +59,9 @@ from fencepost.journal.manifest import (
 )
 from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.open_transactions import OpenTransactions
-from fencepost.journal.recovery import Recovery, open_in_snapshot, read_snapshot
-from fencepost.journal.segments import BATCH_SIZE_MAX, SNAPSHOT, Segment, file_name
+from fencepost.journal.recovery import Recovery
+from fencepost.journal.segments import BATCH_SIZE_MAX, Segment
+from fencepost.journal.snapshots import open_in_snapshot, read_snapshot
 from fencepost.journal.storage import CLEANED_SUFFIX, Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError
@@ -348,23 +349,22 @@ class Journal:
     def forget_snapshots(self, *, after: int, before: int) -> None:
         """Remove the snapshots between two offsets."""
         with self._writing():
-            for offset in [*self._snapshots.irange(after + 1, before - 1)]:
-                self._storage.remove(self._snapshot_path(offset))
+            for offset in [*self._snapshots.offsets.irange(after + 1, before - 1)]:
                 self._snapshots.remove(offset)
 
     def remove_deleted(self) -> bool:
         """Delete the segments before the log start that no one needs; returns whether there were any. No
         `sync` may run meanwhile.
         """
-        count = len(deletable(self._bases, self.log_start_offset, snapshots=self._snapshots))
-        # The producers of deleted segments live on in the snapshot, if it can be read.
-        if not count or read_snapshot(self._storage, self._directory, self._bases[count]) is None:
+        count = len(deletable(self._bases, self.log_start_offset, snapshots=self._snapshots.offsets))
+        # The producers of deleted segments live on in the snapshot, if there is one of this log.
+        found = self.newest_snapshot(at_most=self._bases[count]) if count else None
+        if found is None or found[0] != self._bases[count]:
             return False
         with self._writing():
             for segment in self._segments[:count]:  # oldest first, so that a crash leaves no gap
                 segment.remove()
-            for offset in [*self._snapshots.irange(maximum=self._bases[count] - 1)]:
-                self._storage.remove(self._snapshot_path(offset))
+            for offset in [*self._snapshots.offsets.irange(maximum=self._bases[count] - 1)]:
                 self._snapshots.remove(offset)
         del self._segments[:count], self._bases[:count], self._synced[:count]
         self._reading = self._unchanged = None
@@ -491,13 +491,15 @@ class Journal:
         return max(segment.max_timestamp for segment in self._segments)
 
     def newest_snapshot(self, at_most: int) -> tuple[int, list[ProducerSnapshot]] | None:
-        """The newest valid snapshot at or before an offset, with its offset; corrupt ones are removed."""
-        for offset in [*self._snapshots.irange(maximum=at_most, reverse=True)]:
-            producers = read_snapshot(self._storage, self._directory, offset)
-            if producers is not None:
-                return offset, producers
-            self._snapshots.remove(offset)
-        return None
+        """The newest snapshot of this log at or before an offset, with its offset; others are removed."""
+        found = self._snapshots.newest(self._segments, at_most=at_most)
+        self._snapshots.remove_refused()
+        return found
+
+    def take_removed_snapshots(self) -> list[str]:
+        """A line about each snapshot that was removed because it is not of this log, each once."""
+        removed, self._snapshots.removed = self._snapshots.removed, []
+        return removed
 
     def write_snapshot(self, producers: Sequence[ProducerSnapshot]) -> None:
         """Write what the leader remembers of each producer at the log end. Older snapshots stay only at
@@ -505,16 +507,12 @@ class Journal:
         """
         with self._writing():
             self._storage.replace(
-                self._snapshot_path(self.log_end_offset), encode_snapshot(producers), durable=False
+                self._snapshots.path(self.log_end_offset), encode_snapshot(producers), durable=False
             )
-            for offset in [*self._snapshots.difference(self._bases, [self.log_end_offset])]:
-                self._storage.remove(self._snapshot_path(offset))
+            for offset in [*self._snapshots.offsets.difference(self._bases, [self.log_end_offset])]:
                 self._snapshots.remove(offset)
-        self._snapshots.add(self.log_end_offset)
+        self._snapshots.offsets.add(self.log_end_offset)
         self.snapshot_due = False
-
-    def _snapshot_path(self, offset: int) -> str:
-        return f"{self._directory}/{file_name(offset, SNAPSHOT)}"
 
     def write_manifest(self, state: ManifestState, *, promises: bool = True) -> None:
         """Publish the bounds for readers without a broker. Everything that the manifest describes was written
@@ -628,9 +626,9 @@ class Journal:
     def _saves_reading(self) -> bool:
         """Whether a snapshot at the log end would save the next start more than it costs this stop."""
         base = self._active.base_offset
-        begins_known = base == 0 or base in self._snapshots
+        begins_known = base == 0 or base in self._snapshots.offsets
         is_read_fast = begins_known and self._active.size <= SNAPSHOT_SAVES_BYTES
-        return not is_read_fast and self.log_end_offset not in self._snapshots
+        return not is_read_fast and self.log_end_offset not in self._snapshots.offsets
 
     def abandon(self) -> None:
         """Close the files without writing, as a crash would."""

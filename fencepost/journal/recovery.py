@@ -21,7 +21,7 @@ log by `Node.rebuild` in broker/node.py.
 #                  crash explains, raise DamagedLog and change nothing
 #     cut          truncate the log at the first invalid byte, and remove every later segment; also segments
 #                  that begin before the one before them ends, since a cleaned one has taken their place
-#     stale        remove snapshots beyond the new end, and the manifest of a log that was cut
+#     stale        remove snapshots outside the log, and the manifest of a log that was cut
 #
 # Why the first invalid byte ends the log, and does not just cost one batch: offsets must be contiguous, and a
 # batch after a hole may belong to a transaction whose beginning is in the hole. After a crash, such a tail
@@ -29,7 +29,8 @@ log by `Node.rebuild` in broker/node.py.
 #
 # Why open transactions are followed during replay: an entry of the transaction index needs the first offset
 # of the transaction that a marker aborts, which may be in an earlier segment. They come from the newest
-# snapshot at or below the first replayed offset, and from the batches between the two.
+# snapshot at or below the first replayed offset that is of this log (snapshots.py), and from the batches
+# between the two.
 #
 # A torn tail and a damaged log look alike at the first invalid byte. The difference is what was promised. The
 # manifest is the witness: it names the offset below which the log was synced. As long as the machine has not
@@ -39,13 +40,12 @@ log by `Node.rebuild` in broker/node.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
 import attrs
-from sortedcontainers import SortedSet
 
-from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot
+from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
     LOG_START_FILE,
@@ -60,7 +60,7 @@ from fencepost.journal.manifest import (
     read_log_start,
 )
 from fencepost.journal.open_files import OpenFiles
-from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
+from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.segments import (
     INDEX_KINDS,
     LOG,
@@ -72,6 +72,7 @@ from fencepost.journal.segments import (
     parse_file_name,
     walk_batches,
 )
+from fencepost.journal.snapshots import Snapshots, open_in_snapshot, read_snapshot
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, DamagedLog, Storage, StorageFile
 from fencepost.protocol.batches import (
     HEADER_SIZE,
@@ -89,19 +90,6 @@ Content = TypeVar("Content")
 _FAR: Final = 1 << 40  # more offsets than one log file holds
 
 
-def read_snapshot(storage: Storage, directory: str, offset: int) -> list[ProducerSnapshot] | None:
-    """The snapshot taken at `offset`; None when it is missing or corrupt. A corrupt one is removed."""
-    path = f"{directory}/{file_name(offset, SNAPSHOT)}"
-    data = storage.read_file(path)
-    if data is None:
-        return None
-    try:
-        return decode_snapshot(data)
-    except CorruptIndex:
-        storage.remove(path)
-        return None
-
-
 @attrs.frozen(kw_only=True)
 class RecoveredLog:
     """The log of one partition, valid to its last byte."""
@@ -112,8 +100,7 @@ class RecoveredLog:
     """The entries of the checkpoint, for the first segments."""
     unchanged: SyncedSegment | None
     """The last segment, if the mark of a clean shutdown still describes it."""
-    snapshots: SortedSet[int]
-    """Their offsets."""
+    snapshots: Snapshots
     manifest: Manifest | None
     log_start_offset: int
     """As it was stored, clipped to the log that is left."""
@@ -132,7 +119,7 @@ class Recovery:
         self._open_files = open_files
         self._files = storage.files(directory)  # listed once: most of the other files do not exist
         self._segments: list[Segment] = []
-        self._snapshots: SortedSet[int] = SortedSet()
+        self._snapshots = Snapshots(storage, directory, ())
         self._manifest: Manifest | None = None
         self._dropped_bytes = 0
         self._why: str | None = None
@@ -196,7 +183,7 @@ class Recovery:
         """Remove half-written files; return the base offset and size in bytes of each log file, ascending."""
         parsed = [(name, *parse_file_name(name)) for name in self._files]
         sizes = {offset: self._files[name] for name, offset, kind in parsed if kind == LOG}
-        self._snapshots = SortedSet(offset for _, offset, kind in parsed if kind == SNAPSHOT)
+        self._snapshots.offsets.update(offset for _, offset, kind in parsed if kind == SNAPSHOT)
         for name, offset, kind in parsed:
             half_written = name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX))
             without_log = kind in INDEX_KINDS and offset not in sizes
@@ -208,7 +195,7 @@ class Recovery:
         """Delete the segments below the log start, oldest first, so that a crash leaves no gap."""
         readable = [
             offset
-            for offset in self._snapshots
+            for offset in self._snapshots.offsets
             if 0 < offset <= self._stored_log_start
             and offset in sizes
             and read_snapshot(self._storage, self._directory, offset) is not None
@@ -376,28 +363,26 @@ class Recovery:
         """The open transactions at `offset`: from the newest valid snapshot at or before it and the batches
         in between.
         """
-        start, transactions = 0, OpenTransactions()
-        for taken_at in [*self._snapshots.irange(maximum=offset, reverse=True)]:
-            producers = read_snapshot(self._storage, self._directory, taken_at)
-            if producers is None:
-                self._snapshots.remove(taken_at)
-                continue
-            start, transactions = taken_at, open_in_snapshot(producers)
-            break
+        found = self._snapshots.newest(self._segments, at_most=offset)
+        start, transactions = (
+            (0, OpenTransactions()) if found is None else (found[0], open_in_snapshot(found[1]))
+        )
         for segment in self._segments:
             if segment.end_offset > start:
                 for header, batch in segment.batches(start, before=segment.end_offset):
                     transactions.see(header, batch)
-                segment.release()
+            segment.release()
         return transactions
 
     def _remove_stale(self) -> None:
-        """Remove snapshots beyond the log end, and the manifest of a log that was cut."""
-        end = self._segments[-1].end_offset
+        """Remove snapshots outside the log, and the manifest of a log that was cut."""
+        start, end = self._segments[0].base_offset, self._segments[-1].end_offset
         # With a snapshot from the lost tail, the leader would take retries of lost batches for duplicates.
-        for offset in [*self._snapshots.irange(minimum=end + 1)]:
-            self._snapshots.remove(offset)
-            self._storage.remove(self._path(file_name(offset, SNAPSHOT)))
+        # One from before the first segment, which a deletion leaves when it is interrupted, lacks batches.
+        self._snapshots.remove_refused()
+        for offset in [*self._snapshots.offsets]:
+            if not start <= offset <= end:
+                self._snapshots.remove(offset)
         if self._why is not None:
             self._storage.remove(self._path(MANIFEST_FILE))
             self._manifest = None
@@ -461,12 +446,3 @@ def _magic_positions(window: bytes) -> Iterator[int]:
         while found != -1 and found - MAGIC_AT + HEADER_SIZE <= len(window):
             yield found - MAGIC_AT
             found = window.find(magic, found + 1)
-
-
-def open_in_snapshot(producers: Iterable[ProducerSnapshot]) -> OpenTransactions:
-    """The transactions that were open when a snapshot was taken."""
-    return OpenTransactions(
-        OpenTransaction(producer.first_offset, producer.producer_id, producer.producer_epoch)
-        for producer in producers
-        if producer.first_offset != NO_OFFSET
-    )

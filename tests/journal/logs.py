@@ -1,12 +1,12 @@
 """Logs for tests: a writer that fills a journal as a leader would, and small ways to damage one."""
 
-from fencepost.journal.indexes import ProducerSnapshot
+from fencepost.journal.indexes import AbortedRange, ProducerSnapshot
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.manifest import ManifestState, SyncedSegment
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.storage import Storage
-from fencepost.protocol.batches import BatchHeader, build_marker, place, read_header
+from fencepost.protocol.batches import BatchHeader, Buffer, build_marker, place, read_header
 from fencepost.protocol.record_times import first_record_since
 from fencepost.protocol.records import build_data_batch, payload_of
 from fencepost.protocol.terms import TopicPartition, TransactionResult
@@ -36,8 +36,9 @@ class Writer:
         self.journal = journal
         self.leader_epoch = leader_epoch
         self.transactions = OpenTransactions()
+        self.last_batches: dict[int, BatchHeader] = {}
         for header, batch in journal.batches(0):
-            self.transactions.see(header, batch)
+            self._see(header, batch)
 
     def plain(self, records: int = 1, *, timestamp: int = 1_000, size: int = 10) -> BatchHeader:
         """Records of no producer."""
@@ -75,18 +76,31 @@ class Writer:
     def append(self, batch: bytearray) -> BatchHeader:
         place(batch, base_offset=self.journal.log_end_offset, leader_epoch=self.leader_epoch)
         header = read_header(batch)
-        aborted = self.transactions.see(header, batch)
+        aborted = self._see(header, batch)
         self.journal.append(batch, header, leader_epoch=self.leader_epoch, aborted=aborted)
         return header
+
+    def _see(self, header: BatchHeader, batch: Buffer) -> AbortedRange | None:
+        if not header.is_control:
+            self.last_batches[header.producer_id] = header
+        return self.transactions.see(header, batch)
 
     def roll(self) -> None:
         self.journal.roll(self.producers())
 
     def producers(self) -> list[ProducerSnapshot]:
         """What a snapshot says of the transactions that are open."""
+        last = self.last_batches
         return [
             ProducerSnapshot(
-                open_.producer_id, open_.producer_epoch, 0, open_.first_offset, 0, 0, 0, open_.first_offset
+                producer_id=open_.producer_id,
+                producer_epoch=open_.producer_epoch,
+                last_sequence=last[open_.producer_id].last_sequence,
+                last_offset=last[open_.producer_id].last_offset,
+                offset_delta=last[open_.producer_id].last_offset_delta,
+                timestamp=0,
+                coordinator_epoch=0,
+                first_offset=open_.first_offset,
             )
             for open_ in self.transactions
         ]

@@ -316,7 +316,8 @@ def test_the_index_goes_on_after_many_clean_restarts() -> None:
 
 
 def producer(producer_id: int) -> ProducerSnapshot:
-    return ProducerSnapshot(producer_id, 0, 0, 0, 0, 0, 0, -1)
+    """One of which only a marker was seen."""
+    return ProducerSnapshot(producer_id, 0, -1, -1, 0, 0, 0, -1)
 
 
 def test_snapshots_stay_where_segments_begin_and_at_the_newest_offset() -> None:

@@ -12,7 +12,7 @@ from fencepost.journal.segments import LOG, file_name
 from fencepost.journal.storage import StorageError
 from tests.journal.logs import DIRECTORY, EVERYTHING, ORDERS, Writer, first_since
 
-PRODUCERS = [ProducerSnapshot(7, 0, 4, 4, 0, 1_000, -1, -1)]
+PRODUCERS = [ProducerSnapshot(7, 0, -1, -1, 0, 1_000, -1, -1)]
 
 
 def segments(storage: MemoryStorage) -> list[str]:

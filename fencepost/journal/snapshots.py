@@ -1,0 +1,177 @@
+"""The producer snapshots of one log: `<offset>.snapshot`, Kafka's format, what the leader remembers there.
+
+Rule: a snapshot is derived from the log, so it counts only as long as the log does not contradict it.
+"""
+
+# Theory of operation
+#
+# Kafka's format binds a snapshot to no log: its checksum also matches in another directory. So a file that an
+# operator copied into a wrong one looks whole, and a leader that believed it would take new batches for
+# duplicates, or wait for a marker that never comes. Before a snapshot counts, it is compared with the headers
+# of the batches that it speaks of:
+#
+#     its offset         is where a batch of this log begins, or where the log ends
+#     last_offset        ends a batch of that producer, with that last sequence
+#     first_offset       begins a batch of that producer
+#     the batch before   if it is of an open transaction, the snapshot has it open
+#
+# Compaction may have removed a batch since; an empty batch without a producer then takes its place, which
+# contradicts nothing. Of offsets before the oldest segment the log says nothing. Each lookup reads at most
+# an index interval, and no lookup reads records.
+#
+# A snapshot that is corrupt or contradicted is removed, and the next older one is tried, or the log is read
+# from its beginning (UnifiedLog.rebuildProducerState does this after an unclean stop). Kafka believes every
+# snapshot whose checksum matches (ProducerStateManager.loadFromSnapshot).
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sortedcontainers import SortedSet
+
+from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot
+from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
+from fencepost.journal.segments import SNAPSHOT, Segment, file_name
+from fencepost.journal.storage import Storage
+from fencepost.protocol.batches import BatchHeader
+from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID
+
+
+def read_snapshot(storage: Storage, directory: str, offset: int) -> list[ProducerSnapshot] | None:
+    """The snapshot taken at `offset`; None when it is missing or corrupt. A corrupt one is removed."""
+    path = f"{directory}/{file_name(offset, SNAPSHOT)}"
+    data = storage.read_file(path)
+    if data is None:
+        return None
+    try:
+        return decode_snapshot(data)
+    except CorruptIndex:
+        storage.remove(path)
+        return None
+
+
+def open_in_snapshot(producers: Iterable[ProducerSnapshot]) -> OpenTransactions:
+    """The transactions that were open when a snapshot was taken."""
+    return OpenTransactions(
+        OpenTransaction(producer.first_offset, producer.producer_id, producer.producer_epoch)
+        for producer in producers
+        if producer.first_offset != NO_OFFSET
+    )
+
+
+class Snapshots:
+    """The snapshot files of one log."""
+
+    def __init__(self, storage: Storage, directory: str, offsets: Iterable[int]) -> None:
+        self._storage = storage
+        self._directory = directory
+        self.offsets: SortedSet[int] = SortedSet(offsets)
+        self.removed: list[str] = []
+        """A line about each file that `remove_refused` removed."""
+        self._refused: dict[int, str] = {}
+
+    def path(self, offset: int) -> str:
+        """The file of the snapshot at an offset."""
+        return f"{self._directory}/{file_name(offset, SNAPSHOT)}"
+
+    def remove(self, offset: int) -> None:
+        """Remove the snapshot at an offset."""
+        self._storage.remove(self.path(offset))
+        self.offsets.remove(offset)
+
+    def newest(
+        self, segments: Sequence[Segment], *, at_most: int
+    ) -> tuple[int, list[ProducerSnapshot]] | None:
+        """The newest snapshot at or before an offset that `segments` do not contradict, with its offset. They
+        are the oldest ones of the log, and reach to `at_most`. Contradicted ones no longer count, and
+        `remove_refused` removes their files; corrupt ones are removed at once.
+
+        DamagedLog when a header cannot be read.
+        """
+        oldest = segments[0].base_offset if segments else at_most
+        for offset in [*self.offsets.irange(minimum=oldest, maximum=at_most, reverse=True)]:
+            producers = read_snapshot(self._storage, self._directory, offset)
+            if producers is None:
+                self.offsets.remove(offset)
+                continue
+            why = _contradiction(offset, producers, segments)
+            if why is None:
+                return offset, producers
+            self.offsets.remove(offset)
+            self._refused[offset] = why
+        return None
+
+    def remove_refused(self) -> None:
+        """Remove the files of the snapshots that the log contradicted."""
+        for offset, why in self._refused.items():
+            self._storage.remove(self.path(offset))
+            self.removed.append(
+                f"{self.path(offset)} was not written for this log ({why}); removed it, and the state of the "
+                "producers is read from the log instead"
+            )
+        self._refused = {}
+
+
+def _contradiction(
+    offset: int, producers: Sequence[ProducerSnapshot], segments: Sequence[Segment]
+) -> str | None:
+    """How the log shows that a snapshot is not its own; None when it does not."""
+    named = {at for each in producers for at in (each.last_offset, each.first_offset)}
+    beyond = max(named, default=NO_OFFSET)
+    if beyond >= offset:
+        return f"it names offset {beyond}"
+    headers = _headers_at({offset - 1, offset, *named}, segments)
+    at_offset = headers.get(offset)
+    if at_offset is not None and at_offset.base_offset != offset:
+        return f"no batch begins at offset {offset}"
+    opened: set[int] = set()
+    for each in producers:
+        if not _is_last_batch(headers.get(each.last_offset), each):
+            return f"no batch of producer {each.producer_id} ends at offset {each.last_offset}"
+        if each.first_offset != NO_OFFSET:
+            opened.add(each.producer_id)
+            if not _begins_transaction(headers.get(each.first_offset), each):
+                return f"no transaction of producer {each.producer_id} begins at offset {each.first_offset}"
+    before = headers.get(offset - 1)
+    is_open = before is not None and before.has_transaction and not before.is_control
+    if before is not None and is_open and before.producer_id not in opened:
+        return f"it does not name the transaction of producer {before.producer_id} that is open there"
+    return None
+
+
+def _headers_at(offsets: Iterable[int], segments: Sequence[Segment]) -> dict[int, BatchHeader]:
+    """The headers of the batches that hold these offsets; none for an offset outside the segments."""
+    found: dict[int, BatchHeader] = {}
+    wanted = SortedSet(offsets)
+    for segment in segments:
+        for offset in wanted.irange(segment.base_offset, segment.end_offset, inclusive=(True, False)):
+            _, found[offset] = next(segment.headers(segment.locate(offset)))
+        if segment is not segments[-1]:
+            segment.release()
+    return found
+
+
+def _is_last_batch(header: BatchHeader | None, producer: ProducerSnapshot) -> bool:
+    return (
+        header is None
+        or _is_covering(header)
+        or (
+            header.producer_id == producer.producer_id
+            and header.last_offset == producer.last_offset
+            and header.last_sequence == producer.last_sequence
+            and not header.is_control
+        )
+    )
+
+
+def _begins_transaction(header: BatchHeader | None, producer: ProducerSnapshot) -> bool:
+    return (
+        header is None
+        or _is_covering(header)
+        or (header.producer_id == producer.producer_id and header.base_offset == producer.first_offset)
+    )
+
+
+def _is_covering(header: BatchHeader) -> bool:
+    """Whether it may be in the place of batches that compaction removed."""
+    return header.producer_id == NO_PRODUCER_ID and not header.record_count
