@@ -204,6 +204,10 @@ class Held(NamedTuple):
         return self.journal.leader_epoch <= self.leader_epoch
 
 
+class FilesInTheWay(StorageError):
+    """Files of an unknown topic lie where a new partition begins, and cannot be moved: only a person can."""
+
+
 def may_use_snapshot(key: TopicPartition) -> bool:
     """Snapshots hold producers only, so a log with a coordinator on top is read from its start."""
     return key.topic not in INTERNAL_TOPICS
@@ -651,7 +655,8 @@ class Host:
         if key == METADATA_PARTITION:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
         self.upkeep.forget(key)
-        is_damaged = isinstance(problem, DamagedLog)
+        # The next election would refuse a damaged log again, and take files in the way for the partition's.
+        is_damaged = isinstance(problem, DamagedLog | FilesInTheWay)
         rest = "" if is_damaged else "; gave up leadership to read the log again"
         report = self.disk_failed if isinstance(problem, StorageError) else self.warn
         report(f"{key}: {problem}{rest}")
@@ -705,7 +710,14 @@ class Host:
         if self.directory.has(key) and (
             self.is_alone or self.directory.journal(key).leader_epoch < assign.leader_epoch
         ):
-            aside = self.directory.set_aside(key)
+            try:
+                aside = self.directory.set_aside(key)
+            except StorageError as problem:
+                raise FilesInTheWay(
+                    f"{problem}. {key} has files of a topic that the metadata does not know, so the new "
+                    f"partition is not served. Stop the broker, and move {key} out of the data directory "
+                    "before it starts again; otherwise those records become records of the new topic"
+                ) from problem
             if aside is not None:
                 text = f"{key}: found files of a topic that the metadata does not know; moved them to {aside}"
                 self.warn(text)

@@ -9,7 +9,7 @@ from fencepost.broker.contract import Answered, StorageFailed
 from fencepost.broker.host import MetadataLost, SyncPolicy, TroubleKind
 from fencepost.journal.indexes import OFFSET_ENTRY
 from fencepost.journal.manifest import MANIFEST_FILE, decode_manifest
-from fencepost.journal.segments import INDEX, file_name
+from fencepost.journal.segments import INDEX, LOG, file_name
 from fencepost.journal.simulated import APPEND, SYNC, SimulatedStorage
 from fencepost.journal.storage import StorageError, directory_name
 from fencepost.protocol.errors import ErrorCode
@@ -25,6 +25,7 @@ from tests.broker.disks import Disk, fail_syncs, keeps_nothing, simulated
 from tests.broker.requests import (
     ABORT,
     COMMIT,
+    NOBODY,
     ORDERS,
     OTHERS,
     UNCOMMITTED,
@@ -266,3 +267,32 @@ def test_a_new_topic_never_gets_the_files_of_a_deleted_one_that_cannot_be_delete
     assert not disk.files("orders-0")
     assert body_of(story.ask(again), CreateTopicsReply).topics[0].error is ErrorCode.NONE
     assert story.visible(isolation_level=UNCOMMITTED) == ""
+
+
+def test_a_new_topic_never_gets_the_files_of_one_that_the_metadata_forgot_and_that_cannot_be_moved() -> None:
+    """Neither when it is created nor later, and the operator reads once what to do."""
+    disk = StuckDisk(keeps_nothing)
+    story = Story(storage=disk)
+    story.restart()
+    story.produce(NOBODY, "old", name=None)
+    story.host.directory.journal(ORDERS).sync()
+    disk.lose_power()
+    story.start()
+    story.settle()
+    story.create("orders", 2)
+    for _ in range(3):
+        assert story.fetch(ORDERS, isolation_level=UNCOMMITTED).error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert story.produce(NOBODY, "new", name=None).error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert story.produce(NOBODY, "new", key=OTHERS, name=None).error is ErrorCode.NONE
+        story.wait(10 * SCAN_MS)
+    (trouble,) = story.host.troubles
+    assert trouble.text.startswith("orders-0: cannot rename orders-0: Device or resource busy")
+    assert "move orders-0 out of the data directory" in trouble.text
+    assert b"old" in (disk.read_file(log_file := f"orders-0/{file_name(0, LOG)}") or b"")
+    story.kill()
+    disk.is_stuck = False
+    disk.rename_directory("orders-0", "elsewhere")  # as the message says
+    story.start()
+    story.settle()
+    assert story.produce(NOBODY, "new", name=None).base_offset == 0
+    assert b"old" not in (disk.read_file(log_file) or b"")
