@@ -32,6 +32,7 @@ from fencepost.cli.log_files import (
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import Json, print_json, text_of
 from fencepost.cli.table import moment
+from fencepost.journal.disk import DiskStorage
 from fencepost.journal.indexes import (
     OFFSET_ENTRY,
     TIME_ENTRY,
@@ -42,7 +43,7 @@ from fencepost.journal.indexes import (
     decode_snapshot,
     without_preallocated,
 )
-from fencepost.journal.kafka_directory import PROPERTIES_FILE
+from fencepost.journal.layouts import is_kafka
 from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, parse_file_name
 from fencepost.protocol.batches import CONTROL_TYPES, MAGIC_COLUMNS, control_type, marker_in
@@ -351,7 +352,7 @@ def facts_of_cluster(batch: StoredBatch) -> Iterator[Fact]:
     """The records of `__cluster_metadata`: topics, leaders, blocks of producer ids. Of records of an Apache
     Kafka controller, those that readers need are decoded; of all others, only the kind.
     """
-    if (batch.file.parent.parent / PROPERTIES_FILE).exists():
+    if is_kafka(DiskStorage(batch.file.parent.parent, read_only=True)):
         for kraft in read_kraft_records(batch.data, batch.header):
             fields = kraft._asdict()
             what = {"kind": "cluster", "offset": batch.header.base_offset, "what": fields.pop("kind")}

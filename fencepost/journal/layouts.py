@@ -87,7 +87,7 @@ def open_layout(storages: Sequence[StorageReader]) -> LogLayout:
 
     NotADataDirectory when one of them is neither, or when they do not belong together.
     """
-    kinds = [_is_kafka(storage) for storage in storages]
+    kinds = [_is_kafka_or_ours(storage) for storage in storages]
     if all(kinds):
         return KafkaLayout([KafkaDirectory(storage) for storage in storages])
     if len(storages) > 1:
@@ -98,15 +98,23 @@ def open_layout(storages: Sequence[StorageReader]) -> LogLayout:
     return FencepostLayout(storages[0])
 
 
-def _is_kafka(storage: StorageReader) -> bool:
-    storage.directories()  # raises NotADataDirectory when the directory does not exist
+def is_kafka(storage: StorageReader) -> bool:
+    """Whether a directory is a log directory of Apache Kafka. With a META_FILE it is Fencepost's, whatever
+    else lies there.
+    """
     names = storage.files("")
-    if META_FILE not in names and PROPERTIES_FILE not in names:
+    return META_FILE not in names and PROPERTIES_FILE in names
+
+
+def _is_kafka_or_ours(storage: StorageReader) -> bool:
+    """The same; NotADataDirectory when it is neither Kafka's nor Fencepost's."""
+    storage.directories()  # raises NotADataDirectory when the directory does not exist
+    if META_FILE not in (names := storage.files("")) and PROPERTIES_FILE not in names:
         raise NotADataDirectory(
             f"{storage.location} is not a data directory (it has neither {META_FILE} nor {PROPERTIES_FILE}): "
             "give the directory that a broker was started with, not a parent or a subdirectory"
         )
-    return META_FILE not in names
+    return is_kafka(storage)
 
 
 class FencepostLayout:

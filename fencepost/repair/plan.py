@@ -42,7 +42,7 @@ from fencepost.journal.data_directory import (
     partitions_in,
 )
 from fencepost.journal.indexes import CorruptIndex
-from fencepost.journal.kafka_directory import PROPERTIES_FILE
+from fencepost.journal.layouts import is_kafka
 from fencepost.journal.manifest import SyncedSegment, decode_clean_mark, encode_json
 from fencepost.journal.storage import NotADataDirectory, StorageError, StorageReader, parse_directory_name
 from fencepost.log_model.partitions import PartitionModel
@@ -156,7 +156,7 @@ def refuse_kafka(storage: StorageReader) -> None:
     """NotADataDirectory for a log directory of Apache Kafka. Both have `__cluster_metadata`, so it could be
     taken for a data directory that lost its META_FILE.
     """
-    if storage.read_file(PROPERTIES_FILE) is not None:
+    if is_kafka(storage):
         raise NotADataDirectory(
             f"{storage.location} is a log directory of Apache Kafka, whose broker recovers it at a start; "
             "nothing was changed. `fencepost check` finds what is wrong with it"
