@@ -92,9 +92,8 @@ class RangeScan:
         self._indexed = AbortedRanges(self._aborted_ranges())
         self._opened = {each.producer_id: each.first_offset for each in range_.opened}
         self._unindexed: AbortedRanges | None = None  # found at the first transactional batch
-        self._shown: set[int] = (
-            set()
-        )  # producers whose transaction has batches that were yielded and no marker yet
+        # Producers whose transaction has batches that were seen and no marker yet: whether they are hidden.
+        self._unended: dict[int, bool] = {}
         self._next_offset = 0
         self._resumed_at = 0  # batches that end here or before were read before the files were listed again
         self._relistings = 0
@@ -162,26 +161,33 @@ class RangeScan:
             return False
         if not self._committed or not header.is_transactional:
             return True
-        if self.is_aborted(header):
-            return False
+        is_hidden = self.is_aborted(header)
         if header.record_count:  # compaction keeps empty batches of transactions whose marker it removed
-            self._shown.add(header.producer_id)
-        return True
+            self._unended[header.producer_id] = is_hidden
+        return not is_hidden
 
     def _check_marker(self, header: BatchHeader, batch: memoryview) -> None:
-        """Raises CorruptLog for an abort marker of a transaction that the index did not list as aborted.
+        """Raises CorruptLog for a marker that contradicts the transaction indexes.
 
-        Without this check, an incomplete index would show aborted records as committed.
+        Without this check, an incomplete index would show aborted records as committed, and that of another
+        partition would hide committed records.
         """
-        if header.producer_id not in self._shown:
+        was_hidden = self._unended.pop(header.producer_id, None)
+        # The batches may have been read by another task; a commit in an aborted transaction tells it, too.
+        is_inside = self._indexed.holds(header)
+        if not header.record_count or (was_hidden is None and not is_inside):
             return
-        self._shown.discard(header.producer_id)
-        if header.record_count and read_marker(batch).result is TransactionResult.ABORT:
-            raise CorruptLog(
-                f"producer {header.producer_id} aborted a transaction at offset {header.base_offset} of "
-                f"{self._storage.location}/{self.range.partition}, but no transaction index lists it: "
-                f"{index_advice(self._layout)}"
-            )
+        result = read_marker(batch).result
+        if result is TransactionResult.ABORT and was_hidden is False:
+            told = "aborted a transaction", "no transaction index lists it"
+        elif result is TransactionResult.COMMIT and (was_hidden or is_inside):
+            told = "committed a transaction", "a transaction index lists it as aborted"
+        else:
+            return
+        raise CorruptLog(
+            f"producer {header.producer_id} {told[0]} at offset {header.base_offset} of "
+            f"{self._storage.location}/{self.range.partition}, but {told[1]}: {index_advice(self._layout)}"
+        )
 
     def _batches(self) -> Iterator[LocatedBatch]:
         """Yields the batches of the pieces."""
@@ -212,7 +218,7 @@ class RangeScan:
         if header.base_offset < self._next_offset:
             raise ProtocolViolation(f"offset {header.base_offset} comes after offset {self._next_offset - 1}")
         if header.base_offset > self._next_offset and not self._layout.is_sparse:
-            self._shown.clear()  # the markers of what was shown may be among the batches that are lost
+            self._unended.clear()  # the markers may be among the batches that are lost
         self._next_offset = header.next_offset
 
     @property
@@ -266,7 +272,7 @@ class RangeScan:
 
     def _lose(self, end: int, piece: Piece | None, position: int, what: str, *, advice: str = "") -> None:
         """Reports offsets that were not reached and do not exist; raises if losses are not reported."""
-        self._shown.clear()  # the markers of what was shown may be lost, too
+        self._unended.clear()  # the markers of what was seen may be lost, too
         place = f"{self._storage.location}/{self.range.partition}" + (
             "" if piece is None else f"/{file_name(piece.base_offset, LOG)}"
         )

@@ -5,11 +5,13 @@ Rule: timestamps may go back, so the offset that is found is the first by offset
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import repeat
 from typing import Final
 
 from fencepost.journal.indexes import TIME_ENTRY, TimeIndex, without_preallocated
 from fencepost.journal.segments import TIME_INDEX, walk_headers
+from fencepost.journal.storage import ReadableFile
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import read_columns
@@ -36,8 +38,8 @@ def find_timestamp(log: PartitionFiles, timestamp: int, *, low: int, high: int) 
 
 
 def _find_in(log: PartitionFiles, segment: SegmentFile, timestamp: int, *, low: int, high: int) -> int | None:
-    start = max(low, segment.base_offset + _time_index(log, segment).offset_before(timestamp))
     with opened(log.storage, log.path(segment)) as file:
+        start = max(low, _offset_before(log, segment, file, timestamp, low=low))
         for position, header in walk_headers(file, log.position_before(segment, start), segment.size):
             if header.base_offset >= high:
                 return None
@@ -50,8 +52,32 @@ def _find_in(log: PartitionFiles, segment: SegmentFile, timestamp: int, *, low: 
     return None
 
 
+def _offset_before(
+    log: PartitionFiles, segment: SegmentFile, file: ReadableFile, timestamp: int, *, low: int
+) -> int:
+    """An offset: no record between `low` and its batch is as new as the timestamp.
+
+    The time index is only a hint: the batch of its entry must have the timestamp of the entry.
+    """
+    index = _time_index(log, segment)
+    entry = bisect_right(index.timestamps, timestamp) - 1
+    if entry < 0:
+        return segment.base_offset
+    offset = segment.base_offset + index.offsets[entry]
+    if offset <= low:
+        return low
+    try:
+        for _, header in walk_headers(file, log.position_before(segment, offset), segment.size):
+            if header.last_offset >= offset:
+                is_true = header.base_offset <= offset and header.max_timestamp == index.timestamps[entry]
+                return offset if is_true else segment.base_offset
+    except ProtocolViolation:
+        pass  # the search from the first batch meets the damage, unless it ends before
+    return segment.base_offset
+
+
 def _time_index(log: PartitionFiles, segment: SegmentFile) -> TimeIndex:
-    """The time index of a segment; shorter if the file is missing or cut off. It only saves reading."""
+    """The time index of a segment; shorter if the file is missing or cut off."""
     data = log.storage.read_file(log.path(segment, TIME_INDEX)) or b""
     whole = data[: len(data) - len(data) % TIME_ENTRY.size]
     return TimeIndex(without_preallocated(whole, TIME_ENTRY.size))

@@ -229,6 +229,18 @@ class TestFilesOfABroker:
         with pytest.raises(CorruptLog, match="no transaction index lists it: start Kafka on it once"):
             read(storage, subscribe="audit")
 
+    def test_an_index_of_another_partition_is_noticed(self) -> None:
+        for name, other in (("audit-0", "pay-0"), ("pay-1", "pay-0"), ("pay-2", "audit-0")):
+            storage = directory_of("02-transactions")
+            mine, theirs = (
+                [path for path in transaction_indexes_of(storage) if path.startswith(directory)]
+                for directory in (name, other)
+            )
+            content = b"".join(storage.read_file(path) or b"" for path in (mine[1], *theirs))
+            storage.replace(mine[1], content, durable=False)
+            with pytest.raises(CorruptLog, match="but a transaction index lists it as aborted"):
+                read(storage, subscribe=name.rpartition("-")[0])
+
     def test_a_topic_without_records_has_no_rows(self) -> None:
         storage = directory_of("01-plain")
         storage.remove_directory("odd-0")

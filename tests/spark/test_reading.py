@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fencepost.journal.indexes import ABORTED_ENTRY
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import MissingFile, StorageFile
@@ -291,6 +292,33 @@ class TestAnAbortIndexedInALaterSegment:
         (task,) = tasks_of(storage)
         with pytest.raises(CorruptLog, match="producer 1 aborted a transaction at offset 8"):
             rows_of_task(storage, ReadTask((attrs.evolve(*task.ranges, aborted=()),)))
+
+    @pytest.mark.parametrize(
+        ("last", "options"),
+        [(7, {}), (11, {}), (12, {}), (11, {"maxRecordsPerPartition": "1"}), (12, {"minPartitions": "9"})],
+    )
+    def test_an_index_of_another_partition_is_refused_at_the_marker(
+        self, last: int, options: dict[str, str]
+    ) -> None:
+        """It would hide committed records. `last`: before the commit at offset 11, at it, and after it."""
+        history: list[Happening] = [
+            ("data", 1, 3),
+            ("abort", 1),
+            ("data", 1, 3),
+            ("plain", 4, False),
+            ("commit", 1),
+            ("plain", 2, False),
+            ("manifest",),
+        ]
+        storage, log = log_of(history)
+        (path,) = files_of(storage, "txnindex")
+        assert read(storage, options=options) == visible(log.entries, COMMITTED)
+        entry = ABORTED_ENTRY.pack(0, 1, 4, last, last + 1)
+        storage.replace(path, (storage.read_file(path) or b"") + entry, durable=False)
+        with pytest.raises(
+            CorruptLog, match=r"producer 1 committed .* at offset 11 .* lists it as aborted: start the broker"
+        ):
+            read(storage, options=options)
 
     def test_a_missing_index_is_damage(self) -> None:
         storage, _ = self.log()

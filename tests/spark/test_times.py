@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fencepost.journal.indexes import TIME_ENTRY
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.layouts import open_layout
 from fencepost.journal.memory import MemoryStorage
@@ -63,6 +64,24 @@ def test_a_time_index_that_is_gone_only_costs_time(
     for path in files_of(storage, "timeindex"):
         storage.remove(path)
     assert read(storage, options=options) == before
+
+
+@pytest.mark.parametrize(("times_moved", "offsets_moved"), [(-1_000, 0), (0, 60), (-7, -30), (0, 10_000)])
+def test_a_time_index_that_lies_only_costs_time(times_moved: int, offsets_moved: int) -> None:
+    """Such as that of another partition."""
+    storage = MemoryStorage()
+    log = new_log(storage)
+    for number in range(100):
+        log.records(3, size=200, timestamp=5_000 + number)
+    log.roll()
+    (path, _) = files_of(storage, "timeindex")
+    entries = list(TIME_ENTRY.iter_unpack(storage.read_file(path) or b""))
+    assert len(entries) > 5
+    moved = [TIME_ENTRY.pack(time + times_moved, max(0, at + offsets_moved)) for time, at in entries]
+    storage.replace(path, b"".join(moved), durable=False)
+    files = open_partition_files(open_layout([storage]), TopicPartition("orders", 0))
+    for number in range(100):
+        assert find_timestamp(files, 5_000 + number, low=0, high=300) == 3 * number
 
 
 CONTENT = [(2, 10, False, True), (2, 30, False, False), (2, 20, False, True), (2, 40, False, False)]
