@@ -36,7 +36,7 @@ from fencepost.check.derived_files import (
     TimeEntry,
 )
 from fencepost.check.findings import Findings, Place
-from fencepost.check.records import Internals, reading_order
+from fencepost.check.records import Internals, KnownCluster, reading_order
 from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, follow_producers, scan_log
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.indexes import without_preallocated
@@ -45,8 +45,10 @@ from fencepost.journal.kafka_directory import (
     HIGH_WATERMARKS_FILE,
     LOG_STARTS_FILE,
     KafkaDirectory,
+    misplacement,
     read_checkpoint,
 )
+from fencepost.journal.storage import directory_name
 from fencepost.log_model.partitions import ModelProducer
 from fencepost.protocol.terms import NO_OFFSET, TRANSACTION_STATE_TOPIC
 
@@ -54,6 +56,7 @@ EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 RECOVERY_POINTS_FILE: Final = "recovery-point-offset-checkpoint"
 ABORTED_SUFFIX: Final = ".txnindex"
 MISLED_FOLLOWERS: Final = "a follower may cut its log at the wrong place when the leader changes"
+MISPLACED: Final = "it was renamed or copied, or is newer than the metadata: Spark refuses to read it"
 LOST: Final = "the end of the log was lost, or the files are of different moments"
 RUNNING: Final = (
     "the broker is running or was killed, or the files were copied while it ran: its logs "
@@ -82,6 +85,7 @@ def check_kafka_directory(directory: KafkaDirectory) -> Findings:
             whole.append(log)
         for segment in log.segments:
             segment.batches.clear()  # the other checks need only the state after them
+    _check_places(directory, internals.cluster, findings)
     _check_checkpoints(directory, whole, findings)
     findings.transactional_ids = len(internals.histories)
     if not was_closed:
@@ -107,6 +111,19 @@ def _has_every_coordinator(
     here = {log.partition for log in logs if log.partition.topic == TRANSACTION_STATE_TOPIC}
     # A partition of its own directory is made for each when the topic is created.
     return internals.cluster.is_known and wanted == here
+
+
+def _check_places(directory: KafkaDirectory, cluster: KnownCluster, findings: Findings) -> None:
+    """No directory was renamed, or copied under another name."""
+    topic_ids = {topic.name: topic_id for topic_id, topic in cluster.topics.items()}
+    for partition in sorted(directory.partitions):
+        topic_id = topic_ids.get(partition.topic)
+        if topic_id is not None:
+            numbers = cluster.topics[topic_id].leader_epochs
+            what = misplacement(directory.storage, partition, topic_id=topic_id, numbers=numbers)
+            if what:
+                place = Place(directory_name(partition))
+                findings.tell(directory.was_closed, place, what, MISPLACED)
 
 
 def _check_checkpoints(directory: KafkaDirectory, logs: Sequence[ScannedLog], findings: Findings) -> None:

@@ -30,7 +30,8 @@ broker writes them every few seconds, and a copy is not made at one moment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from base64 import urlsafe_b64encode
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -50,6 +51,7 @@ PROPERTIES_FILE: Final = "meta.properties"
 HIGH_WATERMARKS_FILE: Final = "replication-offset-checkpoint"
 LOG_STARTS_FILE: Final = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+TOPIC_ID_FILE: Final = "partition.metadata"  # PartitionMetadataFile.java
 METADATA: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 SNAPSHOT_SUFFIX: Final = ".checkpoint"  # of the cluster's metadata, not of producers
 _PROPERTIES_VERSIONS: Final = {"0": "broker.id", "1": "node.id"}  # the name of the node's id in each
@@ -107,6 +109,32 @@ def read_properties(storage: StorageReader) -> dict[str, str]:
     lines = [line.partition("=") for line in text.splitlines() if not line.startswith("#")]
     # Java escapes some characters of a value with a backslash (java.util.Properties).
     return {name.strip(): value.strip().replace("\\", "") for name, equals, value in lines if equals}
+
+
+def read_topic_id(storage: StorageReader, partition: TopicPartition) -> str | None:
+    """The id of the topic in `partition.metadata`, as Kafka spells it; None without it (before 2.8)."""
+    content = storage.read_file(f"{directory_name(partition)}/{TOPIC_ID_FILE}") or b""
+    for line in content.decode("utf-8", "replace").splitlines():
+        name, _, value = line.partition(":")
+        if name == "topic_id":
+            return value.strip()
+    return None
+
+
+def misplacement(
+    storage: StorageReader, partition: TopicPartition, *, topic_id: bytes, numbers: Collection[int]
+) -> str:
+    """Why the directory of a partition must have been renamed or copied; empty if nothing tells it.
+
+    `topic_id` and `numbers` are the id and the partitions of the topic in the cluster's metadata.
+    """
+    known = urlsafe_b64encode(topic_id).decode().rstrip("=")
+    found = read_topic_id(storage, partition) or known
+    if found != known:
+        return f"{TOPIC_ID_FILE} has topic id {found}, but {partition.topic} has {known}"
+    if partition.partition not in numbers:
+        return f"the cluster's metadata has no partition {partition.partition} of {partition.topic}"
+    return ""
 
 
 def read_checkpoint(storage: StorageReader, name: str) -> dict[TopicPartition, int] | None:

@@ -18,7 +18,7 @@ have the same formats in both, so one reader serves both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -29,6 +29,7 @@ from fencepost.journal.kafka_directory import (
     PROPERTIES_FILE,
     KafkaDirectory,
     home_of,
+    misplacement,
     read_metadata,
 )
 from fencepost.journal.manifest import read_log_start
@@ -68,6 +69,12 @@ class LogLayout(Protocol):
         """Which of `storages` has the files of a partition; one without records may have none there.
 
         While brokers run, the answer may change: what depends on a position in a file keeps the answer.
+        """
+        ...
+
+    def misplacement(self, partition: TopicPartition) -> str:
+        """Why the directory of a partition must have been renamed or copied; empty if nothing outside of its
+        manifest tells it.
         """
         ...
 
@@ -137,6 +144,9 @@ class FencepostLayout:
     def home(self, partition: TopicPartition) -> int:
         return 0
 
+    def misplacement(self, partition: TopicPartition) -> str:
+        return ""
+
     def log_start_offset(self, partition: TopicPartition) -> int:
         return read_log_start(self.storages[0], directory_name(partition))
 
@@ -174,6 +184,24 @@ class KafkaLayout:
 
     def home(self, partition: TopicPartition) -> int:
         return self.directories.index(self._home(partition))
+
+    def misplacement(self, partition: TopicPartition) -> str:
+        home, topic_id = self._home(partition), self._topic_ids.get(partition.topic)
+        if topic_id is None or partition not in home.partitions:
+            return ""
+        numbers = self._numbers[partition.topic]
+        return misplacement(home.storage, partition, topic_id=topic_id, numbers=numbers)
+
+    @cached_property
+    def _topic_ids(self) -> Mapping[str, bytes]:
+        return {} if self.cluster is None else {name: each for each, name in self.cluster.topics.items()}
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, set[int]]:
+        found: dict[str, set[int]] = {topic: set() for topic in self._topic_ids}
+        for topic, number in self.cluster.partitions if self.cluster else ():
+            found[topic].add(number)
+        return found
 
     def log_start_offset(self, partition: TopicPartition) -> int:
         return self._home(partition).log_starts.get(partition, 0)

@@ -138,7 +138,8 @@ class KraftCluster:
 
     partitions: dict[TopicPartition, KraftPartition] = attrs.Factory(dict[TopicPartition, KraftPartition])
     next_producer_id: int = 0
-    _topics: dict[bytes, str] = attrs.Factory(dict[bytes, str])
+    topics: dict[bytes, str] = attrs.Factory(dict[bytes, str])
+    """The names of topics, by their 16 bytes of id."""
 
     def apply(self, batch: Buffer, header: BatchHeader) -> None:
         """Take the next batch into account; ProtocolViolation when a record is malformed."""
@@ -153,13 +154,13 @@ class KraftCluster:
         if record.topic_id is None:
             return
         if record.topic is not None:
-            self._topics[record.topic_id] = record.topic
+            self.topics[record.topic_id] = record.topic
             return
-        topic = self._topics.get(record.topic_id)
+        topic = self.topics.get(record.topic_id)
         if topic is None:
             return
         if record.partition is None:  # the topic is removed
-            del self._topics[record.topic_id]
+            del self.topics[record.topic_id]
             for partition in [each for each in self.partitions if each.topic == topic]:
                 del self.partitions[partition]
         else:

@@ -53,6 +53,10 @@ SWAP_SUFFIX: Final = ".swap"
 RELISTINGS: Final = 3  # a restart or a cleaning changes the files of a partition no more often
 
 
+_OWN_NAME: Final = "give each directory its own name back"
+_RENAMED: Final = f"it was renamed or copied, or is newer than the metadata: {_OWN_NAME}, or copy again"
+
+
 class DataLoss(FencepostError):
     """The requested offsets were deleted or never written.
 
@@ -281,10 +285,13 @@ def with_listing(
 def open_partition_files(layout: LogLayout, partition: TopicPartition) -> PartitionFiles:
     """Reads the manifest and lists the segments of a partition; there are none before its first record.
 
-    Raises CorruptLog if the manifest or the log start is invalid.
+    Raises CorruptLog if the manifest or the log start is invalid, or if they are of another partition.
     """
     home = layout.home(partition)
     storage = layout.storages[home]
+    misplacement = layout.misplacement(partition)
+    if misplacement:
+        raise CorruptLog(f"{storage.location}/{directory_name(partition)}: {misplacement}: {_RENAMED}")
     manifest = _read_manifest(storage, partition)
     high_watermark = layout.high_watermark(partition)
     sizes = storage.files(directory_name(partition))
@@ -322,7 +329,7 @@ def _read_manifest(storage: StorageReader, partition: TopicPartition) -> Manifes
     try:
         return None if data is None else decode_manifest(data, directory=directory_name(partition))
     except MisplacedFile as problem:
-        raise CorruptLog(f"{storage.location}/{problem}: give each directory its own name back") from problem
+        raise CorruptLog(f"{storage.location}/{problem}: {_OWN_NAME}") from problem
     except CorruptIndex as problem:
         where = f"{storage.location}/{partition}/{MANIFEST_FILE}"
         raise CorruptLog(

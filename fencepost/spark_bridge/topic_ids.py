@@ -7,9 +7,8 @@ remembers the id of its topic.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
-from fencepost.journal.kafka_directory import METADATA, SNAPSHOT_SUFFIX
+from fencepost.journal.kafka_directory import METADATA, SNAPSHOT_SUFFIX, read_topic_id
 from fencepost.journal.layouts import FencepostLayout, LogLayout
 from fencepost.journal.segments import LOG, walk_batches
 from fencepost.journal.storage import StorageReader, directory_name
@@ -17,8 +16,6 @@ from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kraft_log import read_kraft_records
 from fencepost.protocol.terms import TopicPartition
 from fencepost.spark_bridge.partition_files import opened
-
-KAFKA_TOPIC_ID: Final = "partition.metadata"  # PartitionMetadataFile.java
 
 
 def find_topic_ids(layout: LogLayout, partitions: Iterable[TopicPartition]) -> dict[str, str]:
@@ -29,12 +26,9 @@ def find_topic_ids(layout: LogLayout, partitions: Iterable[TopicPartition]) -> d
     for partition in partitions:
         if partition.topic in found:
             continue
-        storage = layout.storages[layout.home(partition)]
-        content = storage.read_file(f"{directory_name(partition)}/{KAFKA_TOPIC_ID}") or b""
-        for line in content.decode("utf-8", "replace").splitlines():
-            name, _, value = line.partition(":")
-            if name == "topic_id":
-                found[partition.topic] = value.strip()
+        topic_id = read_topic_id(layout.storages[layout.home(partition)], partition)
+        if topic_id is not None:
+            found[partition.topic] = topic_id
     return found
 
 

@@ -138,7 +138,20 @@ class Fault:
     says: str
 
 
+def renamed(name: str, to: str) -> Callable[[MemoryStorage], None]:
+    """Gives a partition's directory the name of another one."""
+
+    def plant(storage: MemoryStorage) -> None:
+        if to in storage.directories():
+            storage.remove_directory(to)
+        storage.rename_directory(name, to)
+
+    return plant
+
+
 FAULTS = [
+    Fault("a directory of another topic", renamed("pay-0", "audit-0"), "audit-0", "has topic id"),
+    Fault("a partition that is not there", renamed("pay-0", "pay-7"), "pay-7", "has no partition 7 of pay"),
     Fault("a bit is flipped", patched(f"{LAST}.log", ">B", 100, 0xFF), f"{LAST}.log", "checksum"),
     Fault("the end is torn after a stop", cut(f"{LAST}.log", 5), f"{LAST}.log", "not a complete batch"),
     Fault(

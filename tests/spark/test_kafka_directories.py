@@ -241,6 +241,22 @@ class TestFilesOfABroker:
             with pytest.raises(CorruptLog, match="but a transaction index lists it as aborted"):
                 read(storage, subscribe=name.rpartition("-")[0])
 
+    def test_a_directory_under_the_name_of_another_topic_is_refused(self) -> None:
+        storage = directory_of("02-transactions")
+        copy_directory(storage, "pay-0", "audit-0")
+        with pytest.raises(CorruptLog, match=r"audit-0: partition.metadata has topic id .*, but audit has"):
+            read(storage, subscribe="audit")
+        assert read(storage, subscribe="pay").keys() == {TopicPartition("pay", number) for number in range(3)}
+
+    def test_a_directory_under_the_name_of_a_partition_that_the_topic_lacks_is_refused(self) -> None:
+        storage = directory_of("02-transactions")
+        copy_directory(storage, "pay-0", "pay-7")
+        with pytest.raises(CorruptLog, match=r"pay-7: the cluster's metadata has no partition 7 of pay"):
+            read(storage, subscribe="pay")
+        without_metadata(storage)
+        put_high_watermark(storage, 0)
+        assert read(storage, subscribe="pay") == {}  # nothing tells it
+
     def test_a_topic_without_records_has_no_rows(self) -> None:
         storage = directory_of("01-plain")
         storage.remove_directory("odd-0")
@@ -389,6 +405,15 @@ def transaction_indexes_of(storage: MemoryStorage) -> list[str]:
         for name in storage.files(directory)
         if name.endswith(".txnindex")
     ]
+
+
+def copy_directory(storage: MemoryStorage, name: str, to: str) -> None:
+    """Puts a copy of a partition's directory in the place of another one."""
+    if to in storage.directories():
+        storage.remove_directory(to)
+    storage.make_directory(to)
+    for file in storage.files(name):
+        storage.replace(f"{to}/{file}", storage.read_file(f"{name}/{file}") or b"", durable=False)
 
 
 def put_high_watermark(storage: MemoryStorage, offset: int) -> None:
