@@ -226,7 +226,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._encoded(layout, ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        layout = self._layout_of_stream(end)
+        # A topic may have been created again while `end` was determined: then only `start` has its old id.
+        layout = self._layout_of_stream(start, end)
         tasks = self._stream.tasks(layout, decode_offsets(start), decode_offsets(end))
         return [InputPartition(task) for task in tasks]
 
@@ -238,9 +239,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topic_ids = find_topic_ids(layout, offsets)
         return encode_offsets(offsets, cluster_id=layout.cluster_id, topic_ids=topic_ids)
 
-    def _layout_of_stream(self, offsets: Mapping[str, Any]) -> LogLayout:
+    def _layout_of_stream(self, *several: Mapping[str, Any]) -> LogLayout:
         """The directories, opened anew; DataLoss if they or a topic are not those of the offsets."""
         layout = layout_of(self._options)
+        for offsets in several:
+            self._check_origin(layout, offsets)
+        return layout
+
+    def _check_origin(self, layout: LogLayout, offsets: Mapping[str, Any]) -> None:
         if offsets.get(CLUSTER, layout.cluster_id) != layout.cluster_id:
             raise DataLoss(
                 f"the checkpoint has offsets of cluster {offsets[CLUSTER]}, but {layout.location} belongs to "
@@ -253,4 +259,3 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"topic {topic} in {layout.location} is not that of the checkpoint: it was deleted and "
                     "created again, or the directory was replaced; begin with a new checkpoint"
                 )
-        return layout

@@ -397,6 +397,16 @@ class TestALogThatWasReplaced:
         fill(directory, 17, recreate=True)
         self.assert_refused(reader, reached)
 
+    def test_had_another_topic_of_the_same_name_when_the_micro_batch_began(
+        self, directory: Path, reader: LogStreamReader
+    ) -> None:
+        """It was created again while the end of the micro-batch was determined."""
+        reached = self.offsets(reader)
+        fill(directory, 17, recreate=True)
+        end = self.offsets(reader)
+        with pytest.raises(DataLoss, match=r"topic t in .* is not that of the checkpoint"):
+            reader.partitions(reached, end)
+
     def test_is_in_the_directory_of_another_broker(self, directory: Path, reader: LogStreamReader) -> None:
         reached = self.offsets(reader)
         shutil.rmtree(directory)
