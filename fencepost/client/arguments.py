@@ -135,8 +135,11 @@ def _call(
 ) -> ResultT:
     given = _positional(function, args)
     named = _named(function, client, kwargs)
-    _check_count(function, client, args, kwargs)
-    return function(client, *given, **named)
+    try:
+        return function(client, *given, **named)
+    except TypeError:
+        _check_count(function, client, args, kwargs)
+        raise
 
 
 def _name(function: Callable[..., Any], client: object) -> str:
@@ -149,12 +152,9 @@ def _check_count(
 ) -> None:
     """TypeError for too many or too few arguments. Python's own would name a class that is not public."""
     try:
-        _signature(function).bind(client, *args, **kwargs)
+        signature(function).bind(client, *args, **kwargs)
     except TypeError as problem:
         raise TypeError(f"{_name(function, client)}(): {problem}") from None
-
-
-_signature: Final = cache(signature)
 
 
 def _is_required(parameter: Parameter) -> bool:
