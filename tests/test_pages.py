@@ -25,7 +25,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./-]+\.(?:py|md)|[\w.-]+/[\w./-]+\.(?:toml|json)")
 DOTTED = re.compile(r"(\w+)\.(\w+)(?:\(.*\))?")
 CALL = re.compile(r"(?:\w+\.)*([a-z_]\w*)\(.*\)")
-OF_OTHERS = frozenset({"move_on_after", "run_sync"})  # anyio's
+OF_OTHERS = frozenset({"move_on_after", "run_sync", "partition.metadata"})  # of anyio, and a file of Kafka
 DRAWN_CALL = re.compile(r"\w+\.\w+\([^)\n]*\)")  # in a picture made of lines
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
 PICTURES_BYTES_MAX = 1_200_000  # of all pictures together: they are part of the package
@@ -81,7 +81,7 @@ def missing(page: str) -> list[str]:
         if FILE.fullmatch(code):
             exists = any(f"/{file}".endswith(f"/{code}") for file in files())
         elif (dotted := DOTTED.fullmatch(code)) and dotted[1] in known:
-            exists = dotted[2] in known[dotted[1]]
+            exists = dotted[2] in known[dotted[1]] or code in OF_OTHERS
         elif call := CALL.fullmatch(code):
             exists = call[1] in everything or call[1] in OF_OTHERS
         else:
