@@ -17,7 +17,8 @@ Rule: a snapshot is derived from the log, so it counts only as long as the log d
 #
 # Compaction may have removed a batch since; an empty batch without a producer then takes its place, which
 # contradicts nothing. Of offsets before the oldest segment the log says nothing. Each lookup reads at most
-# an index interval, and no lookup reads records.
+# an index interval, and no lookup reads records. Of many producers only those that wrote last are looked up:
+# in a snapshot of another log, nearly every one is wrong.
 #
 # A snapshot that is corrupt or contradicted is removed, and the next older one is tried, or the log is read
 # from its beginning (UnifiedLog.rebuildProducerState does this after an unclean stop). Kafka believes every
@@ -26,6 +27,9 @@ Rule: a snapshot is derived from the log, so it counts only as long as the log d
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import nlargest
+from operator import attrgetter
+from typing import Final
 
 from sortedcontainers import SortedSet
 
@@ -35,6 +39,8 @@ from fencepost.journal.segments import SNAPSHOT, Segment, file_name
 from fencepost.journal.storage import Storage
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID
+
+CHECKED_MAX: Final = 1_000  # producers of a snapshot
 
 
 def read_snapshot(storage: Storage, directory: str, offset: int) -> list[ProducerSnapshot] | None:
@@ -116,22 +122,21 @@ def _contradiction(
     offset: int, producers: Sequence[ProducerSnapshot], segments: Sequence[Segment]
 ) -> str | None:
     """How the log shows that a snapshot is not its own; None when it does not."""
-    named = {at for each in producers for at in (each.last_offset, each.first_offset)}
-    beyond = max(named, default=NO_OFFSET)
+    beyond = max((max(each.last_offset, each.first_offset) for each in producers), default=NO_OFFSET)
     if beyond >= offset:
         return f"it names offset {beyond}"
+    checked = nlargest(CHECKED_MAX, producers, key=attrgetter("last_offset"))
+    named = {at for each in checked for at in (each.last_offset, each.first_offset)}
     headers = _headers_at({offset - 1, offset, *named}, segments)
     at_offset = headers.get(offset)
     if at_offset is not None and at_offset.base_offset != offset:
         return f"no batch begins at offset {offset}"
-    opened: set[int] = set()
-    for each in producers:
+    for each in checked:
         if not _is_last_batch(headers.get(each.last_offset), each):
             return f"no batch of producer {each.producer_id} ends at offset {each.last_offset}"
-        if each.first_offset != NO_OFFSET:
-            opened.add(each.producer_id)
-            if not _begins_transaction(headers.get(each.first_offset), each):
-                return f"no transaction of producer {each.producer_id} begins at offset {each.first_offset}"
+        if each.first_offset != NO_OFFSET and not _begins_transaction(headers.get(each.first_offset), each):
+            return f"no transaction of producer {each.producer_id} begins at offset {each.first_offset}"
+    opened = {each.producer_id for each in producers if each.first_offset != NO_OFFSET}
     before = headers.get(offset - 1)
     is_open = before is not None and before.has_transaction and not before.is_control
     if before is not None and is_open and before.producer_id not in opened:

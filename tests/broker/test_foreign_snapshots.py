@@ -98,3 +98,16 @@ def test_a_snapshot_of_another_log_is_removed_and_the_log_is_served(
     story.settle()
     assert story.visible() == "a b c d e f g"
     assert not [trouble for trouble in story.host.troubles if "snapshot" in trouble.text]
+
+
+def test_of_many_producers_those_that_wrote_last_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fencepost.journal.snapshots.CHECKED_MAX", 1)
+    story, storage, _ = a_story()
+    story.host.stop()
+    many = [producer(Identity(1_000 + number, 0), 1, last_sequence=1) for number in range(3)]
+    data = encode_snapshot([*many, producer(STRANGER, 4, last_sequence=1)])
+    storage.replace(f"{directory_name(ORDERS)}/{file_name(END, SNAPSHOT)}", data, durable=True)
+    story.start()
+    story.settle()
+    (line,) = [trouble.text for trouble in story.host.troubles if SNAPSHOT in trouble.text]
+    assert "no batch of producer 999 ends at offset 4" in line
