@@ -32,6 +32,7 @@ from benchmarks.simulator import SimulatorScale, Subject
 TINY = Scale(records=2_000, transactions=3)
 
 
+@pytest.mark.thorough
 def test_a_quick_run_measures_every_load_on_every_system(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,6 +111,7 @@ def kept_session() -> Iterator[None]:
         yield
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("kept_session")
 def test_every_source_reads_the_same_rows(capsys: pytest.CaptureFixture[str]) -> None:
     """The benchmark itself fails if it counts different rows."""

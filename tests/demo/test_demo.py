@@ -86,6 +86,7 @@ def the_log_tells_the_same_story(
     assert not [fact for fact in facts if fact["kind"] == "damage"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("broken", ["fencing", "dedup", "isolation"])
 def test_without_one_protection_the_damage_is_seen(tmp_path: Path, broken: str) -> None:
     code, said, words = demo(tmp_path, "--break", broken)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.oracle.recordings import V0_UNVERIFIED, check_area
-from tests.oracle.report import areas_of
+from tests.oracle.recordings import V0_UNVERIFIED, areas_to_check, check_area
 
 
-@pytest.mark.parametrize("area", areas_of(V0_UNVERIFIED))
+@pytest.mark.parametrize("area", areas_to_check(V0_UNVERIFIED))
 def test_fencepost_answers_as_kafka_did(area: str) -> None:
     check_area(V0_UNVERIFIED, area)

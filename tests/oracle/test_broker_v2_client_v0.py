@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.oracle.recordings import V2_CLIENT_V0, check_area
-from tests.oracle.report import areas_of
+from tests.oracle.recordings import V2_CLIENT_V0, areas_to_check, check_area
 
 
-@pytest.mark.parametrize("area", areas_of(V2_CLIENT_V0))
+@pytest.mark.parametrize("area", areas_to_check(V2_CLIENT_V0))
 def test_fencepost_answers_as_kafka_did(area: str) -> None:
     check_area(V2_CLIENT_V0, area)
