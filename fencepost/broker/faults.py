@@ -133,7 +133,9 @@ BROKER_FAULTS: Final = attrs.evolve(
         "ACTION": attrs.evolve(FAULTS.blanks["ACTION"], read=BROKER_ACTIONS.read),
     },
 )
-"""The phrases of scenarios. They read those of the simulator, too, but errors list only those of a broker."""
+"""The grammar of scenarios. It also reads what only the simulator plays, so that `playable` can say why a
+broker cannot; errors list only what a broker can play.
+"""
 
 
 @attrs.frozen(kw_only=True)

@@ -205,7 +205,9 @@ class Held(NamedTuple):
 
 
 class FilesInTheWay(StorageError):
-    """Files of an unknown topic lie where a new partition begins, and cannot be moved: only a person can."""
+    """Files of an unknown topic lie where a new partition begins, and the broker cannot move them: an
+    operator has to.
+    """
 
 
 def may_use_snapshot(key: TopicPartition) -> bool:
@@ -655,7 +657,8 @@ class Host:
         if key == METADATA_PARTITION:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
         self.upkeep.forget(key)
-        # The next election would refuse a damaged log again, and take files in the way for the partition's.
+        # The next election would refuse a damaged log again, and would serve files in the way as the
+        # partition's.
         is_damaged = isinstance(problem, DamagedLog | FilesInTheWay)
         rest = "" if is_damaged else "; gave up leadership to read the log again"
         report = self.disk_failed if isinstance(problem, StorageError) else self.warn
@@ -716,7 +719,8 @@ class Host:
                 raise FilesInTheWay(
                     f"{problem}. {key} has files of a topic that the metadata does not know, so the new "
                     f"partition is not served. Stop the broker, and move {key} out of the data directory "
-                    "before it starts again; otherwise those records become records of the new topic"
+                    "before it starts again; otherwise those records become records of the new topic. Do not "
+                    "delete the topic: that would delete the files, too"
                 ) from problem
             if aside is not None:
                 text = f"{key}: found files of a topic that the metadata does not know; moved them to {aside}"

@@ -34,6 +34,8 @@ class OfLogs(Protocol):
 
     def lose(self, key: TopicPartition, problem: Exception) -> None: ...
 
+    def warn(self, text: str) -> None: ...
+
     def disk_failed(self, text: str) -> None: ...
 
     def bug(self, what: str, problem: Exception) -> None: ...
@@ -118,9 +120,13 @@ class Upkeep:
         for key in sorted(outdated):
             journal = self.host.writable_journal(key)
             try:
-                if journal is not None and journal.remove_deleted():
+                if journal is None:
+                    continue
+                if journal.remove_deleted():
                     self.host.changed[key] = None
                     self._cancel(key)  # it may be about to read a segment that is gone
+                for removed in journal.take_removed_snapshots():
+                    self.host.warn(removed)
             except StorageError as problem:
                 self.host.lose(key, problem)
 

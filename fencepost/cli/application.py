@@ -526,7 +526,7 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
             for token in argument.tokens:
                 if not _is_utf_8(token.value):
                     return _invalid(token, argument, MUST_BE_UTF_8)
-    if isinstance(problem, UnknownOptionError) and (instead := instead_of(_word(problem))):
+    if isinstance(problem, UnknownOptionError) and (instead := instead_of(_word(problem)).in_command):
         return f"{' '.join(chain)} has no option --{_word(problem)}: {instead}"
     return f"{problem}{_others_of(problem)}"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -348,11 +349,16 @@ def facts_of_consumers(record: ConsumerRecord | None) -> Fact:
             return {"partitions": len(record)}
 
 
+@cache
+def _is_of_kafka(directory: Path) -> bool:
+    return is_kafka(DiskStorage(directory, read_only=True))
+
+
 def facts_of_cluster(batch: StoredBatch) -> Iterator[Fact]:
     """The records of `__cluster_metadata`: topics, leaders, blocks of producer ids. Of records of an Apache
     Kafka controller, those that readers need are decoded; of all others, only the kind.
     """
-    if is_kafka(DiskStorage(batch.file.parent.parent, read_only=True)):
+    if _is_of_kafka(batch.file.parent.parent):
         for kraft in read_kraft_records(batch.data, batch.header):
             fields = kraft._asdict()
             what = {"kind": "cluster", "offset": batch.header.base_offset, "what": fields.pop("kind")}

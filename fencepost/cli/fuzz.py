@@ -178,7 +178,8 @@ def fuzz(
     pages = Pages(html)
     pages.prove()
     report = artefacts.junit_target(junit)
-    wanted = seeds or (SEEDS if for_ is None else SEEDS_MAX)
+    is_limited = seeds is not None or for_ is None
+    wanted = seeds or (SEEDS if is_limited else SEEDS_MAX)
     cores = min(cores or os.cpu_count() or 1, wanted)
     search = _Search(options=options, first_seed=first_seed, wanted=wanted, seconds_max=for_)
     tally, code = search.run(cores, keep_going=keep_going)
@@ -187,7 +188,7 @@ def fuzz(
         code = _tell_found(tally, options, shrinks=shrink, output=output, pages=pages) or code
         tell_coverage(tally.coverage, options.version, tally.faults, all_=coverage)
         _tell_rare_states(tally.coverage, options.workload, all_=coverage)
-        is_known = wanted != SEEDS_MAX and not search.is_late
+        is_known = is_limited and not search.is_late
         _tell_counts(tally, seconds, wanted=wanted if is_known else tally.seeds, cores=cores)
     if report is not None:
         found = junit_cases(tally, options, first_seed=first_seed, seconds=seconds)

@@ -179,7 +179,7 @@ def _named(function: Callable[..., Any], client: object, kwargs: dict[str, Any])
             call = _name(function, client)
             close = get_close_matches(name, allowed, n=1)
             hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(allowed)}"
-            raise TypeError(f"{call}() has no parameter {name!r}: {instead_of(name) or hint}")
+            raise TypeError(f"{call}() has no parameter {name!r}: {instead_of(name).in_client or hint}")
     return {name: allowed[name].argument(name, value) for name, value in kwargs.items()}
 
 

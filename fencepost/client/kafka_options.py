@@ -5,22 +5,34 @@ Rule: every error for an unknown option, of a client or of a command, reads this
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
+
+
+class Instead(NamedTuple):
+    """What Fencepost does instead of an option, as the end of a sentence; empty where nobody expects it."""
+
+    in_client: str
+    in_command: str
+
 
 _IDEMPOTENT: Final = "a producer is always idempotent, with acks=all"
 _NO_AUTO_COMMIT: Final = "a consumer never commits on its own: call commit()"
+_COMMITS: Final = "`consume --group` commits the offsets of what it has printed"
+_ONE_REPLICA: Final = "a broker is the only node, so a partition has one replica"
 
 INSTEAD: Final = {
-    "acks": _IDEMPOTENT,
-    "auto_commit_interval_ms": _NO_AUTO_COMMIT,
-    "enable_auto_commit": _NO_AUTO_COMMIT,
-    "enable_idempotence": _IDEMPOTENT,
-    "replication_factor": "a broker is the only node, so a partition has one replica",
-    "retries": "a producer retries until delivery_timeout_ms",
+    "acks": Instead(_IDEMPOTENT, _IDEMPOTENT),
+    "auto_commit_interval_ms": Instead(_NO_AUTO_COMMIT, _COMMITS),
+    "enable_auto_commit": Instead(_NO_AUTO_COMMIT, _COMMITS),
+    "enable_idempotence": Instead(_IDEMPOTENT, _IDEMPOTENT),
+    "replication_factor": Instead(_ONE_REPLICA, _ONE_REPLICA),
+    "retries": Instead("a producer retries until delivery_timeout_ms", ""),
 }
-"""By their names as keyword arguments; each text ends the sentence of an error."""
+"""By their names as keyword arguments."""
+
+NOTHING: Final = Instead("", "")
 
 
-def instead_of(name: str) -> str | None:
-    """What Fencepost does instead of an option, such as "acks" or "replication-factor"; None if unknown."""
-    return INSTEAD.get(name.replace("-", "_"))
+def instead_of(name: str) -> Instead:
+    """What Fencepost does instead of an option, such as "acks" or "replication-factor"."""
+    return INSTEAD.get(name.replace("-", "_"), NOTHING)

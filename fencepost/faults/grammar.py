@@ -41,7 +41,7 @@ import attrs
 NUMBER_MAX: Final = 1_000_000_000  # of anything: milliseconds and bytes have 32 bits in the protocol
 SHOWN_MAX: Final = 20  # possibilities, in the traceback of an error
 LIKENESS_MIN: Final = 0.7  # of a word and its suggestion, from 0 to 1
-LIKENESS_OF_NAMES: Final = 0.55  # of errors and requests, which are longer: NOT_A_LEADER, too
+LIKENESS_OF_LISTED: Final = 0.58  # of names, which are long: NOT_A_LEADER means NOT_LEADER_OR_FOLLOWER
 _BLANK: Final = re.compile(r"\{(?P<field>\w+):(?P<blank>[^}]+)\}")
 # A space belongs to the optional part beside it, so that a phrase without that part has no space too many.
 _PARTS: Final = re.compile(r"(?P<first>^\[[^]]+\] )|(?P<later> \[[^]]+\])|(?P<fixed>[^\[]+?(?= \[|$))")
@@ -194,7 +194,7 @@ class Grammar(Generic[ValueT]):
         blank = self.blanks[name]
         # The pattern takes any word and the list is compared here, so that the error can suggest a near one.
         if blank.words and word not in blank.words:
-            meant = suggestion(word, blank.words, likeness_min=LIKENESS_OF_NAMES)
+            meant = suggestion(word, blank.words, likeness_min=LIKENESS_OF_LISTED)
             because = f"{quoted(text)}: {quoted(word)} is not {a(name)}{meant}"
             raise BadPhrase(because, possible=blank.words)
         return blank.read(word)

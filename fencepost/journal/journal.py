@@ -312,7 +312,9 @@ class Journal:
         )
 
     def open_at_start(self) -> OpenTransactions:
-        """The transactions that were open where the oldest segment begins."""
+        """The transactions that were open where the oldest segment begins. The snapshot is believed: what
+        could contradict it was deleted.
+        """
         producers = read_snapshot(self._storage, self._directory, self.oldest_offset)
         return open_in_snapshot(producers or ())
 
@@ -491,7 +493,9 @@ class Journal:
         return max(segment.max_timestamp for segment in self._segments)
 
     def newest_snapshot(self, at_most: int) -> tuple[int, list[ProducerSnapshot]] | None:
-        """The newest snapshot of this log at or before an offset, with its offset; others are removed."""
+        """The newest snapshot of this log at or before an offset, with its offset. Newer ones that are
+        corrupt or contradicted are removed.
+        """
         found = self._snapshots.newest(self._segments, at_most=at_most)
         self._snapshots.remove_refused()
         return found

@@ -124,7 +124,7 @@ def read_topic_id(storage: StorageReader, partition: TopicPartition) -> str | No
 def misplacement(
     storage: StorageReader, partition: TopicPartition, *, topic_id: bytes, numbers: Collection[int]
 ) -> str:
-    """Why the directory of a partition must have been renamed or copied; empty if nothing tells it.
+    """Why the directory of a partition must have been renamed or copied; empty without evidence.
 
     `topic_id` and `numbers` are the id and the partitions of the topic in the cluster's metadata.
     """

@@ -74,7 +74,7 @@ class LogLayout(Protocol):
 
     def misplacement(self, partition: TopicPartition) -> str:
         """Why the directory of a partition must have been renamed or copied; empty if nothing outside of its
-        manifest tells it.
+        manifest shows it.
         """
         ...
 
@@ -94,7 +94,7 @@ def open_layout(storages: Sequence[StorageReader]) -> LogLayout:
 
     NotADataDirectory when one of them is neither, or when they do not belong together.
     """
-    kinds = [_is_kafka_or_ours(storage) for storage in storages]
+    kinds = [_checked_is_kafka(storage) for storage in storages]
     if all(kinds):
         return KafkaLayout([KafkaDirectory(storage) for storage in storages])
     if len(storages) > 1:
@@ -113,8 +113,8 @@ def is_kafka(storage: StorageReader) -> bool:
     return META_FILE not in names and PROPERTIES_FILE in names
 
 
-def _is_kafka_or_ours(storage: StorageReader) -> bool:
-    """The same; NotADataDirectory when it is neither Kafka's nor Fencepost's."""
+def _checked_is_kafka(storage: StorageReader) -> bool:
+    """Whether it is Kafka's; NotADataDirectory when it is neither Kafka's nor Fencepost's."""
     storage.directories()  # raises NotADataDirectory when the directory does not exist
     if META_FILE not in (names := storage.files("")) and PROPERTIES_FILE not in names:
         raise NotADataDirectory(

@@ -20,6 +20,10 @@ Rule: a snapshot is derived from the log, so it counts only as long as the log d
 # an index interval, and no lookup reads records. Of many producers only those that wrote last are looked up:
 # in a snapshot of another log, nearly every one is wrong.
 #
+# One place believes a snapshot by its checksum alone: a deletion of segments that recovery finishes, because
+# that comes before any segment is read. A damaged header contradicts nothing: whoever reads its batch meets
+# the damage.
+#
 # A snapshot that is corrupt or contradicted is removed, and the next older one is tried, or the log is read
 # from its beginning (UnifiedLog.rebuildProducerState does this after an unclean stop). Kafka believes every
 # snapshot whose checksum matches (ProducerStateManager.loadFromSnapshot).
@@ -36,7 +40,7 @@ from sortedcontainers import SortedSet
 from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.journal.segments import SNAPSHOT, Segment, file_name
-from fencepost.journal.storage import Storage
+from fencepost.journal.storage import DamagedLog, Storage
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID
 
@@ -91,8 +95,6 @@ class Snapshots:
         """The newest snapshot at or before an offset that `segments` do not contradict, with its offset. They
         are the oldest ones of the log, and reach to `at_most`. Contradicted ones no longer count, and
         `remove_refused` removes their files; corrupt ones are removed at once.
-
-        DamagedLog when a header cannot be read.
         """
         oldest = segments[0].base_offset if segments else at_most
         for offset in [*self.offsets.irange(minimum=oldest, maximum=at_most, reverse=True)]:
@@ -111,20 +113,17 @@ class Snapshots:
         """Remove the files of the snapshots that the log contradicted."""
         for offset, why in self._refused.items():
             self._storage.remove(self.path(offset))
-            self.removed.append(
-                f"{self.path(offset)} was not written for this log ({why}); removed it, and the state of the "
-                "producers is read from the log instead"
-            )
+            self.removed.append(f"{self.path(offset)} was not written for this log ({why}); removed it")
         self._refused = {}
 
 
 def _contradiction(
     offset: int, producers: Sequence[ProducerSnapshot], segments: Sequence[Segment]
 ) -> str | None:
-    """How the log shows that a snapshot is not its own; None when it does not."""
+    """Why a snapshot cannot be of this log; None without a contradiction."""
     beyond = max((max(each.last_offset, each.first_offset) for each in producers), default=NO_OFFSET)
     if beyond >= offset:
-        return f"it names offset {beyond}"
+        return f"it names offset {beyond}, which is not before its own"
     checked = nlargest(CHECKED_MAX, producers, key=attrgetter("last_offset"))
     named = {at for each in checked for at in (each.last_offset, each.first_offset)}
     headers = _headers_at({offset - 1, offset, *named}, segments)
@@ -150,7 +149,10 @@ def _headers_at(offsets: Iterable[int], segments: Sequence[Segment]) -> dict[int
     wanted = SortedSet(offsets)
     for segment in segments:
         for offset in wanted.irange(segment.base_offset, segment.end_offset, inclusive=(True, False)):
-            _, found[offset] = next(segment.headers(segment.locate(offset)))
+            try:
+                _, found[offset] = next(segment.headers(segment.locate(offset)))
+            except DamagedLog:
+                continue  # it contradicts nothing; whoever reads this batch meets the damage
         if segment is not segments[-1]:
             segment.release()
     return found
@@ -173,7 +175,12 @@ def _begins_transaction(header: BatchHeader | None, producer: ProducerSnapshot) 
     return (
         header is None
         or _is_covering(header)
-        or (header.producer_id == producer.producer_id and header.base_offset == producer.first_offset)
+        or (
+            header.producer_id == producer.producer_id
+            and header.base_offset == producer.first_offset
+            and header.has_transaction
+            and not header.is_control
+        )
     )
 
 

@@ -20,7 +20,13 @@ from fencepost.broker.partitions.checks import CHECKS, NO_GUARD, Duplicate, judg
 from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER, Partition, ProducerEntry, Verification
 from fencepost.broker.transactions.init_producer_id import GRANT_SOURCE, Grant
 from fencepost.broker.transactions.state import COMPLETED, PREPARED
-from fencepost.broker.transactions.tables import MOVE_SOURCE, CoordinatorInput, EndInput, client_version_of
+from fencepost.broker.transactions.tables import (
+    MOVE_SOURCE,
+    NEWEST,
+    CoordinatorInput,
+    EndInput,
+    client_version_of,
+)
 from fencepost.lab.node_state import LedLog
 from fencepost.lab.rules import GROUP_SOURCE, Reason
 from fencepost.protocol import messages as m
@@ -237,7 +243,7 @@ class AppendReasons:
             )
         new = [str(where) for where in after.partitions if where not in before.partitions]
         does = "this opens" if before.state is not TransactionState.ONGOING else "is open already"
-        implicit = self.node.settings.transaction_version.adds_implicitly
+        implicit = after.client_version == NEWEST.client_version
         return _moved(
             before,
             CoordinatorInput.ADD,

@@ -291,7 +291,7 @@ def open_partition_files(layout: LogLayout, partition: TopicPartition) -> Partit
     storage = layout.storages[home]
     misplacement = layout.misplacement(partition)
     if misplacement:
-        raise CorruptLog(f"{storage.location}/{directory_name(partition)}: {misplacement}: {_RENAMED}")
+        raise CorruptLog(f"{storage.location}/{directory_name(partition)}: {misplacement}; {_RENAMED}")
     manifest = _read_manifest(storage, partition)
     high_watermark = layout.high_watermark(partition)
     sizes = storage.files(directory_name(partition))

@@ -173,20 +173,20 @@ class RangeScan:
         partition would hide committed records.
         """
         was_hidden = self._unended.pop(header.producer_id, None)
-        # The batches may have been read by another task; a commit in an aborted transaction tells it, too.
+        # Another task may have read the batches; a commit inside a listed abort contradicts the index, too.
         is_inside = self._indexed.holds(header)
         if not header.record_count or (was_hidden is None and not is_inside):
             return
         result = read_marker(batch).result
         if result is TransactionResult.ABORT and was_hidden is False:
-            told = "aborted a transaction", "no transaction index lists it"
+            did, but = "aborted a transaction", "no transaction index lists it"
         elif result is TransactionResult.COMMIT and (was_hidden or is_inside):
-            told = "committed a transaction", "a transaction index lists it as aborted"
+            did, but = "committed a transaction", "a transaction index lists it as aborted"
         else:
             return
         raise CorruptLog(
-            f"producer {header.producer_id} {told[0]} at offset {header.base_offset} of "
-            f"{self._storage.location}/{self.range.partition}, but {told[1]}: {index_advice(self._layout)}"
+            f"producer {header.producer_id} {did} at offset {header.base_offset} of "
+            f"{self._storage.location}/{self.range.partition}, but {but}: {index_advice(self._layout)}"
         )
 
     def _batches(self) -> Iterator[LocatedBatch]:

@@ -243,19 +243,17 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The directories, opened anew; DataLoss if they or a topic are not those of the offsets."""
         layout = layout_of(self._options)
         for offsets in several:
-            self._check_origin(layout, offsets)
-        return layout
-
-    def _check_origin(self, layout: LogLayout, offsets: Mapping[str, Any]) -> None:
-        if offsets.get(CLUSTER, layout.cluster_id) != layout.cluster_id:
-            raise DataLoss(
-                f"the checkpoint has offsets of cluster {offsets[CLUSTER]}, but {layout.location} belongs to "
-                f"cluster {layout.cluster_id}: the directory was replaced; begin with a new checkpoint"
-            )
-        topic_ids = find_topic_ids(layout, decode_offsets(offsets))
-        for topic, before in offsets.get(TOPICS, {}).items():
+            if offsets.get(CLUSTER, layout.cluster_id) != layout.cluster_id:
+                raise DataLoss(
+                    f"the checkpoint has offsets of cluster {offsets[CLUSTER]}, but {layout.location} "
+                    f"belongs to cluster {layout.cluster_id}: the directory was replaced; begin with a new "
+                    "checkpoint"
+                )
+        topic_ids = find_topic_ids(layout, [key for offsets in several for key in decode_offsets(offsets)])
+        for topic, before in [item for offsets in several for item in offsets.get(TOPICS, {}).items()]:
             if topic_ids.get(topic, before) != before:
                 raise DataLoss(
                     f"topic {topic} in {layout.location} is not that of the checkpoint: it was deleted and "
                     "created again, or the directory was replaced; begin with a new checkpoint"
                 )
+        return layout

@@ -55,7 +55,7 @@ def _find_in(log: PartitionFiles, segment: SegmentFile, timestamp: int, *, low: 
 def _offset_before(
     log: PartitionFiles, segment: SegmentFile, file: ReadableFile, timestamp: int, *, low: int
 ) -> int:
-    """An offset: no record between `low` and its batch is as new as the timestamp.
+    """The offset to search from: no record from `low` up to its batch is as new as the timestamp.
 
     The time index is only a hint: the batch of its entry must have the timestamp of the entry.
     """

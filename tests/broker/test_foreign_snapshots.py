@@ -68,6 +68,11 @@ CASES: Final[list[tuple[int, Callable[[Identity], list[ProducerSnapshot]], str]]
         lambda me: [producer(me, 4, last_sequence=1, first_offset=4)],
         r"no transaction of producer \d+ begins at offset 4",
     ),
+    (
+        END,
+        lambda me: [producer(me, 4, last_sequence=1, first_offset=2)],
+        r"no transaction of producer \d+ begins at offset 2",  # a marker
+    ),
     (3, lambda me: [producer(me, 4, last_sequence=1)], "it names offset 4"),
     (END - 1, lambda me: [], r"it does not name the transaction of producer \d+ that is open there"),
 ]

@@ -44,7 +44,7 @@ def test_the_advice_fits_what_the_broker_said(
             ["topic", "create", "t", "--replication-factor=3"],
             "topic create has no option --replication-factor: a broker is the only node",
         ),
-        (["consume", "t", "--enable-auto-commit"], "--enable-auto-commit: "),
+        (["consume", "t", "--enable-auto-commit"], "--enable-auto-commit: `consume --group` commits"),
     ],
 )
 def test_an_option_of_kafka_is_answered_by_what_happens_instead(

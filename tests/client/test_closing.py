@@ -311,10 +311,12 @@ def test_a_call_whose_callback_forks_is_refused_in_the_child() -> None:
 def test_other_threads_may_control_a_consumer_that_polls() -> None:
     with Broker() as broker, Admin(broker.address) as admin:
         admin.create_topic("t")
-        consumer = Consumer(broker.address)
+        consumer = Consumer(broker.address, client_id="reader")
         consumer.assign([HERE])
+        asks = broker.faults.when("reader sends Fetch").do("deliver twice")
         with ThreadPoolExecutor(1) as threads:
             polled = threads.submit(consumer.poll, PATIENCE_S * 1_000)
+            asks.wait_until_struck(PATIENCE_S)
             consumer.pause(HERE)
             consumer.seek(HERE, 0)
             assigned = consumer.assignment()

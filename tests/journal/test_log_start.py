@@ -10,7 +10,7 @@ from fencepost.journal.manifest import LOG_START_FILE, deletable, read_log_start
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.segments import LOG, file_name
 from fencepost.journal.storage import StorageError
-from tests.journal.logs import DIRECTORY, EVERYTHING, ORDERS, Writer, first_since
+from tests.journal.logs import DIRECTORY, EVERYTHING, ORDERS, Writer, first_since, flip
 
 PRODUCERS = [ProducerSnapshot(7, 0, -1, -1, 0, 1_000, -1, -1)]
 
@@ -39,6 +39,16 @@ def test_the_log_start_is_kept_after_a_crash() -> None:
         assert log.batch_start(15) == 15
         assert first_since(log, 0) == (1_001, 4, 0)
         assert len(log.read(4, max_bytes=1, before=EVERYTHING)) > 0
+
+
+def test_damage_in_deleted_records_does_not_keep_their_segments() -> None:
+    """Their headers are compared with the snapshot, which a damaged one does not contradict."""
+    storage = MemoryStorage()
+    journal = rolled(storage).journal
+    flip(storage, f"{DIRECTORY}/{file_name(6, LOG)}", 16)  # the magic of the first batch
+    journal.move_log_start(12)
+    assert journal.remove_deleted()
+    assert segments(storage) == [file_name(12, LOG)]
 
 
 @pytest.mark.parametrize(("offset", "left"), [(5, 0), (6, 6), (11, 6), (12, 12), (15, 12)])

@@ -7,7 +7,7 @@ from socket import create_connection
 
 import pytest
 
-from tests.lab.lab_process import LabProcess, lab
+from tests.lab.lab_process import PATIENCE_S, LabProcess, lab
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_a_page_that_is_closed_in_the_middle_of_a_request_is_no_error() -> None:
             connection.sendall(f"{head}content-length: 100\r\n\r\n".encode())
         assert running.ask("/api/live").status == 404
         running.process.terminate()
-        assert running.process.communicate()[1] == ""
+        assert running.process.communicate(timeout=PATIENCE_S)[1] == ""
 
 
 def test_nothing_speaks_over_a_websocket(page: LabProcess) -> None:

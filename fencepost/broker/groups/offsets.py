@@ -39,7 +39,7 @@ from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, TransactionalOffsets, judge
-from fencepost.broker.partitions.produce import add_request, ask_coordinator
+from fencepost.broker.partitions.produce import add_request, ask_coordinator, asks_coordinator
 from fencepost.broker.purgatory import InFlightAddOffsets
 from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol import messages as m
@@ -256,8 +256,7 @@ def commit_in_transaction(
         _refuse(node, request, to, log)
         return
     state = log.partition
-    # The coordinator is asked to verify, or to add the partition in version 2.
-    asks = client_version.transaction_version.adds_implicitly or node.settings.partition_verification
+    asks = asks_coordinator(node, client_version)
     written = TransactionalOffsets(request.producer_id, request.producer_epoch)
     verdict = judge(state, written, verification_guard=NO_GUARD, checks=node.settings.checks_before_asking)
     if isinstance(verdict, Refused):

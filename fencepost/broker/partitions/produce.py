@@ -112,7 +112,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
     parsed = [checks.header_of(part.records, knows_zstd=knows_zstd) for part in request.partitions]
     refused = _refused_request(node, request, keys, parsed)
     to_add: list[tuple[Incoming, int]] = []
-    asks = client_version.transaction_version.adds_implicitly or node.settings.partition_verification
+    asks = asks_coordinator(node, client_version)
     entries = _by_partition(keys, request, parsed)
     ticket = node.begin_reply(to, ProduceReply, len(entries))
     for index, (key, (part, header)) in enumerate(entries.items()):
@@ -262,6 +262,11 @@ def add_request(
         verify_only=verify_only,
         partitions=tuple(partitions),
     )
+
+
+def asks_coordinator(node: Node, client_version: ClientVersion) -> bool:
+    """Whether batches of such a client's transactions are verified by the coordinator, or added there."""
+    return client_version.transaction_version.adds_implicitly or node.settings.partition_verification
 
 
 def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: InFlight) -> bool:

@@ -24,7 +24,7 @@ answer again.
 # (TransactionMetadata.pendingState).
 #
 # A transaction has one of three versions. Each is a row of TRANSACTION_VERSIONS, with tables and traits; code
-# asks for a trait. Numbers are compared only where a record or a marker is read:
+# asks for a trait. Numbers are compared only where a record or a marker is read or written:
 #
 #     version   epoch changes             who adds partitions   a lost reply to EndTxn
 #     0 (1)     when an owner is fenced   the client            a retry looks like a new request

@@ -66,7 +66,8 @@ def public(method: MethodT, name: str, result: type) -> MethodT:
     the copy is as fast.
     """
     code: FunctionType = method  # type: ignore[assignment] - a plain function
-    copy = FunctionType(code.__code__, code.__globals__, name, code.__defaults__)
+    copy = FunctionType(code.__code__, code.__globals__, name, code.__defaults__, code.__closure__)
+    copy.__kwdefaults__ = code.__kwdefaults__
     copy.__doc__ = code.__doc__
     copy.__annotations__ = {**code.__annotations__, "return": result}
     copy.__dict__["__signature__"] = signature(code).replace(return_annotation=result)

@@ -251,8 +251,8 @@ class Consumer(ConsumerClient[Driver]):
     poll() that ends this way may have taken batches: seek() to the first record that the program has not
     handled. A handler may call close(), except while a callback of the listener runs.
 
-    One thread polls and commits. Any other thread may call close(), which ends a waiting call with
-    ClientClosed, and what never waits, such as pause(), seek() or assignment().
+    One thread polls and commits. Other threads may call close(), which ends a waiting call with
+    ClientClosed, and methods that never wait, such as pause(), seek() and assignment().
 
     poll() returns batches. There is no automatic commit: call commit(), or send `group_metadata()` and the
     offsets with a transaction.

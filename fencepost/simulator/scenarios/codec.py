@@ -96,7 +96,7 @@ class OneOf(NamedTuple):
 
 
 class Length(NamedTuple):
-    """The most characters of a text, which must have at least one."""
+    """The maximum length of a text, in characters; the minimum is 1."""
 
     most: int
 

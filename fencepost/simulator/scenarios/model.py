@@ -37,7 +37,7 @@ PARTITIONS_MAX: Final = 100  # of one topic, and of __transaction_state
 TRANSACTION_TIMEOUT_MAX_MS: Final = NodeSettings().transaction_max_timeout_ms
 WORK_MAX: Final = 10_000  # transactions, records and strikes
 RUNS_MAX: Final = 1_000  # variants, each with every combination of the points of its faults
-DRIFT_MAX_PPM: Final = 500_000  # no clock stands still or goes back
+DRIFT_MAX_PPM: Final = 500_000  # a clock runs at half to one and a half times the true speed
 
 IsCalled = Annotated[bool, Key("starts"), Spelled({False: "at once", True: "on request"})]
 Name = Annotated[str, Length(ID_LENGTH_MAX)]  # of a process, a group or a transactional id
