@@ -143,6 +143,7 @@ OF_PARTITIONS: Final = (
     Mutation(
         "a snapshot forgets open transactions",
         breaks="The next leader does not know where the oldest undecided transaction begins.",
+        workload="compaction",
         edits=(
             Edit(
                 "broker.partitions.partition:_snapshot_entry",
