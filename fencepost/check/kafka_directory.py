@@ -44,6 +44,7 @@ from fencepost.journal.kafka_directory import (
     CLEAN_SHUTDOWN_FILE,
     HIGH_WATERMARKS_FILE,
     LOG_STARTS_FILE,
+    MISPLACED,
     KafkaDirectory,
     misplacement,
     read_checkpoint,
@@ -56,7 +57,6 @@ EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 RECOVERY_POINTS_FILE: Final = "recovery-point-offset-checkpoint"
 ABORTED_SUFFIX: Final = ".txnindex"
 MISLED_FOLLOWERS: Final = "a follower may cut its log at the wrong place when the leader changes"
-MISPLACED: Final = "it was renamed or copied, or is newer than the metadata: Spark refuses to read it"
 LOST: Final = "the end of the log was lost, or the files are of different moments"
 RUNNING: Final = (
     "the broker is running or was killed, or the files were copied while it ran: its logs "
@@ -123,7 +123,7 @@ def _check_places(directory: KafkaDirectory, cluster: KnownCluster, findings: Fi
             what = misplacement(directory.storage, partition, topic_id=topic_id, numbers=numbers)
             if what:
                 place = Place(directory_name(partition))
-                findings.tell(directory.was_closed, place, what, MISPLACED)
+                findings.tell(directory.was_closed, place, what, f"{MISPLACED}: Spark refuses to read it")
 
 
 def _check_checkpoints(directory: KafkaDirectory, logs: Sequence[ScannedLog], findings: Findings) -> None:

@@ -119,12 +119,8 @@ def _shown(value: Any) -> str:
 def checks_arguments(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
     """The same method; it refuses arguments that the annotations of its parameters do not allow."""
 
-    takes_none = not any(_is_required(each) for each in list(signature(function).parameters.values())[1:])
-
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> ResultT:
-        if not kwargs and not args[1:] and takes_none:
-            return function(*args, **kwargs)
         return _call(function, args[0], args[1:], kwargs)
 
     return checked
@@ -133,8 +129,8 @@ def checks_arguments(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
 def _call(
     function: Callable[..., ResultT], client: object, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> ResultT:
-    given = _positional(function, args)
-    named = _named(function, client, kwargs)
+    given = _positional(function, args) if args else ()
+    named = _named(function, client, kwargs) if kwargs else kwargs
     try:
         return function(client, *given, **named)
     except TypeError:
@@ -155,13 +151,6 @@ def _check_count(
         signature(function).bind(client, *args, **kwargs)
     except TypeError as problem:
         raise TypeError(f"{_name(function, client)}(): {problem}") from None
-
-
-def _is_required(parameter: Parameter) -> bool:
-    return parameter.default is Parameter.empty and parameter.kind not in (
-        Parameter.VAR_POSITIONAL,
-        Parameter.VAR_KEYWORD,
-    )
 
 
 def _positional(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:

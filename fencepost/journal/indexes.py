@@ -165,8 +165,13 @@ class TimeIndex:
 
     def offset_before(self, timestamp: int) -> int:
         """A relative offset: no record before its batch is as new as `timestamp`. 0 if unknown."""
+        entry = self.entry_before(timestamp)
+        return 0 if entry is None else entry[1]
+
+    def entry_before(self, timestamp: int) -> tuple[int, int] | None:
+        """The newest entry that is not newer than `timestamp`: its timestamp and its relative offset."""
         at = bisect_right(self.timestamps, timestamp) - 1
-        return self.offsets[at] if at >= 0 else 0
+        return None if at < 0 else (self.timestamps[at], self.offsets[at])
 
     def encoded(self, from_entry: int = 0) -> bytes:
         """The bytes of the file, from an entry on."""

@@ -45,7 +45,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.journal.indexes import AbortedRange, ProducerSnapshot, collect_aborted, encode_snapshot
+from fencepost.journal.indexes import AbortedRange, ProducerSnapshot, collect_aborted
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
     MANIFEST_FILE,
@@ -510,12 +510,7 @@ class Journal:
         segment bases.
         """
         with self._writing():
-            self._storage.replace(
-                self._snapshots.path(self.log_end_offset), encode_snapshot(producers), durable=False
-            )
-            for offset in [*self._snapshots.offsets.difference(self._bases, [self.log_end_offset])]:
-                self._snapshots.remove(offset)
-        self._snapshots.offsets.add(self.log_end_offset)
+            self._snapshots.write(self.log_end_offset, producers, keep=self._bases)
         self.snapshot_due = False
 
     def write_manifest(self, state: ManifestState, *, promises: bool = True) -> None:

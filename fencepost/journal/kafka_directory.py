@@ -52,6 +52,7 @@ HIGH_WATERMARKS_FILE: Final = "replication-offset-checkpoint"
 LOG_STARTS_FILE: Final = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 TOPIC_ID_FILE: Final = "partition.metadata"  # PartitionMetadataFile.java
+MISPLACED: Final = "it was renamed or copied, or is newer than the metadata"  # why there is a `misplacement`
 METADATA: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 SNAPSHOT_SUFFIX: Final = ".checkpoint"  # of the cluster's metadata, not of producers
 _PROPERTIES_VERSIONS: Final = {"0": "broker.id", "1": "node.id"}  # the name of the node's id in each

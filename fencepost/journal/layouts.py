@@ -18,7 +18,7 @@ have the same formats in both, so one reader serves both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -109,19 +109,23 @@ def is_kafka(storage: StorageReader) -> bool:
     """Whether a directory is a log directory of Apache Kafka. With a META_FILE it is Fencepost's, whatever
     else lies there.
     """
-    names = storage.files("")
+    return _names_kafka(storage.files(""))
+
+
+def _names_kafka(names: Collection[str]) -> bool:
     return META_FILE not in names and PROPERTIES_FILE in names
 
 
 def _checked_is_kafka(storage: StorageReader) -> bool:
     """Whether it is Kafka's; NotADataDirectory when it is neither Kafka's nor Fencepost's."""
     storage.directories()  # raises NotADataDirectory when the directory does not exist
-    if META_FILE not in (names := storage.files("")) and PROPERTIES_FILE not in names:
+    names = storage.files("")
+    if META_FILE not in names and PROPERTIES_FILE not in names:
         raise NotADataDirectory(
             f"{storage.location} is not a data directory (it has neither {META_FILE} nor {PROPERTIES_FILE}): "
             "give the directory that a broker was started with, not a parent or a subdirectory"
         )
-    return is_kafka(storage)
+    return _names_kafka(names)
 
 
 class FencepostLayout:

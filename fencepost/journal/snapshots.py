@@ -37,7 +37,7 @@ from typing import Final
 
 from sortedcontainers import SortedSet
 
-from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot
+from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot, encode_snapshot
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.journal.segments import SNAPSHOT, Segment, file_name
 from fencepost.journal.storage import DamagedLog, Storage
@@ -83,6 +83,13 @@ class Snapshots:
     def path(self, offset: int) -> str:
         """The file of the snapshot at an offset."""
         return f"{self._directory}/{file_name(offset, SNAPSHOT)}"
+
+    def write(self, offset: int, producers: Sequence[ProducerSnapshot], *, keep: Iterable[int]) -> None:
+        """Write the snapshot at an offset. Of the others, only those at the offsets `keep` stay."""
+        self._storage.replace(self.path(offset), encode_snapshot(producers), durable=False)
+        for other in [*self.offsets.difference(keep, [offset])]:
+            self.remove(other)
+        self.offsets.add(offset)
 
     def remove(self, offset: int) -> None:
         """Remove the snapshot at an offset."""
@@ -130,10 +137,12 @@ def _contradiction(
     at_offset = headers.get(offset)
     if at_offset is not None and at_offset.base_offset != offset:
         return f"no batch begins at offset {offset}"
+    telling = {at: header for at, header in headers.items() if not _is_covering(header)}
     for each in checked:
-        if not _is_last_batch(headers.get(each.last_offset), each):
+        last, first = telling.get(each.last_offset), telling.get(each.first_offset)
+        if last is not None and not _is_last_batch(last, each):
             return f"no batch of producer {each.producer_id} ends at offset {each.last_offset}"
-        if each.first_offset != NO_OFFSET and not _begins_transaction(headers.get(each.first_offset), each):
+        if first is not None and not _begins_transaction(first, each):
             return f"no transaction of producer {each.producer_id} begins at offset {each.first_offset}"
     opened = {each.producer_id for each in producers if each.first_offset != NO_OFFSET}
     before = headers.get(offset - 1)
@@ -158,29 +167,21 @@ def _headers_at(offsets: Iterable[int], segments: Sequence[Segment]) -> dict[int
     return found
 
 
-def _is_last_batch(header: BatchHeader | None, producer: ProducerSnapshot) -> bool:
+def _is_last_batch(header: BatchHeader, producer: ProducerSnapshot) -> bool:
     return (
-        header is None
-        or _is_covering(header)
-        or (
-            header.producer_id == producer.producer_id
-            and header.last_offset == producer.last_offset
-            and header.last_sequence == producer.last_sequence
-            and not header.is_control
-        )
+        header.producer_id == producer.producer_id
+        and header.last_offset == producer.last_offset
+        and header.last_sequence == producer.last_sequence
+        and not header.is_control
     )
 
 
-def _begins_transaction(header: BatchHeader | None, producer: ProducerSnapshot) -> bool:
+def _begins_transaction(header: BatchHeader, producer: ProducerSnapshot) -> bool:
     return (
-        header is None
-        or _is_covering(header)
-        or (
-            header.producer_id == producer.producer_id
-            and header.base_offset == producer.first_offset
-            and header.has_transaction
-            and not header.is_control
-        )
+        header.producer_id == producer.producer_id
+        and header.base_offset == producer.first_offset
+        and header.has_transaction
+        and not header.is_control
     )
 
 

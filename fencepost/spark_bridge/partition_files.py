@@ -27,6 +27,7 @@ from fencepost.journal.indexes import (
     without_preallocated,
 )
 from fencepost.journal.indexes import collect_aborted as collect_from
+from fencepost.journal.kafka_directory import MISPLACED
 from fencepost.journal.layouts import LogLayout
 from fencepost.journal.manifest import MANIFEST_FILE, Manifest, MisplacedFile, decode_manifest, lost_segments
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
@@ -54,7 +55,6 @@ RELISTINGS: Final = 3  # a restart or a cleaning changes the files of a partitio
 
 
 _OWN_NAME: Final = "give each directory its own name back"
-_RENAMED: Final = f"it was renamed or copied, or is newer than the metadata: {_OWN_NAME}, or copy again"
 
 
 class DataLoss(FencepostError):
@@ -291,7 +291,10 @@ def open_partition_files(layout: LogLayout, partition: TopicPartition) -> Partit
     storage = layout.storages[home]
     misplacement = layout.misplacement(partition)
     if misplacement:
-        raise CorruptLog(f"{storage.location}/{directory_name(partition)}: {misplacement}; {_RENAMED}")
+        raise CorruptLog(
+            f"{storage.location}/{directory_name(partition)}: {misplacement}; {MISPLACED}: {_OWN_NAME}, or "
+            "copy again"
+        )
     manifest = _read_manifest(storage, partition)
     high_watermark = layout.high_watermark(partition)
     sizes = storage.files(directory_name(partition))

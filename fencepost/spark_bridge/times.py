@@ -5,7 +5,6 @@ Rule: timestamps may go back, so the offset that is found is the first by offset
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from itertools import repeat
 from typing import Final
 
@@ -59,17 +58,16 @@ def _offset_before(
 
     The time index is only a hint: the batch of its entry must have the timestamp of the entry.
     """
-    index = _time_index(log, segment)
-    entry = bisect_right(index.timestamps, timestamp) - 1
-    if entry < 0:
+    entry = _time_index(log, segment).entry_before(timestamp)
+    if entry is None:
         return segment.base_offset
-    offset = segment.base_offset + index.offsets[entry]
+    offset = segment.base_offset + entry[1]
     if offset <= low:
         return low
     try:
         for _, header in walk_headers(file, log.position_before(segment, offset), segment.size):
             if header.last_offset >= offset:
-                is_true = header.base_offset <= offset and header.max_timestamp == index.timestamps[entry]
+                is_true = header.base_offset <= offset and header.max_timestamp == entry[0]
                 return offset if is_true else segment.base_offset
     except ProtocolViolation:
         pass  # the search from the first batch meets the damage, unless it ends before

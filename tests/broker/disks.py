@@ -14,7 +14,7 @@ from fencepost.journal.storage import StorageError, directory_name
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ProduceReply
 from fencepost.protocol.terms import TopicPartition
-from tests.broker.requests import ORDERS, UNCOMMITTED, Identity, body_of, produce_request
+from tests.broker.requests import NOBODY, ORDERS, UNCOMMITTED, Identity, body_of, produce_request
 from tests.broker.story import Story
 
 SYNCING: Final = (SyncPolicy.COMMIT, SyncPolicy.ALL)
@@ -44,6 +44,21 @@ class Disk:
 
 def keeps_nothing(_limit: int) -> int:
     return 0
+
+
+def story_of_a_forgotten_topic(disk: SimulatedStorage) -> Story:
+    """The power took the metadata log, which was never synced, and left a partition with one record. The disk
+    `keeps_nothing` that is not synced.
+    """
+    story = Story(storage=disk)
+    story.restart()
+    story.produce(NOBODY, "old", name=None)
+    story.host.directory.journal(ORDERS).sync()
+    disk.lose_power()
+    story.start()
+    story.settle()
+    assert ORDERS in story.host.directory.partitions()
+    return story
 
 
 def simulated(

@@ -21,7 +21,7 @@ from fencepost.protocol.messages import (
     DeleteTopicsReply,
 )
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition, TransactionResult, TransactionState
-from tests.broker.disks import Disk, fail_syncs, keeps_nothing, simulated
+from tests.broker.disks import Disk, fail_syncs, keeps_nothing, simulated, story_of_a_forgotten_topic
 from tests.broker.requests import (
     ABORT,
     COMMIT,
@@ -272,13 +272,7 @@ def test_a_new_topic_never_gets_the_files_of_a_deleted_one_that_cannot_be_delete
 def test_a_new_topic_never_gets_the_files_of_one_that_the_metadata_forgot_and_that_cannot_be_moved() -> None:
     """Neither when it is created nor later, and the operator reads once what to do."""
     disk = StuckDisk(keeps_nothing)
-    story = Story(storage=disk)
-    story.restart()
-    story.produce(NOBODY, "old", name=None)
-    story.host.directory.journal(ORDERS).sync()
-    disk.lose_power()
-    story.start()
-    story.settle()
+    story = story_of_a_forgotten_topic(disk)
     story.create("orders", 2)
     for _ in range(3):
         assert story.fetch(ORDERS, isolation_level=UNCOMMITTED).error is ErrorCode.KAFKA_STORAGE_ERROR

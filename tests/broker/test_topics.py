@@ -33,6 +33,7 @@ from fencepost.protocol.terms import (
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
+from tests.broker.disks import keeps_nothing, story_of_a_forgotten_topic
 from tests.broker.requests import (
     COMMIT,
     NOBODY,
@@ -387,16 +388,8 @@ def test_a_topic_deleted_while_its_marker_is_on_its_way_does_not_keep_the_transa
 
 
 def test_what_is_left_of_a_topic_that_the_metadata_log_forgot_is_not_the_new_topic_of_its_name() -> None:
-    """The power took the metadata log, which was never synced, and left the partition's files."""
-    storage = SimulatedStorage(lambda limit: 0)
-    story = Story(storage=storage)
-    story.restart()
-    story.produce(NOBODY, "old", name=None)
-    story.host.directory.journal(ORDERS).sync()
-    storage.lose_power()
-    story.start()
-    story.settle()
-    assert ORDERS in story.host.directory.partitions()
+    storage = SimulatedStorage(keeps_nothing)
+    story = story_of_a_forgotten_topic(storage)
     story.create("orders", 2)
     assert story.visible(isolation_level=UNCOMMITTED) == ""
     assert "moved them to orders-0~1" in story.host.troubles[0].text
