@@ -223,7 +223,7 @@ def every_instruction(work: Callable[[CtrlC], None], rounds: int) -> None:
         interrupt = CtrlC(number)
         work(interrupt)
         if not interrupt.is_over:
-            assert number > 50, "hardly anything was interrupted"
+            assert number > 25, "hardly anything was interrupted"  # a poll that a deputy does passes about 50
             return
 
 
