@@ -34,7 +34,7 @@ from fencepost.journal.indexes import AbortedRange, ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import Fetch, ListOffsets, ReplyBody, Request
-from fencepost.protocol.terms import NEWEST_VERSION, NO_OFFSET, TopicPartition
+from fencepost.protocol.terms import NEWEST_VERSION, NO_OFFSET, NO_TOPIC_ID, TopicPartition
 from fencepost.protocol.values import value
 
 
@@ -329,6 +329,7 @@ class Assign:
     partition: TopicPartition
     leader_id: int
     leader_epoch: int
+    topic_id: bytes = NO_TOPIC_ID
     is_new: bool = False
     was_leader: bool = False  # under the previous epoch, too
 

@@ -110,6 +110,7 @@ from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
     NO_OFFSET,
+    NO_TOPIC_ID,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
@@ -138,7 +139,7 @@ class MetadataLost(StorageError):
 class Journals(Protocol):
     """The logs that a host works on: a DataDirectory, or a simulator's substitute."""
 
-    def journal(self, partition: TopicPartition) -> Journal: ...
+    def journal(self, partition: TopicPartition, topic_id: bytes = NO_TOPIC_ID) -> Journal: ...
 
     def has(self, partition: TopicPartition) -> bool: ...
 
@@ -546,11 +547,15 @@ class Host:
 
     # --- logs
 
-    def _hold(self, key: TopicPartition, leader_epoch: int) -> Held:
+    def _create(self, key: TopicPartition, leader_epoch: int) -> Held:
+        """Create the log of a partition that was led without files, for the topic of this name."""
+        return self._hold(key, leader_epoch, self.node.topic_id(key.topic) or NO_TOPIC_ID)
+
+    def _hold(self, key: TopicPartition, leader_epoch: int, topic_id: bytes) -> Held:
         """Open a log for this leadership. A replaced leader keeps this object, so that it never reaches the
         log of a later leader, or of a later topic, under the same name.
         """
-        journal = self.directory.journal(key)
+        journal = self.directory.journal(key, topic_id)
         self._follow_settings(key, journal)
         held = self.held[key] = Held(journal, leader_epoch)
         return held
@@ -573,7 +578,7 @@ class Host:
         """
         held = self.held.get(key)
         if held is None:
-            held = self._hold(key, self.node.logs[key].partition.leader_epoch)
+            held = self._create(key, self.node.logs[key].partition.leader_epoch)
         elif not self.directory.holds(held.journal):
             raise StorageError(f"{key}: the log that this node led is gone")
         return held.journal
@@ -591,7 +596,7 @@ class Host:
         """Write one batch; the sync policy decides whether it is durable now or after a sync."""
         key = append.partition
         try:
-            journal, _ = self.held.get(key) or self._hold(key, append.leader_epoch)
+            journal, _ = self.held.get(key) or self._create(key, append.leader_epoch)
             journal.append(
                 append.batch, append.header, leader_epoch=append.leader_epoch, aborted=append.aborted
             )
@@ -657,8 +662,7 @@ class Host:
         if key == METADATA_PARTITION:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
         self.upkeep.forget(key)
-        # The next election would refuse a damaged log again, and would serve files in the way as the
-        # partition's.
+        # The next election would refuse a damaged log again, and might serve files in the way.
         is_damaged = isinstance(problem, DamagedLog | FilesInTheWay)
         rest = "" if is_damaged else "; gave up leadership to read the log again"
         report = self.disk_failed if isinstance(problem, StorageError) else self.warn
@@ -719,8 +723,7 @@ class Host:
                 raise FilesInTheWay(
                     f"{problem}. {key} has files of a topic that the metadata does not know, so the new "
                     f"partition is not served. Stop the broker, and move {key} out of the data directory "
-                    "before it starts again; otherwise those records become records of the new topic. Do not "
-                    "delete the topic: that would delete the files, too"
+                    "before it starts again. Do not delete the topic: that would delete the files, too"
                 ) from problem
             if aside is not None:
                 text = f"{key}: found files of a topic that the metadata does not know; moved them to {aside}"
@@ -728,7 +731,7 @@ class Host:
 
     def _load(self, assign: Assign, now: int) -> None:
         key = assign.partition
-        journal = self._hold(key, assign.leader_epoch).journal
+        journal = self._hold(key, assign.leader_epoch, assign.topic_id).journal
         if journal.dropped is not None:
             self.warn(journal.dropped)
             journal.dropped = None

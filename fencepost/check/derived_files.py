@@ -33,7 +33,14 @@ from fencepost.journal.manifest import SegmentSummary, lost_segments
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
 from fencepost.log_model.partitions import LoggedAbort, ModelProducer
 from fencepost.protocol.checksum import crc32c
-from fencepost.protocol.terms import NO_COORDINATOR_EPOCH, NO_OFFSET, NO_SEQUENCE
+from fencepost.protocol.terms import (
+    NO_COORDINATOR_EPOCH,
+    NO_OFFSET,
+    NO_SEQUENCE,
+    NO_TOPIC_ID,
+    parse_topic_id,
+    spell_topic_id,
+)
 
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
 INTERVAL_BYTES: Final = 4096  # index.interval.bytes
@@ -70,6 +77,7 @@ LOST: Final = "readers were promised records that are not there"
 DELETED: Final = "records that were deleted are readable again, or live ones are not"
 REREAD: Final = "the next start reads all of the log"
 TRUSTED: Final = "the next start does not scan the segment and trusts these wrong values"
+FOREIGN: Final = "the log is of another cluster, or of a topic that was deleted; the broker refuses it"
 MISPLACED: Final = "the file, or its directory, was renamed, copied or swapped; the broker refuses this log"
 
 Object = dict[str, Any]
@@ -123,6 +131,8 @@ class DerivedFiles:
     closed: Object | None
     """What clean-shutdown.json says of the last segment."""
     findings: Findings
+    topic_id: bytes = NO_TOPIC_ID
+    """Of the topic that has this name now, if that is known."""
 
     def check(self) -> None:
         """Compare all of them with the log, and judge the log's producers on the way."""
@@ -350,15 +360,21 @@ class DerivedFiles:
         content = self._read_object(place, READERS)
         if content is None:
             return None
-        lacks = [name for name in OFFSETS if not isinstance(content.get(name), int)]
+        lacks = ["topic_id"] if _topic_id_of(content) is None else []
+        lacks += [name for name in OFFSETS if not isinstance(content.get(name), int)]
         lacks += [name for name, fields in LISTS.items() if not _is_list_of(content.get(name), fields)]
         for name in lacks:
             self.findings.problem(place, f"its {name} is missing or malformed", READERS)
         return None if lacks else content
 
     def _check_manifest(self, manifest: Object, stored_log_start: int) -> None:
-        """What the manifest says of offsets, open transactions and segments."""
+        """What the manifest says of its topic, offsets, open transactions and segments."""
         log, place = self.log, Place(f"{self.log.directory}/{MANIFEST}")
+        topic_id = _topic_id_of(manifest)
+        if NO_TOPIC_ID not in (topic_id, self.topic_id) and topic_id != self.topic_id:
+            known = spell_topic_id(self.topic_id)
+            what = f"its topic id is {manifest['topic_id']}, but the topic of this name has {known}"
+            self.findings.problem(place, what, FOREIGN)
         start, _, high_watermark = (manifest[name] for name in OFFSETS)
         if high_watermark > log.end_offset:
             what = f"its high watermark is {high_watermark}, but the log ends at {log.end_offset}"
@@ -522,6 +538,14 @@ def _why_torn(data: bytes) -> str:
     if crc32c(data[_CHECKSUM_END:]) != checksum:
         return "its checksum does not match its bytes"
     return "" if size == count * _SNAPSHOT_ENTRY.size else f"{size} bytes are not {count} producers"
+
+
+def _topic_id_of(manifest: Object) -> bytes | None:
+    """The topic id in a manifest, None if it is missing or malformed."""
+    try:
+        return parse_topic_id(manifest["topic_id"])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _is_list_of(value: Any, fields: tuple[str, ...]) -> bool:

@@ -27,7 +27,7 @@ from fencepost.journal.data_directory import partitions_in
 from fencepost.journal.layouts import KafkaLayout, open_layout
 from fencepost.journal.storage import StorageReader, parse_directory_name
 from fencepost.protocol.checksum import crc32c
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
+from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, NO_TOPIC_ID, TopicPartition
 
 CATALOGUE: Final = "catalogue.txt"
 ASIDE: Final = "~"  # in the name of a directory that a broker or a repair set aside, and of no partition's
@@ -50,6 +50,7 @@ def check_logs(storage: StorageReader) -> Findings:
     internals = Internals(findings)
     closed = _closed(storage, findings)
     whole: list[ScannedLog] = []
+    topic_ids: dict[str, bytes] = {}
     for partition in sorted(partitions_in(storage), key=reading_order):
         log = scan_log(
             storage,
@@ -58,8 +59,11 @@ def check_logs(storage: StorageReader) -> Findings:
             contents=internals.contents(partition),
             findings=findings,
         )
+        if partition.topic == CLUSTER_METADATA_TOPIC:
+            topic_ids = internals.cluster.topic_ids()
         if log.is_whole:
-            DerivedFiles(storage, log, closed.get(log.directory), findings).check()
+            topic_id = topic_ids.get(partition.topic, NO_TOPIC_ID)
+            DerivedFiles(storage, log, closed.get(log.directory), findings, topic_id).check()
             whole.append(log)
         for segment in log.segments:
             segment.batches.clear()  # the other checks need only the state after them

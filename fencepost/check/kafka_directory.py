@@ -115,7 +115,7 @@ def _has_every_coordinator(
 
 def _check_places(directory: KafkaDirectory, cluster: KnownCluster, findings: Findings) -> None:
     """No directory was renamed, or copied under another name."""
-    topic_ids = {topic.name: topic_id for topic_id, topic in cluster.topics.items()}
+    topic_ids = cluster.topic_ids()
     for partition in sorted(directory.partitions):
         topic_id = topic_ids.get(partition.topic)
         if topic_id is not None:

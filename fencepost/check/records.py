@@ -58,6 +58,10 @@ class KnownCluster:
         """Topics by name."""
         return {topic.name: topic for topic in self.topics.values()}
 
+    def topic_ids(self) -> dict[str, bytes]:
+        """The ids of topics by name."""
+        return {topic.name: topic_id for topic_id, topic in self.topics.items()}
+
     def partitions(self) -> set[TopicPartition]:
         """Every partition; one without records need not have a directory."""
         return {

@@ -79,8 +79,9 @@ class Catalogue:
             self._has_unsynced_removals = True
 
     def sync_removals(self) -> None:
-        """Return when no removed log can come back into the list after a loss of power."""
+        """Return when no removed log can come back after a loss of power, neither its line nor its files."""
         if self._has_unsynced_removals:
+            self._storage.sync_directory("")
             self._file.sync()
             self._has_unsynced_removals = False
 

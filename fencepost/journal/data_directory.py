@@ -62,7 +62,7 @@ from fencepost.journal.storage import (
     directory_name,
     parse_directory_name,
 )
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import NO_TOPIC_ID, TopicPartition
 
 META_FILE: Final = "meta.json"
 META_VERSION: Final = 2
@@ -146,9 +146,9 @@ class DataDirectory:
         """The partitions that have a log, or had one that has vanished; sorted."""
         return sorted(_partitions_of({*self._storage.directories(), *self._catalogue}))
 
-    def journal(self, partition: TopicPartition) -> Journal:
+    def journal(self, partition: TopicPartition, topic_id: bytes = NO_TOPIC_ID) -> Journal:
         """The log of a partition; opened and recovered, or created, at its first use. DamagedLog when it was
-        there and has vanished.
+        there and has vanished, or is the log of another topic than `topic_id`.
         """
         journal = self._journals.get(partition)
         if journal is None:
@@ -161,6 +161,7 @@ class DataDirectory:
                     open_files=self._open_files,
                     clean_mark=self._clean.get(name),
                     is_known=name in self._catalogue,
+                    topic_id=topic_id,
                     when_named=partial(self._catalogue.keep, name),
                 )
             except DamagedLog:

@@ -65,7 +65,7 @@ from fencepost.journal.snapshots import open_in_snapshot, read_snapshot
 from fencepost.journal.storage import CLEANED_SUFFIX, Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError
-from fencepost.protocol.terms import INT32_MAX, NO_LEADER_EPOCH, TopicPartition
+from fencepost.protocol.terms import INT32_MAX, NO_LEADER_EPOCH, NO_TOPIC_ID, TopicPartition
 
 OPEN_FILES: Final = 2  # of a journal by itself: the segment that it writes to, and one that it reads
 SEGMENT_BYTES: Final = 1 << 30  # Kafka's segment.bytes
@@ -109,10 +109,11 @@ class Journal:
         open_files: OpenFiles | None = None,
         clean_mark: SyncedSegment | None = None,
         is_known: bool = False,
+        topic_id: bytes = NO_TOPIC_ID,
         when_named: Callable[[], None] = lambda: None,
     ) -> None:
         """Open or create a partition's log and recover it; `dropped` describes lost bytes. StorageError when
-        the disk fails, DamagedLog when it has lost bytes that must be there.
+        the disk fails, DamagedLog when it has lost bytes that must be there, or is not the log of `topic_id`.
 
         `clean_mark` is the last segment as the mark of a clean shutdown describes it. A log that `is_known`
         is not created.
@@ -127,7 +128,7 @@ class Journal:
         if not is_known:
             storage.make_directory(self._directory)
         recovery = Recovery(storage, self._directory, open_files=self._open_files)
-        recovered = recovery.recover(clean_mark=clean_mark, is_known=is_known)
+        recovered = recovery.recover(clean_mark=clean_mark, is_known=is_known, topic_id=topic_id)
         self.dropped = recovered.dropped  # what recovery dropped and why, or None
         self._segments = recovered.segments
         self._bases = [segment.base_offset for segment in self._segments]
@@ -138,6 +139,7 @@ class Journal:
         # The last segment, as long as the log is as a clean shutdown left it.
         self._unchanged = recovered.unchanged
         self._manifest = recovered.manifest
+        self.topic_id = recovered.topic_id
         self._snapshots = recovered.snapshots
         # The first offset for readers; the batch that holds it may begin earlier.
         self.log_start_offset = recovered.log_start_offset
@@ -522,6 +524,7 @@ class Journal:
         promised = state.last_stable_offset <= state.high_watermark <= self.log_end_offset
         assert promised, f"{state} goes beyond the log end {self.log_end_offset}"
         manifest = Manifest(
+            topic_id=self.topic_id,
             log_start_offset=self.log_start_offset,
             last_stable_offset=state.last_stable_offset,
             high_watermark=state.high_watermark,

@@ -30,7 +30,6 @@ broker writes them every few seconds, and a copy is not made at one moment.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Final
@@ -45,7 +44,7 @@ from fencepost.journal.storage import (
 )
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kraft_log import KraftCluster
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TopicPartition
+from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TopicPartition, spell_topic_id
 
 PROPERTIES_FILE: Final = "meta.properties"
 HIGH_WATERMARKS_FILE: Final = "replication-offset-checkpoint"
@@ -129,7 +128,7 @@ def misplacement(
 
     `topic_id` and `numbers` are the id and the partitions of the topic in the cluster's metadata.
     """
-    known = urlsafe_b64encode(topic_id).decode().rstrip("=")
+    known = spell_topic_id(topic_id)
     found = read_topic_id(storage, partition) or known
     if found != known:
         return f"{TOPIC_ID_FILE} has topic id {found}, but {partition.topic} has {known}"

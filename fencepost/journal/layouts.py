@@ -25,17 +25,16 @@ from typing import Protocol
 from fencepost.journal.data_directory import META_FILE, check_data_directory, partitions_in
 from fencepost.journal.kafka_directory import (
     HIGH_WATERMARKS_FILE,
-    METADATA,
     PROPERTIES_FILE,
     KafkaDirectory,
     home_of,
     misplacement,
     read_metadata,
 )
-from fencepost.journal.manifest import read_log_start
+from fencepost.journal.manifest import Manifest, read_log_start
 from fencepost.journal.storage import NotADataDirectory, StorageError, StorageReader, directory_name
 from fencepost.protocol.kraft_log import KraftCluster
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TopicPartition
+from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, NO_TOPIC_ID, TopicPartition
 
 
 class LogLayout(Protocol):
@@ -72,9 +71,9 @@ class LogLayout(Protocol):
         """
         ...
 
-    def misplacement(self, partition: TopicPartition) -> str:
-        """Why the directory of a partition must have been renamed or copied; empty if nothing outside of its
-        manifest shows it.
+    def misplacement(self, partition: TopicPartition, manifest: Manifest | None) -> str:
+        """Why the directory of a partition, with this manifest, must have been renamed or copied; empty if
+        the cluster's metadata does not show it.
         """
         ...
 
@@ -138,18 +137,34 @@ class FencepostLayout:
         self.storages = (storage,)
         self.cluster_id = check_data_directory(storage)
         self.location = storage.location
+        self._topic_ids: Mapping[str, bytes] | None = None
+        """As last read from the metadata."""
 
     def partitions(self) -> list[TopicPartition]:
-        (storage,) = self.storages
-        present = partitions_in(storage)
-        found = read_metadata(storage) if METADATA in present else None
-        return sorted({*present, *(found[1].partitions if found else ())})
+        return sorted({*partitions_in(self.storages[0]), *self._read_cluster().partitions})
 
     def home(self, partition: TopicPartition) -> int:
         return 0
 
-    def misplacement(self, partition: TopicPartition) -> str:
-        return ""
+    def misplacement(self, partition: TopicPartition, manifest: Manifest | None) -> str:
+        problem = self._other_topic(partition.topic, manifest)
+        if problem:  # the topic may have been created again since the metadata was read
+            self._read_cluster()
+            problem = self._other_topic(partition.topic, manifest)
+        return problem
+
+    def _other_topic(self, topic: str, manifest: Manifest | None) -> str:
+        if self._topic_ids is None:
+            self._read_cluster()
+        known = (self._topic_ids or {}).get(topic, NO_TOPIC_ID)
+        return "" if manifest is None else manifest.other_topic(known)
+
+    def _read_cluster(self) -> KraftCluster:
+        """What the cluster's metadata says now; nothing if its log is not there."""
+        found = read_metadata(self.storages[0])
+        cluster = KraftCluster() if found is None else found[1]
+        self._topic_ids = {name: topic_id for topic_id, name in cluster.topics.items()}
+        return cluster
 
     def log_start_offset(self, partition: TopicPartition) -> int:
         return read_log_start(self.storages[0], directory_name(partition))
@@ -189,7 +204,7 @@ class KafkaLayout:
     def home(self, partition: TopicPartition) -> int:
         return self.directories.index(self._home(partition))
 
-    def misplacement(self, partition: TopicPartition) -> str:
+    def misplacement(self, partition: TopicPartition, manifest: Manifest | None) -> str:
         home, topic_id = self._home(partition), self._topic_ids.get(partition.topic)
         if topic_id is None or partition not in home.partitions:
             return ""

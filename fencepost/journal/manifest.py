@@ -19,7 +19,9 @@ log start only moves forward.
 #
 # They are JSON for the people who look into a directory; together they are a few hundred bytes per segment.
 # Each has a checksum and names its own path: a directory that was renamed or swapped with another one must
-# not be served under its new name.
+# not be served under its new name. The manifest also has the id of its topic, because a directory of the same
+# name may come from another cluster, or from a topic that was deleted. Kafka has the id in a file of its own,
+# `partition.metadata`, and refuses a log of another topic (KIP-516, InconsistentTopicIdException).
 
 from __future__ import annotations
 
@@ -34,9 +36,10 @@ from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.storage import DamagedLog, Storage, StorageReader
 from fencepost.protocol.checksum import crc32c
+from fencepost.protocol.terms import NO_TOPIC_ID, parse_topic_id, spell_topic_id
 
 MANIFEST_FILE: Final = "manifest.json"
-MANIFEST_VERSION: Final = 2
+MANIFEST_VERSION: Final = 3
 WRITTEN_AS: Final = "file"  # the last field but one of each file: its path in the data directory
 CHECKSUM: Final = "checksum"  # the last field
 Entry = TypeVar("Entry", bound="SegmentSummary")
@@ -77,6 +80,8 @@ class Manifest:
     retention or compaction may have removed segments.
     """
 
+    topic_id: bytes
+    """NO_TOPIC_ID for the cluster's metadata, which belongs to no topic."""
     log_start_offset: int
     last_stable_offset: int
     high_watermark: int
@@ -104,6 +109,13 @@ class Manifest:
             return self != older
         # What was synced is promised in any boot.
         return self != attrs.evolve(older, boot_id=self.boot_id)
+
+    def other_topic(self, topic_id: bytes) -> str:
+        """Why this is no manifest of the topic with this id; empty if it may be one."""
+        if NO_TOPIC_ID in (topic_id, self.topic_id) or topic_id == self.topic_id:
+            return ""
+        found, known = spell_topic_id(self.topic_id), spell_topic_id(topic_id)
+        return f"{MANIFEST_FILE} is of a topic with id {found}, but the topic of this name has id {known}"
 
     @property
     def log_end_offset(self) -> int:
@@ -139,6 +151,7 @@ def encode_manifest(manifest: Manifest, *, directory: str) -> bytes:
     return encode_json(
         {
             "format": MANIFEST_VERSION,
+            "topic_id": spell_topic_id(manifest.topic_id),
             "log_start_offset": manifest.log_start_offset,
             "last_stable_offset": manifest.last_stable_offset,
             "high_watermark": manifest.high_watermark,
@@ -158,6 +171,7 @@ def decode_manifest(data: bytes, *, directory: str) -> Manifest:
     content = decode_json(data, place=f"{directory}/{MANIFEST_FILE}", version=MANIFEST_VERSION)
     try:
         return Manifest(
+            topic_id=parse_topic_id(content["topic_id"]),
             log_start_offset=int(content["log_start_offset"]),
             last_stable_offset=int(content["last_stable_offset"]),
             high_watermark=int(content["high_watermark"]),

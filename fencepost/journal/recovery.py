@@ -83,7 +83,7 @@ from fencepost.protocol.batches import (
     read_header,
 )
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET
+from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, NO_TOPIC_ID
 
 Content = TypeVar("Content")
 
@@ -102,6 +102,8 @@ class RecoveredLog:
     """The last segment, if the mark of a clean shutdown still describes it."""
     snapshots: Snapshots
     manifest: Manifest | None
+    topic_id: bytes
+    """As given, or as the manifest names it."""
     log_start_offset: int
     """As it was stored, clipped to the log that is left."""
     durable_end: int
@@ -128,14 +130,20 @@ class Recovery:
         self._replaced: list[Segment] = []
         self._stored_log_start = read_log_start(storage, directory) if LOG_START_FILE in self._files else 0
 
-    def recover(self, *, clean_mark: SyncedSegment | None, is_known: bool) -> RecoveredLog:
+    def recover(self, *, clean_mark: SyncedSegment | None, is_known: bool, topic_id: bytes) -> RecoveredLog:
         """Recover the log; create its first segment if there is none. DamagedLog if it lacks what was
         promised; its bytes are then left as they are.
 
         Segments that the checkpoint covers are not read, nor is the last one if `clean_mark`, its entry in
-        the mark of a clean shutdown, still describes it. A log that `is_known` cannot be without files.
+        the mark of a clean shutdown, still describes it. A log that `is_known` cannot be without files. With
+        `topic_id`, the log of another topic is refused.
         """
         self._manifest = self._read_witness(MANIFEST_FILE, decode_manifest)
+        if self._manifest is not None:
+            other_topic = self._manifest.other_topic(topic_id)
+            if other_topic:
+                raise self._damaged(other_topic, self._stored_log_start, None)
+            topic_id = self._manifest.topic_id if topic_id == NO_TOPIC_ID else topic_id
         checkpoint = self._read_witness(CHECKPOINT_FILE, decode_checkpoint) or []
         sizes = self._sweep()
         synced = checkpoint if clean_mark is None else [*checkpoint, clean_mark]
@@ -162,6 +170,7 @@ class Recovery:
             unchanged=clean_mark if clean_mark in taken else None,
             snapshots=self._snapshots,
             manifest=self._manifest,
+            topic_id=topic_id,
             log_start_offset=min(max(self._stored_log_start, start), end),
             durable_end=durable_end,
             dropped=self._dropped(),

@@ -7,6 +7,7 @@ Rule: a name means the same in broker, client, log and docs, and it is Kafka's w
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from enum import Enum, IntEnum
 from functools import lru_cache
 from typing import Annotated, Final, NamedTuple
@@ -243,6 +244,19 @@ def coordinator_partition(key: str, partition_count: int) -> int:
     code = java_hash(key)
     # Java has no positive 2**31; Utils.abs makes it 0. All brokers of a cluster must agree on it, always.
     return (0 if code == -(2**31) else abs(code)) % partition_count
+
+
+def spell_topic_id(topic_id: bytes) -> str:
+    """A topic id as Kafka writes it: 22 characters of base64 (Uuid.toString)."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def parse_topic_id(text: str) -> bytes:
+    """The topic id that `spell_topic_id` wrote; ValueError if it is none."""
+    topic_id = urlsafe_b64decode(f"{text}==")
+    if spell_topic_id(topic_id) != text or len(topic_id) != len(NO_TOPIC_ID):
+        raise ValueError(f"{text!r} is no topic id")
+    return topic_id
 
 
 def escaped(text: str) -> str:

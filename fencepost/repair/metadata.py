@@ -145,14 +145,18 @@ def raised(
     return records
 
 
+def unused_topic_id(cluster: Cluster, topic: str) -> bytes:
+    """An id for a topic that no manifest names."""
+    highest = max(map(topic_number, cluster.names), default=0)
+    return new_topic_id(topic, number=highest + 1, created_ms=NO_TIMESTAMP)
+
+
 def adopted(
-    cluster: Cluster, topic: str, count: int, leader_epoch: int, *, is_compacted: bool
+    cluster: Cluster, topic: str, topic_id: bytes, count: int, leader_epoch: int, *, is_compacted: bool
 ) -> list[ClusterRecord]:
     """The records that recreate a topic from its directories; `cluster` applies them. They turn retention
     off: the topic's settings are lost, and the default retention would soon delete the saved records.
     """
-    highest = max(map(topic_number, cluster.names), default=0)
-    topic_id = new_topic_id(topic, number=highest + 1, created_ms=NO_TIMESTAMP)
     partitions = [
         PartitionCreated(
             topic_id, partition=number, leader_id=cluster.node_id, leader_epoch=max(leader_epoch, 0)

@@ -57,8 +57,10 @@ from fencepost.protocol.terms import (
     INT32_MAX,
     INTERNAL_TOPICS,
     NO_LEADER_EPOCH,
+    NO_TOPIC_ID,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
+    spell_topic_id,
 )
 from fencepost.protocol.transaction_log import transaction_batch
 from fencepost.repair import metadata
@@ -180,6 +182,8 @@ class _Planner:
     groups: dict[TopicPartition, set[str]] = attrs.Factory(dict[TopicPartition, set[str]])
     committed: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     adopted: list[ClusterRecord] = attrs.Factory(list[ClusterRecord])
+    topic_ids: dict[TopicPartition, bytes] = attrs.Factory(dict[TopicPartition, bytes])
+    """As the manifests say."""
 
     def make(self) -> Plan:
         present = partitions_in(self.storage)
@@ -188,6 +192,7 @@ class _Planner:
         self._find_vanished()
         for partition in sorted(present, key=lambda each: (each != METADATA, each)):
             self._read(partition)
+        self._refuse_other_topics()
         if self.logs and METADATA not in self.logs:
             self._miss(METADATA, 0)
         self._adopt()
@@ -221,6 +226,26 @@ class _Planner:
                 "changed. Give each its own name back. Move a copy out of the data directory if the original "
                 f"is there. Then run `fencepost repair {where}` again. If only manifest.json and "
                 "checkpoint.json were moved, delete them: they are written again"
+            )
+
+    def _refuse_other_topics(self) -> None:
+        """Refuse to repair logs of other topics: their records would become records of this one."""
+        problems: list[str] = []
+        of_topic: dict[str, bytes] = {}
+        for key, found in sorted(self.topic_ids.items()):
+            leadership = self.cluster.leaders.get(key)
+            # Of a topic that the metadata has lost, the manifests agree.
+            known = of_topic.setdefault(key.topic, found if leadership is None else leadership.topic_id)
+            if found != known:
+                ids = f"{spell_topic_id(found)}, and not {spell_topic_id(known)}"
+                problems.append(f"the manifest of {key} has the topic id {ids}")
+        if problems:
+            where = self.storage.location
+            raise MisplacedDirectories(
+                f"{where}: {'; '.join(problems)}. Such a directory comes from another cluster, or from a "
+                "topic that was deleted; nothing was changed. Move it out of the data directory, and restore "
+                f"the topic's own one from a copy, if there is one. Then run `fencepost repair {where}` "
+                "again. If only manifest.json was moved, delete it: it is written again"
             )
 
     def _check_own_files(self) -> None:
@@ -283,6 +308,8 @@ class _Planner:
             self._look_into(log)
         self._look_at_end(log)
         self.starts[partition] = witness.bounds.start
+        if witness.topic_id != NO_TOPIC_ID:
+            self.topic_ids[partition] = witness.topic_id
         if witness.bad_log_start is not None:
             self._renew_log_start(partition, witness.bad_log_start)
         self.evidence.learn_markers(log)
@@ -558,7 +585,11 @@ class _Planner:
                 count = metadata.partition_count(topic, numbers, self._names(topic))
                 compacted = any(plan.is_compacted for plan in plans)
                 epoch = max((plan.last_epoch for plan in plans), default=NO_LEADER_EPOCH)
-                self.adopted += metadata.adopted(self.cluster, topic, count, epoch, is_compacted=compacted)
+                topic_ids = [self.topic_ids[key] for key in partitions if key in self.topic_ids]
+                topic_id = topic_ids[0] if topic_ids else metadata.unused_topic_id(self.cluster, topic)
+                self.adopted += metadata.adopted(
+                    self.cluster, topic, topic_id, count, epoch, is_compacted=compacted
+                )
                 self.plan.adopted.add(topic)
                 self.plan.notes.append(f"topic {topic}: restored in the metadata; partitions: {count}")
 

@@ -35,6 +35,7 @@ from fencepost.protocol.offsets_log import read_groups, read_offsets
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
+    NO_TOPIC_ID,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     coordinator_partition,
@@ -55,6 +56,8 @@ class Witness(NamedTuple):
 
     bounds: Bounds
     bad_log_start: str | None
+    topic_id: bytes
+    """In its manifest; NO_TOPIC_ID if unknown."""
 
 
 def kind_of(partition: TopicPartition, cluster: Cluster) -> Belongs:
@@ -108,12 +111,13 @@ def witness_of(storage: StorageReader, partition: TopicPartition, closed: Synced
     directory, bad_log_start = str(partition), None
     bases = [base for name in storage.files(directory) if (base := offset_of(name, LOG_SUFFIX)) is not None]
     closed_at = None if closed is None else closed.end_offset
-    start, promised = 0, closed_at or 0
+    start, promised, topic_id = 0, closed_at or 0, NO_TOPIC_ID
     manifest = storage.read_file(f"{directory}/{MANIFEST_FILE}")
     checkpoint = storage.read_file(f"{directory}/{CHECKPOINT_FILE}")
     with suppress(CorruptIndex):  # a damaged one proves nothing; `check` finds it
         if manifest is not None:
             found = decode_manifest(manifest, directory=directory)
+            topic_id = found.topic_id
             start, promised = found.log_start_offset, max(promised, found.promised_end(storage.boot_id))
     with suppress(CorruptIndex):
         if checkpoint is not None and (entries := decode_checkpoint(checkpoint, directory=directory)):
@@ -124,7 +128,7 @@ def witness_of(storage: StorageReader, partition: TopicPartition, closed: Synced
         bad_log_start = str(problem.__cause__)
         start = max(start, min(bases, default=0))
     bounds = Bounds(start=start, promised=max(start, promised), closed_at=closed_at)
-    return Witness(bounds, bad_log_start)
+    return Witness(bounds, bad_log_start, topic_id)
 
 
 def home_of(storage: StorageReader, directory: str) -> str:

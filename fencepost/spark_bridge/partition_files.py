@@ -289,13 +289,13 @@ def open_partition_files(layout: LogLayout, partition: TopicPartition) -> Partit
     """
     home = layout.home(partition)
     storage = layout.storages[home]
-    misplacement = layout.misplacement(partition)
+    manifest = _read_manifest(storage, partition)
+    misplacement = layout.misplacement(partition, manifest)
     if misplacement:
         raise CorruptLog(
             f"{storage.location}/{directory_name(partition)}: {misplacement}; {MISPLACED}: {_OWN_NAME}, or "
             "copy again"
         )
-    manifest = _read_manifest(storage, partition)
     high_watermark = layout.high_watermark(partition)
     sizes = storage.files(directory_name(partition))
     named = [(*parse_file_name(name), size) for name, size in sizes.items()]

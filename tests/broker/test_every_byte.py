@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fencepost.journal.segments import LOG
-from fencepost.journal.storage import StorageError
+from fencepost.journal.storage import StorageError, StorageReader
 from fencepost.protocol.batches import checksum_matches, walk
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.messages import DeleteRecords, DeleteRecordsPartition, FetchedPartition, FetchReply
@@ -64,7 +64,7 @@ def written() -> dict[str, bytes]:
     return contents(storage)
 
 
-def contents(storage: Memory) -> dict[str, bytes]:
+def contents(storage: StorageReader) -> dict[str, bytes]:
     paths = [
         f"{directory}/{name}" for directory in storage.directories() for name in storage.files(directory)
     ]

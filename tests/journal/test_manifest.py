@@ -110,7 +110,7 @@ def test_half_a_manifest_is_none() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"[]", b"7", b"{}", b'{"format": 1}', b'{"format": 2}', b'{"format": 2, "segments": 7}', b"\xff"],
+    [b"[]", b"7", b"{}", b'{"format": 1}', b'{"format": 3}', b'{"format": 3, "segments": 7}', b"\xff"],
 )
 def test_a_manifest_without_sense_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptIndex):
@@ -121,10 +121,10 @@ def test_a_manifest_without_sense_is_refused(content: bytes) -> None:
     ("content", "words"),
     [
         (b"[" * 100_000, "is not JSON: .*recursion"),
-        (b'{"format": 2, "segments": ' + b"[" * 100_000, "is not JSON: .*recursion"),
-        (b'{"format": 1, "segments": []}', "has format 1; this version reads format 2"),
-        (b'{"format": 2, "segments": []}', "has no checksum"),
-        (b'{"format": 2, "segments": [], "checksum": 1}', "does not name its own path: another program"),
+        (b'{"format": 3, "segments": ' + b"[" * 100_000, "is not JSON: .*recursion"),
+        (b'{"format": 1, "segments": []}', "has format 1; this version reads format 3"),
+        (b'{"format": 3, "segments": []}', "has no checksum"),
+        (b'{"format": 3, "segments": [], "checksum": 1}', "does not name its own path: another program"),
     ],
 )
 def test_a_manifest_is_refused_in_words(content: bytes, words: str) -> None:
@@ -134,7 +134,7 @@ def test_a_manifest_is_refused_in_words(content: bytes, words: str) -> None:
 
 def test_a_manifest_of_any_depth_is_refused() -> None:
     for depth in range(700, 1_000):  # up to what can be read, but not written
-        content = b'{"format": 2, "segments": ' + b"[" * depth + b"]" * depth
+        content = b'{"format": 3, "segments": ' + b"[" * depth + b"]" * depth
         content += b', "file": "x", "checksum": 1}'
         with pytest.raises(CorruptIndex):
             decode_manifest(content, directory=DIRECTORY)

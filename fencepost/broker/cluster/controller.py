@@ -503,7 +503,11 @@ def present_changes(state: Controller) -> list[MetadataChange]:
             changes.append(
                 # As one that was led before: files that are already there may hold its records.
                 Assign(
-                    partition=key, leader_id=leader.node_id, leader_epoch=leader.leader_epoch, was_leader=True
+                    partition=key,
+                    leader_id=leader.node_id,
+                    leader_epoch=leader.leader_epoch,
+                    topic_id=topic.topic_id,
+                    was_leader=True,
                 )
             )
             changes.append(Configure(partition=key))
@@ -536,6 +540,7 @@ def _assign(state: Controller, record: PartitionCreated | LeaderChanged) -> Assi
         partition=TopicPartition(topic.name, record.partition),
         leader_id=record.leader_id,
         leader_epoch=record.leader_epoch,
+        topic_id=record.topic_id,
         is_new=isinstance(record, PartitionCreated),
         was_leader=before is not None and before.node_id == record.leader_id,
     )

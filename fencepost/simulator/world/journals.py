@@ -12,7 +12,7 @@ import attrs
 
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.simulated import Breaks, Choose, SimulatedStorage
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import NO_TOPIC_ID, TopicPartition
 
 
 @attrs.define(eq=False)
@@ -32,7 +32,7 @@ class ClusterJournals:
     listed: dict[TopicPartition, bool] = attrs.Factory(dict[TopicPartition, bool])
     damaged: dict[TopicPartition, str] = attrs.Factory(dict[TopicPartition, str])
 
-    def journal(self, partition: TopicPartition) -> Journal:
+    def journal(self, partition: TopicPartition, topic_id: bytes = NO_TOPIC_ID) -> Journal:
         """The log, created or recovered if no node has it open."""
         journal = self.opened.get(partition)
         if journal is None:
@@ -44,11 +44,15 @@ class ClusterJournals:
                 partition,
                 settings=self.settings,
                 is_known=partition in self.listed,
+                topic_id=topic_id,
                 when_named=partial(self.listed.__setitem__, partition, True),
             )
             self.opened[partition] = journal
             # Until the first sync, the names of its files may be lost with the power.
             self.listed.setdefault(partition, False)
+        # A judge, which asks without an id, may have opened it.
+        if journal.topic_id == NO_TOPIC_ID:
+            journal.topic_id = topic_id
         return journal
 
     def has(self, partition: TopicPartition) -> bool:

@@ -1,0 +1,140 @@
+"""A directory of the same name, from another cluster or from a topic that was deleted: its records never
+become records of the topic that has the name now.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fencepost import Admin, Broker, Consumer, Producer
+from fencepost.check.directory import check_directory
+from fencepost.check.findings import Severity
+from fencepost.journal.data_directory import DataDirectory
+from fencepost.journal.layouts import open_layout
+from fencepost.journal.manifest import MANIFEST_FILE, decode_manifest
+from fencepost.journal.simulated import SimulatedStorage
+from fencepost.protocol.terms import spell_topic_id
+from fencepost.repair.perform import perform
+from fencepost.repair.plan import METADATA, MisplacedDirectories, make_plan
+from fencepost.spark_bridge.partition_files import CorruptLog, open_partition_files
+from tests.broker.requests import ORDERS
+from tests.broker.test_every_byte import DamagedStory, contents, disk_with
+from tests.check.directories import Directory, closed, killed
+
+OTHER_ID = spell_topic_id(bytes(range(16)))
+MANIFEST = f"{ORDERS}/{MANIFEST_FILE}"
+
+
+def topic_id_of(storage: Directory) -> str:
+    return spell_topic_id(decode_manifest(storage.get(MANIFEST), directory=str(ORDERS)).topic_id)
+
+
+def started(disk: Directory) -> DamagedStory:
+    """A broker on a copy of these files."""
+    return DamagedStory.over(disk_with(contents(disk)))
+
+
+def of_another_topic(storage: Directory) -> Directory:
+    storage.change_json(MANIFEST, lambda content: content.update(topic_id=OTHER_ID))
+    return storage
+
+
+@pytest.mark.parametrize("made", [closed, killed])
+def test_the_log_of_another_topic_is_refused_and_left_as_it_is(made: Callable[[], Directory]) -> None:
+    known = topic_id_of(made())
+    disk = of_another_topic(made())
+    story = started(disk)
+    (trouble,) = [each.text for each in story.host.troubles if str(ORDERS) in each.text]
+    words = f"{MANIFEST_FILE} is of a topic with id {OTHER_ID}, but the topic of this name has id {known}"
+    assert words in trouble
+    assert "fencepost repair" in trouble
+    assert ORDERS not in story.host.node.logs
+    for name in disk.files(str(ORDERS)):
+        assert story.storage.read_file(f"{ORDERS}/{name}") == disk.get(f"{ORDERS}/{name}")
+
+
+@pytest.mark.parametrize("made", [closed, killed])
+def test_check_repair_and_spark_name_the_log_of_another_topic(made: Callable[[], Directory]) -> None:
+    known = topic_id_of(made())
+    disk = of_another_topic(made())
+    told = [each for each in check_directory(disk).found if each.severity is Severity.PROBLEM]
+    assert [(each.file, each.what) for each in told] == [
+        (MANIFEST, f"its topic id is {OTHER_ID}, but the topic of this name has {known}")
+    ]
+    words = f"the manifest of {ORDERS} has the topic id {OTHER_ID}, and not {known}. Such a directory comes"
+    with pytest.raises(MisplacedDirectories, match=words):
+        make_plan(disk)
+    with pytest.raises(CorruptLog, match=f"{MANIFEST_FILE} is of a topic with id {OTHER_ID}"):
+        open_partition_files(open_layout([disk]), ORDERS)
+
+
+def test_a_manifest_without_a_topic_id_is_malformed() -> None:
+    disk = killed()
+    disk.change_json(MANIFEST, lambda content: content.pop("topic_id"))
+    told = [each.what for each in check_directory(disk).found if each.file == MANIFEST]
+    assert told == ["its topic_id is missing or malformed"]
+
+
+def test_a_topic_that_is_put_back_into_the_metadata_keeps_its_id_and_what_its_groups_committed() -> None:
+    disk = killed()
+    before = started(disk).offset("group")
+    known = topic_id_of(disk)
+    disk.remove_directory(str(METADATA))
+    perform(disk, make_plan(disk, adopt=frozenset({"orders"})))
+    story = started(disk)
+    assert story.host.node.topic_id("orders") is not None
+    assert spell_topic_id(story.host.node.topic_id("orders") or b"") == known
+    assert story.offset("group") == before
+    assert before.offset == 3
+
+
+def test_directories_of_two_topics_are_not_put_back_as_one() -> None:
+    disk = of_another_topic(killed())
+    disk.remove_directory(str(METADATA))
+    with pytest.raises(MisplacedDirectories, match="the manifest of orders-1 has the topic id"):
+        make_plan(disk, adopt=frozenset({"orders"}))
+
+
+def test_a_deleted_topic_does_not_come_back_after_a_loss_of_power() -> None:
+    storage = SimulatedStorage(lambda most: 0)
+    data = DataDirectory.open(storage)
+    data.journal(ORDERS).sync()
+    storage.sync_directory("")
+    data.delete(ORDERS)
+    data.finish_deleting()
+    storage.lose_power()
+    assert str(ORDERS) not in storage.directories()
+
+
+def filled(where: Path, value: bytes, *earlier: str) -> Path:
+    """The data directory of a broker that stopped, with one record."""
+    with Broker(where) as broker:
+        with Admin(broker.address) as admin:
+            for topic in (*earlier, "orders"):
+                admin.create_topic(topic)
+        with Producer(broker.address) as producer:
+            producer.send("orders", value).result()
+    return where
+
+
+def read(where: Path) -> list[bytes | None]:
+    with Broker(where) as broker, Consumer(broker.address) as consumer:
+        consumer.assign([ORDERS])
+        return [record.value for batch in consumer.poll(1_000) for record in batch]
+
+
+def test_a_directory_that_was_copied_from_another_broker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine, theirs = filled(tmp_path / "mine", b"mine"), filled(tmp_path / "theirs", b"theirs", "earlier")
+    shutil.move(mine / "orders-0", tmp_path / "original")
+    shutil.copytree(theirs / "orders-0", mine / "orders-0")
+    assert read(mine) == []
+    assert f"{ORDERS}: {mine}/{ORDERS}: {MANIFEST_FILE} is of a topic with id" in caplog.text
+    shutil.rmtree(mine / "orders-0")
+    shutil.move(tmp_path / "original", mine / "orders-0")
+    assert read(mine) == [b"mine"]
