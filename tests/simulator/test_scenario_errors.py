@@ -233,6 +233,11 @@ name = "p"
 
 WRONG_FOUND: list[tuple[str, str, str]] = [
     ("idempotent_writes = 1", "nodes = 10", "line 4: [seeded] nodes: is 10, and the maximum is 9"),
+    (
+        "idempotent_writes = 1",
+        "latency_us = 1000000000",
+        "[seeded] latency_us: is 1000000000, and the maximum is 50000",
+    ),
     ("strikes = 1", "strikes = 99999", "[seeded.faults] strikes: is 99999, and the maximum is 10000"),
     ('"hold"', '"hole"', '[seeded.faults] kinds: there is no "hole"; did you mean "hold"?'),
     ('name = "p"', 'name = "p"\nrecords = 3', "[[seeded.txn_writer]] 1 records: unknown key"),

@@ -37,6 +37,7 @@ PARTITIONS_MAX: Final = 100  # of one topic, and of __transaction_state
 TRANSACTION_TIMEOUT_MAX_MS: Final = NodeSettings().transaction_max_timeout_ms
 WORK_MAX: Final = 10_000  # transactions, records and strikes
 RUNS_MAX: Final = 1_000  # variants, each with every combination of the points of its faults
+LATENCY_MAX_US: Final = 50_000  # of a message or a sync: far below every timeout of a fuzzed world
 DRIFT_MAX_PPM: Final = 500_000  # a clock runs at half to one and a half times the true speed
 
 IsCalled = Annotated[bool, Key("starts"), Spelled({False: "at once", True: "on request"})]
@@ -44,6 +45,7 @@ Name = Annotated[str, Length(ID_LENGTH_MAX)]  # of a process, a group or a trans
 Partitions = Annotated[int, Between(1, PARTITIONS_MAX)]
 Permille = Annotated[int, Between(0, PERMILLE)]
 TransactionTimeout = Annotated[int, Between(1, TRANSACTION_TIMEOUT_MAX_MS)]
+Latency = Annotated[int, Between(1, LATENCY_MAX_US)]
 Count = Annotated[int, Between(0, WORK_MAX)]
 Work = Annotated[int, Between(1, WORK_MAX)]
 Assignor = Annotated[str, OneOf(tuple(ASSIGNORS))]
@@ -280,8 +282,8 @@ class FuzzPlan(Brokers):
     The default is the calmest world, without any work.
     """
 
-    latency_us: int = 100
-    sync_latency_us: int = 200
+    latency_us: Latency = 100
+    sync_latency_us: Latency = 200
     encodes: bool = False
     own_travels: bool = False
     # How many records a plain producer writes into each partition of the input, for processors to copy.
