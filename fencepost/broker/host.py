@@ -773,7 +773,7 @@ class Host:
             try:
                 self.directory.finish_deleting()
             except StorageError as problem:
-                self.disk_failed(f"{key}: {problem}; a loss of power may make the deleted log look damaged")
+                self.disk_failed(f"{key}: {problem}; a loss of power may bring the deleted log back")
 
     def _delete(self, key: TopicPartition) -> None:
         try:

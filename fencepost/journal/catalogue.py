@@ -73,16 +73,16 @@ class Catalogue:
             self._file.sync()
 
     def remove(self, name: str) -> None:
-        """Note that the files of a log will be removed next."""
+        """Note that the files of a log will be removed next; those of a refused log are not listed."""
         if name in self._lines:
             self._add(name, REMOVED)
-            self._has_unsynced_removals = True
+        self._has_unsynced_removals = True
 
     def sync_removals(self) -> None:
         """Return when no removed log can come back after a loss of power, neither its line nor its files."""
         if self._has_unsynced_removals:
-            self._storage.sync_directory("")
             self._file.sync()
+            self._storage.sync_directory("")
             self._has_unsynced_removals = False
 
     def close(self) -> None:

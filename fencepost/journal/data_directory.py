@@ -205,7 +205,9 @@ class DataDirectory:
         self._names.discard(name)
 
     def finish_deleting(self) -> None:
-        """Return when no loss of power can make a deleted partition look missing; call it after `delete`."""
+        """Return when no loss of power can bring a deleted partition back, or make it look missing; call it
+        after `delete`.
+        """
         self._catalogue.sync_removals()
 
     def set_aside(self, partition: TopicPartition) -> str | None:
@@ -222,6 +224,7 @@ class DataDirectory:
             return None
         aside = name_aside(name, self._names)
         self._storage.rename_directory(name, aside)
+        self._storage.sync_directory("")
         self._names.discard(name)
         self._names.add(aside)
         return aside

@@ -13,10 +13,12 @@ import pytest
 from fencepost import Admin, Broker, Consumer, Producer
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
+from fencepost.journal.catalogue import CATALOGUE_FILE
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.layouts import open_layout
 from fencepost.journal.manifest import MANIFEST_FILE, decode_manifest
 from fencepost.journal.simulated import SimulatedStorage
+from fencepost.journal.storage import StorageError
 from fencepost.protocol.terms import spell_topic_id
 from fencepost.repair.perform import perform
 from fencepost.repair.plan import METADATA, MisplacedDirectories, make_plan
@@ -108,6 +110,43 @@ def test_a_deleted_topic_does_not_come_back_after_a_loss_of_power() -> None:
     data.finish_deleting()
     storage.lose_power()
     assert str(ORDERS) not in storage.directories()
+
+
+def test_a_directory_that_was_set_aside_does_not_come_back_after_a_loss_of_power() -> None:
+    storage = SimulatedStorage(lambda most: 0)
+    data = DataDirectory.open(storage)
+    data.journal(ORDERS).sync()
+    data.set_aside(ORDERS)
+    storage.lose_power()
+    assert str(ORDERS) not in storage.directories()
+
+
+def test_a_refused_log_that_is_deleted_does_not_come_back_after_a_loss_of_power() -> None:
+    """The catalogue does not list it: it was never opened."""
+    storage = SimulatedStorage(lambda most: 0)
+    data = DataDirectory.open(storage)
+    storage.make_directory(str(ORDERS))
+    storage.sync_directory("")
+    data.delete(ORDERS)
+    data.finish_deleting()
+    storage.lose_power()
+    assert str(ORDERS) not in storage.directories()
+
+
+@pytest.mark.parametrize("broken", ["", CATALOGUE_FILE])
+def test_a_deletion_that_is_not_synced_leaves_no_log_that_looks_damaged(broken: str) -> None:
+    """The catalogue forgets a log before its directory is gone for good."""
+    breaks: set[str] = set()
+    storage = SimulatedStorage(lambda most: 0, breaks=lambda _operation, path: path in breaks)
+    data = DataDirectory.open(storage)
+    data.journal(ORDERS).sync()
+    data.delete(ORDERS)
+    breaks.add(broken)
+    with pytest.raises(StorageError):
+        data.finish_deleting()
+    breaks.clear()
+    storage.lose_power()
+    assert DataDirectory.open(storage).journal(ORDERS).log_end_offset == 0
 
 
 def filled(where: Path, value: bytes, *earlier: str) -> Path:
