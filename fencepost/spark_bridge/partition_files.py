@@ -289,13 +289,7 @@ def open_partition_files(layout: LogLayout, partition: TopicPartition) -> Partit
     """
     home = layout.home(partition)
     storage = layout.storages[home]
-    manifest = _read_manifest(storage, partition)
-    misplacement = layout.misplacement(partition, manifest)
-    if misplacement:
-        raise CorruptLog(
-            f"{storage.location}/{directory_name(partition)}: {misplacement}; {MISPLACED}: {_OWN_NAME}, or "
-            "copy again"
-        )
+    manifest = _read_own_manifest(layout, storage, partition)
     high_watermark = layout.high_watermark(partition)
     sizes = storage.files(directory_name(partition))
     named = [(*parse_file_name(name), size) for name, size in sizes.items()]
@@ -325,6 +319,22 @@ def _read_log_start(layout: LogLayout, partition: TopicPartition) -> int:
         return layout.log_start_offset(partition)
     except DamagedLog as problem:
         raise CorruptLog(str(problem)) from problem
+
+
+def _read_own_manifest(
+    layout: LogLayout, storage: StorageReader, partition: TopicPartition
+) -> Manifest | None:
+    """The manifest of a partition; CorruptLog if its directory is misplaced."""
+    manifest = _read_manifest(storage, partition)
+    while misplacement := layout.misplacement(partition, manifest):
+        # The topic may have been deleted and created again between the reads of manifest and metadata.
+        before, manifest = manifest, _read_manifest(storage, partition)
+        if manifest == before:
+            raise CorruptLog(
+                f"{storage.location}/{directory_name(partition)}: {misplacement}; {MISPLACED}: {_OWN_NAME}, "
+                "or copy again"
+            )
+    return manifest
 
 
 def _read_manifest(storage: StorageReader, partition: TopicPartition) -> Manifest | None:

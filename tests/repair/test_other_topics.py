@@ -149,6 +149,26 @@ def test_a_deletion_that_is_not_synced_leaves_no_log_that_looks_damaged(broken: 
     assert DataDirectory.open(storage).journal(ORDERS).log_end_offset == 0
 
 
+class CreatedAgain(Directory):
+    """A directory whose topic is deleted and created again as soon as its manifest was read."""
+
+    def __init__(self, good: Directory, earlier: bytes) -> None:
+        super().__init__(good)
+        self.earlier: bytes | None = earlier
+
+    def read_file(self, path: str) -> bytes | None:
+        if path == MANIFEST and self.earlier is not None:
+            data, self.earlier = self.earlier, None
+            return data
+        return super().read_file(path)
+
+
+def test_spark_reads_a_topic_that_is_created_again_while_its_files_are_listed() -> None:
+    earlier = of_another_topic(killed()).get(MANIFEST)
+    files = open_partition_files(open_layout([CreatedAgain(killed(), earlier)]), ORDERS)
+    assert files.manifest == decode_manifest(killed().get(MANIFEST), directory=str(ORDERS))
+
+
 def filled(where: Path, value: bytes, *earlier: str) -> Path:
     """The data directory of a broker that stopped, with one record."""
     with Broker(where) as broker:
