@@ -146,7 +146,7 @@ def raised(
 
 
 def unused_topic_id(cluster: Cluster, topic: str) -> bytes:
-    """An id for a topic that no manifest names."""
+    """A new id, for a topic whose id is in no manifest."""
     highest = max(map(topic_number, cluster.names), default=0)
     return new_topic_id(topic, number=highest + 1, created_ms=NO_TIMESTAMP)
 

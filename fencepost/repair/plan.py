@@ -231,21 +231,24 @@ class _Planner:
     def _refuse_other_topics(self) -> None:
         """Refuse to repair logs of other topics: their records would become records of this one."""
         problems: list[str] = []
-        of_topic: dict[str, bytes] = {}
+        of_topic: dict[str, tuple[bytes, str]] = {}
         for key, found in sorted(self.topic_ids.items()):
             leadership = self.cluster.leaders.get(key)
-            # Of a topic that the metadata has lost, the manifests agree.
-            known = of_topic.setdefault(key.topic, found if leadership is None else leadership.topic_id)
+            # Of a topic that the metadata has lost, the manifests agree; if not, any of them may be wrong.
+            said = (found, f"that of {key}") if leadership is None else (leadership.topic_id, "the metadata")
+            known, source = of_topic.setdefault(key.topic, said)
             if found != known:
-                ids = f"{spell_topic_id(found)}, and not {spell_topic_id(known)}"
+                ids = f"{spell_topic_id(found)}, but {source} has {spell_topic_id(known)}"
                 problems.append(f"the manifest of {key} has the topic id {ids}")
         if problems:
             where = self.storage.location
             raise MisplacedDirectories(
-                f"{where}: {'; '.join(problems)}. Such a directory comes from another cluster, or from a "
-                "topic that was deleted; nothing was changed. Move it out of the data directory, and restore "
-                f"the topic's own one from a copy, if there is one. Then run `fencepost repair {where}` "
-                "again. If only manifest.json was moved, delete it: it is written again"
+                f"{where}: {'; '.join(problems)}. A directory with the wrong id comes from another cluster, "
+                "or from a topic that was deleted; nothing was changed. Move it out of the data directory, "
+                "and restore the topic's own one from a copy, if there is one. Then run "
+                f"`fencepost repair {where}` again. If the metadata has lost its newest records, its id may "
+                "be the wrong one: `fencepost help repair` says how to save the topic. If only manifest.json "
+                "was moved, delete it: it is written again"
             )
 
     def _check_own_files(self) -> None:
