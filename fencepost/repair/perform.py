@@ -9,7 +9,8 @@ interrupted leaves a directory that is damaged as before, or repaired; it is sta
 #     1  copies of all files that change, in NAME~1, synced
 #     2  snapshots that cover lost batches are removed: the broker must not trust them with a new log
 #     3  log files are replaced, each atomically
-#     4  the log start; then the other derived files are removed: until now they were evidence of the damage
+#     4  the log start; then the other derived files are removed: until now they were evidence of the damage.
+#        The manifest is replaced, because it names the topic id
 #     5  the journal opens the log as at a start of the broker, which builds the indexes again, and appends
 
 from __future__ import annotations
@@ -21,12 +22,18 @@ from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import (
     CLEAN_FILE,
     LOG_START_FILE,
+    MANIFEST_FILE,
+    Manifest,
     decode_clean_mark,
     encode_clean_mark,
+    encode_manifest,
+    read_log_start,
     write_log_start,
 )
+from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.storage import DamagedLog, Storage, StorageError
 from fencepost.protocol.batches import place, read_marker
+from fencepost.protocol.terms import NO_OFFSET, NO_TOPIC_ID
 from fencepost.repair.plan import LogPlan, Plan
 from fencepost.repair.salvage import epoch_before, repaired_bytes
 
@@ -102,10 +109,36 @@ def _repair(storage: Storage, plan: LogPlan) -> list[str]:
     if plan.log_start is not None:
         write_log_start(storage, directory, plan.log_start)
     for path in plan.derived:
-        storage.remove(path)
+        if path == f"{directory}/{MANIFEST_FILE}" and plan.topic_id != NO_TOPIC_ID:
+            manifest = _manifest_of(plan, read_log_start(storage, directory))
+            storage.replace(path, encode_manifest(manifest, directory=directory), durable=True)
+        else:
+            storage.remove(path)
     storage.sync_directory(directory)
     _reopen(storage, plan)
     return asides
+
+
+def _manifest_of(plan: LogPlan, stored_log_start: int) -> Manifest:
+    """A manifest that is true of the repaired log and promises nothing. It has the topic id, so that a repair
+    that was interrupted puts the topic back under the same id when it is started again.
+    """
+    model = plan.model
+    base = plan.log.segments[0].base_offset if plan.log.segments else 0
+    start = min(max(stored_log_start, base), model.end_offset)
+    return Manifest(
+        topic_id=plan.topic_id,
+        log_start_offset=start,
+        last_stable_offset=max(model.last_stable_offset, start),
+        high_watermark=model.end_offset,
+        open_transactions=tuple(
+            OpenTransaction(offset, producer_id, model.producers[producer_id].producer_epoch)
+            for offset, producer_id in model.open_transactions()
+        ),
+        segments=(),
+        durable_end=NO_OFFSET,
+        boot_id="",
+    )
 
 
 def _reopen(storage: Storage, plan: LogPlan) -> None:

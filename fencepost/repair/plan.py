@@ -115,6 +115,8 @@ class LogPlan:
     """Derived files that are set aside and rebuilt."""
     log_start: int | None = None
     """What to write as the log start offset, None if its file is right."""
+    topic_id: bytes = NO_TOPIC_ID
+    """In its manifest; NO_TOPIC_ID if unknown."""
 
     @property
     def is_needed(self) -> bool:
@@ -312,7 +314,7 @@ class _Planner:
         self._look_at_end(log)
         self.starts[partition] = witness.bounds.start
         if witness.topic_id != NO_TOPIC_ID:
-            self.topic_ids[partition] = witness.topic_id
+            self.topic_ids[partition] = plan.topic_id = witness.topic_id
         if witness.bad_log_start is not None:
             self._renew_log_start(partition, witness.bad_log_start)
         self.evidence.learn_markers(log)

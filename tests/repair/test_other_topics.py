@@ -25,8 +25,9 @@ from fencepost.repair.perform import perform
 from fencepost.repair.plan import METADATA, MisplacedDirectories, make_plan
 from fencepost.spark_bridge.partition_files import CorruptLog, open_partition_files
 from tests.broker.requests import ORDERS
-from tests.broker.test_every_byte import DamagedStory, contents, disk_with
-from tests.check.directories import SMALL, Directory, closed, killed
+from tests.broker.test_every_byte import DamagedStory, contents, disk_with, fill
+from tests.check.directories import ORDERS_LOG, SMALL, SMALL_LOG, Directory, closed, killed
+from tests.repair.test_transactions import Dying
 
 OTHER_ID = spell_topic_id(bytes(range(16)))
 MANIFEST = f"{ORDERS}/{MANIFEST_FILE}"
@@ -93,6 +94,33 @@ def test_a_topic_that_is_put_back_into_the_metadata_keeps_its_id_and_what_its_gr
     assert spell_topic_id(story.host.node.topic_id("orders") or b"") == known
     assert story.offset("group") == before
     assert before.offset == 3
+
+
+def test_a_repair_that_puts_a_topic_back_and_is_interrupted_keeps_its_id() -> None:
+    """Killed at each of its writes, while all logs of the topic are damaged."""
+    files = killed()
+    known = topic_id_of(files)
+    files.remove_directory(str(METADATA))
+    for log in (ORDERS_LOG, SMALL_LOG):
+        files.flip(log, 200)
+    adopt = frozenset({"orders"})
+    for number in range(1_000):
+        disk = Dying()
+        fill(disk, contents(files))
+        disk.writes_left = number
+        try:
+            perform(disk, make_plan(disk, adopt=adopt))
+        except StorageError:
+            disk.writes_left = 10_000
+            perform(disk, make_plan(disk, adopt=adopt))
+            assert check_directory(disk).count(Severity.PROBLEM) == 0, number
+            story = DamagedStory.over(disk)
+            assert spell_topic_id(story.host.node.topic_id("orders") or b"") == known, number
+            assert story.offset("group").offset == 3, number
+            continue
+        assert number > 50
+        return
+    raise AssertionError("the repair never ends")
 
 
 def test_directories_of_two_topics_are_not_put_back_as_one() -> None:
