@@ -30,11 +30,12 @@ from fencepost.journal.kafka_directory import (
     home_of,
     misplacement,
     read_metadata,
+    read_topic_id,
 )
 from fencepost.journal.manifest import Manifest, read_log_start
 from fencepost.journal.storage import NotADataDirectory, StorageError, StorageReader, directory_name
 from fencepost.protocol.kraft_log import KraftCluster
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, NO_TOPIC_ID, TopicPartition
+from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, NO_TOPIC_ID, TopicPartition, spell_topic_id
 
 
 class LogLayout(Protocol):
@@ -74,6 +75,12 @@ class LogLayout(Protocol):
     def misplacement(self, partition: TopicPartition, manifest: Manifest | None) -> str:
         """Why the directory of a partition, with this manifest, must have been renamed or copied; empty if
         the cluster's metadata does not show it.
+        """
+        ...
+
+    def topic_id(self, partition: TopicPartition, manifest: Manifest | None) -> str:
+        """The id of the topic that the directory of a partition, with this manifest, is of; empty if it is
+        unknown.
         """
         ...
 
@@ -166,6 +173,10 @@ class FencepostLayout:
         self._topic_ids = {name: topic_id for topic_id, name in cluster.topics.items()}
         return cluster
 
+    def topic_id(self, partition: TopicPartition, manifest: Manifest | None) -> str:
+        is_known = manifest is not None and manifest.topic_id != NO_TOPIC_ID
+        return spell_topic_id(manifest.topic_id) if is_known else ""
+
     def log_start_offset(self, partition: TopicPartition) -> int:
         return read_log_start(self.storages[0], directory_name(partition))
 
@@ -221,6 +232,9 @@ class KafkaLayout:
         for topic, number in self.cluster.partitions if self.cluster else ():
             found[topic].add(number)
         return found
+
+    def topic_id(self, partition: TopicPartition, manifest: Manifest | None) -> str:
+        return read_topic_id(self._home(partition).storage, partition) or ""
 
     def log_start_offset(self, partition: TopicPartition) -> int:
         return self._home(partition).log_starts.get(partition, 0)

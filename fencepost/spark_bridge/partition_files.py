@@ -93,6 +93,8 @@ class PartitionFiles:
     """Which of the layout's directories it is in."""
     storage: StorageReader = attrs.field(eq=False)
     partition: TopicPartition
+    topic_id: str
+    """Empty if it is unknown."""
     manifest: Manifest | None
     high_watermark: int | None
     """Where every reader stops, None for the end of the log."""
@@ -302,6 +304,7 @@ def open_partition_files(layout: LogLayout, partition: TopicPartition) -> Partit
         home=home,
         storage=storage,
         partition=partition,
+        topic_id=layout.topic_id(partition, manifest),
         manifest=manifest,
         high_watermark=high_watermark,
         segments=tuple(
@@ -319,6 +322,11 @@ def _read_log_start(layout: LogLayout, partition: TopicPartition) -> int:
         return layout.log_start_offset(partition)
     except DamagedLog as problem:
         raise CorruptLog(str(problem)) from problem
+
+
+def topic_id_of(layout: LogLayout, partition: TopicPartition) -> str:
+    """The id of the topic that a partition's directory is of now; empty if it is unknown."""
+    return layout.topic_id(partition, _read_manifest(layout.storages[layout.home(partition)], partition))
 
 
 def _read_own_manifest(

@@ -87,6 +87,8 @@ class PartitionRange:
 class PlannedRange(PartitionRange):
     """A range, with what a worker needs to read it."""
 
+    topic_id: str
+    """When it was planned; empty if it was unknown."""
     home: int
     """Which of the layout's directories has the pieces."""
     pieces: tuple[Piece, ...]
@@ -126,6 +128,7 @@ def _encode_range(range_: PlannedRange) -> list[Any]:
         *range_.partition,
         range_.start,
         length,
+        range_.topic_id,
         range_.home,
         pieces,
         aborted,
@@ -139,7 +142,7 @@ def _decode_task(data: bytes) -> ReadTask:
 
 
 def _decode_range(fields: list[Any]) -> PlannedRange:
-    topic, number, start, length, home, numbers, differences, opened, is_indexed = fields
+    topic, number, start, length, topic_id, home, numbers, differences, opened, is_indexed = fields
     base = first = start
     pieces: list[Piece] = []
     for distance, position, size in zip(*[iter(numbers)] * 3, strict=True):
@@ -154,6 +157,7 @@ def _decode_range(fields: list[Any]) -> PlannedRange:
         partition=TopicPartition(topic, number),
         start=start,
         end=start + length,
+        topic_id=topic_id,
         home=home,
         pieces=tuple(pieces),
         aborted=tuple(aborted),
@@ -289,6 +293,7 @@ def _cut(source: _Source, task_bytes: int, max_records: int | None) -> Iterator[
             partition=range_.partition,
             start=start,
             end=end,
+            topic_id=log.topic_id,
             home=log.home,
             pieces=pieces,
             aborted=not_indexed[number] if is_indexed else aborted[number],

@@ -28,6 +28,7 @@ from fencepost.spark_bridge.partition_files import (
     find_log_offsets,
     index_advice,
     opened,
+    topic_id_of,
     with_listing,
 )
 from fencepost.spark_bridge.planning import PlannedRange, merge_aborted
@@ -197,6 +198,10 @@ class RangeScan:
             position = piece.position
             try:
                 with opened(self._storage, self._path(piece)) as file:
+                    # Not before: the id must be that of the directory in which the file was opened.
+                    if self._is_other_topic(topic_id_of(self._layout, self.range.partition)):
+                        self._lose_topic()
+                        return
                     for at, header, batch in self._walk(file, position, piece.stop):
                         if header.next_offset > self._resumed_at:
                             self._check_order(header)
@@ -204,6 +209,16 @@ class RangeScan:
                         position = at + header.size
             except (MissingFile, ProtocolViolation) as problem:
                 pieces = self._pieces_after(problem, piece, position, pieces)
+
+    def _is_other_topic(self, topic_id: str) -> bool:
+        """Whether the topic was created again since the range was planned. Without a manifest, as in the
+        first moments of a log, this is unknown.
+        """
+        return "" not in (topic_id, self.range.topic_id) and topic_id != self.range.topic_id
+
+    def _lose_topic(self) -> None:
+        what = "was deleted since the read began, and another topic has its name now"
+        self._lose(self.range.end, None, 0, what)
 
     def _walk(
         self, file: ReadableFile, position: int, stop: int
@@ -252,6 +267,9 @@ class RangeScan:
         With `checks`, records that are no longer in any file are a loss.
         """
         self._storage = log.storage
+        if self._is_other_topic(log.topic_id):
+            self._lose_topic()
+            return []
         start, end = self._reached, self.range.end
         if checks:
             offsets = find_log_offsets(log, report=self._report)

@@ -51,6 +51,7 @@ def range_with(**fields: Any) -> PlannedRange:
         partition=TopicPartition("orders", 7),
         start=10**9,
         end=10**9 + 10**6,
+        topic_id="AAECAwQFBgcICQoLDA0ODw",
         home=0,
         pieces=(Piece(10**9 - 5_000, 700_000_000, 1 << 30),),
         aborted=(),

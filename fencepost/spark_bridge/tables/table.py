@@ -50,6 +50,7 @@ def whole_range(log: PartitionFiles, report: Report | None) -> PlannedRange:
         partition=log.partition,
         start=start,
         end=end,
+        topic_id=log.topic_id,
         home=log.home,
         pieces=log.pieces(start, end),
         aborted=(),
