@@ -339,6 +339,7 @@ class Remove:
     """The controller deleted the partition: delete its files."""
 
     partition: TopicPartition
+    topic_id: bytes
 
 
 @value(kw_only=True)

@@ -149,7 +149,7 @@ class Journals(Protocol):
 
     def give_up(self, partition: TopicPartition) -> None: ...
 
-    def delete(self, partition: TopicPartition) -> None: ...
+    def delete(self, partition: TopicPartition, topic_id: bytes) -> str | None: ...
 
     def set_aside(self, partition: TopicPartition) -> str | None: ...
 
@@ -291,8 +291,9 @@ class Host:
             self._lead(Assign(partition=METADATA_PARTITION, leader_id=self.node_id, leader_epoch=epoch), now)
             # Before any partition is led: a new topic of the name would find the files of the old one.
             for key in self.directory.partitions():
-                if key.topic in self.node.cluster.removed:
-                    self._delete(key)  # a kill hit between the TopicRemoved record and this
+                removed = self.node.cluster.removed.get(key.topic)
+                if removed is not None:
+                    self._delete(key, removed.topic_id)  # a kill hit between the TopicRemoved record and this
             self.directory.finish_deleting()
         self.inbox.append(Started(node_id=self.node_id))
 
@@ -762,12 +763,13 @@ class Host:
 
     def _remove(self, removed: Remove, now: int) -> None:
         key = removed.partition
+        self._sync_deletion()
         self.upkeep.forget(key)
         self.held.pop(key, None)
         self.changed.pop(key, None)
         self.unsynced.discard(key)
         if self.directory.has(key):
-            self._delete(key)
+            self._delete(key, removed.topic_id)
         # Sync once for all partitions of a topic, and before the next record of the metadata is written.
         if not (self.to_do and isinstance(self.to_do[0], Remove)):
             try:
@@ -775,9 +777,21 @@ class Host:
             except StorageError as problem:
                 self.disk_failed(f"{key}: {problem}; a loss of power may bring the deleted log back")
 
-    def _delete(self, key: TopicPartition) -> None:
+    def _sync_deletion(self) -> None:
+        """Make the record of a deletion durable before the files go: a loss of power must not take it alone,
+        and bring the topic back without them.
+        """
+        if self.policy is SyncPolicy.NONE:  # under the others, it was durable before anyone acted on it
+            try:
+                self._journal(METADATA_PARTITION).sync()
+            except StorageError as problem:
+                self.lose(METADATA_PARTITION, problem)
+
+    def _delete(self, key: TopicPartition, topic_id: bytes) -> None:
         try:
-            self.directory.delete(key)
+            aside = self.directory.delete(key, topic_id)
+            if aside is not None:
+                self.warn(f"{key}: found files of another topic than the deleted one; moved them to {aside}")
         except StorageError as problem:
             self.disk_failed(
                 f"{key}: {problem}; the topic is deleted, and no other one can have its name until a start "

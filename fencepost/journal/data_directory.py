@@ -45,10 +45,13 @@ from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.manifest import (
     CLEAN_FILE,
+    MANIFEST_FILE,
     ManifestState,
+    MisplacedFile,
     SyncedSegment,
     decode_clean_mark,
     decode_json,
+    decode_manifest,
     encode_clean_mark,
     encode_json,
 )
@@ -191,18 +194,31 @@ class DataDirectory:
         if journal is not None:
             journal.abandon()
 
-    def delete(self, partition: TopicPartition) -> None:
+    def delete(self, partition: TopicPartition, topic_id: bytes) -> str | None:
         """Delete a partition and its records, damaged ones too. The rename makes them disappear at once, even
-        if a crash interrupts the rest.
+        if a crash interrupts the rest. Files of another topic are set aside: returns their new name.
         """
-        self.give_up(partition)
         name = directory_name(partition)
+        if self._has_other_log(name, topic_id):
+            return self.set_aside(partition)
+        self.give_up(partition)
         self._unmark(name)
         self._catalogue.remove(name)
         self._storage.remove_directory(DELETED_DIRECTORY)
         self._storage.rename_directory(name, DELETED_DIRECTORY)
         self._storage.remove_directory(DELETED_DIRECTORY)
         self._names.discard(name)
+        return None
+
+    def _has_other_log(self, name: str, topic_id: bytes) -> bool:
+        """Whether the files in a directory are those of another topic, or of another directory."""
+        data = self._storage.read_file(f"{name}/{MANIFEST_FILE}")
+        try:
+            return data is not None and bool(decode_manifest(data, directory=name).other_topic(topic_id))
+        except MisplacedFile:
+            return True
+        except CorruptIndex:
+            return False
 
     def finish_deleting(self) -> None:
         """Return when no loss of power can bring a deleted partition back, or make it look missing; call it

@@ -174,8 +174,9 @@ class FencepostLayout:
         return cluster
 
     def topic_id(self, partition: TopicPartition, manifest: Manifest | None) -> str:
-        is_known = manifest is not None and manifest.topic_id != NO_TOPIC_ID
-        return spell_topic_id(manifest.topic_id) if is_known else ""
+        if manifest is None or manifest.topic_id == NO_TOPIC_ID:
+            return ""
+        return spell_topic_id(manifest.topic_id)
 
     def log_start_offset(self, partition: TopicPartition) -> int:
         return read_log_start(self.storages[0], directory_name(partition))

@@ -249,8 +249,7 @@ class _Planner:
                 "or from a topic that was deleted; nothing was changed. Move it out of the data directory, "
                 "and restore the topic's own one from a copy, if there is one. Then run "
                 f"`fencepost repair {where}` again. If the metadata has lost its newest records, its id may "
-                "be the wrong one: `fencepost help repair` says how to save the topic. If only manifest.json "
-                "was moved, delete it: it is written again"
+                "be the wrong one: `fencepost help repair` says how to save the topic"
             )
 
     def _check_own_files(self) -> None:

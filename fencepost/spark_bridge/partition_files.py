@@ -340,7 +340,7 @@ def _read_own_manifest(
         if manifest == before:
             raise CorruptLog(
                 f"{storage.location}/{directory_name(partition)}: {misplacement}; {MISPLACED}: {_OWN_NAME}, "
-                "or copy again"
+                "move it away, or copy again"
             )
     return manifest
 

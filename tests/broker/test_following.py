@@ -15,6 +15,7 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import (
     NO_OFFSET,
+    NO_TOPIC_ID,
     TRANSACTION_STATE_TOPIC,
     CoordinatorType,
     TopicPartition,
@@ -349,7 +350,7 @@ def test_a_coordinator_that_has_lost_sight_of_a_partition_does_not_take_it_for_d
     assert cluster.end(me, result).error is ErrorCode.NONE
     cluster.kill(3)
     cluster.kill(CONTROLLER)
-    cluster.directory.delete(METADATA_PARTITION)
+    cluster.directory.delete(METADATA_PARTITION, NO_TOPIC_ID)
     cluster.start(CONTROLLER)
     cluster.wait(2_000)
     assert not cluster.hosts[2].node.cluster.topics

@@ -5,7 +5,6 @@ import os
 import string
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ from fencepost.journal.storage import (
     directory_name,
     parse_directory_name,
 )
-from fencepost.protocol.terms import TOPIC_NAME_LENGTH_MAX, TopicPartition, topic_name_problem
+from fencepost.protocol.terms import NO_TOPIC_ID, TOPIC_NAME_LENGTH_MAX, TopicPartition, topic_name_problem
 from tests.journal.logs import ORDERS, Writer, files_of, flip
 
 PAYMENTS = TopicPartition("payments", 0)
@@ -302,10 +301,8 @@ def test_a_mark_keeps_what_it_says_of_a_log_that_is_refused() -> None:
         assert storage.read_file(CLEAN_FILE) == mark
 
 
-@pytest.mark.parametrize("forget", [DataDirectory.delete, DataDirectory.set_aside])
-def test_a_mark_forgets_a_refused_log_that_is_deleted_or_set_aside(
-    forget: Callable[[DataDirectory, TopicPartition], object],
-) -> None:
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_mark_forgets_a_refused_log_that_is_deleted_or_set_aside(*, is_deleted: bool) -> None:
     storage = MemoryStorage()
     data = DataDirectory.open(storage)
     Writer(data.journal(ORDERS)).plain()
@@ -314,7 +311,10 @@ def test_a_mark_forgets_a_refused_log_that_is_deleted_or_set_aside(
     data = DataDirectory.open(storage)
     with pytest.raises(DamagedLog, match="its files are gone"):
         data.journal(ORDERS)
-    forget(data, ORDERS)
+    if is_deleted:
+        data.delete(ORDERS, NO_TOPIC_ID)
+    else:
+        data.set_aside(ORDERS)
     data.close()
     data = DataDirectory.open(storage)
     assert data.journal(ORDERS).log_end_offset == 0
@@ -399,7 +399,7 @@ def test_a_refused_log_that_is_deleted_has_no_mark() -> None:
     storage, _ = closed_with_two_logs()
     data = killed_after_a_refusal(storage)
     data.journal(PAYMENTS)
-    data.delete(ORDERS)
+    data.delete(ORDERS, NO_TOPIC_ID)
     assert storage.read_file(CLEAN_FILE) is None
     Writer(data.journal(ORDERS)).plain(2)
     data.abandon()
@@ -449,14 +449,14 @@ def test_a_partition_is_deleted_also_when_the_process_dies_in_between() -> None:
     data = DataDirectory.open(storage)
     writer = Writer(data.journal(ORDERS))
     writer.plain()
-    data.delete(ORDERS)
+    data.delete(ORDERS, NO_TOPIC_ID)
     assert data.partitions() == []
     with pytest.raises(StorageError, match="was abandoned"):
         writer.plain()
     Writer(data.journal(ORDERS)).plain()
     storage.dies = True
     with pytest.raises(StorageError, match="died"):
-        data.delete(ORDERS)
+        data.delete(ORDERS, NO_TOPIC_ID)
     assert storage.directories() == [".deleted"]
     storage.dies = False
     data.abandon()

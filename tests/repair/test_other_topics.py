@@ -4,6 +4,7 @@ become records of the topic that has the name now.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,15 +17,16 @@ from fencepost.check.findings import Severity
 from fencepost.journal.catalogue import CATALOGUE_FILE
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.layouts import open_layout
-from fencepost.journal.manifest import MANIFEST_FILE, decode_manifest
+from fencepost.journal.manifest import CHECKSUM, MANIFEST_FILE, WRITTEN_AS, decode_manifest, encode_json
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.messages import DeleteTopics
-from fencepost.protocol.terms import spell_topic_id
+from fencepost.protocol.terms import NO_TOPIC_ID, spell_topic_id
 from fencepost.repair.perform import perform
 from fencepost.repair.plan import METADATA, MisplacedDirectories, make_plan
 from fencepost.spark_bridge.partition_files import CorruptLog, open_partition_files
 from tests.broker.requests import ORDERS
+from tests.broker.story import Story
 from tests.broker.test_every_byte import DamagedStory, contents, disk_with, fill
 from tests.check.directories import ORDERS_LOG, SMALL, SMALL_LOG, Directory, closed, killed
 from tests.repair.test_transactions import Dying
@@ -44,6 +46,13 @@ def started(disk: Directory) -> DamagedStory:
 
 def of_another_topic(storage: Directory) -> Directory:
     storage.change_json(MANIFEST, lambda content: content.update(topic_id=OTHER_ID))
+    return storage
+
+
+def of_another_directory(storage: Directory) -> Directory:
+    content = json.loads(storage.get(MANIFEST))
+    del content[WRITTEN_AS], content[CHECKSUM]
+    storage.put(MANIFEST, encode_json(content, place=f"payments-0/{MANIFEST_FILE}"))
     return storage
 
 
@@ -153,12 +162,52 @@ def test_a_topic_whose_creation_the_metadata_has_lost_is_saved() -> None:
     assert ORDERS in story.host.node.logs
 
 
+@pytest.mark.parametrize("foreign", [of_another_topic, of_another_directory])
+def test_a_deletion_does_not_take_the_files_of_another_topic(
+    foreign: Callable[[Directory], Directory],
+) -> None:
+    story = started(foreign(killed()))
+    before = story.storage.read_file(MANIFEST)
+    story.ask(DeleteTopics(topics=("orders",)))
+    story.settle()
+    assert str(ORDERS) not in story.storage.directories()
+    assert story.storage.read_file(f"{ORDERS}~1/{MANIFEST_FILE}") == before
+    moved = f"{ORDERS}: found files of another topic than the deleted one; moved them to {ORDERS}~1"
+    assert moved in [each.text for each in story.host.troubles]
+
+
+def test_a_start_that_finishes_a_deletion_does_not_take_the_files_of_another_topic() -> None:
+    story = started(killed())
+    story.ask(DeleteTopics(topics=("orders",)))
+    story.settle()
+    story.host.stop()
+    disk = Directory(disk_with(contents(story.storage)))
+    kept = of_another_topic(killed())
+    for partition in (ORDERS, SMALL):
+        disk.make_directory(str(partition))
+        for name in kept.files(str(partition)):
+            disk.put(f"{partition}/{name}", kept.get(f"{partition}/{name}"))
+    story = started(disk)
+    assert story.storage.read_file(f"{ORDERS}~1/{MANIFEST_FILE}") == kept.get(MANIFEST)
+    assert not {str(ORDERS), str(SMALL), f"{SMALL}~1"} & {*story.storage.directories()}
+
+
+def test_without_syncs_too_a_loss_of_power_does_not_take_the_record_of_a_deletion_alone() -> None:
+    storage = SimulatedStorage(lambda most: 0)
+    story = Story(storage=storage)
+    story.host.directory.journal(METADATA).sync()
+    story.ask(DeleteTopics(topics=("orders",)))
+    story.settle()
+    storage.lose_power()
+    assert DamagedStory.over(storage).host.node.topic_id("orders") is None
+
+
 def test_a_deleted_topic_does_not_come_back_after_a_loss_of_power() -> None:
     storage = SimulatedStorage(lambda most: 0)
     data = DataDirectory.open(storage)
     data.journal(ORDERS).sync()
     storage.sync_directory("")
-    data.delete(ORDERS)
+    data.delete(ORDERS, NO_TOPIC_ID)
     data.finish_deleting()
     storage.lose_power()
     assert str(ORDERS) not in storage.directories()
@@ -179,7 +228,7 @@ def test_a_refused_log_that_is_deleted_does_not_come_back_after_a_loss_of_power(
     data = DataDirectory.open(storage)
     storage.make_directory(str(ORDERS))
     storage.sync_directory("")
-    data.delete(ORDERS)
+    data.delete(ORDERS, NO_TOPIC_ID)
     data.finish_deleting()
     storage.lose_power()
     assert str(ORDERS) not in storage.directories()
@@ -192,7 +241,7 @@ def test_a_deletion_that_is_not_synced_leaves_no_log_that_looks_damaged(broken: 
     storage = SimulatedStorage(lambda most: 0, breaks=lambda _operation, path: path in breaks)
     data = DataDirectory.open(storage)
     data.journal(ORDERS).sync()
-    data.delete(ORDERS)
+    data.delete(ORDERS, NO_TOPIC_ID)
     breaks.add(broken)
     with pytest.raises(StorageError):
         data.finish_deleting()

@@ -69,7 +69,6 @@ from fencepost.protocol.metadata_log import (
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
-    NO_LEADER_EPOCH,
     NO_TOPIC_ID,
     ConfigOperation,
     ConfigType,
@@ -100,6 +99,15 @@ class Topic:
     described: Shared[m.TopicMetadata | None] = None  # the reply to Metadata, until a leader changes
 
 
+@attrs.frozen
+class RemovedTopic:
+    """A topic that was deleted."""
+
+    topic_id: bytes
+    leader_epoch: int
+    """The last one of its partitions."""
+
+
 ClusterDecision = Decision[ClusterRecord]
 
 
@@ -110,9 +118,8 @@ class Controller:
     topics: dict[str, Topic] = attrs.Factory(dict[str, Topic])
     names: Ignored[dict[bytes, str]] = attrs.Factory(dict[bytes, str])
     brokers: dict[int, m.NodeAddress] = attrs.Factory(dict[int, m.NodeAddress])
-    # Deleted topics and their last leader epoch: files may remain after a kill, and a new topic's epochs
-    # start above that one.
-    removed: dict[str, int] = attrs.Factory(dict[str, int])
+    # Deleted topics: files may remain after a kill, and a new topic's epochs start above the last one.
+    removed: dict[str, RemovedTopic] = attrs.Factory(dict[str, RemovedTopic])
     # By name: the largest number of partitions that a deleted topic of this name had.
     former_counts: dict[str, int] = attrs.Factory(dict[str, int])
     # Not a count of topics: a repair may have saved a topic and lost an earlier one.
@@ -230,7 +237,8 @@ def _new_topic(
         yield TopicConfigured(wanted.topic, name=name, value=value)  # if named twice, the last value counts
     # Not 0 if there was a topic of this name: its leader may not know of the deletion yet, and must be
     # refused.
-    leader_epoch = state.removed.get(wanted.topic, NO_LEADER_EPOCH) + 1
+    removed = state.removed.get(wanted.topic)
+    leader_epoch = 0 if removed is None else removed.leader_epoch + 1
     for number in range(wanted.partition_count):
         leader_id = node_ids[(at + number) % len(node_ids)]
         yield PartitionCreated(
@@ -479,7 +487,7 @@ def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[MetadataC
             case TopicConfigured():
                 news.extend(_configure(state.topics[record.topic], record))
             case TopicRemoved():
-                news.extend(_remove(state, state.names.pop(record.topic_id)))
+                news.extend(_remove(state, record.topic_id))
             case PartitionCreated() | LeaderChanged():
                 news.append(_assign(state, record))
             case ProducerIdsAllocated():
@@ -493,8 +501,8 @@ def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[MetadataC
 def present_changes(state: Controller) -> list[MetadataChange]:
     """The changes that bring a node from any earlier state of the cluster to the present one."""
     changes: list[MetadataChange] = [
-        Remove(partition=TopicPartition(name, number))
-        for name in state.removed
+        Remove(partition=TopicPartition(name, number), topic_id=removed.topic_id)
+        for name, removed in state.removed.items()
         for number in range(state.former_counts[name])
     ]
     for topic in state.topics.values():
@@ -514,11 +522,13 @@ def present_changes(state: Controller) -> list[MetadataChange]:
     return changes
 
 
-def _remove(state: Controller, name: str) -> list[MetadataChange]:
+def _remove(state: Controller, topic_id: bytes) -> list[MetadataChange]:
+    name = state.names.pop(topic_id)
     leaders = state.topics.pop(name).leaders
     state.former_counts[name] = max(len(leaders), state.former_counts.get(name, 0))
-    state.removed[name] = max(leader.leader_epoch for leader in leaders.values())
-    return [Remove(partition=TopicPartition(name, number)) for number in leaders]
+    last = max(leader.leader_epoch for leader in leaders.values())
+    state.removed[name] = RemovedTopic(topic_id, last)
+    return [Remove(partition=TopicPartition(name, number), topic_id=topic_id) for number in leaders]
 
 
 def _configure(topic: Topic, record: TopicConfigured) -> Iterator[MetadataChange]:

@@ -81,7 +81,7 @@ class ClusterJournals:
             else:
                 disk.kill()
 
-    def delete(self, partition: TopicPartition) -> None:
+    def delete(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Deletes the log with its records, even for a node that still holds it."""
         journal = self.opened.pop(partition, None)
         if journal is not None:
