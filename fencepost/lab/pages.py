@@ -14,6 +14,7 @@ import base64
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -108,10 +109,8 @@ def _page(
         "entry": _ENTRY,
     }
     page = (STATIC / "page.html").read_text(encoding="utf-8")
-    for name, text in filled.items():
-        before, _, after = page.partition(f"{{{name}}}")
-        page = before + text + after
-    return page
+    # In one pass: a title may hold the name of a place in braces, and that is no place.
+    return re.sub(r"\{(\w+)\}", lambda place: filled[place[1]], page)
 
 
 def _data_imports() -> dict[str, str]:

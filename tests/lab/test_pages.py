@@ -23,7 +23,7 @@ from fencepost.simulation import scenario
 from fencepost.simulator.scenarios.model import cases
 
 BYTES_MAX = 1_000_000
-HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> \"'& \u2028"
+HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> \"'& \u2028 {runs} {style}"
 
 
 @cache
