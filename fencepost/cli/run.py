@@ -24,6 +24,7 @@ from fencepost.cli.options import AsJson, TimeBudget
 from fencepost.cli.output import Json, print_json
 from fencepost.cli.scenario_files import Chosen, chosen, files_of
 from fencepost.cli.table import GREEN, RED, print_table, styled, terminal_width
+from fencepost.protocol.terms import escaped
 
 if TYPE_CHECKING:
     from fencepost.cli.artefacts import JUnitCase
@@ -176,7 +177,7 @@ class _Told:
         done = self.runs - before
         if passed and not self.is_full and not self.is_json:
             count = f"{passed}" if passed == done else f"{passed} of {done}"
-            name = story[0].case.scenario.name
+            name = escaped(story[0].case.scenario.name)
             print(f"{styled('pass', GREEN)}  {name}  ({count} {'run' if done == 1 else 'runs'})")
 
     def _run(self, each: Chosen) -> bool:
@@ -217,9 +218,9 @@ class _Told:
             print_json(_as_json(result))
         elif self.is_full or not result.passed:
             sign = styled("pass", GREEN) if result.passed else styled("FAIL", RED)
-            print(f"{sign}  {result.name}")
+            print(f"{sign}  {escaped(result.name)}")
             for line in _lines(result):
-                print(f"      {line}")
+                print(f"      {escaped(line)}")
             if page is not None:
                 print(f"      page:     {page}")
             if not result.passed:
@@ -255,7 +256,7 @@ class _Told:
             print_json(summary)
             return
         for result in self.failed if self.runs > 1 else ():
-            print(f"{styled('FAIL', RED)}  {result.name}: {result.problems[0]}")
+            print(f"{styled('FAIL', RED)}  {escaped(f'{result.name}: {result.problems[0]}')}")
         count = "one scenario" if scenarios == 1 else f"{scenarios} scenarios"
         print(
             f"{summary['passed']} of {counted(self.runs, 'run')} of {count} met the expectations, in "
@@ -284,13 +285,13 @@ def _list(stories: list[list[Chosen]], *, as_json: bool) -> None:
     elif len(stories) <= FEW:
         for story in stories:
             told = story[0].case.scenario
-            print(f"{story[0].path.stem}: {_beginning(told.lesson) or told.name}")
+            print(f"{story[0].path.stem}: {escaped(_beginning(told.lesson) or told.name)}")
             print_table(("variant", "title"), [(each.number, each.case.title or "-") for each in story])
     else:
         margin = max(len(story[0].path.stem) for story in stories) + 2
         for story in stories:
             lesson, width = _beginning(story[0].case.scenario.lesson), terminal_width()
-            words = f"{lesson} ({counted(story[0].of, 'run')})"
+            words = f"{escaped(lesson)} ({counted(story[0].of, 'run')})"
             lines = [words] if width is None else wrap(words, max(width - margin, WORDS_MIN))
             print(f"{story[0].path.stem:{margin}}" + f"\n{'':{margin}}".join(lines))
 

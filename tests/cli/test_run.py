@@ -121,6 +121,23 @@ def test_what_fails_is_told_in_full_and_again_at_the_end(capsys: Output, story: 
     assert summary.startswith("5 of 6 runs of 3 scenarios met the expectations")
 
 
+@pytest.mark.parametrize("option", ["--text", "--list"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_nothing_in_a_scenario_can_drive_a_terminal(
+    capsys: Output, tmp_path: Path, option: str, count: int
+) -> None:
+    odd = r"a\u001b[2J"
+    text = f'''name = "{odd}"\nlesson = "{odd}"\n[[producer]]\nname = "{odd}"\nscript = ["send t-0 {odd}"]
+    [expect]\nvisible = {{ "t-0" = ["{odd}"] }}
+    also_with = [{{ sync = "all", visible = {{ "t-0" = ["b"] }} }}]'''
+    for number in range(count):
+        tmp_path.joinpath(f"{number}.toml").write_text(text)
+    run(["run", str(tmp_path), option])
+    out = capsys.readouterr().out
+    assert r"\x1b[2J" in out
+    assert all(line.isprintable() for line in out.split("\n"))
+
+
 def test_a_story_that_comes_out_otherwise_fails(capsys: Output, story: Path) -> None:
     story.write_text(STORY.replace('["a"] }', '["b"] }'))
     assert run(["run", str(story), "--json"]) == 1

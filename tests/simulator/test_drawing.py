@@ -150,6 +150,18 @@ def test_every_event_is_in_the_table(history: History, width: int) -> None:
     assert missing == []
 
 
+def test_nothing_in_a_table_can_drive_a_terminal() -> None:
+    odd = "a\x1b[2J\nb\u202ec"
+    told = Chronicle()
+    told.call(odd, f"send {odd}")
+    told.deliver(odd, NODE, f"Produce {odd}")
+    told.strike(odd, "crash")
+    history = attrs.evolve(told.history(odd, odd, NODE), lesson=odd, broken=(odd,))
+    lines = space_time(history, width=120).split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert any(r"Produce a\x1b[2J\nb\u202ec" in line for line in lines)
+
+
 def test_a_late_message_says_what_overtook_it() -> None:
     lines = space_time(late_end_txn(), width=100).splitlines()
     late = [line for line in lines if "LATE (" in line]

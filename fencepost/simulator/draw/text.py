@@ -1,8 +1,8 @@
 """A run as a space-time table for a terminal: a column per client and node, time downwards, words at the
 right.
 
-Rule: plain text. A message that reaches its target before anything else happens is one line; any other
-leaves and comes in two, which its number joins.
+Rule: plain text; of names and records, what a terminal would obey is escaped. A message that reaches its
+target before anything else happens is one line; any other leaves and comes in two, which its number joins.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from textwrap import wrap
 import attrs
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-from fencepost.protocol.terms import TransactionResult
+from fencepost.protocol.terms import TransactionResult, escaped
 from fencepost.simulator.draw.fates import (
     SILENT_FROM,
     SPEAKS_FROM,
@@ -77,7 +77,8 @@ def space_time(
     count = len(history.events)
     first = first if events_max is None else max(first, count - events_max)
     left_out = f"the last {count - first:,} of {count:,} events: the first {first:,} are not shown"
-    lines = [history.title, *wrap(history.lesson, width), *([left_out] if first else []), table.head()]
+    lesson = map(escaped, wrap(history.lesson, width))
+    lines = [escaped(history.title), *lesson, *([left_out] if first else []), table.head()]
     before = ""
     for event, came_at_once in _joined(history.events[first:]):
         time = milliseconds(event.at)
@@ -165,7 +166,7 @@ class _Table:
 
     def head(self) -> str:
         """The line of the lanes' names."""
-        names = "".join(set_cell_size(lane, self.lane_width - 1) + " " for lane in self.columns)
+        names = "".join(set_cell_size(escaped(lane), self.lane_width - 1) + " " for lane in self.columns)
         return f"{'ms':>{self.time_width}} {names}"
 
     def row(self, time: str, event: Event, *, came_at_once: bool) -> list[str]:
@@ -194,7 +195,8 @@ class _Table:
     def broken(self, evidence: str, width: int) -> list[str]:
         """The lines of a broken rule, none of which is cut."""
         first = f"{'✗':>{self.time_width}} "
-        return wrap(evidence, width, initial_indent=first, subsequent_indent=" " * len(first))
+        lines = wrap(evidence, width, initial_indent=first, subsequent_indent=" " * len(first))
+        return [escaped(line) for line in lines]
 
     def end(self, at: int) -> str:
         """The last line: the time, and what is still under way."""
@@ -206,11 +208,12 @@ class _Table:
         words = note(event, self.messages)
         match event:
             case Called(participant=lane):
-                return f"{lane}: {words}"
+                words = f"{lane}: {words}"
             case Struck(participant=lane):
-                return f"⚡ {lane or 'network'}: {words}"
+                words = f"⚡ {lane or 'network'}: {words}"
             case _:
-                return words
+                pass
+        return escaped(words)
 
     def _hear(self, event: Struck) -> None:
         word = fault_word(event)
