@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from fencepost.bundled import bundled_scenarios
+from fencepost.protocol.terms import TransactionState
 from fencepost.simulator.draw.canvas import width_of
 from fencepost.simulator.draw.crop import Crop, NothingToDraw, lanes_of
 from fencepost.simulator.draw.fates import follow, sentence
@@ -42,7 +43,9 @@ def texts(picture: str) -> list[str]:
 def extent(element: Element) -> tuple[float, float]:
     """Where a text begins and ends, a little too far rather than too near."""
     x, kind = float(element.get("x", 0)), element.get("class", "").split()
-    wide = width_of(element.text or "") * (10 / 11 if "small" in kind else 14 / 11 if "title" in kind else 1)
+    sizes = {"small": 10, "name": 12, "title": 14}
+    size = next((size for name, size in sizes.items() if name in kind), 11)
+    wide = width_of(element.text or "") * size / 11
     left = {"start": x, "middle": x - wide / 2, "end": x - wide}[element.get("text-anchor", "start")]
     return left, left + wide
 
@@ -76,6 +79,35 @@ def test_no_text_is_cut_off(name: str) -> None:
     assert all(len(text) > 36 for text in elided), "lanes are made wider for shorter ones"
     names = sorted(extent(text) for text in fromstring(picture).iter(f"{SVG}text") if is_name(text))
     assert all(left[1] < right[0] for left, right in pairwise(names))
+
+
+LONG = "an-id-with-a-long-name-" * 4
+
+
+@pytest.mark.parametrize("lane", [LONG, "日本語" * 30])
+def test_long_names_and_values_stay_in_their_places(lane: str) -> None:
+    told = Chronicle()
+    told.call(lane, f"send {LONG * 20}")
+    held = told.send(lane, NODE, f"Produce {LONG * 20}")
+    told.strike("", f"hold {LONG * 20}", number=held)
+    told.deliver(lane, NODE, f"Produce {LONG}")
+    told.arrive(held)
+    for name in (f"{lane}1", f"{lane}2"):
+        told.coordinate(TransactionState.ONGOING, transactional_id=name)
+    told.append(ORDERS, 0, label=lane)
+    picture = draw(told.history(LONG * 20, lane, f"{lane}2", NODE))
+    assert outside(picture) == []
+    names = [text for text in fromstring(picture).iter(f"{SVG}text") if is_name(text)]
+    assert len({text.text for text in names}) == len(names)
+    assert all(left[1] < right[0] for left, right in pairwise(sorted(map(extent, names))))
+
+
+def test_the_title_above_a_narrow_lane_is_not_cut_off() -> None:
+    told = Chronicle()
+    for _ in range(5):
+        told.call("p", "flush")
+    history = told.history("a title that is wider than its only lane (variant)", "p")
+    assert outside(draw(history)) == outside(draw(history, first=3)) == []
 
 
 @pytest.mark.parametrize("name", ["late_end_txn", "hanging_transaction", "late_record"])

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from math import hypot
 from xml.sax.saxutils import escape, quoteattr
 
+from rich.cells import cell_len
+
 CHARACTER_WIDTH = 6.7  # of the 11 px monospaced type below, in the widest of its usual fonts
 # Okabe and Ito's, its yellow darker
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b58900", "#56b4e9")
@@ -80,8 +82,10 @@ def words(text: str) -> str:
 
 
 def width_of(text: str) -> float:
-    """The width of a label in pixels, a little too large rather than too small."""
-    return len(text) * CHARACTER_WIDTH
+    """The width of a label in pixels, a little too large rather than too small; a letter of Chinese is as
+    wide as two of others.
+    """
+    return cell_len(text) * CHARACTER_WIDTH
 
 
 def label(x: float, y: float, text: str, *, kind: str = "halo", anchor: str = "start") -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 
 import attrs
+from rich.cells import cell_len, set_cell_size
 
 from fencepost.log_model.partitions import PartitionModel
 from fencepost.protocol.batches import Marker
@@ -217,8 +218,8 @@ def milliseconds(at: int) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """`text`, or as much of it as fits into `length` characters, with an ellipsis."""
-    return text if len(text) <= length else text[: max(length - 1, 0)] + "…"
+    """`text`, or as much of it as fits into `length` cells of a terminal, with an ellipsis."""
+    return text if cell_len(text) <= length else set_cell_size(text, max(length - 1, 0)) + "…"
 
 
 def fault_word(event: Struck) -> str:

@@ -15,6 +15,7 @@ from statistics import median
 from textwrap import wrap
 
 import attrs
+from rich.cells import cell_len
 
 from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition
 from fencepost.simulator.draw.canvas import PALETTE, tag, width_of, words
@@ -29,6 +30,7 @@ from fencepost.simulator.draw.fates import (
     note,
     read_logs,
     sentence,
+    shortened,
     state_words,
 )
 from fencepost.simulator.world.history import Appended, Bounded, Called, Coordinated, Event, History, Sent
@@ -62,6 +64,10 @@ LOOP = 34  # how far a node's message to itself swings out
 _BADGE_WIDTH = 42  # "LATE" in its box
 _NEAR = 3  # rows: a message that takes no longer needs no label where it arrives
 _LINE_LENGTH = 120  # characters of running text
+_NAME_MAX = 44  # characters at the head of a lane
+_NAME_END = 14  # the last ones of these, if a name is longer
+_NAME_SCALE = 12 / 11  # a name is larger than other text,
+_TITLE_SCALE = 14 / 11  # and the title even larger
 
 
 @attrs.frozen(kw_only=True)
@@ -112,7 +118,9 @@ class Scene:
         self.history = history
         self.messages, self.logs = follow(events), read_logs(events)
         self.batches = {partition: log.batches() for partition, log in self.logs.items()}
+        self.heading = shortened(history.title, _LINE_LENGTH)
         self.lesson = wrap(history.lesson, _LINE_LENGTH)
+        self.left_out = _left_out(first, of=len(events))
         self.broken = [line for evidence in history.broken for line in wrap(evidence, _LINE_LENGTH)]
         self.first = first
         self.top = HEAD + LESSON_LINE * len(self.lesson)
@@ -128,9 +136,9 @@ class Scene:
         for partition in self.logs:
             self.log_lanes[partition] = lane = self._log_lane(partition, x)
             words_end = lane.at(lane.end) + self._log_words_width(self.batches[partition].values())
-            x = max(words_end, lane.x + width_of(f"log {partition}") + 20)
-        widest = max(map(width_of, (*self.lesson, *self.broken)), default=0)
-        self.width = max(x, widest + self.time_width) + 10
+            x = max(words_end, lane.x + _name_width(f"log {partition}") + 20)
+        widest = max(map(width_of, (*self.lesson, *self.broken, self.left_out)))
+        self.width = max(x, widest + self.time_width, width_of(self.heading) * _TITLE_SCALE + 12) + 10
         self.paths = {
             number: self._path(message)
             for number, message in self.messages.items()
@@ -149,9 +157,11 @@ class Scene:
         drawn, lanes = self.history.events[self.first :], self.history.participants
         self.time_width = max(_TIME_MIN, width_of(f"{milliseconds(self.history.end)} ms") + 12)
         notes = [width_of(note(event, self.messages)) + 28 for event in drawn if isinstance(event, Sent)]
-        gap = min(max([*notes, _GAP_MIN]), _GAP_MAX)
+        names = [_name_width(lane) + 8 for lane in lanes]
+        gap = min(max([*notes, *names, _GAP_MIN]), _GAP_MAX)
         # What a process does is written around its lifeline.
         halves = [width_of(event.label) / 2 + 10 for event in drawn if isinstance(event, Called)]
+        halves += [width / 2 for width in names]
         outside = list(self._outside_the_lanes(gap))
         left, right = (
             min(max([*halves, *(width for at, width in outside if at == side), _MARGIN_MIN]), _MARGIN_MAX)
@@ -180,8 +190,9 @@ class Scene:
         widths: dict[str, float] = {}
         for event in self.history.events:
             if isinstance(event, Coordinated):
-                widest = max(widths.get(event.transactional_id, 0), width_of(state_words(event)) + 36)
-                widths[event.transactional_id] = max(widest, width_of(f"txn {event.transactional_id}") + 20)
+                name = event.transactional_id
+                widest = max(widths.get(name, 0), width_of(state_words(event)) + 36)
+                widths[name] = max(widest, _name_width(f"txn {name}") + 20)
         self.coordinators: dict[str, float] = {}
         for transactional_id, width in widths.items():
             self.coordinators[transactional_id] = x
@@ -191,7 +202,7 @@ class Scene:
     def _log_words_width(self, batches: Iterable[DrawnBatch]) -> float:
         """The room for what is written after the last offset of a log."""
         drawn = (batch_words(batch.appended) for batch in batches if batch.place >= self.first)
-        return max([width_of(words[:LOG_WORDS_MAX]) + 16 for words in drawn] + [_LOG_WORDS_MIN])
+        return max([width_of(shortened(words, LOG_WORDS_MAX)) + 16 for words in drawn] + [_LOG_WORDS_MIN])
 
     def is_far(self, message: DrawnMessage) -> bool:
         """Whether a message took so long that its label is repeated where it arrives."""
@@ -249,6 +260,22 @@ class Scene:
     def title(self, event: Event) -> str:
         """The sentence of one event, which a browser shows under the pointer."""
         return tag("title", words(sentence(event, self.messages)))
+
+
+def _left_out(first: int, *, of: int) -> str:
+    return f"the last {of - first:,} of {of:,} events: the first {first:,} are not drawn" if first else ""
+
+
+def name_of(lane: str) -> str:
+    """What stands at the head of a lane; of a long name also the end, where ids often differ."""
+    if cell_len(lane) <= _NAME_MAX:
+        return lane
+    end = lane[-_NAME_END:]
+    return shortened(lane, _NAME_MAX - cell_len(end)) + end
+
+
+def _name_width(lane: str) -> float:
+    return width_of(name_of(lane)) * _NAME_SCALE
 
 
 def _breaks(drawn: Sequence[Event], *, first: int) -> dict[int, int]:

@@ -59,6 +59,7 @@ from fencepost.simulator.draw.layout import (
     LogLane,
     MessagePath,
     Scene,
+    name_of,
 )
 from fencepost.simulator.world.history import (
     Appended,
@@ -132,26 +133,22 @@ def body(scene: Scene) -> Iterator[str]:
 
 def headings(scene: Scene) -> Iterator[str]:
     """The title, the lesson, what is left out, and the name above each lane."""
-    yield label(12, 22, scene.history.title, kind="title")
+    yield label(12, 22, scene.heading, kind="title")
     for place, text in enumerate(scene.lesson):
         yield label(12, 40 + LESSON_LINE * place, text, kind="lesson")
-    if scene.first:
-        count = len(scene.history.events)
-        text = (
-            f"the last {count - scene.first:,} of {count:,} events: the first {scene.first:,} are not drawn"
-        )
-        yield label(12, scene.top - 38, text, kind="loud")
+    if scene.left_out:
+        yield label(12, scene.top - 38, scene.left_out, kind="loud")
     yield from lane_names(scene, y=scene.top - 12)
 
 
 def lane_names(scene: Scene, *, y: float) -> Iterator[str]:
     """The name of each lane, at its place."""
     for lane, x in scene.lanes.items():
-        yield label(x, y, lane, kind="halo name", anchor="middle")
+        yield label(x, y, name_of(lane), kind="halo name", anchor="middle")
     for transactional_id, x in scene.coordinators.items():
-        yield label(x, y, f"txn {transactional_id}", kind="halo name")
+        yield label(x, y, name_of(f"txn {transactional_id}"), kind="halo name")
     for partition, lane in scene.log_lanes.items():
-        yield label(lane.x, y, f"log {partition}", kind="halo name")
+        yield label(lane.x, y, name_of(f"log {partition}"), kind="halo name")
 
 
 def _axis_breaks(scene: Scene) -> Iterator[str]:
@@ -211,7 +208,9 @@ def _marks(scene: Scene, place: int, event: Event) -> list[str]:
         case Lost(number=number):
             return _loss(scene, scene.messages[number], scene.paths[number])
         case Called(participant=lane):
-            return [pill(scene.lanes[lane], y, event.label)]
+            x = scene.lanes[lane]
+            room = 2 * min(x - scene.time_width, scene.lanes_end - x) - 18
+            return [pill(x, y, shortened(event.label, int(room / CHARACTER_WIDTH)))]
         case Struck():
             return _fault(scene, event, y)
         case Coordinated():
@@ -271,7 +270,7 @@ def _samples_of_logs(scene: Scene) -> Iterator[tuple[str, str]]:
             yield name, box(8, -7, 22, 14, kind=kind, fill=fill, stroke=ink)
     if len(scene.colours) > 1:
         for producer_id, place in scene.colours.items():
-            name = f"producer {producer_id}{scene.owner(producer_id)}"
+            name = name_of(f"producer {producer_id}{scene.owner(producer_id)}")
             yield name, box(8, -7, 22, 14, kind="decided", fill=PALETTE[place], stroke=PALETTE[place])
     if scene.log_lanes:
         yield "LSO", line(0, 0, 30, 0, kind="lso")
@@ -378,7 +377,7 @@ def _fault(scene: Scene, event: Struck, y: float) -> list[str]:
     x = scene.lanes.get(event.participant, scene.time_width + 20)
     if event.number in scene.paths and not event.participant:
         x = scene.paths[event.number].x_at(y)
-    text = note(event, scene.messages)
+    text = shortened(note(event, scene.messages), int((scene.width - x - 30) / CHARACTER_WIDTH))
     return [pill(x + 14 + width_of(text) / 2, y, text, text_kind="loud"), bolt(x, y)]
 
 
@@ -429,7 +428,13 @@ def _arrival(scene: Scene, message: DrawnMessage, y: float) -> list[str]:
     return [
         box(left, y - 8, wide, 16, kind="badge", rx=3),
         label(left + wide / 2, y + 4, badge, kind="badge-text", anchor="middle"),
-        _beside(x + (14 + wide) * side, y + 4, side, text, kind="halo loud"),
+        _beside(
+            x + (14 + wide) * side,
+            y + 4,
+            side,
+            _fitted(scene, x + (14 + wide) * side, side, text),
+            kind="halo loud",
+        ),
     ]
 
 
