@@ -157,6 +157,14 @@ def test_fewer_lanes_mean_larger_type() -> None:
     assert len(slides(part, first=first)) < len(slides(history))
 
 
+def test_a_long_lesson_and_a_long_legend_leave_room_for_rows() -> None:
+    told = Chronicle()
+    for number in range(100):
+        told.append(ORDERS, number, label="a", producer_id=number)
+    history = attrs.evolve(told.history("many", NODE), lesson="word " * 2_000)
+    assert len(slides(history)) < 20
+
+
 def test_a_long_time_breaks_the_axis_and_is_named() -> None:
     told = Chronicle()
     for _ in range(10):

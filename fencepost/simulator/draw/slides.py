@@ -3,7 +3,8 @@
 A slide is a window on the whole picture, below the names of the lanes and above the legend. What is under way
 or in force where one slide ends goes on at the top of the next.
 
-Rule: a slide is as wide as the lanes, so fewer lanes mean larger type.
+Rule: a slide is as wide as the lanes, so fewer lanes mean larger type. Of a long lesson and a long legend it
+shows what fits into a quarter each, so that there is room for rows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def slides(history: History, *, first: int = 0, scale: float = 1.0) -> list[str]
     scene = Scene(history, first=max(first, len(history.events) - EVENTS_MAX))
     width = max(scene.width, _WIDTH_MIN)
     height = width * _RATIO
-    signs = list(legend(scene, top=0))
+    lines = int(height / 4 / LEGEND_LINE)
+    signs = [sign for sign in legend(scene, top=0) if sign[0] <= lines]
+    scene.lesson = scene.lesson[: int(height / 4 / LESSON_LINE)]
     foot = LEGEND_LINE * (signs[-1][0] if signs else 0) + _MARGIN
     pages = list(_pages(scene, room=height - foot))
     found: list[str] = []
