@@ -263,7 +263,7 @@ def test_only_some_lanes() -> None:
         (Crop(until="0"), "no message 0"),
         (Crop(since="x"), "is not a step"),
         (Crop(only=("q",)), "no lane 'q'; its lanes are p, "),
-        (Crop(since="900 s"), "nothing between"),
+        (Crop(since="900 s"), "nothing between 900 s and its end"),
     ],
 )
 def test_a_part_that_a_run_does_not_have(crop: Crop, words: str) -> None:

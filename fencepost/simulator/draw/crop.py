@@ -56,7 +56,8 @@ class Crop:
         first = self._first(events) if self.since else 0
         end = self._end(events) if self.until else len(events)
         if first >= end:
-            raise NothingToDraw(f"the run has nothing between {self.since or 'its start'} and {self.until}")
+            between = f"{self.since or 'its start'} and {self.until or 'its end'}"
+            raise NothingToDraw(f"the run has nothing between {between}")
         if self.since or self.until:
             history = attrs.evolve(history, lesson="")  # it tells the whole story, and its end
         if end < len(events):
