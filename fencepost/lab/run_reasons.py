@@ -29,6 +29,7 @@ _TCP: Final = "TCP: a connection delivers in order, and loses everything when it
 _LOSSES: Final = {
     "nobody waits for it": "its caller gave up the connection, so nobody hears this reply",
     "the connection broke": "the connection broke while the message was on its way",
+    "the node is down": "the node is down and refuses the connection",
     "the connection is gone": "its connection, or the receiver, was gone when it would have arrived",
 }
 

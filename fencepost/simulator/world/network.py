@@ -231,7 +231,9 @@ class Network:
         if target.is_paused:
             target.backlog.append((channel, message))
             return
-        if MessageTaken in self.heard:
+        if channel.is_to_server and connection.server.host is None:
+            self._lost(channel, message, "the node is down")
+        elif MessageTaken in self.heard:
             self.world.events.publish(MessageTaken(channel, message))
         if isinstance(message, ReplyMessage):
             # The second reply to a request that arrived twice finds nobody who waits for it.
