@@ -123,7 +123,7 @@ function useCells(element, cell) {
   const [cells, setCells] = useState(12);
   const measure = () => {
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
-    setCells(Math.max(3, Math.floor((element.current.clientWidth / rem - NAMES - 3.4) / cell)));
+    setCells(Math.max(1, Math.floor((element.current.clientWidth / rem - NAMES - 3.4) / cell)));
   };
   useLayoutEffect(measure);
   useLayoutEffect(() => {

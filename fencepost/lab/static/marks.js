@@ -22,6 +22,7 @@ export function Marks({ geometry, first, last, side, onStep, onMessage }) {
 
 // --- ground -------------------------------------------------------------------------------------------------------
 
+const ID_LETTERS = 8; // of an id before the state of its transaction
 const LABEL_MIN = 5; // letters: where fewer fit, an offset says more than the beginning of a word
 const BANDS = new Set(["violation", "late", "fault", "refusal"]);
 
@@ -333,9 +334,14 @@ function coordinated(geometry, step, line) {
     }
     ${
       isNarrow(geometry) && from !== undefined
-        ? beside(geometry, from, line, { text: step.note, side: -1, kind: "loud" })
+        ? beside(geometry, from, line, { text: briefNote(step.note, id), side: -1, kind: "loud" })
         : label(geometry, x + geometry.unit * 0.45 + 4, line, stateWords(geometry, value), "loud")
     }`;
+}
+
+// The words beside a coordinator, which a long id must not push out.
+function briefNote(note, id) {
+  return note.replace(id, () => shortened(id, ID_LETTERS));
 }
 
 // Whether a transaction's bar has no room for words: then they stand beside its coordinator.

@@ -109,8 +109,13 @@ const SILENT = { down: "crashed", paused: "paused", ended: "finished" };
 
 function participant({ lane, x, state, geometry, onParticipant, side, step }) {
   const now = state[`participant/${lane}`];
-  const style = { left: `${x - geometry.lane / 2}px`, width: `${geometry.lane}px` };
-  const inside = html`${lane}${SILENT[now] ? html` <b class=${`silent-word ${now}`}>${SILENT[now]}</b>` : null}`;
+  const word = SILENT[now] ?? "";
+  // The first lane is near the times: a long name stands right of them instead of around its lane.
+  const isTight = (lane.length + word.length) * geometry.letter * 1.2 > 2 * (x - geometry.time);
+  const [left, right] = [x - geometry.lane / 2, x + geometry.lane / 2];
+  const from = isTight ? Math.max(left, geometry.time) : left;
+  const style = { left: `${from}px`, width: `${right - from}px` };
+  const inside = html`${lane}${word && html` <b class=${`silent-word ${now}`}>${word}</b>`}`;
   if (!onParticipant) return html`<span class="head lane" style=${style}>${inside}</span>`;
   const choose = (event) =>
     onParticipant({ name: lane, step, side, anchor: event.currentTarget.getBoundingClientRect() });

@@ -12,6 +12,9 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from fencepost.lab.comparison import compare
 from fencepost.lab.document import RunDocument
+from fencepost.lab.recordings import record
+from fencepost.simulator.scenarios.builder import scenario
+from fencepost.simulator.scenarios.model import cases
 from tests.lab.browser.accessibility import violations
 from tests.lab.browser.driving import RunPage, document_of, flagged
 
@@ -250,6 +253,22 @@ def test_names_with_markup_stay_text(page: Page, tmp_path: Path) -> None:
     run.sees("why", EVIL)
     assert page.title() == EVIL
     assert run.evaluate("document.querySelectorAll('img, main script').length") == 0
+
+
+def test_long_names_stay_in_their_places(page: Page, tmp_path: Path) -> None:
+    long = "an-id-with-a-long-name-" * 4
+    scripts = [("init", "begin", f"send t-0 {number}", "commit") for number in range(2)]
+    story = scenario("long names")
+    for number, script in enumerate(scripts):
+        story = story.producer(f"{number}-{long}", *script, transactional_id=f"{long}{number}")
+    [case] = cases(story.scenario())
+    page.set_viewport_size({"width": 360, "height": 700})
+    run = RunPage.opened(page, tmp_path, [record(case)])
+    assert run.evaluate("document.documentElement.scrollWidth") < 370  # the word at a pointer may stand out
+    edges = "['.head.time', '.head.lane'].map((it) => document.querySelector(it).getBoundingClientRect())"
+    assert run.evaluate(f"(([time, lane]) => lane.left - time.right)({edges})") >= -1
+    run.click("last")
+    assert "an-id-w… CompleteCommit" in run.evaluate("document.querySelector('.picture').textContent")
 
 
 def test_a_page_works_without_the_rest_of_the_world(context: BrowserContext, tmp_path: Path) -> None:
