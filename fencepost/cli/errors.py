@@ -22,6 +22,7 @@ from fencepost.client.errors import (
 )
 from fencepost.journal.storage import NotADataDirectory
 from fencepost.protocol.errors import ErrorCode, FencepostError
+from fencepost.protocol.terms import escaped
 
 OK: Final = 0
 FAILED: Final = 1
@@ -141,6 +142,5 @@ def report(problem: Exception) -> int:
 
 def complain(what: str, *, then: str = "") -> None:
     """One error on stderr."""
-    print(f"fencepost: {what}", file=sys.stderr)
-    if then:
-        print(f"  {then}", file=sys.stderr)
+    text = f"fencepost: {what}\n  {then}" if then else f"fencepost: {what}"
+    print("\n".join(map(escaped, text.split("\n"))), file=sys.stderr)

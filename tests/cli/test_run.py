@@ -136,6 +136,10 @@ def test_nothing_in_a_scenario_can_drive_a_terminal(
     out = capsys.readouterr().out
     assert r"\x1b[2J" in out
     assert all(line.isprintable() for line in out.split("\n"))
+    assert run(["run", str(tmp_path), "--text", "--only", "q"]) == 2
+    err = capsys.readouterr().err
+    assert r"its lanes are a\x1b[2J" in err
+    assert all(line.isprintable() for line in err.split("\n"))
 
 
 def test_a_story_that_comes_out_otherwise_fails(capsys: Output, story: Path) -> None:
