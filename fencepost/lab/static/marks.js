@@ -167,13 +167,15 @@ function breach(geometry, number, line) {
     ${breachLabel(geometry, number, line, `breaks ${[...new Set(rules)].join(", ")}`)}`;
 }
 
-// Beside the node that appends, since its batch has words at the right; else at the right edge.
+// Beside the node that appends, since its batch has words at the right; else at the right edge, after the row's words.
 function breachLabel(geometry, number, line, text) {
   const step = geometry.run.steps[number];
   const x = geometry.lanes.get(step.lane);
   if (step.kind === "appended" && x !== undefined)
     return beside(geometry, x, line, { text, side: -1, kind: "loud late-text", gap: 14 });
-  return label(geometry, geometry.width - 8, line, text, "loud late-text", "end");
+  const from = step.kind === "called" ? callEnd(geometry, step) : geometry.time;
+  const fits = Math.floor((geometry.width - from - 16) / geometry.letter);
+  return label(geometry, geometry.width - 8, line, shortened(text, fits), "loud late-text", "end");
 }
 
 const BOLT = "M.12-.42-.28.08H0L-.12.42.28-.08H0Z"; // on a ground as high as a row
@@ -352,11 +354,21 @@ function isNarrow(geometry) {
 function called(geometry, step, line) {
   const x = geometry.lanes.get(step.lane) ?? geometry.time;
   const kind = step.flags.includes("refusal") || step.flags.includes("violation") ? "loud error" : "call";
-  return beside(geometry, x, line, {
-    text: `» ${step.note || step.text}`,
-    side: x > (geometry.time + geometry.lanesEnd) / 2 ? -1 : 1,
-    kind,
-  });
+  return beside(geometry, x, line, { text: callWords(step), side: callSide(geometry, x), kind });
+}
+
+function callWords(step) {
+  return `» ${step.note || step.text}`;
+}
+
+function callSide(geometry, x) {
+  return x > (geometry.time + geometry.lanesEnd) / 2 ? -1 : 1;
+}
+
+function callEnd(geometry, step) {
+  const x = geometry.lanes.get(step.lane) ?? geometry.time;
+  if (callSide(geometry, x) < 0) return x;
+  return Math.min(x + 8 + callWords(step).length * geometry.letter, geometry.lanesEnd);
 }
 
 function struck(geometry, step, line) {

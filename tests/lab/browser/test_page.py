@@ -271,6 +271,19 @@ def test_long_names_stay_in_their_places(page: Page, tmp_path: Path) -> None:
     assert "an-id-w… CompleteCommit" in run.evaluate("document.querySelector('.picture').textContent")
 
 
+@pytest.mark.parametrize("lane", ["p", "reader"])
+def test_a_broken_rule_stands_beside_the_words_of_its_row(page: Page, tmp_path: Path, lane: str) -> None:
+    document = cast("dict[str, Any]", {**late()})
+    document["participants"] = [*document["participants"], {"name": "reader", "kind": "client"}]
+    rule = {"rule": "a-rule-with-a-long-name " * 5, "meaning": "", "text": "", "step": 0}
+    first = {**document["steps"][0], "lane": lane, "flags": ["violation"], "note": "reads t-0: a b c"}
+    document.update(broken=[rule], steps=[first, *document["steps"][1:]])
+    run = RunPage.opened(page, tmp_path, [cast("RunDocument", document)], link="step=0")
+    texts = "[...document.querySelector('g.row').querySelectorAll('text:not(.time)')]"
+    words, breach = run.evaluate(f"{texts}.map((it) => it.getBoundingClientRect())")
+    assert words["right"] < breach["left"]
+
+
 def test_a_page_works_without_the_rest_of_the_world(context: BrowserContext, tmp_path: Path) -> None:
     context.set_offline(True)
     run = RunPage.opened(context.new_page(), tmp_path, [late()])
