@@ -16,7 +16,7 @@ import pytest
 from rich.cells import cell_len
 
 from fencepost.protocol.terms import TransactionState
-from fencepost.simulator.draw.fates import BatchFate, follow, note, read_logs, sentence
+from fencepost.simulator.draw.fates import BatchFate, follow, note, read_logs, sentence, shortened
 from fencepost.simulator.draw.svg import draw
 from fencepost.simulator.draw.text import space_time
 from fencepost.simulator.scenarios.builder import scenario
@@ -148,6 +148,13 @@ def test_every_event_is_in_the_table(history: History, width: int) -> None:
         and not any(line.endswith(note(event, messages)) for line in table.splitlines())
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("text", "short"), [("abcd", "abcd"), ("abcde", "abc…"), ("日本語", "日 …"), ("\0" * 9, "\0\0\0…")]
+)
+def test_a_text_is_shortened_by_its_letters_and_its_width(text: str, short: str) -> None:
+    assert shortened(text, 4) == short
 
 
 def test_nothing_in_a_table_can_drive_a_terminal() -> None:

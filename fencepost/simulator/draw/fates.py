@@ -218,8 +218,14 @@ def milliseconds(at: int) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """`text`, or as much of it as fits into `length` cells of a terminal, with an ellipsis."""
-    return text if cell_len(text) <= length else set_cell_size(text, max(length - 1, 0)) + "…"
+    """`text`, or as much of it as has `length` characters and fits into as many cells of a terminal, with an
+    ellipsis.
+    """
+    if max(len(text), cell_len(text)) <= length:
+        return text
+    room = max(length - 1, 0)
+    start = text[:room]  # letters without a width count as well
+    return (start if cell_len(start) <= room else set_cell_size(start, room)) + "…"
 
 
 def fault_word(event: Struck) -> str:
