@@ -36,11 +36,12 @@ def commands() -> list[tuple[str, list[str]]]:
 
 
 def pattern(shown: list[str]) -> str:
-    """What matches the shown lines with any numbers, and with columns of any width."""
+    """What matches the shown lines with any numbers and topic ids, and with columns of any width."""
     lines: list[str] = []
     for line in shown:
         words = r"[ \t]+".join(re.escape(word) for word in line.removesuffix(MORE).split())
         fixed = re.sub(r"\d+(?:,\d+)*", lambda _: r"[\d,]+", words)
+        fixed = re.sub(r'(?<=")[A-Za-z]{22}(?=")', lambda _: r"[\w-]{22}", fixed)
         lines.append(fixed if not line.endswith(MORE) else f"{fixed}[^\n]*" if fixed else r"(?:.*\n)*?.*")
     return r"[ \t]*" + r"[ \t]*\n[ \t]*".join(lines) + r"\s*"
 
