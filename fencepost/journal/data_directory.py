@@ -127,7 +127,7 @@ class DataDirectory:
             if found is None:
                 content = encode_json({"format": META_VERSION, "cluster_id": cluster_id}, place=META_FILE)
                 storage.replace(META_FILE, content, durable=True)
-            clean = _read_mark(storage)
+            clean = read_clean_mark(storage)
             # Before the mark, which says that these logs were synced, is removed.
             catalogue = Catalogue(storage, synced=clean)
             _remove_mark(storage)
@@ -345,8 +345,10 @@ def _refuse_strangers(storage: Storage) -> None:
         )
 
 
-def _read_mark(storage: Storage) -> dict[str, SyncedSegment]:
-    """The logs that were closed cleanly: the name of the directory, and the last segment."""
+def read_clean_mark(storage: StorageReader) -> dict[str, SyncedSegment]:
+    """The logs that were closed cleanly: the name of the directory, and the last segment. None after a kill,
+    nor while a broker runs, except those that it has refused.
+    """
     data = storage.read_file(CLEAN_FILE)
     try:
         return {} if data is None else decode_clean_mark(data)

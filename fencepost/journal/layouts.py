@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
-from fencepost.journal.data_directory import META_FILE, check_data_directory, partitions_in
+from fencepost.journal.data_directory import META_FILE, check_data_directory, partitions_in, read_clean_mark
 from fencepost.journal.kafka_directory import (
     HIGH_WATERMARKS_FILE,
     PROPERTIES_FILE,
@@ -32,7 +32,7 @@ from fencepost.journal.kafka_directory import (
     read_metadata,
     read_topic_id,
 )
-from fencepost.journal.manifest import Manifest, read_log_start
+from fencepost.journal.manifest import Manifest, SyncedSegment, read_log_start
 from fencepost.journal.storage import NotADataDirectory, StorageError, StorageReader, directory_name
 from fencepost.protocol.kraft_log import KraftCluster
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, NO_TOPIC_ID, TopicPartition, spell_topic_id
@@ -86,6 +86,12 @@ class LogLayout(Protocol):
 
     def log_start_offset(self, partition: TopicPartition) -> int:
         """The offset before which records were deleted; the first segment may begin later."""
+        ...
+
+    def closed_end(self, partition: TopicPartition, *, anew: bool = False) -> int:
+        """Where the log ended when its broker stopped cleanly; 0 if nothing says so, as while one runs. What
+        says so is read once, or `anew`.
+        """
         ...
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
@@ -146,6 +152,7 @@ class FencepostLayout:
         self.location = storage.location
         self._topic_ids: Mapping[str, bytes] | None = None
         """As last read from the metadata."""
+        self._closed: Mapping[str, SyncedSegment] | None = None
 
     def partitions(self) -> list[TopicPartition]:
         return sorted({*partitions_in(self.storages[0]), *self._read_cluster().partitions})
@@ -180,6 +187,12 @@ class FencepostLayout:
 
     def log_start_offset(self, partition: TopicPartition) -> int:
         return read_log_start(self.storages[0], directory_name(partition))
+
+    def closed_end(self, partition: TopicPartition, *, anew: bool = False) -> int:
+        if self._closed is None or anew:
+            self._closed = read_clean_mark(self.storages[0])
+        last = self._closed.get(directory_name(partition))
+        return 0 if last is None else last.end_offset
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
         return None
@@ -239,6 +252,9 @@ class KafkaLayout:
 
     def log_start_offset(self, partition: TopicPartition) -> int:
         return self._home(partition).log_starts.get(partition, 0)
+
+    def closed_end(self, partition: TopicPartition, *, anew: bool = False) -> int:
+        return 0
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
         known = None if self.cluster is None else self.cluster.partitions.get(partition)

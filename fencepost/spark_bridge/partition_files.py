@@ -450,7 +450,9 @@ def find_log_offsets(
     ceiling = INT64_MAX if log.high_watermark is None else log.high_watermark
     # Without a manifest, all segments but the last are assumed complete: only the last is written to.
     promised = manifest.high_watermark if manifest else log.segments[-1].base_offset if log.segments else 0
-    promised = min(promised, ceiling)
+    # An older copy of a log has an older manifest, but the mark of a clean stop lies outside of it.
+    written, closed_end = promised, log.layout.closed_end(log.partition)
+    promised = min(max(written, closed_end), ceiling)
     start, opened_before = log.open_transactions_at(ceiling if log.layout.is_sparse else promised)
     stable = max(log.log_start_offset, manifest.last_stable_offset if manifest else 0)
     # An open transaction holds the LSO of the manifest back, and a snapshot lists it. Of two starts the
@@ -460,6 +462,8 @@ def find_log_offsets(
     if since is not None and since.log_end_offset > start:
         start, opened_before = since.log_end_offset, since.open_transactions
     walk = _TailWalk(log, start, promised, ceiling=ceiling, opened_before=opened_before)
+    if written <= walk.end < closed_end:  # a broker may have started since, for a new topic of this name
+        promised = min(max(written, log.layout.closed_end(log.partition, anew=True)), ceiling)
     if walk.end < promised and not walk.is_at_ceiling:
         told = f"{walk.where} ends at offset {walk.end}, but offsets up to {promised} were written"
         told += f": {_RECOVER}" if report is None else ": reading what exists"
