@@ -78,9 +78,9 @@ class LogLayout(Protocol):
         """
         ...
 
-    def topic_id(self, partition: TopicPartition, manifest: Manifest | None) -> str:
+    def topic_id(self, partition: TopicPartition, manifest: Manifest | None, *, anew: bool = False) -> str:
         """The id of the topic that the directory of a partition, with this manifest, is of; empty if it is
-        unknown.
+        unknown. Without an id in the manifest, the cluster's metadata says it, which is read once, or `anew`.
         """
         ...
 
@@ -168,10 +168,12 @@ class FencepostLayout:
         return problem
 
     def _other_topic(self, topic: str, manifest: Manifest | None) -> str:
+        return "" if manifest is None else manifest.other_topic(self._id_of(topic))
+
+    def _id_of(self, topic: str) -> bytes:
         if self._topic_ids is None:
             self._read_cluster()
-        known = (self._topic_ids or {}).get(topic, NO_TOPIC_ID)
-        return "" if manifest is None else manifest.other_topic(known)
+        return (self._topic_ids or {}).get(topic, NO_TOPIC_ID)
 
     def _read_cluster(self) -> KraftCluster:
         """What the cluster's metadata says now; nothing if its log is not there."""
@@ -180,10 +182,13 @@ class FencepostLayout:
         self._topic_ids = {name: topic_id for topic_id, name in cluster.topics.items()}
         return cluster
 
-    def topic_id(self, partition: TopicPartition, manifest: Manifest | None) -> str:
-        if manifest is None or manifest.topic_id == NO_TOPIC_ID:
-            return ""
-        return spell_topic_id(manifest.topic_id)
+    def topic_id(self, partition: TopicPartition, manifest: Manifest | None, *, anew: bool = False) -> str:
+        if manifest is not None and manifest.topic_id != NO_TOPIC_ID:
+            return spell_topic_id(manifest.topic_id)
+        if anew:
+            self._read_cluster()
+        known = self._id_of(partition.topic)
+        return "" if known == NO_TOPIC_ID else spell_topic_id(known)
 
     def log_start_offset(self, partition: TopicPartition) -> int:
         return read_log_start(self.storages[0], directory_name(partition))
@@ -247,7 +252,7 @@ class KafkaLayout:
             found[topic].add(number)
         return found
 
-    def topic_id(self, partition: TopicPartition, manifest: Manifest | None) -> str:
+    def topic_id(self, partition: TopicPartition, manifest: Manifest | None, *, anew: bool = False) -> str:
         return read_topic_id(self._home(partition).storage, partition) or ""
 
     def log_start_offset(self, partition: TopicPartition) -> int:

@@ -326,7 +326,8 @@ def _read_log_start(layout: LogLayout, partition: TopicPartition) -> int:
 
 def topic_id_of(layout: LogLayout, partition: TopicPartition) -> str:
     """The id of the topic that a partition's directory is of now; empty if it is unknown."""
-    return layout.topic_id(partition, _read_manifest(layout.storages[layout.home(partition)], partition))
+    manifest = _read_manifest(layout.storages[layout.home(partition)], partition)
+    return layout.topic_id(partition, manifest, anew=True)
 
 
 def _read_own_manifest(

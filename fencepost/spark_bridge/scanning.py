@@ -211,9 +211,7 @@ class RangeScan:
                 pieces = self._pieces_after(problem, piece, position, pieces)
 
     def _is_other_topic(self, topic_id: str) -> bool:
-        """Whether the topic was created again since the range was planned. Without a manifest, as in the
-        first moments of a log, this is unknown.
-        """
+        """Whether the topic was created again since the range was planned."""
         return "" not in (topic_id, self.range.topic_id) and topic_id != self.range.topic_id
 
     def _lose_topic(self) -> None:

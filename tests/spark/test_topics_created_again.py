@@ -10,6 +10,7 @@ import pytest
 
 from fencepost import Admin, Broker, Producer
 from fencepost.journal.disk import DiskStorage
+from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.spark_bridge.data_source import plan_batch
 from fencepost.spark_bridge.options import parse_options
 from fencepost.spark_bridge.partition_files import DataLoss
@@ -37,13 +38,17 @@ def tasks_of(where: Path) -> list[ReadTask]:
     return list(plan_batch(layout_of(options), options, report=None, wanted=None))
 
 
+@pytest.mark.parametrize("has_manifest", [True, False])
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_task_does_not_read_another_topic(tmp_path: Path, count: int) -> None:
+def test_a_task_does_not_read_another_topic(tmp_path: Path, count: int, *, has_manifest: bool) -> None:
+    """A log has no manifest in its first moments."""
     create(tmp_path, [b"old 0", b"old 1"])
     (task,) = tasks_of(tmp_path)
     storage = DiskStorage(str(tmp_path), read_only=True)
     assert [row.value for row in rows_of_task(storage, task)] == [b"old 0", b"old 1"]
     create(tmp_path, [b"new"] * count)
+    if not has_manifest:
+        (tmp_path / "orders-0" / MANIFEST_FILE).unlink()
     with pytest.raises(DataLoss, match=f"orders-0 {TOLD}"):
         rows_of_task(storage, task)
     with pytest.warns(UserWarning, match=TOLD):
