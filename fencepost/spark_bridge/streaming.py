@@ -208,15 +208,20 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         layout = self._layout_of_stream(start)
         available = self._stream.latest(layout)
+        reached = decode_offsets(start)
         if self._target is not None:
-            target = self._target
+            # A new query may begin after the target: Spark asks for the target first.
+            last = {
+                each: max(self._target.get(each, 0), reached.get(each, 0))
+                for each in {**self._target, **reached}
+            }
             available = {
-                partition: (low, max(low, min(high, target[partition])))
+                partition: (low, max(low, min(high, last[partition])))
                 for partition, (low, high) in available.items()
-                if partition in target
+                if partition in last
             }
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = self._stream.next_end(decode_offsets(start), available, most)
+        end = self._stream.next_end(reached, available, most)
         return self._encoded(layout, end)
 
     def reportLatestOffset(self) -> dict[str, Any]:

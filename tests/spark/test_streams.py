@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from fencepost import Admin, Broker
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.layouts import open_layout
@@ -426,3 +427,40 @@ class TestALogThatWasReplaced:
         del reached["topic ids"]
         fill(directory, 17, recreate=True)
         assert reader.latestOffset(reached, ReadAllAvailable())["t"] == {"0": 17}
+
+
+class TestARunThatEnds:
+    """`Trigger.AvailableNow`: Spark fixes the end before it asks where a new query begins."""
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> Path:
+        fill(tmp_path / "data", 10)
+        return tmp_path / "data"
+
+    @pytest.fixture
+    def reader(self, directory: Path) -> LogStreamReader:
+        reader = LogStreamReader(parse_options({"path": str(directory), "subscribe": "t"}), ())
+        reader.prepareForTriggerAvailableNow()
+        return reader
+
+    def test_begins_after_its_end_and_reads_nothing(self, directory: Path, reader: LogStreamReader) -> None:
+        """A producer wrote in between, so the latest offset is beyond the end."""
+        fill(directory, 5)
+        start = reader.initialOffset()
+        assert start["t"] == {"0": 15}
+        fill(directory, 5)
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+
+    def test_begins_with_a_partition_that_is_new(self, directory: Path, reader: LogStreamReader) -> None:
+        with Broker(directory=directory) as broker, Admin(broker.bootstrap_servers) as admin:
+            admin.create_partitions("t", 2)
+        start = reader.initialOffset()
+        assert start["t"] == {"0": 10, "1": 0}
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+
+    def test_notices_a_log_that_is_shorter_than_its_beginning(
+        self, directory: Path, reader: LogStreamReader
+    ) -> None:
+        start = {**reader.initialOffset(), "t": {"0": 11}}
+        with pytest.raises(DataLoss, match="t-0 ends at offset 10, but the stream has read up to 11"):
+            reader.latestOffset(start, ReadAllAvailable())
