@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 QUIET: Final = Path(__file__).resolve().parent / "log4j2.properties"
 
-FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"  # false in Spark 4.3
+# False in Spark 4.3, and it must stay so: a DataFrame has one plan of its read (PythonDataSourceV2.readInfo),
+# and the filters of its last use replace it for all uses: df.where(a).union(df.where(b)) has the rows of b
+# twice, and after df.where(a), df has no other rows.
+FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 # A Python task costs 14 ms through a TCP socket and 6 ms through a Unix domain socket.
 DEFAULTS: Final = {
@@ -36,7 +39,6 @@ DEFAULTS: Final = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET.as_uri()} "
     "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false",
     "spark.python.unix.domain.socket.enabled": "true",
-    FILTER_PUSHDOWN: "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.enabled": "false",
