@@ -14,12 +14,12 @@ from fencepost.journal.segments import LOG, walk_batches
 from fencepost.journal.storage import StorageReader, directory_name
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kraft_log import read_kraft_records
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import TopicPartition, spell_topic_id
 from fencepost.spark_bridge.partition_files import opened
 
 
 def find_topic_ids(layout: LogLayout, partitions: Iterable[TopicPartition]) -> dict[str, str]:
-    """The ids of topics, as far as they are known: in hexadecimal, or as Kafka's file spells them."""
+    """The ids of topics, as far as they are known, as Kafka spells them."""
     if isinstance(layout, FencepostLayout):
         return _topic_ids_in_metadata(layout.storages[0])
     found: dict[str, str] = {}
@@ -46,7 +46,7 @@ def _topic_ids_in_metadata(storage: StorageReader) -> dict[str, str]:
                 for _, header, batch in walk_batches(file, 0, files[name]):
                     for record in () if header.is_control else read_kraft_records(batch, header):
                         if record.topic is not None and record.topic_id is not None:
-                            found[record.topic] = record.topic_id.hex()
+                            found[record.topic] = spell_topic_id(record.topic_id)
             except ProtocolViolation:  # a torn tail; `partitions` raised StorageError for other damage
                 break
     return found
