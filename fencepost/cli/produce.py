@@ -46,7 +46,8 @@ from fencepost.cli.record_formats import (
     read_jsonl,
     read_lines,
 )
-from fencepost.client.errors import ClientError, CommitOutcomeUnknown
+from fencepost.client.batch import RecordMetadata
+from fencepost.client.errors import ClientError, CommitOutcomeUnknown, DeliveryFailed
 from fencepost.client.settings import newest_dialect
 from fencepost.client.shells.sync import Producer, SendFuture
 from fencepost.protocol.terms import INTERNAL_TOPICS
@@ -179,6 +180,8 @@ class Written:
         """The outcome if the command ended now: unknown while a commit waits for its reply."""
         self.transactions = 0
         self.records = 0
+        self.unknown = 0
+        """Records that were sent, and may be written or not: the command ended before the broker answered."""
         self.spans: dict[int, tuple[int, int]] = {}
         """The first and the last offset in each partition."""
         self._undecided: Counter[int] = Counter()
@@ -197,8 +200,11 @@ class Written:
             self._settle()
 
     def _settle(self) -> None:
-        _, partition, offset = self._pending[0].result()
+        self._acknowledge(self._pending[0].result())
         self._pending.popleft()  # not before: Ctrl-C may interrupt the wait
+
+    def _acknowledge(self, place: RecordMetadata) -> None:
+        _, partition, offset = place
         self._undecided[partition] += 1
         first, _ = self._undecided_spans.get(partition, (offset, offset))
         self._undecided_spans[partition] = (first, offset)
@@ -212,9 +218,13 @@ class Written:
         self._undecided_spans.clear()
 
     def count_done(self) -> None:
-        """After an interruption: count the records that were acknowledged nevertheless."""
-        while self._pending and self._pending[0].done() and self._pending[0].batch.base_offset >= 0:
-            self._settle()
+        """After an interruption or an error: count what was acknowledged, and what is unknown."""
+        for sent in self._pending:
+            batch = sent.batch
+            if batch.base_offset >= 0:
+                self._acknowledge(sent.outcome())
+            elif batch.was_sent and not (batch.failure and batch.failure.kind is DeliveryFailed):
+                self.unknown += 1
         self.count()
 
 
@@ -371,7 +381,11 @@ def report(topic: str, written: Written, *, as_json: bool, because: BaseExceptio
             str(partition): {"first_offset": first, "last_offset": last_offset}
             for partition, (first, last_offset) in sorted(written.spans.items())
         }
-        counts = {"records": written.records, "transactions": written.transactions}
+        counts = {
+            "records": written.records,
+            "unknown_records": written.unknown,
+            "transactions": written.transactions,
+        }
         print_json({"topic": topic, **counts, "last_transaction": last, "ended": ended, "partitions": spans})
         return
     how = f" in {counted(written.transactions, 'transaction')}" if written.transactions else ""
@@ -381,6 +395,11 @@ def report(topic: str, written: Written, *, as_json: bool, because: BaseExceptio
     print(f"{what} to {topic}{how}{outcome}")
     for partition, (first, last_offset) in sorted(written.spans.items()):
         print(f"  partition {partition}: offsets {first} to {last_offset}")
+    if written.unknown:
+        print(
+            f"  outcome unknown: {counted(written.unknown, 'record')} that the broker has not acknowledged; "
+            f"`fencepost consume {topic}` shows what was written"
+        )
 
 
 def _outcome(written: Written, because: BaseException | None) -> str | None:

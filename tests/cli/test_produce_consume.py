@@ -207,6 +207,28 @@ def test_ctrl_c_reports_what_was_written(address: str, topic: str, id_: str) -> 
         assert out.startswith(f"Interrupted after writing 3 records to {topic}\n")
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_records_without_an_answer_are_reported_as_unknown(how: signal.Signals) -> None:
+    held = "when broker sends Produce reply to * do hold"
+    with Broker(override=FEW_LOGS, faults=[held]) as broker, Admin(broker.address) as admin:
+        admin.create_topic("t", 1)
+        with started("produce", "t", "-b", broker.address) as process:
+            assert process.stdin is not None
+            process.stdin.write("a\nb\nc\n")
+            process.stdin.close()
+            where = TopicPartition("t", 0)
+            while admin.end_offsets([where], "read_uncommitted")[where] < 3:
+                assert process.poll() is None
+            process.send_signal(how)
+            process.stdin = None
+            out, _ = process.communicate(timeout=PATIENCE_S)
+    assert out == (
+        "Interrupted after writing 0 records to t\n"
+        "  outcome unknown: 3 records that the broker has not acknowledged; "
+        "`fencepost consume t` shows what was written\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
