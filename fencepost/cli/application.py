@@ -566,6 +566,10 @@ def run(arguments: Sequence[str]) -> int:
         # flush at exit does not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # rich's answer to it, while it prints a help
+            return OK
+        raise
     except (FencepostError, OSError, ExceptionGroup) as problem:
         return report(problem)
     return code if isinstance(code, int) else OK

@@ -144,6 +144,16 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
             assert reader.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.parametrize("command", [[], ["serve"]])
+def test_a_reader_that_has_seen_enough_of_the_help_is_no_error(command: list[str]) -> None:
+    with started(*command, "--help") as helping:
+        assert helping.stdout is not None
+        helping.stdout.close()
+        assert helping.stderr is not None
+        assert helping.stderr.read() == ""
+        assert helping.wait(PATIENCE_S) == 0
+
+
 def test_serve_says_which_faults_wait_and_for_whom() -> None:
     """A client id that no client has is no error, but it can be seen."""
     faults = ["--fault", "when shpo sends EndTxn #2 do drop", "--fault", "when at 1 min do crash broker"]
