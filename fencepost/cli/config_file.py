@@ -51,9 +51,10 @@ class ConfigFile:
             return
         values, profile = _read(path), dict[str, Any]()
         profiles = _profiles_in(path, values.pop(PROFILE, {}))
-        self._check(path, values)
+        root = app.app_stack.current_frame[0]
+        self._check(path, values, root)
         for name, each in profiles.items():
-            self._check(path, each, within=f"{PROFILE}.{name}.")
+            self._check(path, each, root, within=f"{PROFILE}.{name}.")
         if chosen is not None:
             profile = _named(path, profiles, chosen)
             values = _laid_over(values, profile)
@@ -68,7 +69,7 @@ class ConfigFile:
                     app, commands, arguments
                 )
 
-    def _check(self, path: Path, values: dict[str, Any], within: str = "") -> None:
+    def _check(self, path: Path, values: dict[str, Any], root: App, within: str = "") -> None:
         for words, is_table in _keys(values):
             key = f"{within}{'.'.join(words.split())}"
             if is_table and words not in self.commands:
@@ -87,6 +88,30 @@ class ConfigFile:
                         f"{path}: unknown key {table}.{key}: [{table}] is a group of commands, each of which "
                         f"has a table of its own, such as [{table}.{command}]"
                     )
+        for words, is_table in _keys(values):
+            if is_table:
+                _check_options(path, values, root, words, within)
+
+
+def _check_options(path: Path, values: dict[str, Any], command: App, words: str, within: str) -> None:
+    """Refuses a key that is no option of the command whose table holds it."""
+    table = values
+    for word in words.split():
+        table, command = table[word], command[word]
+    keys = [key for key, value in table.items() if not isinstance(value, dict)]
+    if not keys:
+        return  # a command is only imported for keys that must be checked
+    names = {name.lstrip("-") for each in command.assemble_argument_collection() for name in each.names}
+    for key in keys:
+        if key.replace("_", "-") not in names:
+            from fencepost.faults.grammar import suggestion  # only this error needs it
+
+            known = suggestion(key, tuple(sorted(names)))
+            where = f"{within}{'.'.join(words.split())}"
+            raise _wrong(
+                f"{path}: unknown key {key} in [{where}]{known}",
+                f"`fencepost {words} --help` shows the options",
+            )
 
 
 def take_profile(arguments: Sequence[str]) -> tuple[list[str], str | None]:

@@ -293,7 +293,8 @@ def test_the_file_of_the_user_is_read(
         ),
         ("[topics]\npartitions = 3", "[topics] is not a command"),
         ("[topic.make]\npartitions = 3", "[topic.make] is not a command"),
-        ("[topic.list]\npartitions = 3", "partitions"),
+        ("[topic.list]\npartitions = 3", "unknown key partitions in [topic.list]"),
+        ("[topic.create]\npartition = 3", "unknown key partition in [topic.create]; did you mean"),
         (
             "[topic]\nbootstrap-server = 'a:1'",
             "unknown key topic.bootstrap-server: [topic] is a group of commands, each of which has",
@@ -387,6 +388,7 @@ def test_an_error_names_the_place_of_the_address(
             [],
             "unknown key profile.a.bootstrap: outside the tables of commands, only",
         ),
+        ("[profile.a.consume]\nisolat = 3", [], "unknown key isolat in [profile.a.consume]"),
         ("[profile.a.topic.make]\npartitions = 3", [], "[profile.a.topic.make] is not a command"),
         (
             "[profile.a.topic]\npartitions = 3",
