@@ -20,6 +20,7 @@ from fencepost.client.errors import (
     RequestTimeout,
     UnknownTopic,
 )
+from fencepost.client.metadata import NOT_A_BROKER
 from fencepost.journal.storage import NotADataDirectory
 from fencepost.protocol.errors import ErrorCode, FencepostError
 from fencepost.protocol.terms import escaped
@@ -90,6 +91,12 @@ START_A_BROKER: Final = (
     "start a broker with `fencepost serve DIR`, or give the address of a running one with --bootstrap-server"
 )
 
+TRY_AGAIN: Final = "try again; if it fails again, check the broker"
+ANOTHER_SERVER: Final = (
+    "check the address: another program may listen there, or a broker that speaks Kafka's protocol only "
+    "(`fencepost serve --protocol kafka`); if it is the right broker, it may be suspended"
+)
+
 
 def code_of(ended: BaseException) -> int:
     """The exit code after Ctrl-C or a signal."""
@@ -106,7 +113,7 @@ def report(problem: Exception) -> int:
             what, then, code = str(problem), problem.then, problem.code
         case RequestTimeout():  # a broker accepted the connection, so do not advise to start one
             what = problem.because
-            again = "try again; if it fails again, check the broker"
+            again = ANOTHER_SERVER if NOT_A_BROKER in what else TRY_AGAIN
             then = ADVICE.get(problem.error, again)
         case CorruptRecords():
             what, then = problem.because, f"{ADVICE[ErrorCode.KAFKA_STORAGE_ERROR]}; --from skips the damage"

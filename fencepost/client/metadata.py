@@ -64,6 +64,9 @@ def can_be_host(name: str) -> bool:
     return 0 < len(encoded) <= HOST_NAME_SIZE_MAX and not {*b"\0/"} & {*encoded}
 
 
+NOT_A_BROKER: Final = "it accepts connections, but has not answered as a Fencepost broker"
+
+
 @attrs.define(eq=False)
 class ClusterMetadata:
     """The last known nodes, leaders and coordinators, and the topics that this client uses."""
@@ -86,6 +89,8 @@ class ClusterMetadata:
     """Counts nodes that did not answer or sent old metadata: the next request goes to another one."""
     unreachable: dict[int, str] = attrs.field(factory=dict, kw_only=True)
     """Why the last attempt to connect to a node failed, for the error of a call."""
+    accepts: Ordered[dict[int, None]] = attrs.field(factory=dict, kw_only=True)
+    """The nodes that accepted a connection."""
 
     def address(self, node_id: int) -> Address | None:
         """The address of a node; None if it is no longer known."""
@@ -104,7 +109,8 @@ class ClusterMetadata:
         """The bootstrap addresses, each with the reason why it could not be connected to, if one is known."""
         words: list[str] = []
         for number, (host, port) in enumerate(self.bootstrap):
-            reason = self.unreachable.get(FIRST_BOOTSTRAP_NODE - number)
+            node = FIRST_BOOTSTRAP_NODE - number
+            reason = self.unreachable.get(node) or (NOT_A_BROKER if node in self.accepts else None)
             words.append(f"{host}:{port} ({reason})" if reason else f"{host}:{port}")
         return ", ".join(words)
 

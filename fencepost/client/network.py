@@ -38,7 +38,7 @@ from fencepost.client.effects import (
     WarnProgram,
 )
 from fencepost.client.errors import Failure
-from fencepost.client.metadata import Address, can_be_host
+from fencepost.client.metadata import NOT_A_BROKER, Address, can_be_host
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import REFUSALS, Handshake, HandshakeRefused, StartHandshake, refusal
 from fencepost.protocol.batches import Buffer
@@ -213,6 +213,11 @@ class NetworkClient:
         """An attempt to connect to a node failed, or to resolve its host name."""
         self.machine.cluster.unreachable[node_id] = problem.strerror or str(problem)
 
+    def accepted(self, node_id: int) -> None:
+        """A node accepted a connection."""
+        self.machine.cluster.unreachable.pop(node_id, None)
+        self.machine.cluster.accepts[node_id] = None
+
     def perform(self, effects: Iterable[Effect], now: int) -> None:
         """Performs effects of the machine: requests go to outboxes, results to waiting callers."""
         for effect in effects:
@@ -267,7 +272,7 @@ class NetworkClient:
             if isinstance(problem, HandshakeRefused):
                 self.failure = problem.failure
             else:
-                self.machine.cluster.unreachable[node_id] = "what answers there is not a Fencepost broker"
+                self.machine.cluster.unreachable[node_id] = NOT_A_BROKER
             self.lost(node_id, now)
             return str(problem)
         return None

@@ -183,8 +183,17 @@ def other_server() -> Iterator[int]:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_error_says_that_another_server_is_there(shell: str, other_server: int) -> None:
-    with pytest.raises(RequestTimeout, match=r"\(what answers there is not a Fencepost broker\)"):
+    with pytest.raises(RequestTimeout, match=r"\(it accepts connections, but has not answered as a Fence"):
         topics(shell, f"127.0.0.1:{other_server}", default_api_timeout_ms=500)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_error_says_that_a_silent_server_is_there(shell: str) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(RequestTimeout, match=r"\(it accepts connections, but has not answered as a Fence"),
+    ):
+        topics(shell, f"127.0.0.1:{silent.getsockname()[1]}", default_api_timeout_ms=500)
 
 
 NO_NAMES = ["two..dots", "x" * 64, ".".join(["x" * 60] * 5), "nul\0"]

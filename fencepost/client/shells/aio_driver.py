@@ -226,6 +226,7 @@ class AsyncDriver(NetworkDriver):
             link = await self._connect(node, connection)
             if self.network.connections.get(node) is connection:
                 self._links[node] = link
+                self.network.accepted(node)
                 self.push()
                 await self._read(node, link)
         except (OSError, anyio.ClosedResourceError):

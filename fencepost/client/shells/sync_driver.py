@@ -198,6 +198,7 @@ class Sockets:
                 self._close(node)
                 self._connect(node, untried)
                 return
+            self.network.accepted(node)
         if events & selectors.EVENT_WRITE:
             self._write(node, connection)
         if events & selectors.EVENT_READ and self._sockets.get(node) is link:
