@@ -401,7 +401,9 @@ class Retries:
             if self._polls == self.polls_max:
                 raise CommandFailed(what, then=ADVICE.get(error, "check the broker"))
             if error not in self._reported:
-                complain(what, then="retrying; Ctrl-C ends this command")
+                is_gone = error in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+                ends = "it also ends if the topic was deleted" if is_gone else ""
+                complain(what, then="; ".join(filter(None, ("retrying; Ctrl-C ends this command", ends))))
                 self._reported.add(error)
         if self._reported and not errors:
             complain("all partitions can be read again")

@@ -68,6 +68,11 @@ def test_an_error_is_reported_once_until_the_partition_can_be_read_again(
     assert all(part in line for part, line in zip(words, said, strict=True))
 
 
+def test_a_follower_does_not_promise_to_outlive_its_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    Retries(None).note([], {HERE: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    assert "it also ends if the topic was deleted" in capsys.readouterr().err
+
+
 def test_a_command_that_does_not_follow_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
     retries = Retries(3)
     retries.note([], DAMAGED)
