@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
@@ -538,6 +538,7 @@ def _invalid(token: Token, argument: Argument, wanted: str) -> str:
     return f'Invalid value "{value}" for {name}{source}. {wanted}'
 
 
+STDOUT: Final = "standard output"
 MUST_BE_UTF_8: Final = "Must be UTF-8."
 WITHOUT_COMMAND: Final = ("--version", "--help")
 NUMBERS: Final[dict[type | None, str]] = {int: "a whole number", float: "a number"}
@@ -562,17 +563,33 @@ def run(arguments: Sequence[str]) -> int:
     except Stopped as stopped:
         return stopped.code
     except BrokenPipeError:
-        # The reader of the pipe has exited (`fencepost consume t | head`). With stdout redirected, Python's
-        # flush at exit does not fail a second time.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader of the pipe has exited (`fencepost consume t | head`)
         return OK
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # rich's answer to it, while it prints a help
             return OK
         raise
     except (FencepostError, OSError, ExceptionGroup) as problem:
+        if isinstance(problem, OSError) and problem.filename == STDOUT:
+            _drop_output()
         return report(problem)
     return code if isinstance(code, int) else OK
+
+
+class _StandardOutput(FileIO):
+    """stdout, whose errors name it: a full disk, for example."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as problem:
+            problem.filename = STDOUT
+            raise
+
+
+def _drop_output() -> None:
+    """With stdout redirected, Python's flush at exit does not fail a second time."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run_as_process(arguments: Sequence[str]) -> int:
@@ -596,7 +613,12 @@ def open_standard_streams() -> None:
                 os.dup2(opened, number)
                 os.close(opened)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - as long as the process
-    cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
+    sys.stdout = TextIOWrapper(
+        BufferedWriter(_StandardOutput(sys.stdout.fileno(), "w", closefd=False)),
+        encoding=sys.stdout.encoding,
+        errors="backslashreplace",
+        line_buffering=sys.stdout.isatty(),
+    )
 
 
 def _on_terminate(_signal: int, _frame: FrameType | None) -> NoReturn:

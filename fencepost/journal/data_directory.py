@@ -340,8 +340,9 @@ def _refuse_strangers(storage: Storage) -> None:
     strangers = [name for name in names if name not in _EXPECTED and not name.startswith(".")]
     if strangers:
         raise NotADataDirectory(
-            f"{storage.location} holds other files ({strangers[0]}) and no Fencepost log: "
-            "give an empty or a new directory"
+            f"{storage.location} holds other files ({strangers[0]}) and no {META_FILE}, so it is not a data "
+            "directory: give an empty or a new directory, or the data directory itself, not a parent or a "
+            "subdirectory"
         )
 
 

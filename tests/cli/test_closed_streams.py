@@ -53,6 +53,15 @@ def test_a_closed_stream_is_no_error(words: list[str], code: int, closed: str, t
     assert ended.returncode == code
 
 
+def test_a_full_disk_under_stdout_is_named() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*COMMAND, "run", "--list"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S
+        )
+    assert ended.stderr == "fencepost: standard output: No space left on device\n"
+    assert ended.returncode == 1
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_what_the_encoding_does_not_have_is_escaped(encoding: str, tmp_path: Path) -> None:
     directory = os.fsencode(tmp_path) + "/größe-".encode() + b"\xff"
