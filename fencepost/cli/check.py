@@ -21,8 +21,8 @@ from fencepost.journal.storage import DirectoryInUse
 
 STYLES: Final = {Severity.PROBLEM: RED, Severity.NOTE: YELLOW}
 WHILE_IT_RUNS: Final = (
-    "while it runs, use `fencepost status` for its health, `fencepost transactions find-hanging` for hanging "
-    "transactions, and `fencepost dump` for the contents of its files"
+    "while it runs, use `fencepost status` for its health, `fencepost transactions find-hanging -t TOPIC` "
+    "for hanging transactions, and `fencepost dump` for the contents of its files"
 )
 
 

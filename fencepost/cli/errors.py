@@ -16,6 +16,7 @@ from fencepost.client.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
     ClientError,
+    CommitOutcomeUnknown,
     CorruptRecords,
     RequestTimeout,
     UnknownTopic,
@@ -40,8 +41,9 @@ EXIT_CODES: Final = {
     WRONG_USAGE: "The command line, a configuration file or a scenario is wrong: an unknown option, an "
     "invalid value, a file that does not exist. Nothing was done.",
     NO_BROKER: "No broker listens at the address, or the broker refuses the login.",
-    INTERRUPTED: "Ctrl-C. `serve` and `lab` exit with 0 instead: Ctrl-C is the normal way to stop them.",
-    128 + signal.SIGTERM: "SIGTERM. `serve` and `lab` exit with 0 instead.",
+    INTERRUPTED: "Ctrl-C. `serve` and `lab` exit with 0 instead once they are ready: Ctrl-C is the normal "
+    "way to stop them.",
+    128 + signal.SIGTERM: "SIGTERM. `serve` and `lab` exit with 0 instead once they are ready.",
 }
 
 # What a person at a terminal can do about an error code. One code serves several commands (creating an
@@ -115,6 +117,8 @@ def report(problem: Exception) -> int:
             what = problem.because
             again = ANOTHER_SERVER if NOT_A_BROKER in what else TRY_AGAIN
             then = ADVICE.get(problem.error, again)
+        case CommitOutcomeUnknown():
+            what, then = problem.because, "`fencepost transactions describe` shows how it ended"
         case CorruptRecords():
             what, then = problem.because, f"{ADVICE[ErrorCode.KAFKA_STORAGE_ERROR]}; --from skips the damage"
         case UnknownTopic():

@@ -9,6 +9,7 @@ runs there or the repair stopped halfway, and 2 if there is no such directory.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,7 +59,7 @@ def repair(
         else:
             storage.keep_out()
         plan = make_plan(storage, adopt=frozenset(adopt))
-        _check_adopted(plan, adopt)
+        _check_adopted(plan, adopt, storage.directories())
         if write and plan.is_needed:
             lines, facts = _repaired(storage, plan)
         else:
@@ -93,11 +94,13 @@ def _repaired(storage: Storage, plan: Plan) -> tuple[list[str], Facts]:
     return [*lines, f"This report is in {storage.location}/{report}."], facts
 
 
-def _check_adopted(plan: Plan, topics: tuple[str, ...]) -> None:
+def _check_adopted(plan: Plan, topics: tuple[str, ...], directories: Collection[str]) -> None:
     for topic in topics:
         if topic not in plan.adopted:
+            is_there = f"{topic}-0" in directories
+            why = "the metadata still has this topic" if is_there else f"there is no directory {topic}-0"
             raise CommandFailed(
-                f"--adopt {topic}: the metadata still has this topic, or there is no directory {topic}-0",
+                f"--adopt {topic}: {why}",
                 then=f"first rename the directories set aside, for example {topic}-0~1 to {topic}-0",
                 code=WRONG_USAGE,
             )

@@ -289,7 +289,7 @@ def find_hanging(
         ]
         known = known_transactions(admin, sorted({found.producer.producer_id for found in candidates}))
     hanging = hanging_among(candidates, known)
-    print_rows(HANGING, hanging, as_json=as_json)
+    _print_hanging(hanging, "No hanging transactions.", as_json=as_json)
     return FAILED if hanging else OK
 
 
@@ -316,8 +316,15 @@ def find_late(
         before_ms = now_ms() - max_transaction_timeout * MINUTE_MS - LATE_TRANSACTION_BUFFER_MS
         oldest = oldest_of_each(open_transactions(admin, searched))
     late = [opened for opened in oldest if opened.producer.last_timestamp < before_ms]
-    print_rows(HANGING, late, as_json=as_json)
+    _print_hanging(late, "No late transactions.", as_json=as_json)
     return FAILED if late else OK
+
+
+def _print_hanging(found: Sequence[Opened], nothing: str, *, as_json: bool) -> None:
+    if found or as_json:
+        print_rows(HANGING, found, as_json=as_json)
+    else:
+        print(nothing)
 
 
 def oldest_of_each(opened: Iterable[Opened]) -> list[Opened]:

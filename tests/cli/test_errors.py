@@ -7,7 +7,7 @@ import pytest
 from fencepost.cli.application import run
 from fencepost.cli.consume import Retries
 from fencepost.cli.errors import CommandFailed, report
-from fencepost.client.errors import ClientError, CorruptRecords, RequestTimeout
+from fencepost.client.errors import ClientError, CommitOutcomeUnknown, CorruptRecords, RequestTimeout
 from fencepost.client.metadata import NOT_A_BROKER
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
@@ -26,6 +26,7 @@ DAMAGED = {HERE: ErrorCode.KAFKA_STORAGE_ERROR}
         ),
         (RequestTimeout("ListOffsets did not finish in time"), "try again"),
         (RequestTimeout(f"no broker answered at a:1 ({NOT_A_BROKER})"), "serve --protocol kafka"),
+        (CommitOutcomeUnknown("no answer"), "fencepost transactions describe"),
         (CorruptRecords("partition fruit-0 at offset 7: wrong checksum"), "fencepost check"),
     ],
 )

@@ -161,7 +161,8 @@ def test_what_cannot_be_repaired(tmp_path: Path, data: Path, capsys: Output) -> 
     for arguments, said in (
         ([str(tmp_path / "nowhere"), "--write"], f"there is no directory {tmp_path / 'nowhere'}: give"),
         ([str(strangers)], "is not a data directory"),
-        ([str(data), "--adopt", "payments"], "the metadata still has this topic"),
+        ([str(data), "--adopt", "payments"], "--adopt payments: the metadata still has this topic\n"),
+        ([str(data), "--adopt", "nosuch"], "--adopt nosuch: there is no directory nosuch-0\n"),
     ):
         capsys.readouterr()
         assert run(["repair", *arguments]) == 2
