@@ -47,9 +47,10 @@ from fencepost.cli.record_formats import (
     read_lines,
 )
 from fencepost.client.batch import RecordMetadata
-from fencepost.client.errors import ClientError, CommitOutcomeUnknown, DeliveryFailed
+from fencepost.client.errors import ClientError, CommitOutcomeUnknown, DeliveryFailed, UnknownTopic
 from fencepost.client.settings import newest_dialect
 from fencepost.client.shells.sync import Producer, SendFuture
+from fencepost.protocol.errors import NO_ERROR
 from fencepost.protocol.terms import INTERNAL_TOPICS
 
 PENDING_MAX: Final = 10_000  # sends in flight before it waits for the oldest
@@ -364,9 +365,15 @@ def write(
 def _send(producer: Producer, topic: str, records: Iterator[Outgoing], written: Written) -> None:
     """Sends records and waits for their acknowledgements."""
     for key, value, headers, timestamp_ms, partition in records:
-        outcome = producer.send(
-            topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
-        )
+        try:
+            outcome = producer.send(
+                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
+        except UnknownTopic as problem:
+            if partition is None or problem.error is not NO_ERROR:
+                raise
+            then = "with --repartition the keys decide, not the partitions that the input names"
+            raise CommandFailed(problem.because, then=then) from problem
         written.add(outcome)
     producer.flush()
     written.finish()

@@ -207,6 +207,10 @@ def test_ctrl_c_reports_what_was_written(address: str, topic: str, id_: str) -> 
         assert out.startswith(f"Interrupted after writing 3 records to {topic}\n")
 
 
+def test_a_partition_that_the_topic_does_not_have_names_repartition(tool: DataTool, topic: str) -> None:
+    assert "--repartition" in tool.produce(topic, "value,partition\nx,7\n", "-f", "csv", code=1)
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_records_without_an_answer_are_reported_as_unknown(how: signal.Signals) -> None:
     held = "when broker sends Produce reply to * do hold"
