@@ -72,7 +72,8 @@ def _bound(host: str, port: int, name: str, *, listens: bool) -> socket.socket:
     except (OSError, UnicodeError) as problem:  # UnicodeError: no host can have this name
         listener.close()
         is_wrong_host = isinstance(problem, socket.gaierror | UnicodeError)
-        other = f"stop what listens there, or choose another {name}; 0 is a free one"
+        option = f"--{name.replace(' ', '-')}"
+        other = f"stop what listens there, or choose another {name} ({option} N); 0 is a free one"
         advice = "choose another host" if is_wrong_host else other
         reason = getattr(problem, "strerror", None) or problem
         raise CannotListen(f"cannot listen on {host}:{port}: {reason}; {advice}") from problem
