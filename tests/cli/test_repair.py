@@ -158,6 +158,7 @@ def test_what_cannot_be_repaired(tmp_path: Path, data: Path, capsys: Output) -> 
     strangers.mkdir()
     (strangers / "thesis.txt").touch()
     assert run(["serve", str(strangers), "--port", "0"]) == 2, "as check and repair"
+    assert "not a parent or a subdirectory" in capsys.readouterr().err
     for arguments, said in (
         ([str(tmp_path / "nowhere"), "--write"], f"there is no directory {tmp_path / 'nowhere'}: give"),
         ([str(strangers)], "is not a data directory"),
