@@ -115,8 +115,7 @@ def report(problem: Exception) -> int:
             what, then, code = str(problem), problem.then, problem.code
         case RequestTimeout():  # a broker accepted the connection, so do not advise to start one
             what = problem.because
-            again = ANOTHER_SERVER if NOT_A_BROKER in what else TRY_AGAIN
-            then = ADVICE.get(problem.error, again)
+            then = ADVICE.get(problem.error, ANOTHER_SERVER if NOT_A_BROKER in what else TRY_AGAIN)
         case CommitOutcomeUnknown():
             what, then = problem.because, "`fencepost transactions describe` shows how it ended"
         case CorruptRecords():
@@ -136,8 +135,7 @@ def report(problem: Exception) -> int:
         case ClientError():
             what, then = REQUEST_NAME.sub("", problem.because), ADVICE.get(problem.error, "")
         case ConnectionError():
-            what, code = str(problem), NO_BROKER
-            then = START_A_BROKER
+            what, then, code = str(problem), START_A_BROKER, NO_BROKER
         case NotADataDirectory():
             what, code = str(problem), WRONG_USAGE
         case OSError() if problem.filename is not None:
