@@ -11,9 +11,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from io import BufferedWriter, FileIO, TextIOWrapper
+from io import BufferedWriter, FileIO, RawIOBase, TextIOWrapper
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn, cast
 
 import attrs
 from cyclopts import (
@@ -613,8 +613,11 @@ def open_standard_streams() -> None:
                 os.dup2(opened, number)
                 os.close(opened)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - as long as the process
+    raw = _StandardOutput(sys.stdout.fileno(), "w", closefd=False)
+    is_unbuffered = isinstance(sys.stdout.buffer, RawIOBase)  # PYTHONUNBUFFERED
     sys.stdout = TextIOWrapper(
-        BufferedWriter(_StandardOutput(sys.stdout.fileno(), "w", closefd=False)),
+        cast("BinaryIO", raw) if is_unbuffered else BufferedWriter(raw),
+        write_through=is_unbuffered,
         encoding=sys.stdout.encoding,
         errors="backslashreplace",
         line_buffering=sys.stdout.isatty(),
