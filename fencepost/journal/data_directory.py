@@ -25,7 +25,8 @@ opened since. A partition's directory that was there and is gone is damage, not 
 # A log that is refused is not opened, so the mark still names it: at once, since the broker may be killed,
 # and after the next stop. Otherwise a repair of a log whose files are gone could not know where it ended, and
 # would assign its offsets again; and a start after a loss of power could take what is left of a log for all
-# of it. If the first log of a start is refused, nothing was opened, and the whole mark is put back.
+# of it. If the first log of a start is refused, nothing was opened, and the whole mark is put back. When the
+# file of an open log is removed or replaced, the mark gets the end of this log, for the same reasons.
 #
 # A stop must not take long with 10,000 partitions. A log without new writes is not touched. The others are
 # synced by several threads, one sync for each. Everything else is in the mark, a single file: for each
@@ -36,6 +37,7 @@ opened since. A partition's directory that was there and is gone is damage, not 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Final
@@ -61,6 +63,7 @@ from fencepost.journal.storage import (
     DamagedLog,
     NotADataDirectory,
     Storage,
+    StorageError,
     StorageReader,
     directory_name,
     parse_directory_name,
@@ -189,10 +192,24 @@ class DataDirectory:
         return self._journals.get(journal.partition) is journal
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Drop a log whose disk failed; the next `journal` recovers it from the disk."""
+        """Drop a log whose disk failed; the next `journal` recovers it from the disk. If its file is gone,
+        the mark names its end from now on.
+        """
         journal = self._journals.pop(partition, None)
         if journal is not None:
+            # Without the mark nothing is wrong yet, and a stop writes it again.
+            with suppress(StorageError):
+                if self._keep_end(journal):
+                    self._mark(self._refused)
             journal.abandon()
+
+    def _keep_end(self, journal: Journal) -> bool:
+        """Remember where a log ended whose file was removed or replaced; returns whether it was."""
+        name, end = directory_name(journal.partition), journal.lost_end()
+        if end is not None:
+            self._clean[name] = end
+            self._refused.add(name)
+        return end is not None
 
     def delete(self, partition: TopicPartition, topic_id: bytes) -> str | None:
         """Delete a partition and its records, damaged ones too. The rename makes them disappear at once, even
@@ -267,16 +284,23 @@ class DataDirectory:
         states of leaders that are at the end of their logs.
         """
         try:
-            journals = self._journals
-            self._storage.at_once(
-                [partial(journal.close, *led.get(key, ())) for key, journal in journals.items()]
-            )
+            journals, failed = self._journals, None
+            try:
+                self._storage.at_once(
+                    [partial(journal.close, *led.get(key, ())) for key, journal in journals.items()]
+                )
+            except StorageError as problem:  # the other logs were closed whole
+                failed = problem
             self._storage.sync_directory("")
             for partition, journal in journals.items():
                 # A journal that failed gets no mark, so the next start recovers it.
                 if journal.next_clean_mark is not None:
                     self._clean[directory_name(partition)] = journal.next_clean_mark
+                else:
+                    self._keep_end(journal)
             self._storage.replace(CLEAN_FILE, encode_clean_mark(self._clean), durable=True)
+            if failed is not None:
+                raise failed
         finally:
             self.abandon()
 

@@ -60,9 +60,9 @@ from fencepost.journal.manifest import (
 from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.recovery import Recovery
-from fencepost.journal.segments import BATCH_SIZE_MAX, Segment
+from fencepost.journal.segments import BATCH_SIZE_MAX, LOG, Segment, file_name
 from fencepost.journal.snapshots import open_in_snapshot, read_snapshot
-from fencepost.journal.storage import CLEANED_SUFFIX, Storage, StorageError, directory_name
+from fencepost.journal.storage import CLEANED_SUFFIX, DamagedLog, Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import INT32_MAX, NO_LEADER_EPOCH, NO_TOPIC_ID, TopicPartition
@@ -550,6 +550,16 @@ class Journal:
         """DamagedLog when someone removed or replaced the file that this journal writes to."""
         with self._writing():
             self._active.check_place()
+
+    def lost_end(self) -> SyncedSegment | None:
+        """The end of a log whose last file was removed or replaced, as evidence; None if it is in place."""
+        try:
+            self._active.check_place()
+            if file_name(self._active.base_offset, LOG) in self._storage.files(self._directory):
+                return None
+        except DamagedLog:
+            pass
+        return self._active.checkpoint_entry().as_evidence()
 
     def sync(self, *, syncs_upper: bool = True) -> int:
         """Make the log durable, and return the offset below which it survives a power failure. May run in a

@@ -208,6 +208,13 @@ class SyncedSegment(SegmentSummary):
     time_index: int
     transaction_index: int
 
+    def as_evidence(self) -> SyncedSegment:
+        """This says where a log ended, and vouches for no file: a start reads the segment, if it is there."""
+        return attrs.evolve(self, index=_NO_CHECKSUM)
+
+
+_NO_CHECKSUM: Final = -1  # a CRC-32C is not negative
+
 
 def encode_checkpoint(segments: list[SyncedSegment], *, directory: str) -> bytes:
     """The bytes of `checkpoint.json`."""

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import string
 import subprocess
 import sys
@@ -319,6 +320,37 @@ def test_a_mark_forgets_a_refused_log_that_is_deleted_or_set_aside(*, is_deleted
     data = DataDirectory.open(storage)
     assert data.journal(ORDERS).log_end_offset == 0
     data.close()
+
+
+@pytest.mark.parametrize("how", ["given up", "stopped", "killed", "replaced by an older copy"])
+def test_the_end_of_a_log_that_was_removed_stays_known(tmp_path: Path, how: str) -> None:
+    """Otherwise a repair would assign its offsets again."""
+    data = DataDirectory.open(DiskStorage(tmp_path))
+    for partition in (ORDERS, PAYMENTS):
+        writer = Writer(data.journal(partition))
+        writer.plain()
+        writer.journal.sync()
+        if partition == ORDERS:
+            shutil.copytree(tmp_path / str(ORDERS), tmp_path / "older")
+        writer.plain()
+    shutil.rmtree(tmp_path / str(ORDERS))
+    if how == "replaced by an older copy":
+        (tmp_path / "older").rename(tmp_path / str(ORDERS))
+    if how == "stopped":
+        with pytest.raises(StorageError, match="orders-0"):
+            data.close()
+    else:
+        data.give_up(ORDERS)
+        data.abandon() if how == "killed" else data.close()
+    for _ in range(2):
+        mark = decode_clean_mark((tmp_path / CLEAN_FILE).read_bytes())
+        assert mark[str(ORDERS)].end_offset == 2
+        assert how == "killed" or mark[str(PAYMENTS)].end_offset == 2, "the other log was closed whole"
+        data = DataDirectory.open(DiskStorage(tmp_path))
+        with pytest.raises(DamagedLog, match="orders-0: "):
+            data.journal(ORDERS)
+        assert data.journal(PAYMENTS).log_end_offset == 2
+        data.close()
 
 
 class Busy(MemoryStorage):
