@@ -507,6 +507,8 @@ class DerivedFiles:
         for name, value in facts.items():
             if entry[name] > value or (entry[name] < value and not may_grow):
                 what = f"segment {segment.base_offset}: {name} is {entry[name]}, but the log has {value}"
+                if place.file == CLEAN_FILE:  # it is about all partitions
+                    what = f"{self.log.directory}, {what}"
                 self.findings.problem(place, what, means)
 
 

@@ -385,7 +385,7 @@ SMALL_FILES = [
         "the mark of a stop vouches for what is not so",
         lambda at: at.change_json(CLEAN, lambda content: content["orders-1"].update(leader_epoch=4)),
         CLEAN,
-        "leader_epoch is 4",
+        "orders-1, segment 0: leader_epoch is 4",
     ),
     Fault(
         "the mark of a stop makes no sense",
