@@ -163,8 +163,9 @@ def _check_against_metadata(logs: list[ScannedLog], internals: Internals, findin
                 findings.note(
                     Place(log.directory),
                     "the metadata has no such partition",
-                    "the metadata lost it, or a deletion was cut short; creating a topic of this name moves "
-                    "the files aside",
+                    "no broker serves it: the metadata lost it, a deletion was cut short, or it was copied "
+                    "in; move it out of the data directory, or restore the topic with `fencepost repair "
+                    "--adopt TOPIC`",
                 )
                 continue
             known = topic.leader_epochs[partition.partition]
