@@ -164,8 +164,8 @@ def _check_against_metadata(logs: list[ScannedLog], internals: Internals, findin
                     Place(log.directory),
                     "the metadata has no such partition",
                     "no broker serves it: the metadata lost it, a deletion was cut short, or it was copied "
-                    "in; move it out of the data directory, or restore the topic with `fencepost repair "
-                    "--adopt TOPIC`",
+                    "in; move it out of the data directory, or restore the topic with `fencepost repair DIR "
+                    "--write --adopt TOPIC`",
                 )
                 continue
             known = topic.leader_epochs[partition.partition]
