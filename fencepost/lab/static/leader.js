@@ -9,10 +9,12 @@ const COLUMNS = ["partition", "producer", "epoch", "last sequence", "transaction
 export function Leader({ run, state }) {
   return html`
     <${Panel} id="panel-leader" title="What partition leaders know" kind="leader">
-      <table>
-        <thead><tr>${COLUMNS.map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
-        ${run.partitions.map((partition) => partitionRows(run, state, partition))}
-      </table>
+      <div class="table" tabindex="0" role="group" aria-label="Producers of each partition">
+        <table>
+          <thead><tr>${COLUMNS.map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
+          ${run.partitions.map((partition) => partitionRows(run, state, partition))}
+        </table>
+      </div>
     <//>`;
 }
 
