@@ -323,7 +323,8 @@ class Send:
 @value(kw_only=True)
 class Assign:
     """The controller made this node the leader under this epoch. The host loads the log and answers with
-    BecomeLeader. If `is_new`, files that are already there belong to an older topic of this name.
+    BecomeLeader. If `is_new`, files that are already there belong to an older topic of this name. `topic_id`
+    is NO_TOPIC_ID for the cluster's metadata.
     """
 
     partition: TopicPartition

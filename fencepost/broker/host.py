@@ -663,7 +663,8 @@ class Host:
         if key == METADATA_PARTITION:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
         self.upkeep.forget(key)
-        # The next election would refuse a damaged log again, and might serve files in the way.
+        # The next election would refuse a damaged log again, and would serve files in the way that have no
+        # manifest.
         is_damaged = isinstance(problem, DamagedLog | FilesInTheWay)
         rest = "" if is_damaged else "; gave up leadership to read the log again"
         report = self.disk_failed if isinstance(problem, StorageError) else self.warn
@@ -724,7 +725,7 @@ class Host:
                 raise FilesInTheWay(
                     f"{problem}. {key} has files of a topic that the metadata does not know, so the new "
                     f"partition is not served. Stop the broker, and move {key} out of the data directory "
-                    "before it starts again. Do not delete the topic: that would delete the files, too"
+                    "before it starts again. Do not delete the topic: files without a manifest go with it"
                 ) from problem
             if aside is not None:
                 text = f"{key}: found files of a topic that the metadata does not know; moved them to {aside}"

@@ -402,8 +402,8 @@ class Retries:
                 raise CommandFailed(what, then=ADVICE.get(error, "check the broker"))
             if error not in self._reported:
                 is_gone = error in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-                ends = "it also ends if the topic was deleted" if is_gone else ""
-                complain(what, then="; ".join(filter(None, ("retrying; Ctrl-C ends this command", ends))))
+                ends = "; it also ends if the topic was deleted" if is_gone else ""
+                complain(what, then=f"retrying; Ctrl-C ends this command{ends}")
                 self._reported.add(error)
         if self._reported and not errors:
             complain("all partitions can be read again")

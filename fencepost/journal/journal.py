@@ -554,12 +554,11 @@ class Journal:
     def lost_end(self) -> SyncedSegment | None:
         """The end of a log whose last file was removed or replaced, as evidence; None if it is in place."""
         try:
-            self._active.check_place()
-            if file_name(self._active.base_offset, LOG) in self._storage.files(self._directory):
-                return None
+            self._active.check_place()  # knows nothing of a file that is not open
+            is_there = file_name(self._active.base_offset, LOG) in self._storage.files(self._directory)
         except DamagedLog:
-            pass
-        return self._active.checkpoint_entry().as_evidence()
+            is_there = False
+        return None if is_there else self._active.checkpoint_entry().as_evidence()
 
     def sync(self, *, syncs_upper: bool = True) -> int:
         """Make the log durable, and return the offset below which it survives a power failure. May run in a

@@ -184,8 +184,6 @@ class _Planner:
     groups: dict[TopicPartition, set[str]] = attrs.Factory(dict[TopicPartition, set[str]])
     committed: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     adopted: list[ClusterRecord] = attrs.Factory(list[ClusterRecord])
-    topic_ids: dict[TopicPartition, bytes] = attrs.Factory(dict[TopicPartition, bytes])
-    """As the manifests say."""
 
     def make(self) -> Plan:
         present = partitions_in(self.storage)
@@ -234,7 +232,8 @@ class _Planner:
         """Refuse to repair logs of other topics: their records would become records of this one."""
         problems: list[str] = []
         of_topic: dict[str, tuple[bytes, str]] = {}
-        for key, found in sorted(self.topic_ids.items()):
+        named = {key: plan.topic_id for key, plan in self.logs.items() if plan.topic_id != NO_TOPIC_ID}
+        for key, found in sorted(named.items()):
             leadership = self.cluster.leaders.get(key)
             # Of a topic that the metadata has lost, the manifests agree; if not, any of them may be wrong.
             said = (found, f"that of {key}") if leadership is None else (leadership.topic_id, "the metadata")
@@ -304,7 +303,7 @@ class _Planner:
     def _read(self, partition: TopicPartition) -> None:
         witness = witness_of(self.storage, partition, self.closed.get(str(partition)))
         log = salvage(self.storage, partition, witness.bounds, kind_of(partition, self.cluster))
-        plan = self.logs[partition] = LogPlan(log)
+        plan = self.logs[partition] = LogPlan(log, topic_id=witness.topic_id)
         mend_epochs(self.storage, log, self._newest_epoch(partition))
         if partition == METADATA:
             self.cluster = metadata.follow(self.storage, log)
@@ -312,8 +311,6 @@ class _Planner:
             self._look_into(log)
         self._look_at_end(log)
         self.starts[partition] = witness.bounds.start
-        if witness.topic_id != NO_TOPIC_ID:
-            self.topic_ids[partition] = plan.topic_id = witness.topic_id
         if witness.bad_log_start is not None:
             self._renew_log_start(partition, witness.bad_log_start)
         self.evidence.learn_markers(log)
@@ -589,8 +586,8 @@ class _Planner:
                 count = metadata.partition_count(topic, numbers, self._names(topic))
                 compacted = any(plan.is_compacted for plan in plans)
                 epoch = max((plan.last_epoch for plan in plans), default=NO_LEADER_EPOCH)
-                topic_ids = [self.topic_ids[key] for key in partitions if key in self.topic_ids]
-                topic_id = topic_ids[0] if topic_ids else metadata.unused_topic_id(self.cluster, topic)
+                named = [plan.topic_id for plan in plans if plan.topic_id != NO_TOPIC_ID]
+                topic_id = named[0] if named else metadata.unused_topic_id(self.cluster, topic)
                 self.adopted += metadata.adopted(
                     self.cluster, topic, topic_id, count, epoch, is_compacted=compacted
                 )

@@ -326,7 +326,10 @@ def _read_log_start(layout: LogLayout, partition: TopicPartition) -> int:
 
 def topic_id_of(layout: LogLayout, partition: TopicPartition) -> str:
     """The id of the topic that a partition's directory is of now; empty if it is unknown."""
-    manifest = _read_manifest(layout.storages[layout.home(partition)], partition)
+    # Kafka writes no manifest, and a request to an object store takes time.
+    manifest = (
+        None if layout.is_sparse else _read_manifest(layout.storages[layout.home(partition)], partition)
+    )
     return layout.topic_id(partition, manifest, anew=True)
 
 
@@ -450,9 +453,9 @@ def find_log_offsets(
     manifest = log.manifest
     ceiling = INT64_MAX if log.high_watermark is None else log.high_watermark
     # Without a manifest, all segments but the last are assumed complete: only the last is written to.
-    promised = manifest.high_watermark if manifest else log.segments[-1].base_offset if log.segments else 0
+    written = manifest.high_watermark if manifest else log.segments[-1].base_offset if log.segments else 0
     # An older copy of a log has an older manifest, but the mark of a clean stop lies outside of it.
-    written, closed_end = promised, log.layout.closed_end(log.partition)
+    closed_end = log.layout.closed_end(log.partition)
     promised = min(max(written, closed_end), ceiling)
     start, opened_before = log.open_transactions_at(ceiling if log.layout.is_sparse else promised)
     stable = max(log.log_start_offset, manifest.last_stable_offset if manifest else 0)

@@ -137,6 +137,12 @@ class Directory(MemoryStorage):
         """Puts a file."""
         self.replace(path, data, durable=True)
 
+    def put_directory(self, partition: TopicPartition, source: Directory, of: TopicPartition) -> None:
+        """Puts a partition's directory: a copy of that `of` a partition in a source."""
+        self.make_directory(str(partition))
+        for name in source.files(str(of)):
+            self.put(f"{partition}/{name}", source.get(f"{of}/{name}"))
+
     def get(self, path: str) -> bytes:
         """A file that is there."""
         data = self.read_file(path)

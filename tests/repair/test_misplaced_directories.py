@@ -43,9 +43,7 @@ def swapped(disk: Directory) -> list[TopicPartition]:
 def duplicated(disk: Directory) -> list[TopicPartition]:
     """One directory is replaced by a copy of another one."""
     disk.remove_directory(str(SMALL))
-    disk.make_directory(str(SMALL))
-    for name in disk.files(str(ORDERS)):
-        disk.put(f"{SMALL}/{name}", disk.get(f"{ORDERS}/{name}"))
+    disk.put_directory(SMALL, disk, ORDERS)
     return [SMALL]
 
 

@@ -25,6 +25,7 @@ from fencepost.protocol.terms import NO_TOPIC_ID, spell_topic_id
 from fencepost.repair.perform import perform
 from fencepost.repair.plan import METADATA, MisplacedDirectories, make_plan
 from fencepost.spark_bridge.partition_files import CorruptLog, open_partition_files
+from tests.broker.disks import keeps_nothing
 from tests.broker.requests import ORDERS
 from tests.broker.story import Story
 from tests.broker.test_every_byte import DamagedStory, contents, disk_with, fill
@@ -153,9 +154,7 @@ def test_a_topic_whose_creation_the_metadata_has_lost_is_saved() -> None:
     story.settle()
     story.host.stop()
     disk = Directory(disk_with(contents(story.storage)))
-    disk.make_directory(str(ORDERS))
-    for name in kept.files(str(ORDERS)):
-        disk.put(f"{ORDERS}/{name}", kept.get(f"{ORDERS}/{name}"))
+    disk.put_directory(ORDERS, kept, ORDERS)
     perform(disk, make_plan(disk, adopt=frozenset({"orders"})))
     story = started(disk)
     assert spell_topic_id(story.host.node.topic_id("orders") or b"") == OTHER_ID
@@ -184,16 +183,14 @@ def test_a_start_that_finishes_a_deletion_does_not_take_the_files_of_another_top
     disk = Directory(disk_with(contents(story.storage)))
     kept = of_another_topic(killed())
     for partition in (ORDERS, SMALL):
-        disk.make_directory(str(partition))
-        for name in kept.files(str(partition)):
-            disk.put(f"{partition}/{name}", kept.get(f"{partition}/{name}"))
+        disk.put_directory(partition, kept, partition)
     story = started(disk)
     assert story.storage.read_file(f"{ORDERS}~1/{MANIFEST_FILE}") == kept.get(MANIFEST)
     assert not {str(ORDERS), str(SMALL), f"{SMALL}~1"} & {*story.storage.directories()}
 
 
 def test_without_syncs_too_a_loss_of_power_does_not_take_the_record_of_a_deletion_alone() -> None:
-    storage = SimulatedStorage(lambda most: 0)
+    storage = SimulatedStorage(keeps_nothing)
     story = Story(storage=storage)
     story.host.directory.journal(METADATA).sync()
     story.ask(DeleteTopics(topics=("orders",)))
@@ -203,7 +200,7 @@ def test_without_syncs_too_a_loss_of_power_does_not_take_the_record_of_a_deletio
 
 
 def test_a_deleted_topic_does_not_come_back_after_a_loss_of_power() -> None:
-    storage = SimulatedStorage(lambda most: 0)
+    storage = SimulatedStorage(keeps_nothing)
     data = DataDirectory.open(storage)
     data.journal(ORDERS).sync()
     storage.sync_directory("")
@@ -214,7 +211,7 @@ def test_a_deleted_topic_does_not_come_back_after_a_loss_of_power() -> None:
 
 
 def test_a_directory_that_was_set_aside_does_not_come_back_after_a_loss_of_power() -> None:
-    storage = SimulatedStorage(lambda most: 0)
+    storage = SimulatedStorage(keeps_nothing)
     data = DataDirectory.open(storage)
     data.journal(ORDERS).sync()
     data.set_aside(ORDERS)
@@ -224,7 +221,7 @@ def test_a_directory_that_was_set_aside_does_not_come_back_after_a_loss_of_power
 
 def test_a_refused_log_that_is_deleted_does_not_come_back_after_a_loss_of_power() -> None:
     """The catalogue does not list it: it was never opened."""
-    storage = SimulatedStorage(lambda most: 0)
+    storage = SimulatedStorage(keeps_nothing)
     data = DataDirectory.open(storage)
     storage.make_directory(str(ORDERS))
     storage.sync_directory("")
@@ -238,7 +235,7 @@ def test_a_refused_log_that_is_deleted_does_not_come_back_after_a_loss_of_power(
 def test_a_deletion_that_is_not_synced_leaves_no_log_that_looks_damaged(broken: str) -> None:
     """The catalogue forgets a log before its directory is gone for good."""
     breaks: set[str] = set()
-    storage = SimulatedStorage(lambda most: 0, breaks=lambda _operation, path: path in breaks)
+    storage = SimulatedStorage(keeps_nothing, breaks=lambda _operation, path: path in breaks)
     data = DataDirectory.open(storage)
     data.journal(ORDERS).sync()
     data.delete(ORDERS, NO_TOPIC_ID)

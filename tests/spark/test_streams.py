@@ -375,13 +375,15 @@ def test_offsets_are_those_of_sparks_kafka_source_the_cluster_and_the_topics() -
     assert decode_offsets(json.loads(text)) == offsets
 
 
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """That of a broker, with ten records."""
+    fill(tmp_path / "data", 10)
+    return tmp_path / "data"
+
+
 class TestALogThatWasReplaced:
     """By one that is longer, so that its offsets do not show it."""
-
-    @pytest.fixture
-    def directory(self, tmp_path: Path) -> Path:
-        fill(tmp_path / "data", 10)
-        return tmp_path / "data"
 
     @pytest.fixture
     def reader(self, directory: Path) -> LogStreamReader:
@@ -431,11 +433,6 @@ class TestALogThatWasReplaced:
 
 class TestARunThatEnds:
     """`Trigger.AvailableNow`: Spark fixes the end before it asks where a new query begins."""
-
-    @pytest.fixture
-    def directory(self, tmp_path: Path) -> Path:
-        fill(tmp_path / "data", 10)
-        return tmp_path / "data"
 
     @pytest.fixture
     def reader(self, directory: Path) -> LogStreamReader:
