@@ -217,7 +217,8 @@ def _why_not_json(problem: ValueError | RecursionError) -> str:
     """The cause, and the character in the line or cell; the error names the line itself."""
     if isinstance(problem, json.JSONDecodeError):
         return f"{problem.msg} at character {problem.pos + 1}"
-    return str(problem)
+    # Python's own text about the nesting names its stack, and differs between versions.
+    return "it is nested too deeply" if isinstance(problem, RecursionError) else str(problem)
 
 
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def test_of_a_failed_task_only_the_error_is_shown() -> None:
 def test_a_signal_ends_it_and_its_java(how: signal.Signals, code: int, tmp_path: Path) -> None:
     with started("audit", str(put_on_disk(closed(), tmp_path)), "--master", "local[1]") as process:
         assert process.stderr is not None
-        assert "incubator" in process.stderr.readline(), "Java has said its first word"
+        assert "WARNING" in process.stderr.readline(), "Java has said its first word"
         process.send_signal(how)
         _, errors = process.communicate(timeout=PATIENCE_S)  # Java has the stream, too, as long as it lives
         assert process.returncode == code

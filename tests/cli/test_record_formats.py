@@ -129,7 +129,7 @@ def test_a_wrong_format_string(format_: str, said: str) -> None:
     [
         ("nonsense", "not JSON: Expecting value at character 1"),
         ('{"a"\n', "not JSON: Expecting ':' delimiter at character 6"),
-        ("[" * 100_000, "not JSON: maximum recursion depth"),
+        ("[" * 100_000, "not JSON: it is nested too deeply"),
         ("[1]", "not a JSON object"),
         ('{"key": "k"}', "the object has no field 'value'"),
         ('{"value": 5}', "the value must be a string"),
@@ -161,7 +161,7 @@ def test_json_that_is_no_record(line: str, said: str) -> None:
         ('value\n"a\n', "not CSV"),
         ("value,headers\nv,[1]\n", "pairs"),
         ("value,headers\nv,{\n", "headers are not JSON"),
-        (f"value,headers\nv,{'[' * 100_000}\n", "headers are not JSON: maximum recursion depth"),
+        (f"value,headers\nv,{'[' * 100_000}\n", "headers are not JSON: it is nested too deeply"),
         (f"value,partition\nv,{'9' * 5_000}\n", "partition must be a number"),
         ("value,timestamp_ms\nv,now\n", "timestamp_ms must be a number"),
         ("value\n\udcff\n", "not UTF-8"),

@@ -393,7 +393,7 @@ def test_sigterm_ends_the_walk_and_restores_the_terminal(seat: Seat) -> None:
 
 
 def test_an_error_is_shown_on_the_restored_terminal() -> None:
-    with seated(sys.executable, "-c", FAILS) as seat:
+    with seated(sys.executable, "-c", FAILS, NO_COLOR="1") as seat:
         usual = seat.modes()
         assert seat.end() == 1
         assert seat.modes() == usual

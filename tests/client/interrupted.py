@@ -208,7 +208,9 @@ class CtrlC:
         return self._step
 
     def _step(self, frame: FrameType, event: str, _argument: object) -> Any:
-        if event == "opcode" and frame.f_lasti in after_checks(frame.f_code):
+        # Without a line, a generator is being closed: from Python 3.14 on, that swallows the exception.
+        is_check = frame.f_lineno is not None and frame.f_lasti in after_checks(frame.f_code)
+        if event == "opcode" and is_check:
             self._left -= 1
             if not self._left:
                 signal.raise_signal(signal.SIGINT)
@@ -223,7 +225,8 @@ def every_instruction(work: Callable[[CtrlC], None], rounds: int) -> None:
         interrupt = CtrlC(number)
         work(interrupt)
         if not interrupt.is_over:
-            assert number > 25, "hardly anything was interrupted"  # a poll that a deputy does passes about 50
+            # The fewest are in a poll by a deputy: about 50; Python 3.14 traces less, and has 9.
+            assert number > 5, "hardly anything was interrupted"
             return
 
 

@@ -120,8 +120,8 @@ def test_a_manifest_without_sense_is_refused(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"[" * 100_000, "is not JSON: .*recursion"),
-        (b'{"format": 3, "segments": ' + b"[" * 100_000, "is not JSON: .*recursion"),
+        (b"[" * 100_000, "is not JSON: "),
+        (b'{"format": 3, "segments": ' + b"[" * 100_000, "is not JSON: "),
         (b'{"format": 1, "segments": []}', "has format 1; this version reads format 3"),
         (b'{"format": 3, "segments": []}', "has no checksum"),
         (b'{"format": 3, "segments": [], "checksum": 1}', "does not name its own path: another program"),

@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from socket import create_server
@@ -57,9 +56,12 @@ async def refusal_of(pool: WorkerPool, text: str) -> Unplayable:
 # --- depth --------------------------------------------------------------------------------------------------
 
 
+NESTED: Final = 200_000  # deeper than any version of Python writes as JSON
+
+
 async def with_requests_that_cannot_be_sent() -> None:
     nested: list[object] = []
-    for _ in range(sys.getrecursionlimit()):
+    for _ in range(NESTED):
         nested = [nested]
     async with trio.open_nursery() as searching:
         book = SearchBook(WorkLimits(), searching)

@@ -81,4 +81,6 @@ def _code(edit: Edit, function: FunctionType) -> CodeType:
             raise LookupError(f"{edit.where} holds {source.count(old)} times: {old}")
         source = source.replace(old, new)
     module = compile(source, _FILE, "exec")
-    return next(code for code in module.co_consts if isinstance(code, CodeType))
+    codes = (code for code in module.co_consts if isinstance(code, CodeType))
+    # From Python 3.14 on, the annotations have a code of their own, which comes first.
+    return next(code for code in codes if code.co_name == function.__name__)
