@@ -1,13 +1,14 @@
 """The server-side assignors of the consumer protocol: `uniform` and `range`.
 
-Rule: pure functions of subscriptions, topics and the last target assignment. Members keep what they have as
-far as balance allows, so that few partitions move.
+Rule: pure functions of subscriptions, topics and the last target assignment. With `uniform`, members keep
+what they have as far as balance allows, so that few partitions move. `range` does not look at what they have:
+it gives the partitions with the same number to the same member, as joins need it.
 """
 
-# Both look at members in the order of their ids, as do Kafka's for ids that hash in this order. Where members
-# subscribe to different topics, Kafka's `uniform` has an algorithm of its own
-# (UniformHeterogeneousAssignmentBuilder): here the result is as balanced, but may give partitions to other
-# members.
+# Kafka's `uniform` looks at topics and members in the order in which their ids hash, this one in their own
+# order. Where members subscribe to different topics, Kafka's has an algorithm of its own
+# (UniformHeterogeneousAssignmentBuilder). In both cases the result is as balanced here, but may give
+# partitions to other members.
 
 from __future__ import annotations
 
@@ -21,11 +22,14 @@ from fencepost.protocol.consumer_group_log import Partitions, TopicIdPartition
 
 
 class AssignmentInput(NamedTuple):
-    """What an assignor sees: for each member its topics and its last target, and the size of each topic."""
+    """What an assignor sees: for each member its topics and its last target, the size of each topic, and the
+    instance ids of static members.
+    """
 
     topics: Mapping[str, frozenset[bytes]]
     targets: Mapping[str, Partitions]
     counts: Mapping[bytes, int]
+    instances: Mapping[str, str]
 
 
 Assignor = Callable[[AssignmentInput], dict[str, Partitions]]
@@ -64,8 +68,15 @@ def _uniform_alike(given: AssignmentInput) -> dict[str, Partitions]:
     every = _partitions_of(given, given.topics[members[0]])
     known = frozenset(every)
     quota, extra = divmod(len(every), len(members))
-    quotas = {member: quota + (number < extra) for number, member in enumerate(members)}
-    kept = {member: sorted(given.targets[member] & known)[: quotas[member]] for member in members}
+    quotas: dict[str, int] = {}
+    kept: dict[str, list[TopicIdPartition]] = {}
+    for number, member in enumerate(members):
+        had = sorted(given.targets[member] & known)
+        # One more than the others: those that have one more already, as long as enough others remain.
+        has_extra = extra > 0 and (len(had) > quota or len(members) - number <= extra)
+        extra -= has_extra
+        quotas[member] = quota + has_extra
+        kept[member] = had[: quotas[member]]
     taken = {part for parts in kept.values() for part in parts}
     had = {part for target in given.targets.values() for part in target}
     # Partitions without an owner come before those that a member has to give up.
@@ -134,31 +145,19 @@ def _level(topic_id: bytes, readers: Iterable[str], owned: Owned) -> int:
 
 
 def range_(given: AssignmentInput) -> dict[str, Partitions]:
-    """Each topic is divided on its own, in ranges where nothing was assigned before (RangeAssignor)."""
-    owned: Owned = {member: set() for member in given.topics}
-    for topic_id, readers in _readers(given).items():
-        _assign_ranges(given, topic_id, readers, owned)
+    """Each topic is divided into ranges, and static members come first (RangeAssignor)."""
+    instances = given.instances
+    ordered = sorted(
+        given.topics, key=lambda member: (member not in instances, instances.get(member, member))
+    )
+    owned: Owned = {member: set() for member in ordered}
+    for topic_id, count in given.counts.items():
+        readers = [member for member in ordered if topic_id in given.topics[member]]
+        parts = iter(range(count))
+        for number, member in enumerate(readers):
+            size = count // len(readers) + (number < count % len(readers))
+            owned[member].update(TopicIdPartition(topic_id, each) for each in islice(parts, size))
     return {member: frozenset(parts) for member, parts in owned.items()}
-
-
-def _assign_ranges(given: AssignmentInput, topic_id: bytes, readers: list[str], owned: Owned) -> None:
-    quota, extra = divmod(given.counts[topic_id], len(readers))
-    free = set(range(given.counts[topic_id]))
-    missing: list[tuple[str, int]] = []
-    for member in readers:
-        parts = [part for part in given.targets[member] if part.topic_id == topic_id]
-        had = sorted(part.partition for part in parts if _exists(given, part))
-        keeps_one_more = len(had) > quota and extra > 0
-        extra -= keeps_one_more
-        kept = had[: quota + keeps_one_more]
-        free.difference_update(kept)
-        owned[member].update(TopicIdPartition(topic_id, number) for number in kept)
-        if not keeps_one_more:
-            missing.append((member, quota - len(kept)))
-    rest = iter(sorted(free))
-    for number, (member, count) in enumerate(missing):
-        taken = islice(rest, count + (number < extra))
-        owned[member].update(TopicIdPartition(topic_id, each) for each in taken)
 
 
 UNIFORM: Final = "uniform"

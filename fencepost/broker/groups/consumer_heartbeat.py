@@ -313,7 +313,16 @@ def _assign(turn: ConsumerTurn) -> None:
         for name, each in group.subscriptions.items()
     }
     counts = {topic.topic_id: len(topic.leaders) for name in group.subscribed if (topic := known.get(name))}
-    given = AssignmentInput(wanted, {name: group.target(name) for name in wanted}, counts)
+    given = AssignmentInput(
+        topics=wanted,
+        targets={name: group.target(name) for name in wanted},
+        counts=counts,
+        instances={
+            name: each.instance_id
+            for name, each in group.subscriptions.items()
+            if each.instance_id is not None
+        },
+    )
     turn.group = attrs.evolve(
         group,
         targets=ASSIGNORS[assignor_of(group)](given),
