@@ -25,6 +25,7 @@ Rule: a partition that is left out of a response has nothing new for its client.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -220,7 +221,6 @@ def _size(keys: Iterable[_Key]) -> int:
 
 
 def _by_topic(parts: Iterable[tuple[_Key, WantedPartition]]) -> tuple[WantedTopic, ...]:
-    topics: dict[TopicRef, list[WantedPartition]] = {}
-    for (ref, _), part in parts:
-        topics.setdefault(ref, []).append(part)
-    return tuple(WantedTopic(ref, ref, tuple(its)) for ref, its in topics.items())
+    # In the order of the session, so a topic may occur several times.
+    runs = groupby(parts, key=lambda each: each[0][0])
+    return tuple(WantedTopic(ref, ref, tuple(part for _, part in its)) for ref, its in runs)

@@ -192,6 +192,15 @@ def test_a_partition_that_gave_records_queues_up_behind_the_others() -> None:
     assert list(offsets(session.open(request(1, 1, {}), BY_NAME))) == [B, A]
 
 
+def test_a_partition_that_gave_records_queues_up_behind_those_of_other_topics() -> None:
+    """Otherwise it could fill every response, as long as its topic has a partition without records."""
+    full, other = ("a", 1), ("b", 0)
+    session = opened_session({A: 0, full: 0, other: 0})
+    gave = response(a={"partition_index": 1, "records": b"r"})
+    session.answered(SessionFetch((), 1), gave)
+    assert list(offsets(session.open(request(1, 1, {}), BY_NAME))) == [A, other, full]
+
+
 @pytest.mark.parametrize(("version", "parts"), [(4, [0, 1]), (6, [0, 1]), (12, [0, 1]), (13, [])])
 def test_a_fetch_that_is_refused_tells_each_partition(version: int, parts: list[int]) -> None:
     """Before version 7, a response has no error of its own; since 13, Kafka says it only there."""
