@@ -30,6 +30,7 @@ GROUP_VERSION_MAX: Final = 1  # the consumer protocol (KIP-848)
 FEATURES: Final = {TRANSACTION_VERSION: 2, GROUP_VERSION: GROUP_VERSION_MAX}
 """The features of the broker (KIP-584), and the newest version of each."""
 FIRST_WITH_SOFTWARE: Final = 3  # ApiVersions
+FIRST_WITH_FEATURES_FROM_0: Final = 4  # ApiVersions
 SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """The name of a client's software, and its version (ApiVersionsRequest.isValid)."""
 FIRST_NULL_NAME: Final = 12  # Metadata
@@ -60,6 +61,8 @@ def api_versions(versions: Iterable[tuple[int, int, int]]) -> Any:
                 "supported_features": [
                     {"name": name, "min_version": 0, "max_version": newest}
                     for name, newest in FEATURES.items()
+                    # Older clients of Java break off when they read that a feature begins at 0 (KAFKA-17011).
+                    if version >= FIRST_WITH_FEATURES_FROM_0
                 ],
                 # Features never change while a broker runs. -1 would say that the epoch is unknown.
                 "finalized_features_epoch": 0,

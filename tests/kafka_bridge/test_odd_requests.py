@@ -175,6 +175,18 @@ def test_software_has_a_name_and_a_version(
     assert (told.error_code, bool(told.api_keys)) == (error, error is NO_ERROR)
 
 
+@pytest.mark.parametrize(
+    ("version", "supported"), [(3, {}), (4, {"transaction.version": 2, "group.version": 1})]
+)
+def test_older_clients_do_not_learn_of_features_that_can_be_off(
+    wire: KafkaSocket, version: int, supported: dict[str, int]
+) -> None:
+    """Java's clients 3.3 to 3.7 break off when they read 0 as a feature's first version (KAFKA-17011)."""
+    told = ask(wire, API_VERSIONS, version, client_software_name="java", client_software_version="3.7.2")
+    assert {each.name: each.max_version for each in told.supported_features} == supported
+    assert {each.name for each in told.finalized_features} == {"transaction.version", "group.version"}
+
+
 # --- topics ------------------------------------------------------------------------------------------------
 
 
