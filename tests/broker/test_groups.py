@@ -316,6 +316,12 @@ def test_a_rebalance_timeout_of_nothing_does_not_come_round_for_ever() -> None:
     assert story.state is EMPTY
 
 
+def test_the_id_of_a_member_that_is_removed_at_once_is_not_given_again() -> None:
+    story = GroupStory()
+    impatient = attrs.evolve(join_request(rebalance_ms=-1), requires_member_id=False)
+    assert story.joined(story.starts(impatient)).member_id != story.joined(story.starts(impatient)).member_id
+
+
 def test_whoever_waits_is_alive() -> None:
     story = GroupStory()
     slow_ms = 3 * SESSION_MS

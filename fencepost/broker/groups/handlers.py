@@ -87,8 +87,7 @@ def join_group(node: Node, arrived: Received, now: int) -> None:
     group_requests.join(turn, request, to, newcomer)
     if not _carry_out(node, log, turn.decision(), now):
         node.after(log, (refused_join(to, TOO_LARGE.error, NO_MEMBER),))
-    elif turn.group.member(fresh) is not None or turn.group.is_pending(fresh):
-        log.coordinator.member_ids_given += 1
+    log.coordinator.member_ids_given += request.member_id == NO_MEMBER
 
 
 def _made(group_id: str) -> Group:
