@@ -106,6 +106,13 @@ DIFFERENCES: Final = (
         "election.",
     ),
     Difference(
+        what="places of partitions",
+        kafka="CreateTopics and CreatePartitions may say which brokers have the replicas of each partition.",
+        here="The broker places partitions itself, and refuses requests that do.",
+        because="A broker is a cluster of one, so there is only one place.",
+        noticed="INVALID_REQUEST. Give the number of partitions instead of an assignment.",
+    ),
+    Difference(
         what="controller",
         kafka="A quorum of controllers elects a leader with Raft (KRaft) and detects failed brokers.",
         here="One node leads `__cluster_metadata`; leaders move only on request. There is no failure "
