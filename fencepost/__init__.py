@@ -6,11 +6,10 @@ Rule: `import fencepost` costs next to nothing; a program that only reads a log 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from fencepost.protocol.version import VERSION
 
+# Type checkers take it as true. The module `typing` would take more time than everything else here.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fencepost.broker.embedded import Broker as Broker
     from fencepost.broker.embedded import BrokerFailed as BrokerFailed
@@ -151,11 +150,13 @@ _HOMES = {
 __all__ = tuple(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll] - one list is enough
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Loads a public name from its home (PEP 562); AttributeError for any other."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'fencepost' has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value
