@@ -99,3 +99,8 @@ def report(target: Path, exported: Exported, *, as_json: bool) -> None:
                 if start < end
                 else f"  {partition}: nothing new"
             )
+        others = sum(end - start for start, end in moved.values()) - exported.rows
+        if others:
+            print(
+                f"  no committed record: {counted(others, 'offset')} (markers, aborted or compacted records)"
+            )

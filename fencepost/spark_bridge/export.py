@@ -31,7 +31,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 MANIFEST: Final = "manifest.json"
 WRITING: Final = "_writing"
-LOCK: Final = "_lock"
 VERSION: Final = 2
 
 Offsets = Mapping[TopicPartition, int]
@@ -121,9 +120,8 @@ def export(
     exported, and the manifest records the gap. Raises UnusableExport; RecordsDeleted without `accepts_loss`.
     """
     selected = _select(layout, topics)
-    target.mkdir(parents=True, exist_ok=True)
-    _refuse_strangers(target)  # before the lock, because the lock creates a file
     with locked(target):
+        _refuse_strangers(target)
         manifest = read_manifest(target) or ExportManifest(cluster_id=layout.cluster_id, offsets={})
         if manifest.cluster_id != layout.cluster_id:
             raise UnusableExport(
@@ -147,11 +145,16 @@ def export(
             if after != manifest:
                 write_manifest(target, after)
             return Exported("", 0, start, end, gaps)
+        spark = start_spark()  # it may fail, and nothing is written yet
         if not manifest.exports:
             write_manifest(target, manifest)
         name = manifest.next_name
-        rows = _write(start_spark(), paths, target / WRITING, start, end)
-        _sync(target / WRITING)
+        try:
+            rows = _write(spark, paths, target / WRITING, start, end)
+            _sync(target / WRITING)
+        except Exception:
+            shutil.rmtree(target / WRITING, ignore_errors=True)
+            raise
         os.rename(target / WRITING, target / name)
         write_manifest(target, attrs.evolve(after, exports=(*manifest.exports, name)))
         return Exported(name, rows, start, end, gaps)
@@ -243,7 +246,7 @@ def _write(spark: SparkSession, paths: Sequence[str], target: Path, start: Offse
 def _refuse_strangers(target: Path) -> None:
     """Protects other people's files from a mistyped path: without a manifest, the target must be empty."""
     names = {path.name for path in target.iterdir()}
-    strangers = sorted(names - {LOCK, f"_{MANIFEST}"})
+    strangers = sorted(names - {f"_{MANIFEST}"})
     if strangers and MANIFEST not in names:
         raise UnusableExport(
             f"{target} has other files ({strangers[0]}) and no {MANIFEST}: "
@@ -339,13 +342,23 @@ def _sync_path(path: Path) -> None:
 
 @contextmanager
 def locked(target: Path) -> Generator[None]:
-    """Keeps a second export to the same directory out; the lock of a killed one is gone with it."""
-    descriptor = os.open(target / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """Creates the directory, and keeps a second export to it out. The lock is on the directory itself: it
+    leaves no file behind, and the lock of a killed export is gone with it. A new directory to which a failed
+    export has written nothing is removed.
+    """
+    is_new = not target.exists()
+    target.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as busy:
             raise UnusableExport(f"another export to {target} is running: wait for it") from busy
         yield
+    except Exception:
+        if is_new:
+            with suppress(OSError):  # it is not empty
+                target.rmdir()
+        raise
     finally:
         os.close(descriptor)

@@ -191,6 +191,32 @@ def test_an_unknown_topic_is_two_lines(
     )
 
 
+def test_a_failed_export_leaves_nothing_behind(
+    spark: SparkSession, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails while Spark starts, then while files are written; after the first export, and before it."""
+
+    class Failed(Exception):
+        pass
+
+    def fail(*_: object) -> Any:
+        raise Failed
+
+    target = tmp_path / "new" / "lake"
+    layout = open_layout([DiskStorage(source.directory, read_only=True)])
+    with pytest.raises(Failed):
+        export(fail, layout, [str(source.directory)], target)
+    assert not target.exists()
+    for expected in ({"manifest.json"}, {"manifest.json", "export=000001"}):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "_sync", fail)
+            with pytest.raises(Failed):
+                run_export(spark, source, target)
+        assert {path.name for path in target.iterdir()} == expected
+        run_export(spark, source, target)
+        source.write()
+
+
 def test_files_of_others_survive(spark: SparkSession, source: Source, tmp_path: Path) -> None:
     target = tmp_path / "lake"
     precious = target / "export=2024" / "precious.parquet"
@@ -320,7 +346,14 @@ def test_the_id_of_a_topic_of_kafka(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
-        ("export=000001", ["lake/export=000001: 5 records", "  orders-0: offsets 0 to 9"]),
+        (
+            "export=000001",
+            [
+                "lake/export=000001: 5 records",
+                "  orders-0: offsets 0 to 9",
+                "  no committed record: 5 offsets (markers, aborted or compacted records)",
+            ],
+        ),
         ("", ["Nothing was committed since the last export."]),
     ],
 )
