@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from io import BufferedWriter, FileIO, RawIOBase, TextIOWrapper
 from types import FrameType
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn, cast
+from typing import Any, BinaryIO, Final, NoReturn, cast
 
 import attrs
 from cyclopts import (
@@ -36,12 +36,9 @@ from fencepost import __version__
 from fencepost.cli.config_file import COMMAND_LINE, ConfigFile, take_profile
 from fencepost.cli.errors import INTERRUPTED, OK, WRONG_USAGE, CommandFailed, Stopped, complain, report
 from fencepost.cli.examples import EXAMPLES
+from fencepost.cli.help_text import UsageFormatter, print_options
 from fencepost.client.kafka_options import instead_of
 from fencepost.protocol.errors import FencepostError
-
-if TYPE_CHECKING:
-    from cyclopts.help import HelpPanel
-    from rich.console import Console, ConsoleOptions
 
 ROOT = "Kafka-style exactly-once messaging: a broker, a client, and tools that look inside the log."
 EPILOGUE = """
@@ -426,25 +423,6 @@ def _unrounded(kind: Any, tokens: Sequence[Token]) -> object:
     return cast("object", convert(kind, tokens))
 
 
-NAMES_WIDTH = 30
-"""The columns of option names in the help: `--no-partition-verification` fits, which cyclopts would break."""
-
-
-def _print_options(console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-    """The options in the help; it is imported here because only the help needs it."""
-    from cyclopts.help import ColumnSpec, DefaultFormatter, HelpEntry
-    from cyclopts.help.specs import NameRenderer, get_default_parameter_columns
-
-    def columns(
-        console: Console, options: ConsoleOptions, entries: list[HelpEntry]
-    ) -> tuple[ColumnSpec, ...]:
-        found = get_default_parameter_columns(console, options, entries)
-        wider = {"max_width": NAMES_WIDTH, "renderer": NameRenderer(max_width=NAMES_WIDTH)}
-        return tuple(attrs.evolve(each, **wider) if each.header == "Option" else each for each in found)
-
-    DefaultFormatter(column_specs=columns)(console, options, panel)
-
-
 def application(profile: str | None = None) -> App:
     """The app, which knows each command by its import path, so that only the invoked command is imported.
     `profile`: the value of --profile.
@@ -457,9 +435,10 @@ def application(profile: str | None = None) -> App:
         default_parameter=Parameter(
             negative_iterable=(), show_default=_shown_default, converter=_unrounded, validator=_check_encoding
         ),
-        group_parameters=Group("Options", help_formatter=_print_options),
+        group_parameters=Group("Options", help_formatter=print_options),
         config=ConfigFile(frozenset(words for words, _, _ in COMMANDS), profile),
     )
+    root.help_formatter = UsageFormatter(root)
     groups = {"": root}
     for words, place, text in COMMANDS:
         group, _, name = words.rpartition(" ")

@@ -102,6 +102,22 @@ def test_the_help_fits_80_columns_and_breaks_no_word(words: str) -> None:
     assert not [name for name in missing if name.startswith("-") and name not in seen]
 
 
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        ("serve", "[OPTIONS] [DIRECTORY]"),
+        ("produce", "[OPTIONS] TOPIC [FILES...]"),
+        ("fault add", "[OPTIONS] FAULT..."),
+        ("transactions abort", "--topic STR --partition INT [OPTIONS]"),
+        ("fault", "COMMAND"),
+        ("help", "[PAGE]"),
+    ],
+)
+def test_the_usage_names_the_arguments(words: str, usage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words.split(), "--help"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"Usage: fencepost {words} {usage}"
+
+
 # --- exit codes ---------------------------------------------------------------------------------------------
 
 
