@@ -43,6 +43,7 @@ from fencepost.broker.faults import (
     append_points,
     every_error,
     failing_partition,
+    partitions_of,
     playable,
 )
 from fencepost.broker.host import Host
@@ -182,9 +183,27 @@ class BrokerFaultInjector:
                 struck=planned.struck,
                 reached=planned.reached,
                 is_lasting=planned.lasting > 0,
-                missing=self.plan.missing(planned),
+                missing=self._missing(planned),
+                absent=tuple(map(str, self.absent(planned))),
             )
             for planned in self.plan.faults.values()
+        ]
+
+    def _missing(self, planned: PlannedFault) -> str:
+        """Why a fault has not struck; a partition that does not exist is most often a typing error."""
+        missing = self.plan.missing(planned)
+        absent = ", ".join(f"partition {each} does not exist" for each in self.absent(planned))
+        return f"{missing} ({absent})" if missing and absent else missing
+
+    def absent(self, planned: PlannedFault) -> list[TopicPartition]:
+        """The partitions that a fault names and that do not exist now; a client may still create them."""
+        if self._site is None:
+            return []
+        node = self._site.host.node
+        return [
+            each
+            for each in partitions_of(planned.line)
+            if each not in node.logs and node.cluster.leader(each) is None
         ]
 
     def refresh(self) -> None:

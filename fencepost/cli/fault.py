@@ -12,9 +12,10 @@ from typing import Annotated, Final
 from cyclopts import Parameter, validators
 
 from fencepost.broker.fault_handles import FaultHandle, Faults
-from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed, complain
 from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect
 from fencepost.cli.output import Columns, print_done, print_rows
+from fencepost.client.errors import ClientError
 from fencepost.faults.grammar import BadPhrase
 from fencepost.faults.phrases import FAULTS_HELP
 from fencepost.protocol.messages import DescribedFault
@@ -57,9 +58,16 @@ def add_faults(
         for handle, _ in added:
             handle.remove()
         raise CommandFailed(str(problem), then=FAULTS_HELP, code=WRONG_USAGE) from problem
+    absent = _absent(bootstrap, command_config)
     for handle, text in added:
-        facts = {"fault_id": handle.fault_id, "fault": text}
+        partitions = absent.get(handle.fault_id, ())
+        facts = {"fault_id": handle.fault_id, "fault": text, "absent": list(partitions)}
         print_done(f"Added fault {handle.fault_id}: {text}", facts, as_json=as_json)
+        for partition in partitions:
+            complain(
+                f"fault {handle.fault_id} names partition {partition}, which does not exist yet",
+                then="`fencepost topic list` shows the topics",
+            )
 
 
 def list_faults(
@@ -146,6 +154,15 @@ def remove_faults(
 
 def _faults(bootstrap: str, config: Path | None) -> Faults:
     return Faults(WireDesk(partial(connect, bootstrap, config)))
+
+
+def _absent(bootstrap: str, config: Path | None) -> dict[int, tuple[str, ...]]:
+    """By fault: the partitions that it names and the broker does not have."""
+    try:
+        with connect(bootstrap, config) as admin:
+            return {fault.fault_id: fault.absent for fault in admin.list_faults()}
+    except (CommandFailed, ClientError):  # a fault may already have stopped the broker
+        return {}
 
 
 def _chosen(faults: Faults, fault_ids: tuple[int, ...]) -> list[FaultHandle]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fencepost.broker.observer import Observer
     from fencepost.broker.settings import NodeSettings
     from fencepost.faults.phrases import Point
+    from fencepost.protocol.terms import TopicPartition
 
 DEFAULT_PORT = 9092  # Kafka's
 POWER_CUT = "cut the power\n"  # what a parent may write
@@ -364,19 +365,22 @@ def _tell_ready(
     print(_memory_line(ready.memory))
     for planned in faults.plan.faults.values():
         if planned.may_strike:
-            print(_fault_line(planned))
+            print(_fault_line(planned, faults.absent(planned)))
     facts = {"host": ready.host, "port": ready.port, "directory": settings.directory, "pid": os.getpid()}
     if ready.metrics_port is not None:
         facts["metrics_port"] = ready.metrics_port
     print(json.dumps({"ready": True, **facts, "memory_bytes_max": ready.memory.total}), flush=True)
 
 
-def _fault_line(planned: PlannedFault) -> str:
-    """A waiting fault, and the clients that it waits for: a name that no client has is not an error."""
+def _fault_line(planned: PlannedFault, absent: list[TopicPartition]) -> str:
+    """A waiting fault, the clients that it waits for, and the partitions that do not exist: a name that no
+    client has is not an error, nor is a topic that is created later.
+    """
     from fencepost.broker.faults import awaited
 
-    names = awaited(planned.line.when)
-    return f"Fault {planned.number} waits: {planned.line}" + (f" ({names})" if names else "")
+    missing = f"not created yet: {', '.join(map(str, absent))}" if absent else ""
+    told = "; ".join(filter(None, [awaited(planned.line.when), missing]))
+    return f"Fault {planned.number} waits: {planned.line}" + (f" ({told})" if told else "")
 
 
 def _memory_line(bound: MemoryBound) -> str:

@@ -1174,7 +1174,8 @@ class ConsumerGroupDescribeReply:
 class DescribedFault:
     """A fault of a broker. `fault`: the line that added it. `struck`, `reached`: how many times it struck,
     and how many times its point was reached. `is_lasting`: its effect has not ended, such as a pause.
-    `missing`: why it has not struck; empty once it has.
+    `missing`: why it has not struck; empty once it has. `absent`: the partitions that it names and that do
+    not exist now.
     """
 
     fault_id: Int32
@@ -1183,6 +1184,7 @@ class DescribedFault:
     reached: Int32
     is_lasting: bool
     missing: str
+    absent: tuple[str, ...] = ()
 
 
 @value(kw_only=True)

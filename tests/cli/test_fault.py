@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fencepost.broker.embedded import Broker
+from fencepost.cli.application import run
 from fencepost.client.shells.sync import Admin
 from tests.cli.tool import Output, Tool
 
@@ -29,6 +30,25 @@ def test_all_faults_are_added_or_none(capsys: Output) -> None:
         )
         assert 'did you mean "drop"?' in refused
         assert tool.rows("fault", "list") == []
+
+
+def test_a_partition_that_does_not_exist_is_named(capsys: Output) -> None:
+    """It is no error, because a client may still create the topic."""
+    with Broker() as broker, Admin(broker.address) as admin:
+        tool = Tool(broker.address, capsys)
+        admin.create_topic("orders")
+        assert run(["fault", "add", "when ordres-0 appends data do crash broker", "-b", broker.address]) == 0
+        assert capsys.readouterr().err == (
+            "fencepost: fault 1 names partition ordres-0, which does not exist yet\n"
+            "  `fencepost topic list` shows the topics\n"
+        )
+        fault = "when orders-0 appends data do fail appends of orders-1"
+        assert tool.json("fault", "add", fault)["absent"] == ["orders-1"]
+        fault = "when * appends data do pause broker until __cluster_metadata-0 appends data"
+        assert tool.json("fault", "add", fault)["absent"] == []
+        (waited,) = tool.rows("fault", "wait", "1", "--timeout", "0", code=1)
+        assert waited["missing"].endswith("(partition ordres-0 does not exist)")
+        tool("fault", "remove")
 
 
 def test_what_does_not_strike_fails_and_names_what_resembles_it(capsys: Output) -> None:

@@ -164,14 +164,19 @@ def test_a_reader_that_has_seen_enough_of_the_help_is_no_error(command: list[str
 def test_serve_says_which_faults_wait_and_for_whom() -> None:
     """A client id that no client has is no error, but it can be seen."""
     faults = ["--fault", "when shpo sends EndTxn #2 do drop", "--fault", "when at 1 min do crash broker"]
+    faults += ["--fault", "when t-0 appends data do fail appends of t-1"]
     done = fencepost("serve", "--memory", "--port", "0", "--with-parent", *faults)
     assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert lines[2:4] == [
+    assert lines[2:5] == [
         'Fault 1 waits: when shpo sends EndTxn #2 do drop (client id "shpo")',
         "Fault 2 waits: when at 1 min do crash broker",
+        (
+            "Fault 3 waits: when t-0 appends data do fail appends of t-1 "
+            "(partition t-0, any transactional id; not created yet: t-0, t-1)"
+        ),
     ]
-    assert lines[4].startswith('{"ready": true')
+    assert lines[5].startswith('{"ready": true')
 
 
 @pytest.mark.parametrize(
