@@ -21,6 +21,7 @@ from fencepost.cli.options import (
     DEFAULT,
     AsJson,
     Bootstrap,
+    ClientId,
     CommandConfig,
     InPartitions,
     InTopic,
@@ -175,6 +176,7 @@ def consume(
     max_: Annotated[int | None, Parameter(("--max", "-n"), validator=validators.Number(gte=1))] = None,
     follow: Annotated[bool, Parameter(alias="-F", negative="")] = False,
     printing: OutputOptions = TEXT,
+    client_id: ClientId = "fencepost-consume",
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
@@ -217,10 +219,10 @@ def consume(
     printing = printing.as_json() if as_json else printing
     printing.check()
     with ExitStack() as stack:
-        admin = stack.enter_context(connect(bootstrap, command_config))
+        admin = stack.enter_context(connect(bootstrap, command_config, client_id))
         parts = partitions_of(admin, topic, partition)
         write = printing.writer()
-        settings: dict[str, Any] = {**security_of(command_config), **plan.settings}
+        settings: dict[str, Any] = {"client_id": client_id, **security_of(command_config), **plan.settings}
         consumer = stack.enter_context(Consumer(bootstrap, default_api_timeout_ms=ANSWER_MS, **settings))
         plan.run(admin, consumer, parts, write)
 

@@ -14,7 +14,7 @@ from cyclopts import Parameter, Token, validators
 
 from fencepost.bundled import bundled_scenarios
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, complain, report
-from fencepost.cli.options import ANSWER_MS, CommandConfig, problem_of, seconds_in, security_of
+from fencepost.cli.options import ADMIN_ID, ANSWER_MS, CommandConfig, problem_of, seconds_in, security_of
 from fencepost.client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _look_for(broker: str, security: SecuritySettings) -> None:
     from fencepost.client.shells.sync import Admin
 
     try:
-        with Admin(broker, default_api_timeout_ms=ANSWER_MS, **security) as admin:
+        with Admin(broker, client_id=ADMIN_ID, default_api_timeout_ms=ANSWER_MS, **security) as admin:
             is_followed = bool(admin.follow(wait_ms=1).run)
     except ClientError as problem:
         report(problem)

@@ -24,6 +24,9 @@ DEFAULT: Final = "127.0.0.1:9092"
 CONNECT_SECONDS: Final = 5.0
 ANSWER_MS: Final = 15_000  # a person is waiting; programs use the longer timeouts of the client
 
+ADMIN_ID: Final = "fencepost-admin"
+"""The client id of commands that neither write nor read records."""
+
 BOOTSTRAP_OPTION: Final = "--bootstrap-server"
 
 
@@ -68,6 +71,12 @@ CommandConfig = Annotated[
         "--command-config",
         env_var="FENCEPOST_COMMAND_CONFIG",
         help="TOML file with the security settings of the client (`fencepost help access`).",
+    ),
+]
+ClientId = Annotated[
+    str,
+    Parameter(
+        "--client-id", help="The name of this client: for faults, the broker's log and `fencepost group`."
     ),
 ]
 Int64 = Annotated[int, Parameter(validator=validators.Number(gte=-INT64_MAX - 1, lte=INT64_MAX))]
@@ -142,12 +151,12 @@ def problem_of(address: str) -> str | None:
     return None
 
 
-def connect(bootstrap: str, config: Path | None) -> Admin:
+def connect(bootstrap: str, config: Path | None, client_id: str = ADMIN_ID) -> Admin:
     """An admin client of the broker at this address, with short timeouts, for a person who waits."""
     from fencepost.client.shells.sync import Admin
 
     security = security_of(config)  # first: a person can correct it without a broker
-    return Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS, **security)
+    return Admin(reach(bootstrap), client_id=client_id, default_api_timeout_ms=ANSWER_MS, **security)
 
 
 def security_of(config: Path | None) -> SecuritySettings:

@@ -26,6 +26,7 @@ from fencepost.cli.options import (
     DEFAULT,
     AsJson,
     Bootstrap,
+    ClientId,
     CommandConfig,
     InPartition,
     InTopic,
@@ -239,6 +240,7 @@ def produce(
     compression: Annotated[
         Literal["none", "gzip", "snappy", "lz4", "zstd"], Parameter(("--compression", "-z"))
     ] = "none",
+    client_id: ClientId = "fencepost-produce",
     bootstrap: Bootstrap = DEFAULT,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
@@ -260,7 +262,7 @@ def produce(
     """
     _check_transactions(transactional_id, records_per_transaction)
     records = every.applied(read(files, reading))
-    with connect(bootstrap, command_config) as admin:
+    with connect(bootstrap, command_config, client_id) as admin:
         if topic in INTERNAL_TOPICS:
             raise CommandFailed(
                 f"{topic} is an internal topic: only the broker writes to it",
@@ -272,6 +274,7 @@ def produce(
     written = Written()
     producer = Producer(
         bootstrap,
+        client_id=client_id,
         transactional_id=transactional_id,
         compression_type=compression,
         max_block_ms=ANSWER_MS,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fencepost.broker.embedded import Broker
 from fencepost.cli.application import run
 from fencepost.client.shells.sync import Admin
@@ -30,6 +32,24 @@ def test_all_faults_are_added_or_none(capsys: Output) -> None:
         )
         assert 'did you mean "drop"?' in refused
         assert tool.rows("fault", "list") == []
+
+
+def test_a_fault_can_name_a_command(capsys: Output, tmp_path: Path) -> None:
+    source = tmp_path / "lines"
+    source.write_text("apple\n")
+    with Broker() as broker:
+        tool = Tool(broker.address, capsys)
+        names = {
+            "fencepost-admin sends CreateTopics": ("topic", "create", "t"),
+            "fencepost-produce sends Produce": ("produce", "t", str(source)),
+            "till sends Produce": ("produce", "t", str(source), "--client-id", "till"),
+            "fencepost-consume sends Fetch": ("consume", "t"),
+            "till sends Fetch": ("consume", "t", "--client-id", "till"),
+        }
+        for point, command in names.items():
+            fault = broker.faults.add(f"when {point} do delay 1 ms")
+            tool(*command)
+            fault.wait_until_struck()
 
 
 def test_a_partition_that_does_not_exist_is_named(capsys: Output) -> None:
