@@ -344,8 +344,9 @@ def _faults(settings: BrokerSettings) -> BrokerFaultInjector:
     try:
         injector = injector_of(settings)
     except BadPhrase as problem:
-        possible = "; ".join(problem.possible) or FAULTS_HELP
-        raise CommandFailed(f"--fault: {problem}", then=possible, code=WRONG_USAGE) from problem
+        possible = "; ".join(each for each in problem.possible if each not in str(problem))
+        then = f"{possible}\n  {FAULTS_HELP}" if possible else FAULTS_HELP
+        raise CommandFailed(f"--fault: {problem}", then=then, code=WRONG_USAGE) from problem
     injector.report = _tell_strike
     return injector
 

@@ -102,6 +102,11 @@ class Phrase:
         """The name of the blank for each field that the phrase fills."""
         return {found["field"]: found["blank"] for found in _BLANK.finditer(self.template)}
 
+    def is_begun_by(self, text: str) -> bool:
+        """Whether the text has the words with which the phrase begins, before its first blank."""
+        words, blank, _ = self.template.partition("{")
+        return bool(blank and words) and "[" not in words and text.startswith(words)
+
     def parts(self) -> list[tuple[str, bool]]:
         """The template in pieces, each with its space, and whether the piece is optional."""
         return [
@@ -178,9 +183,13 @@ class Grammar(Generic[ValueT]):
                 f"{quoted(text)} is not {self.name}; did you mean {better}?",
                 possible=[phrase.shown for phrase in lacking],
             )
+        suggested = self._suggestion(text)
+        meant = [kind.value for kind in self.shown if not suggested and kind.value.is_begun_by(text)]
+        if meant:
+            suggested = f"; did you mean {self._completed(meant)}"
         raise BadPhrase(
-            f"{quoted(text)} is not {self.name}{self._suggestion(text)}",
-            possible=[kind.value.shown for kind in self.shown],
+            f"{quoted(text)} is not {self.name}{suggested}",
+            possible=[phrase.shown for phrase in meant or [kind.value for kind in self.shown]],
         )
 
     def _make(self, kind: Enum, filled: Mapping[str, str], text: str) -> ValueT:
@@ -231,13 +240,12 @@ class Grammar(Generic[ValueT]):
         return ""
 
     def _completed(self, begun: Sequence[Phrase]) -> str:
-        """The phrases that begin with a text, and what the blank of the only one means."""
+        """The phrases that begin with a text, and what the blanks of the only one mean."""
         better = " or ".join(quoted(phrase.shown) for phrase in begun) + "?"
-        names = begun[0].blanks.values()
-        if len(begun) == len(names) == 1:
-            (name,) = names
-            return f"{better} {name} is {self.blanks[name].help}"
-        return better
+        if len(begun) > 1:
+            return better
+        names = dict.fromkeys(begun[0].blanks.values())
+        return " ".join([better, "; ".join(f"{name} is {self.blanks[name].help}" for name in names)])
 
     def _lacking_their_word(self, text: str) -> list[Phrase]:
         """The phrases of one word and one blank in which only this blank fits: "500 ms" lacks "after"."""

@@ -11,7 +11,7 @@ import pytest
 import fencepost
 from fencepost import Broker, FaultNeverStruck, Producer
 from fencepost.broker.fault_handles import FaultHandle
-from fencepost.broker.faults import FAULTS_MAX, NoSuchFault, awaited
+from fencepost.broker.faults import FAULTS_MAX, Abilities, NoSuchFault, awaited, playable
 from fencepost.client.errors import CommitOutcomeUnknown
 from fencepost.faults.grammar import BadPhrase
 from fencepost.faults.phrases import FAULTS_HELP, POINTS, FaultLine, Point
@@ -127,6 +127,22 @@ def test_what_a_call_gives_by_a_parameter_is_no_part_of_its_action(action: str, 
 )
 def test_the_names_that_only_clients_give(point: str, names: str) -> None:
     assert awaited(POINTS.read(point)) == names
+
+
+@pytest.mark.parametrize(
+    ("action", "meaning"),
+    [
+        ("clock of broker 3 s", "JUMP is a time with its sign: +3 s, -20 ms"),
+        ("slow disk of broker twice", "N is a number, at least 1"),
+        ("crash", "`broker` is the only node"),
+    ],
+)
+def test_an_action_that_is_begun_is_explained(action: str, meaning: str) -> None:
+    with pytest.raises(BadPhrase) as found:
+        playable(f"when at 3 s do {action}", Abilities())
+    assert "did you mean" in str(found.value)
+    assert meaning in str(found.value)
+    assert len(found.value.possible) == 1
 
 
 @pytest.mark.parametrize("point", ["garbage", "broker sends EndTxn reply"])
