@@ -172,7 +172,9 @@ class ProducerCalls:
             return self._machine.append(record, now=now, wall_ms=self._driver.wall_ms)
 
     def append_nowait(self, record: ProducerRecord) -> Place:
-        """Appends one record without waiting: BufferFull, or TopicNotLoaded before its metadata arrives."""
+        """Appends one record without waiting: BufferFull, or TopicNotLoaded before its metadata arrives, also
+        the newer metadata for a partition that is not known.
+        """
         now = self._driver.now
         try:
             place = self._append(record, now)
@@ -236,7 +238,7 @@ class ProducerCalls:
 
         def is_settled() -> bool:
             return (
-                topic in cluster.partition_counts
+                (topic in cluster.partition_counts and not cluster.is_in_doubt(topic))
                 or topic not in cluster.wanted  # dropped after a long wait: the next attempt wants it again
                 or cluster.topic_errors.get(topic) is not error
                 or machine.is_over

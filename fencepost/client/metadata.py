@@ -4,10 +4,10 @@ Rule: knowledge only. Replies replace it, except with leaders of an older epoch 
 as doubtful; `PendingCalls` decides who asks, and when.
 """
 
-# Metadata becomes stale for three reasons: a topic is wanted for the first time, a leader or node did not
-# answer or denied its role, or a reply left a topic undecided. `is_stale` records the need, and one request
-# covers all topics in `wanted`. A client therefore never refreshes on a timer, except a group leader that
-# watches its topics for new partitions (metadata.max.age.ms).
+# Metadata becomes stale for four reasons: a topic is wanted for the first time, a partition is wanted that is
+# not known, a leader or node did not answer or denied its role, or a reply left a topic undecided. `is_stale`
+# records the need, and one request covers all topics in `wanted`. A client therefore never refreshes on a
+# timer, except a group leader that watches its topics for new partitions (metadata.max.age.ms).
 #
 # A topic that does not exist stays undecided, so it is requested again with backoff, for as long as it is
 # used: `drop` ends that. As in Kafka (retainTopic of ProducerMetadata and ConsumerMetadata), a consumer uses
@@ -19,6 +19,7 @@ as doubtful; `PendingCalls` decides who asks, and when.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
 from typing import Final
 
 import attrs
@@ -29,6 +30,7 @@ from fencepost.protocol.messages import (
     FindCoordinatorReply,
     ListOffsets,
     ListOffsetsPartition,
+    Metadata,
     MetadataReply,
     TopicMetadata,
 )
@@ -67,6 +69,14 @@ def can_be_host(name: str) -> bool:
 NOT_A_BROKER: Final = "it accepts connections, but has not answered as a Fencepost broker"
 
 
+class Doubt(Enum):
+    """How far the check of a partition is that the known metadata does not have."""
+
+    NEW = "metadata must be requested"
+    ASKED = "metadata was requested since"
+    ANSWERED = "that metadata has arrived"
+
+
 @attrs.define(eq=False)
 class ClusterMetadata:
     """The last known nodes, leaders and coordinators, and the topics that this client uses."""
@@ -84,6 +94,8 @@ class ClusterMetadata:
     coordinators: dict[CoordinatorKey, int] = attrs.field(factory=dict, kw_only=True)
     wanted: Ordered[dict[str, None]] = attrs.field(factory=dict, kw_only=True)
     """Topics to request, in the order in which they were first used."""
+    doubts: dict[TopicPartition, Doubt] = attrs.field(factory=dict, kw_only=True)
+    """Partitions beyond the known count that somebody wants: the topic may have grown."""
     is_stale: bool = attrs.field(default=True, kw_only=True)
     turn: int = attrs.field(default=0, kw_only=True)
     """Counts nodes that did not answer or sent old metadata: the next request goes to another one."""
@@ -126,11 +138,39 @@ class ClusterMetadata:
             self.wanted[topic] = None
             self.is_stale = True
 
+    def is_absent(self, partition: TopicPartition) -> bool:
+        """Whether a partition beyond the known count does not exist. Only metadata that was requested after
+        the first call can say so (KafkaProducer.waitOnMetadata); until then, False. True only once: the next
+        call asks again.
+        """
+        doubt = self.doubts.get(partition)
+        if doubt is Doubt.ANSWERED:
+            del self.doubts[partition]
+            return True
+        if doubt is None:
+            self.doubts[partition] = Doubt.NEW
+            self.is_stale = True
+        return False
+
+    def is_in_doubt(self, topic: str) -> bool:
+        """Whether newer metadata of a topic must arrive before it is known whether it has grown."""
+        return any(
+            where.topic == topic and doubt is not Doubt.ANSWERED for where, doubt in self.doubts.items()
+        )
+
+    def ask(self) -> Metadata:
+        """The request for all that is wanted; it is about to be sent."""
+        self.is_stale = False  # a doubt during the request makes it stale again
+        self.doubts = dict.fromkeys(self.doubts, Doubt.ASKED)
+        return Metadata(topics=tuple(self.wanted))
+
     def drop(self, topics: Iterable[str]) -> None:
         """These topics are not used any more. One that was deleted would be requested again and again."""
         for topic in topics:
             self.wanted.pop(topic, None)
             self.topic_errors.pop(topic, None)
+            for where in [where for where in self.doubts if where.topic == topic]:
+                del self.doubts[where]
 
     def leader(self, partition: TopicPartition) -> int | None:
         """The leader of a partition; without a known one, None, and metadata becomes stale."""
@@ -179,6 +219,10 @@ class ClusterMetadata:
         self.controller_id = reply.controller_id if reply.controller_id in self.nodes else None
         named = {topic.topic for topic in reply.topics}
         self.is_stale = not named.issuperset(self.wanted)  # wanted while the request was in flight
+        for where, doubt in self.doubts.items():
+            if doubt is Doubt.ASKED:
+                self.doubts[where] = Doubt.ANSWERED
+            self.is_stale = self.is_stale or doubt is Doubt.NEW
         # The controller assigns leader epochs, and a topic that is created again starts above those of the
         # old one. So epochs go back only if the controller lost the end of its log, and then the lost ones
         # never return. The number of partitions only grows until the topic is created again, so a reply with

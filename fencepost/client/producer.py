@@ -213,14 +213,19 @@ class ProducerMachine(RequestMachine):
         return self.accumulator.route(topic, count)
 
     def append(self, record: ProducerRecord, *, now: int, wall_ms: int) -> Place | None:
-        """Appends one record; `wake` sends it. None while the topic is unknown; BufferFull without room."""
+        """Appends one record; `wake` sends it. None while the topic is unknown, or until newer metadata shows
+        whether it has the partition; BufferFull without room.
+        """
         check_record(record)
         topic, partition = record.topic, record.partition
         route = self.route(topic, now)
         if route is None:
             return None
         if partition is not None and not 0 <= partition < len(route.open):
-            raise unknown_partition(TopicPartition(topic, partition), len(route.open)).exception()
+            wanted = TopicPartition(topic, partition)
+            if partition >= 0 and not self.cluster.is_absent(wanted):
+                return None
+            raise unknown_partition(wanted, len(route.open)).exception()
         where = route.partition_for(record.key) if partition is None else partition
         return self.accumulator.add(route, where, record, now=now, wall_ms=wall_ms)
 

@@ -394,10 +394,7 @@ class PendingCalls:
     def _start(self, call: PendingCall, node: int) -> None:
         del self._waiting[call.number]
         if call.number == self._metadata_call:
-            call.request = m.Metadata(
-                topics=tuple(self.cluster.wanted)
-            )  # perhaps more topics than at the last attempt
-            self.cluster.is_stale = False  # a doubt during the request makes it stale again
+            call.request = self.cluster.ask()  # perhaps for more topics than at the last attempt
         elif isinstance(call.request, m.ListOffsets):
             call.request = self.cluster.with_leader_epochs(call.request)
         call.node = node

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import trio
 
+from fencepost import Admin, AsyncAdmin, AsyncProducer, Broker, Producer
 from fencepost.client.batch import ProducerRecord, RecordMetadata
-from fencepost.client.effects import TransactionCall
+from fencepost.client.effects import SendRequest, TransactionCall
 from fencepost.client.errors import ClientError, DeliveryFailed, TransactionAborted, UnknownTopic
 from fencepost.client.producer_states import ProducerState
 from fencepost.client.retries import METADATA_PAUSE_MS
@@ -78,8 +80,52 @@ def test_keys_and_records_without_a_key_go_to_partitions_that_exist(count: int) 
         found.append(partitions_on_the_wire(talk))
         talk.store()
     assert set().union(*found) == set(range(count))
+    missing = ProducerRecord("t", b"v", None, count)
+    assert talk.machine.append(missing, now=talk.now, wall_ms=0) is None, "the topic may have grown"
+    talk.after(METADATA_PAUSE_MS)
     with pytest.raises(UnknownTopic, match=f"there is no partition {count}"):
-        append(talk, partition=count)
+        talk.machine.append(missing, now=talk.now, wall_ms=0)
+
+
+def test_metadata_that_was_requested_before_a_partition_was_wanted_does_not_deny_it() -> None:
+    talk = of_four_partitions(idempotent(linger_ms=0))
+    wanted = ProducerRecord("t", b"v", None, 4)
+    talk.machine.cluster.is_stale = True
+    talk.now += METADATA_PAUSE_MS
+    (older,) = talk.machine.wake(talk.now)[:1]
+    assert isinstance(older, SendRequest)
+    assert talk.machine.append(wanted, now=talk.now, wall_ms=0) is None
+    talk.sent.append(older)
+    talk.reply(older, talk.metadata(m.Metadata(topics=("t",))))
+    assert talk.machine.append(wanted, now=talk.now, wall_ms=0) is None
+    talk.partitions = 5
+    talk.after(METADATA_PAUSE_MS)
+    append(talk, partition=4)
+    assert partitions_on_the_wire(talk) == {4}
+
+
+def test_a_partition_that_was_just_created_takes_records_at_once() -> None:
+    with Broker() as broker, Admin(broker.address) as admin, Producer(broker.address) as producer:
+        admin.create_topic("t", partitions=1)
+        producer.send("t", b"0").result()
+        admin.create_partitions("t", 2)
+        assert producer.send("t", b"1", partition=1).result().partition == 1
+        admin.create_partitions("t", 3)
+        producer.send_many("t", [b"2"], partition=2)
+        with pytest.raises(UnknownTopic, match=r"topic 't' has 3 partitions \(0 to 2\); .* no partition 3"):
+            producer.send("t", b"3", partition=3)
+
+
+def test_an_async_producer_sends_to_a_new_partition_at_once() -> None:
+    async def story(address: str) -> int:
+        async with AsyncAdmin(address) as admin, AsyncProducer(address) as producer:
+            await admin.create_topic("t", partitions=1)
+            await (await producer.send("t", b"0"))
+            await admin.create_partitions("t", 2)
+            return (await (await producer.send("t", b"1", partition=1))).partition
+
+    with Broker() as broker:
+        assert trio.run(story, broker.address) == 1
 
 
 def test_records_for_a_partition_that_is_gone_fail_at_once_and_others_are_stored() -> None:

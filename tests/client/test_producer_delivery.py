@@ -13,7 +13,6 @@ from fencepost.client.errors import (
     DeliveryFailed,
     DeliveryTimeout,
     RecordTooLarge,
-    UnknownTopic,
     WrongState,
 )
 from fencepost.client.producer_states import ProducerState
@@ -408,7 +407,6 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"value": "text"}, TypeError, "value_serializer"),
     ({"key": 7}, TypeError, "key_serializer"),
     ({"topic": 3}, TypeError, "topic must be a string"),
-    ({"partition": 9}, UnknownTopic, "no partition 9"),
     ({"partition": "0"}, TypeError, "partition must be a whole number or None, not '0'"),
     ({"partition": 1.0}, TypeError, r"partition must be a whole number or None, not 1\.0"),
     ({"timestamp_ms": -5}, ValueError, "timestamp_ms must be a whole number from 0"),
