@@ -7,7 +7,9 @@ import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from itertools import islice
 from subprocess import Popen
+from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -76,6 +78,15 @@ class LabProcess:
         answer = self.ask(path, body)
         assert answer.status in (200, 201), answer.body
         return answer.json
+
+    def errors(self, count: int) -> list[str]:
+        """The next lines on stderr, as soon as there are so many."""
+        said: list[str] = []
+        reader = Thread(target=lambda: said.extend(islice(self.process.stderr or (), count)), daemon=True)
+        reader.start()
+        reader.join(PATIENCE_S)
+        assert len(said) == count, said
+        return said
 
     def play(self, scenario: str = "duplicate_after_lost_ack", **more: object) -> Any:
         """A run of a bundled scenario."""

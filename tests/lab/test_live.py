@@ -388,22 +388,20 @@ def test_the_lab_serves_what_it_follows(tmp_path: Path) -> None:
 def test_the_terminal_says_that_no_broker_answers() -> None:
     """Nobody may look at the page."""
     with lab("--broker", "127.0.0.1:1") as page:
-        assert page.process.stderr is not None
-        said = page.process.stderr.readline(), page.process.stderr.readline()
-    assert said == (
+        said = page.errors(2)
+    assert said == [
         "fencepost: no broker answers at 127.0.0.1:1: Connection refused\n",
         "  start one with `fencepost serve DIRECTORY --follow`; the lab waits for it\n",
-    )
+    ]
 
 
 def test_the_terminal_says_that_a_broker_accepts_no_followers() -> None:
     with Broker() as broker, lab("--broker", broker.address) as page:
-        assert page.process.stderr is not None
-        said = page.process.stderr.readline(), page.process.stderr.readline()
-    assert said == (
+        said = page.errors(2)
+    assert said == [
         f"fencepost: {broker.address} was started without --follow, so the page shows nothing of it\n",
         "  start it with `fencepost serve DIRECTORY --follow`; the page then shows what it does\n",
-    )
+    ]
 
 
 def test_a_lab_without_a_broker_follows_none() -> None:

@@ -41,7 +41,10 @@ function typeSize() {
 }
 
 function useKept(name, otherwise) {
-  const [value, setValue] = useState(() => kept(name) ?? otherwise);
+  const [value, setValue] = useState(() => {
+    const found = kept(name);
+    return typeof found === typeof otherwise ? found : otherwise;
+  });
   const keep = (next) => {
     setValue(next);
     store()?.setItem(`fencepost.${name}`, JSON.stringify(next));
@@ -49,9 +52,13 @@ function useKept(name, otherwise) {
   return [value, keep];
 }
 
+// Another program of this origin, or a person, may have written anything there.
 function kept(name) {
-  const text = store()?.getItem(`fencepost.${name}`);
-  return text == null ? null : JSON.parse(text);
+  try {
+    return JSON.parse(store()?.getItem(`fencepost.${name}`) ?? "null");
+  } catch {
+    return null;
+  }
 }
 
 // A browser that forbids storage throws at the mere mention of it; then nothing is kept.

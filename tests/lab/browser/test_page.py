@@ -190,6 +190,16 @@ def test_zoom_theme_and_type_change_the_picture(run: RunPage) -> None:
     )
 
 
+@pytest.mark.parametrize("kept", ["garbage", '{"large": 1}', "null"])
+def test_a_look_that_cannot_be_read_is_the_usual_one(page: Page, tmp_path: Path, kept: str) -> None:
+    """Anything may stand in the storage of a browser: another program may have written it."""
+    page.add_init_script(
+        f"for (const name of ['theme', 'large', 'zoom']) localStorage.setItem('fencepost.' + name, {kept!r})"
+    )
+    run = RunPage.opened(page, tmp_path, [late()], link="step=3")
+    run.is_at(3)
+
+
 def test_a_printed_page_has_every_step(run: RunPage) -> None:
     last = late()["steps"][-1]["note"].split()[0]
     drawn = run.by("panel-space-time").locator("svg.picture")
