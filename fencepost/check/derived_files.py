@@ -33,14 +33,7 @@ from fencepost.journal.manifest import SegmentSummary, lost_segments
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
 from fencepost.log_model.partitions import LoggedAbort, ModelProducer
 from fencepost.protocol.checksum import crc32c
-from fencepost.protocol.terms import (
-    NO_COORDINATOR_EPOCH,
-    NO_OFFSET,
-    NO_SEQUENCE,
-    NO_TOPIC_ID,
-    parse_topic_id,
-    spell_topic_id,
-)
+from fencepost.protocol.terms import NO_COORDINATOR_EPOCH, NO_OFFSET, NO_SEQUENCE, parse_topic_id
 
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
 INTERVAL_BYTES: Final = 4096  # index.interval.bytes
@@ -77,8 +70,10 @@ LOST: Final = "readers were promised records that are not there"
 DELETED: Final = "records that were deleted are readable again, or live ones are not"
 REREAD: Final = "the next start reads all of the log"
 TRUSTED: Final = "the next start does not scan the segment and trusts these wrong values"
-FOREIGN: Final = "the log is of another cluster, or of a topic that was deleted; the broker refuses it"
-MISPLACED: Final = "the file, or its directory, was renamed, copied or swapped; the broker refuses this log"
+MISPLACED: Final = (
+    "it was renamed, copied or swapped; the broker refuses this log, `fencepost repair` mends it"
+)
+REFUSED: Final = "the broker refuses this log; `fencepost repair` lists what can be saved"
 
 Object = dict[str, Any]
 
@@ -131,8 +126,6 @@ class DerivedFiles:
     closed: Object | None
     """What clean-shutdown.json says of the last segment."""
     findings: Findings
-    topic_id: bytes = NO_TOPIC_ID
-    """Of the topic that has this name now, if that is known."""
 
     def check(self) -> None:
         """Compare all of them with the log, and judge the log's producers on the way."""
@@ -370,11 +363,6 @@ class DerivedFiles:
     def _check_manifest(self, manifest: Object, stored_log_start: int) -> None:
         """What the manifest says of its topic, offsets, open transactions and segments."""
         log, place = self.log, Place(f"{self.log.directory}/{MANIFEST}")
-        topic_id = _topic_id_of(manifest)
-        if NO_TOPIC_ID not in (topic_id, self.topic_id) and topic_id != self.topic_id:
-            known = spell_topic_id(self.topic_id)
-            what = f"its topic id is {manifest['topic_id']}, but the topic of this name has {known}"
-            self.findings.problem(place, what, FOREIGN)
         start, _, high_watermark = (manifest[name] for name in OFFSETS)
         if high_watermark > log.end_offset:
             what = f"its high watermark is {high_watermark}, but the log ends at {log.end_offset}"
@@ -473,7 +461,12 @@ class DerivedFiles:
         else:
             segment = self.log.segments[-1]
             facts = _facts_with_epoch(segment) if segment.batches else _facts(segment)
-            self._compare_facts(place, segment, self.closed, facts, TRUSTED)
+            if self.closed["bytes"] == segment.size:
+                self._compare_facts(place, segment, self.closed, facts, TRUSTED)
+            elif self.closed["end_offset"] != segment.end_offset:
+                self._compare_facts(place, segment, self.closed, {"end_offset": segment.end_offset}, REFUSED)
+            else:
+                self._compare_facts(place, segment, self.closed, {"bytes": segment.size}, REREAD)
 
     def _check_log_start(self, manifest: Object | None) -> int:
         """The offset from which records are readable; returns it. The manifest is written after this file."""

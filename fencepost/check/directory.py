@@ -9,7 +9,7 @@ other.
 
 It reads and never writes. Metadata comes first, since it says what the others should be, then the
 coordinators' logs, then data. A log with a fault of its own is left out of every comparison: one fault is
-reported once.
+reported once. So is a log that the metadata does not know; and that of another partition is not even read.
 """
 
 from __future__ import annotations
@@ -25,12 +25,18 @@ from fencepost.check.scan import LOG_SUFFIX, ScannedLog, scan_log
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.data_directory import partitions_in
 from fencepost.journal.layouts import KafkaLayout, open_layout
-from fencepost.journal.storage import StorageReader, parse_directory_name
+from fencepost.journal.manifest import why_foreign
+from fencepost.journal.storage import StorageReader, foreign_advice, parse_directory_name
 from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, NO_TOPIC_ID, TopicPartition
 
 CATALOGUE: Final = "catalogue.txt"
 ASIDE: Final = "~"  # in the name of a directory that a broker or a repair set aside, and of no partition's
+UNSERVED: Final = (
+    "no broker serves it: it was copied here, a deletion was cut short, or the metadata lost it; move it out "
+    "of the data directory"
+)
+ADOPTED: Final = "or restore the topic with `fencepost repair DIR --write --adopt TOPIC`"
 SET_ASIDE: Final = "no broker reads them; remove the directory when it is no longer needed"
 
 
@@ -50,32 +56,50 @@ def check_logs(storage: StorageReader) -> Findings:
     internals = Internals(findings)
     closed = _closed(storage, findings)
     whole: list[ScannedLog] = []
-    topic_ids: dict[str, bytes] = {}
+    cluster, topic_ids, known = internals.cluster, dict[str, bytes](), set[TopicPartition]()
     for partition in sorted(partitions_in(storage), key=reading_order):
+        if _is_foreign(storage, partition, topic_ids.get(partition.topic, NO_TOPIC_ID), findings):
+            continue  # its batches say nothing about this partition
+        is_metadata = partition.topic == CLUSTER_METADATA_TOPIC
+        is_known = is_metadata or not cluster.is_known or partition in known
         log = scan_log(
             storage,
             partition,
             was_closed=str(partition) in closed,
-            contents=internals.contents(partition),
+            contents=(internals if is_known else Internals(findings)).contents(partition),
             findings=findings,
         )
-        if partition.topic == CLUSTER_METADATA_TOPIC:
-            topic_ids = internals.cluster.topic_ids()
+        if is_metadata:
+            topic_ids, known = cluster.topic_ids(), cluster.partitions()
+        if not is_known:
+            means = UNSERVED if partition.topic in topic_ids else f"{UNSERVED}, {ADOPTED}"
+            findings.note(Place(log.directory), "the metadata has no such partition", means)
         if log.is_whole:
-            topic_id = topic_ids.get(partition.topic, NO_TOPIC_ID)
-            DerivedFiles(storage, log, closed.get(log.directory), findings, topic_id).check()
+            DerivedFiles(storage, log, closed.get(log.directory), findings).check()
+        if log.is_whole and is_known:
             whole.append(log)
         for segment in log.segments:
             segment.batches.clear()  # the other checks need only the state after them
     for name in storage.directories():
         if ASIDE in name:
             findings.note(Place(name), "files that were set aside", SET_ASIDE)
-    _check_catalogue(storage, closed, internals.cluster, findings)
-    _check_against_metadata(whole, internals, findings)
+    _check_catalogue(storage, closed, cluster, findings)
+    _check_against_metadata(storage, whole, cluster, findings)
     _check_offsets(whole, internals, findings)
     _check_transactions(storage, whole, internals, findings)
     findings.transactional_ids = len(internals.histories)
     return findings
+
+
+def _is_foreign(
+    storage: StorageReader, partition: TopicPartition, topic_id: bytes, findings: Findings
+) -> bool:
+    why = why_foreign(storage, str(partition), topic_id)
+    if why:
+        means = f"the broker refuses it. {foreign_advice(storage.location)}"
+        findings.problem(Place(str(partition)), why, means)
+        findings.partitions += 1
+    return bool(why)
 
 
 def _closed(storage: StorageReader, findings: Findings) -> dict[str, Object]:
@@ -144,31 +168,21 @@ def _is_log(name: str) -> bool:
     return name.endswith(LOG_SUFFIX)
 
 
-def _check_against_metadata(logs: list[ScannedLog], internals: Internals, findings: Findings) -> None:
-    """Topics, leader epochs and producer ids are the metadata's to give."""
-    cluster = internals.cluster
+def _check_against_metadata(
+    storage: StorageReader, logs: list[ScannedLog], cluster: KnownCluster, findings: Findings
+) -> None:
+    """Leader epochs and producer ids are the metadata's to give."""
     if not cluster.is_known:
-        if logs:
+        directory = f"{CLUSTER_METADATA_TOPIC}-0"
+        if logs and not any(map(_is_log, storage.files(directory))):
             what = "the log of the cluster's metadata is gone"
-            findings.problem(
-                Place(f"{CLUSTER_METADATA_TOPIC}-0"), what, "no topic is known: see `fencepost repair`"
-            )
+            findings.problem(Place(directory), what, "no topic is known: see `fencepost repair`")
         return
     topics = cluster.named()
     for log in logs:
         partition, last, newest = log.partition, log.last, log.newest_producer
         if partition.topic != CLUSTER_METADATA_TOPIC:
-            topic = topics.get(partition.topic)
-            if topic is None or partition.partition not in topic.leader_epochs:
-                findings.note(
-                    Place(log.directory),
-                    "the metadata has no such partition",
-                    "no broker serves it: the metadata lost it, a deletion was cut short, or it was copied "
-                    "in; move it out of the data directory, or restore the topic with `fencepost repair DIR "
-                    "--write --adopt TOPIC`",
-                )
-                continue
-            known = topic.leader_epochs[partition.partition]
+            known = topics[partition.topic].leader_epochs[partition.partition]
             if last is not None and last.header.leader_epoch > known:
                 findings.problem(
                     last.place,
@@ -215,7 +229,7 @@ def _check_transactions(
         findings.note(
             Place(str(damaged[0])),
             "transactions were not compared with markers",
-            "this log has a problem itself, so its decisions are not compared with other logs",
+            "this log is left out, so its decisions are not compared with other logs",
         )
         return
     lost = internals.cluster.partitions() - set(present)

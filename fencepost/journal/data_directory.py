@@ -47,15 +47,13 @@ from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.manifest import (
     CLEAN_FILE,
-    MANIFEST_FILE,
     ManifestState,
-    MisplacedFile,
     SyncedSegment,
     decode_clean_mark,
     decode_json,
-    decode_manifest,
     encode_clean_mark,
     encode_json,
+    why_foreign,
 )
 from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.storage import (
@@ -216,7 +214,7 @@ class DataDirectory:
         if a crash interrupts the rest. Files of another topic are set aside: returns their new name.
         """
         name = directory_name(partition)
-        if self._has_other_log(name, topic_id):
+        if why_foreign(self._storage, name, topic_id):
             return self.set_aside(partition)
         self.give_up(partition)
         self._unmark(name)
@@ -226,16 +224,6 @@ class DataDirectory:
         self._storage.remove_directory(DELETED_DIRECTORY)
         self._names.discard(name)
         return None
-
-    def _has_other_log(self, name: str, topic_id: bytes) -> bool:
-        """Whether the files in a directory are those of another topic, or of another directory."""
-        data = self._storage.read_file(f"{name}/{MANIFEST_FILE}")
-        try:
-            return data is not None and bool(decode_manifest(data, directory=name).other_topic(topic_id))
-        except MisplacedFile:
-            return True
-        except CorruptIndex:
-            return False
 
     def finish_deleting(self) -> None:
         """Return when no loss of power can bring a deleted partition back, or make it look missing; call it

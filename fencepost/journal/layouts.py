@@ -25,6 +25,7 @@ from typing import Protocol
 from fencepost.journal.data_directory import META_FILE, check_data_directory, partitions_in, read_clean_mark
 from fencepost.journal.kafka_directory import (
     HIGH_WATERMARKS_FILE,
+    MISPLACED,
     PROPERTIES_FILE,
     KafkaDirectory,
     home_of,
@@ -33,7 +34,13 @@ from fencepost.journal.kafka_directory import (
     read_topic_id,
 )
 from fencepost.journal.manifest import Manifest, SyncedSegment, read_log_start
-from fencepost.journal.storage import NotADataDirectory, StorageError, StorageReader, directory_name
+from fencepost.journal.storage import (
+    NotADataDirectory,
+    StorageError,
+    StorageReader,
+    directory_name,
+    foreign_advice,
+)
 from fencepost.protocol.kraft_log import KraftCluster
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, NO_TOPIC_ID, TopicPartition, spell_topic_id
 
@@ -73,8 +80,8 @@ class LogLayout(Protocol):
         ...
 
     def misplacement(self, partition: TopicPartition, manifest: Manifest | None) -> str:
-        """Why the directory of a partition, with this manifest, must have been renamed or copied; empty if
-        the cluster's metadata does not show it.
+        """Why the directory of a partition, with this manifest, must have been renamed or copied, and what to
+        do; empty if the cluster's metadata does not show it.
         """
         ...
 
@@ -165,7 +172,7 @@ class FencepostLayout:
         if problem:  # the topic may have been created again since the metadata was read
             self._read_cluster()
             problem = self._other_topic(partition.topic, manifest)
-        return problem
+        return problem and f"{problem}. {foreign_advice(self.location)}"
 
     def _other_topic(self, topic: str, manifest: Manifest | None) -> str:
         return "" if manifest is None else manifest.other_topic(self._id_of(topic))
@@ -239,7 +246,9 @@ class KafkaLayout:
         if topic_id is None or partition not in home.partitions:
             return ""
         numbers = self._numbers[partition.topic]
-        return misplacement(home.storage, partition, topic_id=topic_id, numbers=numbers)
+        problem = misplacement(home.storage, partition, topic_id=topic_id, numbers=numbers)
+        then = "give each directory its own name back, move it away, or copy again"
+        return problem and f"{problem}; {MISPLACED}: {then}"
 
     @cached_property
     def _topic_ids(self) -> Mapping[str, bytes]:

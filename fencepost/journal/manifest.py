@@ -34,7 +34,7 @@ import attrs
 
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.open_transactions import OpenTransaction
-from fencepost.journal.storage import DamagedLog, Storage, StorageReader
+from fencepost.journal.storage import DamagedLog, ForeignLog, Storage, StorageReader
 from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.terms import NO_TOPIC_ID, parse_topic_id, spell_topic_id
 
@@ -50,9 +50,7 @@ class MisplacedFile(CorruptIndex):
 
     def __init__(self, path: str, written_as: str) -> None:
         self.written_as = written_as
-        super().__init__(
-            f"{path} was written as {written_as}: it, or its directory, was renamed, copied or swapped"
-        )
+        super().__init__(f"{path} was written as {written_as}: it was renamed, copied or swapped")
 
 
 @attrs.frozen(kw_only=True)
@@ -115,7 +113,7 @@ class Manifest:
         if NO_TOPIC_ID in (topic_id, self.topic_id) or topic_id == self.topic_id:
             return ""
         found, known = spell_topic_id(self.topic_id), spell_topic_id(topic_id)
-        return f"{MANIFEST_FILE} is of a topic with id {found}, but the topic of this name has id {known}"
+        return f"it holds the log of a topic with id {found}, but the topic of this name has id {known}"
 
     @property
     def log_end_offset(self) -> int:
@@ -271,6 +269,8 @@ def read_log_start(storage: StorageReader, directory: str) -> int:
         return 0
     try:
         return int(decode_json(data, place=place, version=LOG_START_VERSION)["log_start_offset"])
+    except MisplacedFile as problem:
+        raise misplaced(storage, directory, problem) from problem
     except (CorruptIndex, KeyError, TypeError, ValueError) as problem:
         stake = "The start of the log is unknown, so the log is not served"
         raise DamagedLog(storage.location, f"{place} is damaged ({problem}). {stake}") from problem
@@ -290,6 +290,56 @@ def deletable(bases: Sequence[int], log_start_offset: int, *, snapshots: Collect
     # The producers of deleted segments live on in the snapshot (ProducerStateManager does the same).
     needed = max((base for base in bases if base <= log_start_offset and base in snapshots), default=0)
     return [base for base in bases if base < needed]
+
+
+# --- files of another log --------------------------------------------------------------------------------
+
+_VERSIONS: Final[Mapping[str, int]] = {
+    MANIFEST_FILE: MANIFEST_VERSION,
+    CHECKPOINT_FILE: CHECKPOINT_VERSION,
+    LOG_START_FILE: LOG_START_VERSION,
+}
+
+
+def why_foreign(storage: StorageReader, directory: str, topic_id: bytes = NO_TOPIC_ID) -> str:
+    """Why a partition's directory holds the log of another one than of this name, or of another topic than
+    `topic_id`; empty if its files do not say so.
+    """
+    home = _home_of(storage, directory)
+    if home != directory:
+        return f"it holds the log of {home}"
+    data = storage.read_file(f"{directory}/{MANIFEST_FILE}")
+    try:
+        return "" if data is None else decode_manifest(data, directory=directory).other_topic(topic_id)
+    except CorruptIndex:
+        return ""
+
+
+def misplaced(storage: StorageReader, directory: str, problem: MisplacedFile) -> DamagedLog:
+    """The error about a log with a file that was written in another directory."""
+    why = why_foreign(storage, directory)
+    if why:
+        return ForeignLog(storage.location, f"{directory}: {why}")
+    return DamagedLog(storage.location, f"{problem}, so this log is not served")
+
+
+def _home_of(storage: StorageReader, directory: str) -> str:
+    """The directory in which the small files of this one were written: another one if it was renamed, copied
+    or swapped whole. If the files disagree, some of them were moved, and not the directory.
+    """
+    homes: set[str] = set()
+    for name, version in _VERSIONS.items():
+        path = f"{directory}/{name}"
+        data = storage.read_file(path)
+        try:
+            if data is not None:
+                decode_json(data, place=path, version=version)
+                homes.add(directory)
+        except MisplacedFile as problem:
+            homes.add(problem.written_as.rpartition("/")[0])
+        except CorruptIndex:
+            continue
+    return homes.pop() if len(homes) == 1 else directory
 
 
 # --- JSON ------------------------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ from fencepost.journal.manifest import (
     decode_manifest,
     deletable,
     encode_checkpoint,
+    misplaced,
     read_log_start,
 )
 from fencepost.journal.open_files import OpenFiles
@@ -73,7 +74,14 @@ from fencepost.journal.segments import (
     walk_batches,
 )
 from fencepost.journal.snapshots import Snapshots, open_in_snapshot, read_snapshot
-from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, DamagedLog, Storage, StorageFile
+from fencepost.journal.storage import (
+    CLEANED_SUFFIX,
+    TEMPORARY_SUFFIX,
+    DamagedLog,
+    ForeignLog,
+    Storage,
+    StorageFile,
+)
 from fencepost.protocol.batches import (
     HEADER_SIZE,
     MAGIC_AT,
@@ -142,7 +150,7 @@ class Recovery:
         if self._manifest is not None:
             other_topic = self._manifest.other_topic(topic_id)
             if other_topic:
-                raise self._damaged(other_topic, self._stored_log_start, None)
+                raise ForeignLog(self._storage.location, f"{self._directory}: {other_topic}")
             topic_id = self._manifest.topic_id if topic_id == NO_TOPIC_ID else topic_id
         checkpoint = self._read_witness(CHECKPOINT_FILE, decode_checkpoint) or []
         sizes = self._sweep()
@@ -284,7 +292,7 @@ class Recovery:
         try:
             return None if data is None else decode(data, directory=self._directory)
         except MisplacedFile as problem:
-            raise self._damaged(str(problem), self._stored_log_start, None) from problem
+            raise misplaced(self._storage, self._directory, problem) from problem
         except CorruptIndex:
             return None
 

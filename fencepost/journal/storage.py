@@ -41,12 +41,31 @@ class DamagedLog(StorageError):
     this log until an operator acts; the message names the file, the records at stake and what helps.
     """
 
-    def __init__(self, location: str, what: str) -> None:
+    def __init__(self, location: str, what: str, *, then: str = "") -> None:
         self.because = f"{location}/{what}"  # without what follows, which is true only before a repair
-        super().__init__(
-            f"{self.because}. Nothing was changed. Restore the directory from a copy, or stop the broker "
-            f"and run `fencepost repair {location}`, which lists what is lost and what can be saved"
+        restore = (
+            "Restore the directory from a copy, or stop the broker and run "
+            f"`fencepost repair {location}`, which lists what is lost and what can be saved"
         )
+        super().__init__(f"{self.because}. Nothing was changed. {then or restore}")
+
+
+def foreign_advice(location: str) -> str:
+    """What to do about a partition's directory that holds the log of another one: no program can know which
+    of the two names is right.
+    """
+    return (
+        "Stop the broker. Give the directory its own name back, or move it out of the data directory and put "
+        f"the right one in its place, if there is a copy. Then run `fencepost repair {location}`. "
+        "`fencepost help repair` explains the causes"
+    )
+
+
+class ForeignLog(DamagedLog):
+    """The directory of a partition holds the log of another partition, or of another topic of this name."""
+
+    def __init__(self, location: str, what: str) -> None:
+        super().__init__(location, f"{what}, so it is neither served nor read", then=foreign_advice(location))
 
 
 class DirectoryInUse(StorageError):

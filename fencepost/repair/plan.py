@@ -16,7 +16,7 @@ Rule: nothing is written here. The same plan is the report of a dry run and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -43,8 +43,14 @@ from fencepost.journal.data_directory import (
 )
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.layouts import is_kafka
-from fencepost.journal.manifest import SyncedSegment, decode_clean_mark, encode_json
-from fencepost.journal.storage import NotADataDirectory, StorageError, StorageReader, parse_directory_name
+from fencepost.journal.manifest import SyncedSegment, decode_clean_mark, encode_json, why_foreign
+from fencepost.journal.storage import (
+    NotADataDirectory,
+    StorageError,
+    StorageReader,
+    foreign_advice,
+    parse_directory_name,
+)
 from fencepost.log_model.partitions import PartitionModel
 from fencepost.log_model.transactions import decisions_of
 from fencepost.protocol.consumer_group_log import read_consumer_groups
@@ -77,7 +83,7 @@ from fencepost.repair.salvage import (
     mend_epochs,
     salvage,
 )
-from fencepost.repair.witnesses import home_of, kind_of, witness_of
+from fencepost.repair.witnesses import kind_of, witness_of
 
 METADATA: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _DERIVED: Final = (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, f"/{MANIFEST}", f"/{CHECKPOINT}")
@@ -125,7 +131,12 @@ class LogPlan:
 
 
 class MisplacedDirectories(StorageError):
-    """Directories of partitions were renamed, copied or swapped: a person has to say which name is right."""
+    """Directories of partitions hold the logs of others: a person has to say which name is right."""
+
+    def __init__(self, location: str, problems: Sequence[str]) -> None:
+        super().__init__(
+            f"{location}: {'; '.join(problems)}. Nothing was changed. {foreign_advice(location)}"
+        )
 
 
 @attrs.define(eq=False)
@@ -217,16 +228,11 @@ class _Planner:
 
     def _refuse_misplaced(self, present: Iterable[TopicPartition]) -> None:
         """Refuse to repair logs under the names of others: their records would be taken for damage."""
-        homes = {name: home_of(self.storage, name) for name in map(str, present)}
-        misplaced = [f"{name} holds the log of {home}" for name, home in homes.items() if name != home]
+        misplaced = [
+            f"{name}: {why}" for name in map(str, present) if (why := why_foreign(self.storage, name))
+        ]
         if misplaced:
-            where = self.storage.location
-            raise MisplacedDirectories(
-                f"{where}: {'; '.join(misplaced)}. Directories were renamed, copied or swapped; nothing was "
-                "changed. Give each its own name back. Move a copy out of the data directory if the original "
-                f"is there. Then run `fencepost repair {where}` again. If only manifest.json and "
-                "checkpoint.json were moved, delete them: they are written again"
-            )
+            raise MisplacedDirectories(self.storage.location, misplaced)
 
     def _refuse_other_topics(self) -> None:
         """Refuse to repair logs of other topics: their records would become records of this one."""
@@ -236,20 +242,14 @@ class _Planner:
         for key, found in sorted(named.items()):
             leadership = self.cluster.leaders.get(key)
             # Of a topic that the metadata has lost, the manifests agree; if not, any of them may be wrong.
-            said = (found, f"that of {key}") if leadership is None else (leadership.topic_id, "the metadata")
+            name = "the topic of this name"
+            said = (found, f"that of {key}") if leadership is None else (leadership.topic_id, name)
             known, source = of_topic.setdefault(key.topic, said)
             if found != known:
-                ids = f"{spell_topic_id(found)}, but {source} has {spell_topic_id(known)}"
-                problems.append(f"the manifest of {key} has the topic id {ids}")
+                ids = f"{spell_topic_id(found)}, but {source} has id {spell_topic_id(known)}"
+                problems.append(f"{key}: it holds the log of a topic with id {ids}")
         if problems:
-            where = self.storage.location
-            raise MisplacedDirectories(
-                f"{where}: {'; '.join(problems)}. A directory with the wrong id comes from another cluster, "
-                "or from a topic that was deleted; nothing was changed. Move it out of the data directory, "
-                "and restore the topic's own one from a copy, if there is one. Then run "
-                f"`fencepost repair {where}` again. If the metadata has lost its newest records, its id may "
-                "be the wrong one: `fencepost help repair` says how to save the topic"
-            )
+            raise MisplacedDirectories(self.storage.location, problems)
 
     def _check_own_files(self) -> None:
         """The files next to the partitions."""

@@ -14,15 +14,9 @@ from fencepost.check.scan import LOG_SUFFIX, offset_of
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
-    CHECKPOINT_VERSION,
-    LOG_START_FILE,
-    LOG_START_VERSION,
     MANIFEST_FILE,
-    MANIFEST_VERSION,
-    MisplacedFile,
     SyncedSegment,
     decode_checkpoint,
-    decode_json,
     decode_manifest,
     read_log_start,
 )
@@ -43,12 +37,6 @@ from fencepost.protocol.terms import (
 from fencepost.protocol.transaction_log import read_transactions
 from fencepost.repair.metadata import Cluster
 from fencepost.repair.salvage import Belongs, Bounds
-
-_VERSIONS: Final[Mapping[str, int]] = {
-    MANIFEST_FILE: MANIFEST_VERSION,
-    CHECKPOINT_FILE: CHECKPOINT_VERSION,
-    LOG_START_FILE: LOG_START_VERSION,
-}
 
 
 class Witness(NamedTuple):
@@ -129,22 +117,3 @@ def witness_of(storage: StorageReader, partition: TopicPartition, closed: Synced
         start = max(start, min(bases, default=0))
     bounds = Bounds(start=start, promised=max(start, promised), closed_at=closed_at)
     return Witness(bounds, bad_log_start, topic_id)
-
-
-def home_of(storage: StorageReader, directory: str) -> str:
-    """The directory in which the small files of this one were written: another one if it was renamed, copied
-    or swapped whole. If the files disagree, some of them were moved, and not the directory.
-    """
-    homes: set[str] = set()
-    for name, version in _VERSIONS.items():
-        path = f"{directory}/{name}"
-        data = storage.read_file(path)
-        try:
-            if data is not None:
-                decode_json(data, place=path, version=version)
-                homes.add(directory)
-        except MisplacedFile as misplaced:
-            homes.add(misplaced.written_as.rpartition("/")[0])
-        except CorruptIndex:
-            continue
-    return homes.pop() if len(homes) == 1 else directory

@@ -27,9 +27,15 @@ from fencepost.journal.indexes import (
     without_preallocated,
 )
 from fencepost.journal.indexes import collect_aborted as collect_from
-from fencepost.journal.kafka_directory import MISPLACED
 from fencepost.journal.layouts import LogLayout
-from fencepost.journal.manifest import MANIFEST_FILE, Manifest, MisplacedFile, decode_manifest, lost_segments
+from fencepost.journal.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    MisplacedFile,
+    decode_manifest,
+    lost_segments,
+    misplaced,
+)
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.journal.segments import (
     INDEX,
@@ -52,9 +58,6 @@ Result = TypeVar("Result")
 NOTED_BYTES: Final = 64 << 10  # a walk notes a batch this often; reading that much costs less than a task
 SWAP_SUFFIX: Final = ".swap"
 RELISTINGS: Final = 3  # a restart or a cleaning changes the files of a partition no more often
-
-
-_OWN_NAME: Final = "give each directory its own name back"
 
 
 class DataLoss(FencepostError):
@@ -342,19 +345,17 @@ def _read_own_manifest(
         # The topic may have been deleted and created again between the reads of manifest and metadata.
         before, manifest = manifest, _read_manifest(storage, partition)
         if manifest == before:
-            raise CorruptLog(
-                f"{storage.location}/{directory_name(partition)}: {misplacement}; {MISPLACED}: {_OWN_NAME}, "
-                "move it away, or copy again"
-            )
+            raise CorruptLog(f"{storage.location}/{directory_name(partition)}: {misplacement}")
     return manifest
 
 
 def _read_manifest(storage: StorageReader, partition: TopicPartition) -> Manifest | None:
-    data = storage.read_file(f"{directory_name(partition)}/{MANIFEST_FILE}")
+    directory = directory_name(partition)
+    data = storage.read_file(f"{directory}/{MANIFEST_FILE}")
     try:
-        return None if data is None else decode_manifest(data, directory=directory_name(partition))
+        return None if data is None else decode_manifest(data, directory=directory)
     except MisplacedFile as problem:
-        raise CorruptLog(f"{storage.location}/{problem}: {_OWN_NAME}") from problem
+        raise CorruptLog(str(misplaced(storage, directory, problem))) from problem
     except CorruptIndex as problem:
         where = f"{storage.location}/{partition}/{MANIFEST_FILE}"
         raise CorruptLog(

@@ -339,8 +339,8 @@ SMALL_FILES = [
     Fault(
         "a manifest is of another partition",
         lambda at: at.put(MANIFEST, at.get("orders-0/manifest.json")),
-        MANIFEST,
-        "it was written as orders-0/manifest.json",
+        "orders-1",
+        "it holds the log of orders-0",
     ),
     Fault(
         "a manifest is nested beyond measure",

@@ -123,7 +123,7 @@ def test_the_log_start_of_another_partition_is_not_taken_for_its_own() -> None:
     storage.replace(
         f"{DIRECTORY}/{LOG_START_FILE}", storage.read_file(f"other-0/{LOG_START_FILE}") or b"", durable=False
     )
-    with pytest.raises(StorageError, match=f"was written as other-0/{LOG_START_FILE}"):
+    with pytest.raises(StorageError, match=f"{DIRECTORY}: it holds the log of other-0"):
         read_log_start(storage, DIRECTORY)
 
 

@@ -23,7 +23,7 @@ from fencepost.journal.manifest import (
     encode_json,
     write_log_start,
 )
-from fencepost.journal.storage import DamagedLog
+from fencepost.journal.storage import DamagedLog, ForeignLog, foreign_advice
 from fencepost.protocol.terms import TopicPartition
 from fencepost.repair.perform import perform
 from fencepost.repair.plan import MisplacedDirectories, make_plan
@@ -63,17 +63,20 @@ def test_a_log_under_another_name_is_not_served(
 ) -> None:
     disk = made()
     misplaced = misplace(disk)
-    assert {f"{partition}/{MANIFEST_FILE}" for partition in misplaced} <= {*problems(disk)}
+    assert problems(disk) == [str(partition) for partition in misplaced]
+    with pytest.raises(MisplacedDirectories, match=re.escape(foreign_advice(disk.location))):
+        make_plan(disk)
     data = DataDirectory.open(copied := Directory(disk))
     for partition in misplaced:
-        words = (
-            f"{partition}/{MANIFEST_FILE} was written as orders-[01]/{MANIFEST_FILE}: it, or its directory"
-        )
-        with pytest.raises(DamagedLog, match=words):
+        words = re.escape(f"copy/{partition}: it holds the log of {SMALL if partition == ORDERS else ORDERS}")
+        with pytest.raises(ForeignLog, match=words) as refused:
             data.journal(partition)
+        assert str(refused.value).endswith(foreign_advice(disk.location))
+        assert "stake" not in str(refused.value)
         assert files_of(copied, partition) == files_of(disk, partition)
-        with pytest.raises(CorruptLog, match="give each directory its own name back"):
+        with pytest.raises(CorruptLog, match=words) as unread:
             open_partition_files(open_layout([disk]), partition)
+        assert str(unread.value) == str(refused.value)
 
 
 @pytest.mark.parametrize("made", [closed, killed])
@@ -81,7 +84,7 @@ def test_a_repair_leaves_misplaced_directories_to_a_person(made: Callable[[], Di
     disk = made()
     told = content(DataDirectory.open(Directory(disk)).journal(ORDERS))
     swapped(disk)
-    words = f"{ORDERS} holds the log of {SMALL}; {SMALL} holds the log of {ORDERS}. Directories were renamed"
+    words = f"{ORDERS}: it holds the log of {SMALL}; {SMALL}: it holds the log of {ORDERS}. Nothing"
     with pytest.raises(MisplacedDirectories, match=re.escape(words)):
         make_plan(disk)
     swapped(disk)
@@ -92,7 +95,7 @@ def test_a_repair_leaves_misplaced_directories_to_a_person(made: Callable[[], Di
 def test_a_repair_goes_on_when_a_copy_is_moved_away() -> None:
     disk = killed()
     duplicated(disk)
-    with pytest.raises(MisplacedDirectories, match=f"copy: {SMALL} holds the log of {ORDERS}. Directories"):
+    with pytest.raises(MisplacedDirectories, match=f"copy: {SMALL}: it holds the log of {ORDERS}. Nothing"):
         make_plan(disk)
     disk.remove_directory(str(SMALL))
     perform(disk, make_plan(disk))
@@ -110,7 +113,7 @@ def test_a_file_of_another_directory_is_refused_and_repaired(name: str) -> None:
     del written[WRITTEN_AS], written[CHECKSUM]
     disk.put(mine, encode_json(written, place=other))
     assert problems(disk) == [mine]
-    with pytest.raises(DamagedLog, match=f"{mine} was written as {other}"):
+    with pytest.raises(DamagedLog, match=f"{mine} was written as {other}.* `fencepost repair copy`, which"):
         DataDirectory.open(Directory(disk)).journal(ORDERS)
     perform(disk, make_plan(disk))
     assert problems(disk) == []

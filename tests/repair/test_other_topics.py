@@ -5,6 +5,7 @@ become records of the topic that has the name now.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.layouts import open_layout
 from fencepost.journal.manifest import CHECKSUM, MANIFEST_FILE, WRITTEN_AS, decode_manifest, encode_json
 from fencepost.journal.simulated import SimulatedStorage
-from fencepost.journal.storage import StorageError
+from fencepost.journal.storage import StorageError, foreign_advice
 from fencepost.protocol.messages import DeleteTopics
 from fencepost.protocol.terms import NO_TOPIC_ID, spell_topic_id
 from fencepost.repair.perform import perform
@@ -63,9 +64,12 @@ def test_the_log_of_another_topic_is_refused_and_left_as_it_is(made: Callable[[]
     disk = of_another_topic(made())
     story = started(disk)
     (trouble,) = [each.text for each in story.host.troubles if str(ORDERS) in each.text]
-    words = f"{MANIFEST_FILE} is of a topic with id {OTHER_ID}, but the topic of this name has id {known}"
+    words = (
+        f"{ORDERS}: it holds the log of a topic with id {OTHER_ID}, but the topic of this name has id {known}"
+    )
     assert words in trouble
-    assert "fencepost repair" in trouble
+    assert trouble.endswith(foreign_advice(story.storage.location))
+    assert "stake" not in trouble
     assert ORDERS not in story.host.node.logs
     for name in disk.files(str(ORDERS)):
         assert story.storage.read_file(f"{ORDERS}/{name}") == disk.get(f"{ORDERS}/{name}")
@@ -76,13 +80,15 @@ def test_check_repair_and_spark_name_the_log_of_another_topic(made: Callable[[],
     known = topic_id_of(made())
     disk = of_another_topic(made())
     told = [each for each in check_directory(disk).found if each.severity is Severity.PROBLEM]
-    assert [(each.file, each.what) for each in told] == [
-        (MANIFEST, f"its topic id is {OTHER_ID}, but the topic of this name has {known}")
-    ]
-    words = f"the manifest of {ORDERS} has the topic id {OTHER_ID}, but the metadata has {known}. A directory"
-    with pytest.raises(MisplacedDirectories, match=words):
+    words = f"it holds the log of a topic with id {OTHER_ID}, but the topic of this name has id {known}"
+    advice = foreign_advice(disk.location)
+    assert [(each.file, each.what) for each in told] == [(str(ORDERS), words)]
+    assert told[0].means == f"the broker refuses it. {advice}"
+    with pytest.raises(
+        MisplacedDirectories, match=re.escape(f"{ORDERS}: {words}. Nothing was changed. {advice}")
+    ):
         make_plan(disk)
-    with pytest.raises(CorruptLog, match=f"{MANIFEST_FILE} is of a topic with id {OTHER_ID}"):
+    with pytest.raises(CorruptLog, match=re.escape(f"{ORDERS}: {words}. {advice}")):
         open_partition_files(open_layout([disk]), ORDERS)
 
 
@@ -137,7 +143,7 @@ def test_directories_of_two_topics_are_not_put_back_as_one() -> None:
     disk = of_another_topic(killed())
     disk.remove_directory(str(METADATA))
     # Nothing says which of the two is right.
-    words = f"the manifest of orders-1 has the topic id .*, but that of orders-0 has {OTHER_ID}"
+    words = f"orders-1: it holds the log of a topic with id .*, but that of orders-0 has id {OTHER_ID}"
     with pytest.raises(MisplacedDirectories, match=words):
         make_plan(disk, adopt=frozenset({"orders"}))
 
@@ -291,7 +297,7 @@ def test_a_directory_that_was_copied_from_another_broker(
     shutil.move(mine / "orders-0", tmp_path / "original")
     shutil.copytree(theirs / "orders-0", mine / "orders-0")
     assert read(mine) == []
-    assert f"{ORDERS}: {mine}/{ORDERS}: {MANIFEST_FILE} is of a topic with id" in caplog.text
+    assert f"{ORDERS}: {mine}/{ORDERS}: it holds the log of a topic with id" in caplog.text
     shutil.rmtree(mine / "orders-0")
     shutil.move(tmp_path / "original", mine / "orders-0")
     assert read(mine) == [b"mine"]
