@@ -130,7 +130,7 @@ class FetchMeasured:
 @value(kw_only=True)
 class StorageFailed:
     """An append or a sync of this log failed; batches that were not durable may or may not survive. If the
-    log `is_damaged`, reading it again would not help.
+    log `is_damaged`, or only an operator can make it readable, reading it again would not help.
     """
 
     partition: TopicPartition

@@ -38,7 +38,8 @@ Rule: the appends of a step are written before its effects happen. The process m
 # of this log that are still queued, closes the journal, and reports StorageFailed. The node sends an error to
 # everyone who waits, and asks the controller for a new leader epoch; `_load` then reads the log again from
 # the disk. Kafka takes a whole log directory offline instead (LogManager.handleLogDirFailure). The metadata
-# log has no controller above it, so its failure stops the process (MetadataLost).
+# log has no controller above it, so its failure stops the process (MetadataLost). A log that is damaged, or
+# that this process has no right to read, stays out of service until the next start.
 #
 # Each log is held together with the leader epoch under which this host opened it (`Held`). In a simulated
 # cluster the journals outlive their node: a replaced leader must neither write to the log of its successor
@@ -103,7 +104,7 @@ from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.journal import Journal, StaleLeader
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.open_transactions import OpenTransaction
-from fencepost.journal.storage import DamagedLog, StorageError
+from fencepost.journal.storage import DamagedLog, NoAccess, StorageError
 from fencepost.protocol.batch_work import ROUND_WORK_MAX
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
@@ -664,9 +665,11 @@ class Host:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
         self.upkeep.forget(key)
         # The next election would refuse a damaged log again, and would serve files in the way that have no
-        # manifest.
-        is_damaged = isinstance(problem, DamagedLog | FilesInTheWay)
+        # manifest. Each election writes to the metadata, so it must not wait for an operator.
+        is_damaged = isinstance(problem, DamagedLog | FilesInTheWay | NoAccess)
         rest = "" if is_damaged else "; gave up leadership to read the log again"
+        if isinstance(problem, NoAccess):
+            rest = ", then restart the broker: until then it does not serve this partition"
         report = self.disk_failed if isinstance(problem, StorageError) else self.warn
         report(f"{key}: {problem}{rest}")
         self._drop_appends(key)

@@ -62,7 +62,7 @@ def _problems(status: BrokerStatusReply) -> Iterator[str]:
         yield f"hanging transactions in {_named(hanging)} (`{command}`)"
     recent = [each for each in status.disk_problems if status.now_ms - each.at_ms < RECENT_MS]
     if recent:
-        yield f"the disk failed: {recent[-1].text} (see the broker's log)"
+        yield f"{recent[-1].text} (see the broker's log)"
 
 
 STATUS: Columns[BrokerStatusReply] = (
@@ -102,7 +102,8 @@ def status(
     else:
         print_entry(STATUS, found, as_json=False)
         for each in found.disk_problems:
-            print(f"\nDisk, {moment(each.at_ms)}: {each.text}")
+            if not any(each.text in problem for problem in wrong):
+                print(f"\nDisk, {moment(each.at_ms)}: {each.text}")
         for problem in wrong:
             print(f"\nProblem: {problem}")
     return FAILED if wrong else OK

@@ -59,6 +59,7 @@ from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.storage import (
     TEMPORARY_SUFFIX,
     DamagedLog,
+    NoAccess,
     NotADataDirectory,
     Storage,
     StorageError,
@@ -168,7 +169,7 @@ class DataDirectory:
                     topic_id=topic_id,
                     when_named=partial(self._catalogue.keep, name),
                 )
-            except DamagedLog:
+            except (DamagedLog, NoAccess):
                 self._refused.add(name)
                 if name in self._clean and name not in self._marked:
                     self._mark(self._refused if self._journals else self._clean)

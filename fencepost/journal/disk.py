@@ -21,6 +21,7 @@ from fencepost.journal.storage import (
     TEMPORARY_SUFFIX,
     DirectoryInUse,
     MissingFile,
+    NoAccess,
     NotADataDirectory,
     StorageError,
 )
@@ -39,8 +40,18 @@ def _reported(doing: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        kind = MissingFile if isinstance(error, FileNotFoundError) else StorageError
-        raise kind(f"cannot {doing}: {error.strerror or error}") from error
+        problem = f"cannot {doing}: {error.strerror or error}"
+        match error:
+            case FileNotFoundError():
+                raise MissingFile(problem) from error
+            case PermissionError():
+                then = "give the user of this process the right to read and write it"
+                raise NoAccess(f"{problem}; {then}") from error
+            case NotADirectoryError() | IsADirectoryError():
+                then = "move what is there out of the data directory, or restore it from a copy"
+                raise NoAccess(f"{problem}; {then}") from error
+            case _:
+                raise StorageError(problem) from error
 
 
 def _open_file(path: str, flags: int) -> int:
@@ -52,9 +63,8 @@ def _open_file(path: str, flags: int) -> int:
     if stat.S_ISREG(mode):
         return descriptor
     os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    raise OSError(errno.EINVAL, "a pipe or a device, not a file: move it away, or restore it from a copy")
+    found = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "it is a pipe or a device, not a file"
+    raise IsADirectoryError(errno.EISDIR, found)
 
 
 def _sync(descriptor: int) -> None:

@@ -36,6 +36,12 @@ class MissingFile(StorageError):
     """The file to open does not exist. Retention or compaction may have removed it since it was listed."""
 
 
+class NoAccess(StorageError):
+    """The permissions of a file, or something else in its place, keep this process out: only an operator can
+    change that, and the message says how.
+    """
+
+
 class DamagedLog(StorageError):
     """Bytes of a log that the broker had promised are missing or altered. The broker neither leads nor cuts
     this log until an operator acts; the message names the file, the records at stake and what helps.

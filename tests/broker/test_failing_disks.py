@@ -11,7 +11,7 @@ from fencepost.journal.indexes import OFFSET_ENTRY
 from fencepost.journal.manifest import MANIFEST_FILE, decode_manifest
 from fencepost.journal.segments import INDEX, LOG, file_name
 from fencepost.journal.simulated import APPEND, SYNC, SimulatedStorage
-from fencepost.journal.storage import StorageError, directory_name
+from fencepost.journal.storage import NoAccess, StorageError, directory_name
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     CreateTopic,
@@ -290,3 +290,37 @@ def test_a_new_topic_never_gets_the_files_of_one_that_the_metadata_forgot_and_th
     story.settle()
     assert story.produce(NOBODY, "new", name=None).base_offset == 0
     assert b"old" not in (disk.read_file(log_file) or b"")
+
+
+class LockedDisk(SimulatedStorage):
+    """A disk with a directory that the broker has no right to read."""
+
+    is_locked = False
+
+    def files(self, directory: str) -> dict[str, int]:
+        if self.is_locked and directory == str(ORDERS):
+            raise NoAccess(f"cannot list {directory}: Permission denied; change that")
+        return super().files(directory)
+
+
+def test_a_log_that_only_an_operator_can_make_readable_is_not_served_until_the_next_start() -> None:
+    """Each election writes to the metadata: a wrong permission must not fill the disk."""
+    disk = LockedDisk(keeps_nothing)
+    story = Story(storage=disk)
+    story.produce(NOBODY, "a", name=None)
+    story.host.stop()
+    disk.is_locked = True
+    story.start()
+    story.settle()
+    end = story.partition(METADATA_PARTITION).log_end_offset
+    story.wait(10 * SCAN_MS)
+    assert story.partition(METADATA_PARTITION).log_end_offset == end
+    (trouble,) = story.host.troubles
+    assert trouble.text.startswith("orders-0: cannot list orders-0: Permission denied; change that, then res")
+    assert story.fetch(ORDERS).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert story.produce(NOBODY, "b", key=OTHERS, name=None).error is ErrorCode.NONE
+    story.host.stop()
+    disk.is_locked = False
+    story.start()
+    story.settle()
+    assert story.visible() == "a"

@@ -58,7 +58,7 @@ def test_every_kind_of_problem_is_told(calm: m.BrokerStatusReply) -> None:
         "partitions not served: orders-0, ": {"unserved": lost},
         "late transactions in orders-1": {"topics": (attrs.evolve(topic, late=(1,)),)},
         "hanging transactions in orders-0": {"topics": (attrs.evolve(topic, hanging=(0,)),)},
-        "the disk failed: orders-0: No space left on device": {"disk_problems": (disk,)},
+        "orders-0: No space left on device (see the broker's log)": {"disk_problems": (disk,)},
     }
     for words, change in changes.items():
         (problem,) = problems(attrs.evolve(calm, **change))

@@ -16,7 +16,7 @@ import pytest
 from fencepost.journal.disk import RESERVE_BYTES, DiskStorage
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.simulated import APPEND, SYNC, SimulatedStorage
-from fencepost.journal.storage import Storage, StorageError, StorageFile
+from fencepost.journal.storage import NoAccess, Storage, StorageError, StorageFile
 from tests.attack.small_disk import small_disk
 
 
@@ -392,7 +392,10 @@ def refused(use: Callable[[], object]) -> str:
 
 @pytest.mark.parametrize(
     ("make", "what"),
-    [(os.mkfifo, "a pipe or a device, not a file: move it away"), (os.mkdir, "Is a directory")],
+    [
+        (os.mkfifo, "it is a pipe or a device, not a file; move what is there out of the data directory"),
+        (os.mkdir, "Is a directory; move what is there out of the data directory"),
+    ],
 )
 def test_what_is_no_file_is_refused_at_once(make: Callable[[Path], None], what: str, tmp_path: Path) -> None:
     for name in ("log", "json.tmp", ".lock"):
@@ -408,3 +411,21 @@ def test_what_is_no_file_is_refused_at_once(make: Callable[[Path], None], what: 
         assert what in refused(use)
     for use in (storage.lock, lambda: storage.replace("json", b"x", durable=False)):
         assert str(tmp_path) in refused(use)
+
+
+@pytest.mark.parametrize(
+    ("error", "then"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), "give the user of this process the right"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory"), "move what is there out"),
+    ],
+)
+def test_what_only_an_operator_can_change_is_told_apart(
+    error: OSError, then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: str) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "scandir", refuse)  # permissions do not stop root
+    with pytest.raises(NoAccess, match=f"cannot list {tmp_path}/orders-0: {error.strerror}; {then}"):
+        DiskStorage(tmp_path).files("orders-0")
