@@ -58,6 +58,7 @@ Rule: a position advances only over records that were returned to the applicatio
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from math import inf
 from typing import Final, cast
 
 import attrs
@@ -110,6 +111,12 @@ FETCH_BYTES_MIN: Final = 1
 # A broker reads no request from a connection that has eight fetches in progress (broker/memory.py).
 WAITING_FETCHES_MAX: Final = 7
 IO_TICK_MS: Final = 10
+# After how long a program hears of an error that may pass: a log whose disk failed is led again sooner.
+REFUSAL_PATIENCE_MS: Final = 3_000
+# Without a reply, nobody refused; and of a missing topic, poll() raises an error.
+_NOT_A_REFUSAL: Final = frozenset(
+    {NO_ERROR, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+)
 
 
 @attrs.define(eq=False)
@@ -201,6 +208,8 @@ class ConsumerMachine(RequestMachine):
     """Those of them that the program has heard of."""
     _is_warned: bool = False
     """Whether the program has heard that no broker answers."""
+    _refused: Ignored[dict[TopicPartition, float]] = attrs.field(factory=dict)
+    """When the program hears why a partition cannot be read; never again until it can."""
     member: GroupMember | None = None
     _group_metadata: ConsumerGroupMetadata | None = None
     """Of the last membership, after it has ended."""
@@ -557,6 +566,7 @@ class ConsumerMachine(RequestMachine):
         self._notice_missing(now)
         self._notice_unreadable_topics(now)
         self._notice_unreachable()
+        self._notice_refused(now)
         self._fetch(now)
         return super()._step(now)
 
@@ -574,6 +584,27 @@ class ConsumerMachine(RequestMachine):
             self._is_warned = True
             where = self.cluster.bootstrap_in_words()
             self._out.append(WarnProgram(f"no broker answered at {where}; the consumer keeps trying"))
+
+    def _notice_refused(self, now: int) -> None:
+        """Warn once about partitions whose leader keeps answering with an error that may pass: a program that
+        only polls would wait, and not hear why.
+        """
+        before, self._refused = self._refused, {}
+        is_looking = any(reading.lookup is not None for reading in self.readings.values())
+        of_lookups = self.calls.last_errors() if is_looking else {}
+        due: dict[ErrorCode, list[str]] = {}
+        for where, reading in self.readings.items():
+            error = reading.error if reading.lookup is None else of_lookups.get(reading.lookup, NO_ERROR)
+            if error in _NOT_A_REFUSAL:
+                continue
+            warn_at = before.get(where, now + REFUSAL_PATIENCE_MS)
+            if now >= warn_at:
+                due.setdefault(error, []).append(str(where))
+                warn_at = inf
+            self._refused[where] = warn_at
+        for error, names in due.items():
+            because = f"cannot read {', '.join(names)}: {error.meaning} ({error.name})"
+            self._out.append(WarnProgram(f"{because}; the consumer keeps trying"))
 
     def _notice_missing(self, now: int) -> None:
         """What is missing may be about to be created: UnknownTopic is raised only if it stays missing."""

@@ -319,12 +319,19 @@ class PendingCalls:
             self.cancel(call.number)
             self._drop_lookup(call)
             call.indefinite = call.indefinite or call.node is not None
-            because = f"{type(call.request).__name__} did not finish in time: {self._why(call)}"
+            what = type(call.request).__name__
+            if isinstance(call.target, TopicPartition):
+                what = f"{what} of {call.target}"
+            because = f"{what} did not finish in time: {self._why(call)}"
             # The client itself makes the codes for a missing reply; no broker sent them.
             said = NO_ERROR if call.last_error in _UNANSWERED else call.last_error
             failure = Failure(RequestTimeout, because=because, error=said)
             ended.append(FinishedCall(call, None, failure, Remedy.RAISE))
         return ended
+
+    def last_errors(self) -> dict[int, ErrorCode]:
+        """Why the last attempt of each pending call failed, or the lookup of its coordinator."""
+        return {call.number: self._last_error(call) for call in self._pending}
 
     def why_pending(self) -> str:
         """Why the oldest call that has no reply yet has none."""

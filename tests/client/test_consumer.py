@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import pytest
 
-from fencepost.client.consumer import WAITING_FETCHES_MAX, ConsumerMachine
+from fencepost.client.consumer import REFUSAL_PATIENCE_MS, WAITING_FETCHES_MAX, ConsumerMachine
 from fencepost.client.consumer_records import AbortedFilter, ConsumedBatch, RecordDecoder, select
-from fencepost.client.effects import CallAnswered, Effect, SendRequest, WakeAt
+from fencepost.client.effects import CallAnswered, Effect, SendRequest, WakeAt, WarnProgram
 from fencepost.client.errors import ClientError, CorruptRecords, OffsetOutOfRange, UnknownTopic, WrongState
 from fencepost.client.serializers import json_deserializer, json_serializer, string_deserializer
 from fencepost.client.settings import ConsumerSettings
@@ -172,6 +172,7 @@ class Reader:
         self.now = 1_000
         self.sent: list[SendRequest] = []
         self.answered: list[CallAnswered] = []
+        self.warned: list[str] = []
         self.wake_at: int | None = None
         self.unknown: ErrorCode = ErrorCode.NONE
         self.wake()
@@ -193,6 +194,8 @@ class Reader:
                     self.wake_at = effect.at
                 case CallAnswered():
                     self.answered.append(effect)
+                case WarnProgram():
+                    self.warned.append(effect.because)
                 case _:
                     raise AssertionError(effect)
 
@@ -507,3 +510,46 @@ def test_a_copy_goes_its_own_way() -> None:
     assert offsets(reader.machine.take()) == [0, 1, 2, 3, 4]
     assert fingerprint(twin) == before
     assert offsets(twin.take()) == [0, 1, 2, 3, 4]
+
+
+def refuse(reader: Reader, kind: type, error: ErrorCode, ms: int) -> None:
+    """The leader answers each request of a kind with an error, for so long; then the next one waits."""
+    until = reader.now + ms
+    while True:
+        while not any(isinstance(send.request, kind) for send in reader.sent):
+            reader.after(100)
+        if reader.now >= until:
+            return
+        reader.answer(kind, None, error)
+
+
+@pytest.mark.parametrize("kind", [m.ListOffsets, m.Fetch])
+def test_a_partition_whose_leader_refuses_to_read_it_is_warned_of_once(kind: type) -> None:
+    reader = Reader(ConsumerSettings())
+    if kind is m.Fetch:
+        reader.start_at(0)
+    refuse(reader, kind, ErrorCode.KAFKA_STORAGE_ERROR, REFUSAL_PATIENCE_MS // 2)
+    assert reader.warned == []
+    refuse(reader, kind, ErrorCode.KAFKA_STORAGE_ERROR, 10 * REFUSAL_PATIENCE_MS)
+    (warned,) = reader.warned
+    assert warned == (
+        "cannot read t-0: the broker's disk failed, or the log is damaged (KAFKA_STORAGE_ERROR); "
+        "the consumer keeps trying"
+    )
+    if kind is m.ListOffsets:
+        reader.start_at(0)
+    reader.fetched(Log().add(1).data)
+    assert offsets(reader.machine.take()) == [0]
+    reader.wake()
+    refuse(reader, m.Fetch, ErrorCode.KAFKA_STORAGE_ERROR, 2 * REFUSAL_PATIENCE_MS)
+    assert reader.warned == [warned, warned], "it could be read meanwhile"
+
+
+def test_an_error_that_passes_is_not_warned_of() -> None:
+    reader = Reader(ConsumerSettings())
+    reader.start_at(0)
+    for _ in range(10):
+        refuse(reader, m.Fetch, ErrorCode.KAFKA_STORAGE_ERROR, REFUSAL_PATIENCE_MS // 2)
+        reader.fetched(b"")
+    refuse(reader, m.Fetch, ErrorCode.NETWORK_EXCEPTION, 2 * REFUSAL_PATIENCE_MS)
+    assert reader.warned == []
