@@ -15,11 +15,13 @@ from fencepost.audit.directory import (
     comparable_partitions,
     creation_times,
     known_cluster,
+    unknown_topics,
     why_not_comparable,
 )
 from fencepost.audit.folds import BATCH_COLUMNS, DECISION_SCHEMA, Known, fold_histories, fold_producers
 from fencepost.audit.rows import FINDING_SCHEMA, Row, findings_of
 from fencepost.audit.stalled_readers import PartitionEnd, judge_open
+from fencepost.check.directory import ADOPTED, UNSERVED
 from fencepost.check.findings import Finding, Findings, Place
 from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TopicPartition
@@ -55,12 +57,15 @@ def audit(
     """Audits the directories `paths`, whose files `layout` finds; `is_in_use`: a broker is running on
     them.
     """
-    topics = sorted({each.topic for each in layout.partitions()} - {CLUSTER_METADATA_TOPIC})
+    cluster, findings = known_cluster(layout), Findings()
+    unknown = unknown_topics(layout, cluster)
+    for topic in sorted(unknown):
+        means = f"it was not audited; {UNSERVED}, {ADOPTED}"
+        findings.note(Place(topic), "the metadata has no such topic", means)
+    topics = sorted({each.topic for each in layout.partitions()} - {CLUSTER_METADATA_TOPIC, *unknown})
     if not topics:
-        return Audited([], 0, 0, 0)
-    cluster = known_cluster(layout)
+        return Audited(findings.found, 0, 0, 0)
     why_not = why_not_comparable(layout, cluster, is_in_use=is_in_use)
-    findings = Findings()
     if why_not:
         findings.note(Place(layout.location), "transactions were not compared with markers", why_not)
     load_all = partial(load, spark, paths, subscribe=",".join(topics))

@@ -62,14 +62,23 @@ def why_not_comparable(layout: LogLayout, cluster: KnownCluster, *, is_in_use: b
 def comparable_partitions(starts: Iterable[LogStart], cluster: KnownCluster) -> frozenset[TopicPartition]:
     """The partitions that have every marker: those that begin at offset 0, or to which nothing was written.
 
-    A partition without files that the metadata does not know belongs to a topic that was deleted.
+    One that the metadata does not know belongs to a topic that was deleted, or to another cluster.
     """
     known = cluster.partitions()
     return frozenset(
         start.partition
         for start in starts
-        if not start.offset and (start.has_files or start.partition in known)
+        if not start.offset and (start.partition in known if cluster.is_known else start.has_files)
     )
+
+
+def unknown_topics(layout: LogLayout, cluster: KnownCluster) -> set[str]:
+    """The topics with a directory that no broker serves, because the metadata does not know them. In a copy
+    of Kafka's directories, they may be newer than the metadata.
+    """
+    if not cluster.is_known or isinstance(layout, KafkaLayout):
+        return set()
+    return {each.topic for each in layout.partitions()} - {*cluster.named(), CLUSTER_METADATA_TOPIC}
 
 
 def creation_times(cluster: KnownCluster) -> Mapping[str, int]:

@@ -6,7 +6,12 @@ import re
 
 
 def reason_of(problem: Exception) -> str:
-    """What a worker raised, extracted from Spark's error; else the first line of that."""
+    """What a worker raised, extracted from Spark's error: without the traceback if it is an error of ours. Of
+    an error without a traceback the first line.
+    """
     lines = [line for line in str(problem).splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"fencepost[\w.]+: ", line)]
-    return raised[-1].partition(": ")[2] if raised else lines[0]
+    if raised:
+        return raised[-1].partition(": ")[2]
+    has_traceback = any("Traceback (most recent call last)" in line for line in lines)
+    return "\n".join(line for line in lines if not line.startswith("\tat ")) if has_traceback else lines[0]

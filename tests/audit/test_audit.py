@@ -12,6 +12,7 @@ import pytest
 from fencepost.audit.acks import missing_acks
 from fencepost.audit.audit import Audited, audit
 from fencepost.audit.compare import compare
+from fencepost.check.directory import ADOPTED, UNSERVED
 from fencepost.check.findings import Finding, Severity
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
@@ -21,7 +22,7 @@ from fencepost.protocol.terms import TopicPartition, TransactionState
 from fencepost.spark_bridge.session import session
 from tests.audit.directories import put_on_disk
 from tests.check.directories import LEFT_LOG, OFFSETS_LOG, ORDERS_LOG, SMALL_LOG, closed
-from tests.check.planting import ABORT, PLAIN, mark, restate
+from tests.check.planting import ABORT, PLAIN, mark, rename_topic, restate
 from tests.journal.logs import Writer
 from tests.kafka_directories import unpack
 
@@ -181,3 +182,11 @@ def test_acknowledged_records_that_are_missing(spark: SparkSession, pipeline: Pa
         (f"totals-{name}", 7, "the acknowledged record is missing: an abort marker is at its offset"),
         ("orders-0", 4, "2 records were acknowledged at this offset"),
     ]
+
+
+def test_a_topic_that_the_metadata_does_not_know_is_a_note(spark: SparkSession, tmp_path: Path) -> None:
+    at = closed()
+    rename_topic(at, "orders", "orderz")
+    (note,) = audited(spark, put_on_disk(at, tmp_path)).found
+    assert (note.severity, note.file) == (Severity.NOTE, "orders")
+    assert note.means == f"it was not audited; {UNSERVED}, {ADOPTED}"

@@ -13,9 +13,11 @@ from fencepost import Admin, Broker
 from fencepost.cli.application import run
 from fencepost.cli.spark_calls import with_spark
 from fencepost.cli.spark_errors import reason_of
+from fencepost.journal.storage import foreign_advice
 from fencepost.protocol.errors import FencepostError
 from tests.audit.directories import put_on_disk
-from tests.check.directories import closed
+from tests.broker.requests import ORDERS
+from tests.check.directories import SMALL, closed
 from tests.cli.processes import PATIENCE_S, started
 
 
@@ -75,6 +77,22 @@ def test_of_a_failed_task_only_the_error_is_shown() -> None:
     assert reason_of(Exception("[PARSE_SYNTAX_ERROR] Syntax error at 'key +'\n== SQL ==")) == (
         "[PARSE_SYNTAX_ERROR] Syntax error at 'key +'"
     )
+    bug = 'An exception was thrown: Traceback (most recent call last):\n  File "x.py"\nKeyError: 3'
+    assert reason_of(Exception(f"{bug}\n\tat org.apache.spark.Task.run(Task.scala:147)")) == bug
+
+
+def test_a_directory_that_holds_another_log_is_one_error_without_a_traceback(tmp_path: Path) -> None:
+    at = closed()
+    at.remove_directory(str(SMALL))
+    at.put_directory(SMALL, at, ORDERS)
+    with started("audit", str(put_on_disk(at, tmp_path)), "--master", "local[1]") as process:
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "PythonException" not in errors
+    assert "CorruptLog" not in errors
+    (told,) = [line for line in errors.splitlines() if str(tmp_path) in line]
+    where = f"fencepost: {tmp_path}/{SMALL}: it holds the log of {ORDERS}, so it is neither served nor read. "
+    assert told == f"{where}Nothing was changed. {foreign_advice(str(tmp_path))}"
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
