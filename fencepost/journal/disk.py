@@ -271,12 +271,11 @@ class DiskStorage:
         """Lock the directory itself, so that nobody can remove the lock. Over NFS, only this machine sees it,
         so LOCK_FILE is locked, too.
         """
-        try:
-            descriptor = os.open(self.location, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            raise self._no_directory() from None
-        except OSError as error:
-            raise StorageError(f"cannot open {self.location}: {error.strerror or error}") from error
+        with _reported(f"open {self.location}"):
+            try:
+                descriptor = os.open(self.location, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except (FileNotFoundError, NotADirectoryError):
+                raise self._no_directory() from None
         self._lock(descriptor, how, instead=instead)
 
     def _lock(self, descriptor: int, how: int, *, instead: str) -> None:
@@ -310,13 +309,12 @@ class DiskStorage:
         return os.path.lexists(self.location)
 
     def directories(self) -> list[str]:
-        try:
-            with os.scandir(self.location) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir())
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise self._no_directory() from error
-        except OSError as error:
-            raise StorageError(f"cannot list {self.location}: {error.strerror or error}") from error
+        with _reported(f"list {self.location}"):
+            try:
+                with os.scandir(self.location) as entries:
+                    return sorted(entry.name for entry in entries if entry.is_dir())
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise self._no_directory() from error
 
     def _no_directory(self) -> NotADataDirectory:
         problem = (
