@@ -22,7 +22,8 @@ _APPEND_TIME_BIT: Final = 0x08  # all records have the time of the append, which
 def find_timestamp(log: PartitionFiles, timestamp: int, *, low: int, high: int) -> int | None:
     """Returns the offset of the first record in [low, high) with this time in ms or a later one, or None.
 
-    Records of any transaction count, as they do for a consumer. Raises CorruptLog.
+    Records of any transaction count, and markers, as for a consumer (FileRecords.searchForTimestamp). Raises
+    CorruptLog.
     """
     if low >= high or not log.segments:
         return None
