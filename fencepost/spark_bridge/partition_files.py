@@ -208,7 +208,7 @@ class PartitionFiles:
         where = self.location(segment, TRANSACTION_INDEX)
         advice = index_advice(self.layout)
         # A broker that creates a segment creates its log file first. Kafka makes an index for an entry, so
-        # the scan searches the markers where there is none (unindexed_aborts.py).
+        # the scan searches the markers where there is none (markers.py).
         if data is None and (self.layout.is_sparse or not segment.size):
             return TransactionIndex()
         if data is None:

@@ -15,10 +15,11 @@ from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.layouts import LogLayout
 from fencepost.journal.segments import LOG, file_name, walk_batches
 from fencepost.journal.storage import MissingFile, ReadableFile, directory_name
-from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, read_header, read_marker
+from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, Buffer, read_header, read_marker
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import IsolationLevel, TransactionResult
 from fencepost.spark_bridge.losses import Loss, Report, once
+from fencepost.spark_bridge.markers import first_markers, walk_unindexed
 from fencepost.spark_bridge.partition_files import (
     RELISTINGS,
     CorruptLog,
@@ -32,7 +33,6 @@ from fencepost.spark_bridge.partition_files import (
     with_listing,
 )
 from fencepost.spark_bridge.planning import PlannedRange, merge_aborted
-from fencepost.spark_bridge.unindexed_aborts import walk_unindexed
 
 CHUNK_BYTES: Final = 8 << 20
 
@@ -93,7 +93,7 @@ class RangeScan:
         self._indexed = AbortedRanges(self._aborted_ranges())
         self._opened = {each.producer_id: each.first_offset for each in range_.opened}
         self._unindexed: AbortedRanges | None = None  # found at the first transactional batch
-        # Producers whose transaction has batches that were seen and no marker yet: whether they are hidden.
+        # Producers whose transaction has batches that were seen and no marker yet: whether they are aborted.
         self._unended: dict[int, bool] = {}
         self._next_offset = 0
         self._resumed_at = 0  # batches that end here or before were read before the files were listed again
@@ -111,12 +111,14 @@ class RangeScan:
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether the transactional batch belongs to an aborted transaction, by the transaction indexes and,
-        in segments that may lack theirs, by the markers.
+        in segments that may lack theirs, by the markers. The marker that ends it must agree.
         """
-        if self._indexed.holds(header):
-            return True
-        if not self._layout.is_sparse:
-            return False
+        is_aborted = self._indexed.holds(header) or (self._layout.is_sparse and self._is_unindexed(header))
+        if header.record_count:  # compaction keeps empty batches of transactions whose marker it removed
+            self._unended[header.producer_id] = is_aborted
+        return is_aborted
+
+    def _is_unindexed(self, header: BatchHeader) -> bool:
         if self._unindexed is None:
             start, end = self.range.start, self.range.end
             walked = with_listing(
@@ -140,11 +142,12 @@ class RangeScan:
     def __iter__(self) -> Iterator[VisibleBatch]:
         for _, _, header, batch in self._batches():
             if header.base_offset >= self.range.end:
-                return
+                break
             if header.next_offset > self.range.start and self._is_visible(header, batch):
                 yield header, batch
             if header.next_offset >= self.range.end:
-                return
+                break
+        self._check_later_markers()
 
     def stored(self) -> Iterator[LocatedBatch]:
         """Yields every batch that ends in the range, visible or not."""
@@ -160,28 +163,35 @@ class RangeScan:
         if header.is_control:
             self._check_marker(header, batch)
             return False
-        if not self._committed or not header.is_transactional:
-            return True
-        is_hidden = self.is_aborted(header)
-        if header.record_count:  # compaction keeps empty batches of transactions whose marker it removed
-            self._unended[header.producer_id] = is_hidden
-        return not is_hidden
+        return not self._committed or not header.has_transaction or not self.is_aborted(header)
 
-    def _check_marker(self, header: BatchHeader, batch: memoryview) -> None:
+    def _check_later_markers(self) -> None:
+        """Checks the markers after the range that end transactions in it; CorruptLog as below."""
+        producers = self._unended.keys() - self._opened.keys()
+        start = self.range.end
+
+        def find(log: PartitionFiles) -> list[tuple[BatchHeader, bytes]]:
+            return [] if self._is_other_topic(log.topic_id) else first_markers(log, start, producers)
+
+        if producers:
+            for header, batch in with_listing(self._layout, self.range.partition, find):
+                self._check_marker(header, batch)
+
+    def _check_marker(self, header: BatchHeader, batch: Buffer) -> None:
         """Raises CorruptLog for a marker that contradicts the transaction indexes.
 
         Without this check, an incomplete index would show aborted records as committed, and that of another
         partition would hide committed records.
         """
-        was_hidden = self._unended.pop(header.producer_id, None)
+        was_aborted = self._unended.pop(header.producer_id, None)
         # Another task may have read the batches; a commit inside a listed abort contradicts the index, too.
         is_inside = self._indexed.holds(header)
-        if not header.record_count or (was_hidden is None and not is_inside):
+        if not header.record_count or (was_aborted is None and not is_inside):
             return
         result = read_marker(batch).result
-        if result is TransactionResult.ABORT and was_hidden is False:
+        if result is TransactionResult.ABORT and was_aborted is False:
             did, but = "aborted a transaction", "no transaction index lists it"
-        elif result is TransactionResult.COMMIT and (was_hidden or is_inside):
+        elif result is TransactionResult.COMMIT and (was_aborted or is_inside):
             did, but = "committed a transaction", "a transaction index lists it as aborted"
         else:
             return

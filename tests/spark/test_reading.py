@@ -320,6 +320,34 @@ class TestAnAbortIndexedInALaterSegment:
         ):
             read(storage, options=options)
 
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"maxRecordsPerPartition": "1"},
+            {"maxRecordsPerPartition": "4"},
+            {"endingOffsets": json.dumps({"orders": {"0": 5}})},
+        ],
+    )
+    def test_an_index_without_an_abort_is_refused_by_each_task_with_its_records(
+        self, options: dict[str, str]
+    ) -> None:
+        """It would show aborted records. `endingOffsets` ends before the marker, and a task may, too."""
+        storage, log = self.log()
+        log.records(2, producer_id=1)
+        log.commit(1)
+        log.write_manifest()
+        storage.replace(files_of(storage, "txnindex")[2], b"", durable=False)
+        refused = 0
+        for range_ in ranges_of(storage, options=options):
+            if range_.start < 4:
+                refused += 1
+                with pytest.raises(CorruptLog, match="producer 1 aborted a transaction at offset 8"):
+                    rows_of_task(storage, ReadTask((range_,)))
+            else:
+                rows_of_task(storage, ReadTask((range_,)))
+        assert refused
+
     def test_a_missing_index_is_damage(self) -> None:
         storage, _ = self.log()
         storage.remove(files_of(storage, "txnindex")[2])

@@ -15,10 +15,12 @@ from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import INT32_MAX, IsolationLevel
 from fencepost.spark_bridge.columns import TRANSACTIONS, Column
 from fencepost.spark_bridge.options import parse_options
+from fencepost.spark_bridge.partition_files import CorruptLog
 from fencepost.spark_bridge.ranges import plan_batch
 from fencepost.spark_bridge.rows import record_batches
 from fencepost.spark_bridge.scanning import RangeScan
 from tests.check.directories import closed
+from tests.journal.logs import files_of
 from tests.kafka_directories import NAMES, directory_of
 from tests.spark.logs import COMMITTED, UNCOMMITTED, new_log
 from tests.spark.tables import written
@@ -118,6 +120,28 @@ def test_a_transactional_batch_without_a_producer_id_is_in_no_transaction() -> N
     new_log(storage).append(build_data_batch([b"a"], base_timestamp=1, transactional=True))
     for level in IsolationLevel:
         assert [row["transactionState"] for row in rows_of(storage, level)] == ["none"]
+
+
+def test_an_index_that_lacks_an_abort_is_refused_and_an_open_transaction_is_not() -> None:
+    storage = MemoryStorage()
+    log = new_log(storage)
+    log.records(3, producer_id=1)
+    log.records(2, producer_id=2)
+    log.abort(1)
+    log.records(1)
+    log.write_manifest()
+    path = files_of(storage, "txnindex")[0]
+    options = {"endingOffsets": '{"orders":{"0":5}}', "subscribePattern": "orders"}
+    states = [row["transactionState"] for row in rows_of(storage, UNCOMMITTED, **options)]
+    assert states == ["aborted"] * 3 + ["open"] * 2
+    log.commit(2)
+    log.roll()
+    log.records(1)
+    log.write_manifest()
+    storage.replace(path, b"", durable=False)
+    for level in IsolationLevel:
+        with pytest.raises(CorruptLog, match="producer 1 aborted a transaction at offset 5"):
+            rows_of(storage, level, **options)
 
 
 def test_spark_has_them_on_request_or_by_a_schema(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""What the markers of a log say of transactions whose records were read, where the transaction indexes may be
+incomplete.
+
+Kafka makes a transaction index with the first aborted transaction whose marker is in the segment, so a
+missing file usually means that there is none. A file that was lost looks the same. Only the markers tell
+which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+
+from fencepost.journal.indexes import AbortedRange
+from fencepost.journal.open_transactions import OpenTransactions
+from fencepost.journal.segments import walk_headers
+from fencepost.protocol.batches import BatchHeader, checksum_matches
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.terms import INT64_MAX
+from fencepost.spark_bridge.partition_files import PartitionFiles, SegmentFile, opened
+
+
+def walk_unindexed(log: PartitionFiles, start: int, *, upper: int) -> list[AbortedRange]:
+    """Returns the aborted transactions with records in [start, upper) whose marker is in a segment without a
+    transaction index. Of each, the first offset is that of its first batch in the range.
+
+    It reads headers and markers from `start` until every transaction with records in the range has ended.
+    """
+    segments = log.segments[log.segment_index(start) :]
+    found: list[AbortedRange] = []
+    if log.unindexed.isdisjoint(segment.base_offset for segment in segments):
+        return found
+    ceiling = INT64_MAX if log.high_watermark is None else log.high_watermark
+    transactions = OpenTransactions(is_sparse=log.layout.is_sparse)
+    for segment in segments:
+        with suppress(ProtocolViolation):  # the scan that reads the batches reports damage
+            for header, batch in _headers(log, segment, start):
+                is_past = header.base_offset >= upper
+                if header.next_offset > ceiling or (is_past and transactions.first_offset is None):
+                    return found
+                if header.is_control or (header.next_offset > start and not is_past):
+                    ended = transactions.see(header, batch)
+                    if ended is not None and segment.base_offset in log.unindexed:
+                        found.append(ended)
+    return found
+
+
+def first_markers(
+    log: PartitionFiles, start: int, producers: Collection[int]
+) -> list[tuple[BatchHeader, bytes]]:
+    """Returns, for each of these producers, its first control batch at or after `start`.
+
+    Those that may come after a lost one are left out: it ends at damage and at missing offsets.
+    """
+    missing, expected = set(producers), start
+    found: list[tuple[BatchHeader, bytes]] = []
+    with suppress(ProtocolViolation):
+        for segment in log.segments[log.segment_index(start) :]:
+            for header, batch in _headers(log, segment, start):
+                if header.next_offset <= start:
+                    continue
+                if header.base_offset > expected and not log.layout.is_sparse:
+                    return found
+                expected = header.next_offset
+                if header.is_control and header.producer_id in missing:
+                    if not checksum_matches(batch, 0, header):
+                        return found
+                    found.append((header, batch))
+                    missing.remove(header.producer_id)
+                    if not missing:
+                        return found
+    return found
+
+
+def _headers(log: PartitionFiles, segment: SegmentFile, start: int) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Yields the headers of a segment from a batch at or before an offset on, and the bytes of control
+    batches; ProtocolViolation at damage or a torn end.
+    """
+    with opened(log.storage, log.path(segment)) as file:
+        for at, header in walk_headers(file, log.position_before(segment, start), segment.size):
+            yield header, file.read(at, header.size) if header.is_control else b""
