@@ -12,10 +12,11 @@ from typing import Any, Final
 import attrs
 
 from fencepost.audit.rows import Row, finding_rows
-from fencepost.check.findings import Findings
+from fencepost.check.derived_files import MISFILTERED
+from fencepost.check.findings import Findings, Place
 from fencepost.check.scan import ScannedBatch, ScannedLog, ScannedSegment, judge
 from fencepost.check.txn_consistency import check_histories, tell
-from fencepost.journal.segments import parse_file_name
+from fencepost.journal.segments import LOG, TRANSACTION_INDEX, parse_file_name
 from fencepost.journal.storage import parse_directory_name
 from fencepost.log_model.transactions import (
     Identity,
@@ -44,10 +45,12 @@ DECISION_SCHEMA: Final = (
 )
 BATCH_COLUMNS: Final = (
     "topic", "partition", "producerId", "baseOffset", "lastOffset", "producerEpoch", "baseSequence",
-    "recordCount", "maxMs", "kind", "transactional", "coordinatorEpoch", "file", "position",
+    "recordCount", "maxMs", "kind", "transactional", "state", "coordinatorEpoch", "file", "position",
 )  # fmt: skip
 _STATES: Final = {state.title: state for state in TransactionState}
 _RESULTS: Final = {"commit": TransactionResult.COMMIT, "abort": TransactionResult.ABORT}
+_MISSEEN: Final = {TransactionResult.COMMIT: "aborted", TransactionResult.ABORT: "committed"}
+"""The state that no batch of a transaction with this result may have."""
 
 Gaps = Mapping[TopicPartition, Sequence[tuple[int, int]]]
 """Offsets that compaction or a repair left empty, each from the first to before the last, ascending."""
@@ -152,6 +155,7 @@ def _fold_producer(
     rows: Iterable[Row], log: ScannedLog, findings: Findings, known: Known
 ) -> Iterator[dict[str, Any]]:
     decisions: dict[Identity, list[LoggedDecision]] = {}
+    by_state: dict[str, ScannedBatch] = {}  # the first batch since the last marker that readers see like this
     since = known.created_ms.get(log.partition.topic, NO_TIMESTAMP)
     for row in rows:
         if row["result"] is not None:
@@ -163,10 +167,27 @@ def _fold_producer(
             base_offset, _ = parse_file_name(batch.file.rpartition("/")[2])
             log.segments.append(ScannedSegment(base_offset, batch.file, is_final=True, end_offset=0))
         judge(batch, log, findings)
+        if batch.marker is None:
+            by_state.setdefault(row["state"], batch)
+        else:
+            wrong = by_state.get(_MISSEEN[batch.marker.result])
+            if wrong is not None:
+                _tell_index(batch, batch.marker, wrong, findings)
+            by_state.clear()
         yield from finding_rows(findings)
     if log.partition in known.comparable:
         for disagreement in disagreements(decisions, log.model.all_markers()):
             tell(log.partition, log, disagreement, findings, is_complete=known.has_every_decision)
+
+
+def _tell_index(batch: ScannedBatch, marker: Marker, wrong: ScannedBatch, findings: Findings) -> None:
+    header = batch.header
+    findings.problem(
+        Place(batch.file.removesuffix(LOG) + TRANSACTION_INDEX, header.base_offset),
+        f"{marker.result.name} of producer {header.producer_id} epoch {header.producer_epoch}, but by the "
+        f"index, its batch at offset {wrong.header.base_offset} is {_MISSEEN[marker.result]}",
+        MISFILTERED,
+    )
 
 
 def _decision(row: Row) -> LoggedDecision:

@@ -4,12 +4,14 @@ readers back.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from fencepost.audit.stalled_readers import ABORT_INTERVAL_MS, STANDSTILL_MS, PartitionEnd, judge_open
+from fencepost.check.derived_files import MISFILTERED
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
 from fencepost.protocol.batches import read_header
@@ -17,7 +19,7 @@ from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TransactionState
 from tests.audit.in_process import audited
 from tests.check.directories import PAY_LOG, SMALL_LOG, Directory, closed, killed
-from tests.check.planting import ABORT, COMPLETED, OPEN, PLAIN, PREPARED, Fault, mark, restate
+from tests.check.planting import ABORT, COMPLETED, OPEN, PLAIN, PREPARED, SECOND, THIRD, Fault, mark, restate
 from tests.kafka_directories import NAMES, directory_of
 
 
@@ -123,11 +125,39 @@ def test_a_planted_fault_is_found(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_it_is_what_the_check_finds(fault: Fault) -> None:
-    """The check says more, about the files that follow from the log; in the log both see the same."""
+    """The check says more, about the files that follow from the log; in the log both see the same. An index
+    is judged by what readers get with it, which the check says in other words.
+    """
     directory = closed()
     fault.plant(directory)
     checked = {(each.file, each.offset, each.what) for each in check_directory(directory).found}
-    assert {(each.file, each.offset, each.what) for each in audited(directory)} <= checked
+    found = [each for each in audited(directory) if each.means != MISFILTERED]
+    assert {(each.file, each.offset, each.what) for each in found} <= checked
+
+
+@pytest.mark.parametrize(
+    ("entry", "file", "offset", "says"),
+    [
+        (
+            b"",
+            THIRD,
+            14,
+            "ABORT of producer 0 epoch 2, but by the index, its batch at offset 10 is committed",
+        ),
+        (
+            struct.pack(">hqqqq", 0, 0, 0, 8, 9),
+            SECOND,
+            8,
+            "COMMIT of producer 0 epoch 1, but by the index, its batch at offset 0 is aborted",
+        ),
+    ],
+)
+def test_an_index_that_contradicts_a_marker(entry: bytes, file: str, offset: int, says: str) -> None:
+    at = closed()
+    at.put(f"{file}.txnindex", entry)
+    assert [(each.file, each.offset, each.what) for each in audited(at)] == [
+        (f"{file}.txnindex", offset, says)
+    ]
 
 
 @pytest.mark.parametrize("make", [closed, killed])
