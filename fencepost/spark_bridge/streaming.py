@@ -222,7 +222,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end = self._stream.next_end(reached, available, most)
-        return self._encoded(layout, end)
+        # The metadata no longer has the id of a topic whose deletion has begun.
+        return self._encoded(layout, end, start.get(TOPICS, {}))
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Where the log ends for this stream: Spark's progress shows it beside the end of the micro-batch."""
@@ -240,8 +241,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         task: Any = partition.value
         return read_task(task, self._options, self._columns)
 
-    def _encoded(self, layout: LogLayout, offsets: Offsets) -> dict[str, Any]:
-        topic_ids = find_topic_ids(layout, offsets)
+    def _encoded(
+        self, layout: LogLayout, offsets: Offsets, known_ids: Mapping[str, str] = {}
+    ) -> dict[str, Any]:
+        topic_ids = {**known_ids, **find_topic_ids(layout, offsets)}
         return encode_offsets(offsets, cluster_id=layout.cluster_id, topic_ids=topic_ids)
 
     def _layout_of_stream(self, *several: Mapping[str, Any]) -> LogLayout:

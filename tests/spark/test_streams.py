@@ -423,6 +423,15 @@ class TestALogThatWasReplaced:
         with pytest.raises(DataLoss, match=told):
             reader.partitions(reached, reached)
 
+    def test_is_noticed_after_a_trigger_without_ids(self, directory: Path, reader: LogStreamReader) -> None:
+        """While a topic is being deleted, its files may still be there, and the metadata lacks it."""
+        reached = self.offsets(reader)
+        metadata = (directory / "__cluster_metadata-0").rename(directory.parent / "metadata")
+        later = reader.latestOffset(reached, ReadAllAvailable())
+        metadata.rename(directory / "__cluster_metadata-0")
+        fill(directory, 17, recreate=True)
+        self.assert_refused(reader, later)
+
     def test_of_an_old_checkpoint_is_not_noticed(self, directory: Path, reader: LogStreamReader) -> None:
         """It has no ids of topics."""
         reached = self.offsets(reader)
