@@ -59,7 +59,8 @@ def session(
 ) -> SparkSession:
     """Returns a Spark session (the active one, if any) that can read `format("fencepost")`.
 
-    `settings` are Spark properties. Raises SparkMissing without PySpark, NoJava without a usable Java.
+    `settings` are Spark properties; an active session keeps its own for those that are not given. Raises
+    SparkMissing without PySpark, NoJava without a usable Java.
     """
     require_spark()
     from pyspark.sql import SparkSession
@@ -70,10 +71,12 @@ def session(
     if master.startswith("local"):
         # Spark cannot connect to itself if the host name resolves to an unreachable address.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = settings or {}
     if SparkSession.getActiveSession() is None:
         use_java()
+        settings = {**DEFAULTS, **settings}
     builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in {**DEFAULTS, **(settings or {})}.items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)

@@ -23,7 +23,7 @@ from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.spark_bridge.columns import Column
 from fencepost.spark_bridge.options import parse_options
 from fencepost.spark_bridge.ranges import plan_batch
-from fencepost.spark_bridge.session import use_java
+from fencepost.spark_bridge.session import session, use_java
 from fencepost.spark_bridge.worker import UnfitWorker, freeze_imports, layout_of, read_task
 from tests.kafka_directories import consumed, unpack
 from tests.spark import killed_writer
@@ -306,6 +306,21 @@ def test_tasks_are_as_many_as_cores(
     assert spark.sparkContext.defaultParallelism == 2
     assert load(spark, directory).rdd.getNumPartitions() == 1  # less than 4 MB
     assert load(spark, directory, minPartitions="2").rdd.getNumPartitions() >= 2
+
+
+def test_an_active_session_keeps_its_settings(spark: "SparkSession") -> None:
+    names = ("spark.sql.session.timeZone", "spark.sql.shuffle.partitions")
+    before = [spark.conf.get(name, "") or "" for name in names]
+    for name, value in zip(names, ("Asia/Tokyo", "7"), strict=True):
+        spark.conf.set(name, value)
+    try:
+        session("other")
+        assert [spark.conf.get(name) for name in names] == ["Asia/Tokyo", "7"]
+        session("other", settings={names[1]: "3"})
+        assert [spark.conf.get(name) for name in names] == ["Asia/Tokyo", "3"]
+    finally:
+        for name, value in zip(names, before, strict=True):
+            spark.conf.set(name, value)
 
 
 TRIMMED_JAVA = """#!/bin/sh
