@@ -18,12 +18,12 @@ from pyspark.sql.types import StructType
 from fencepost.spark_bridge.columns import TRANSACTION_STATE, Column, checked_columns, default_schema
 from fencepost.spark_bridge.filesystems import absolute
 from fencepost.spark_bridge.option_values import UnusableOption
-from fencepost.spark_bridge.options import RECORDS, ReadOptions, parse_options
+from fencepost.spark_bridge.options import RECORDS, ReadOptions, check_stream, parse_options
 from fencepost.spark_bridge.pushdown import Wanted
 from fencepost.spark_bridge.ranges import plan_batch
 from fencepost.spark_bridge.streaming import LogStreamReader
 from fencepost.spark_bridge.tables.registry import TABLES
-from fencepost.spark_bridge.worker import layout_of, read_table, read_task
+from fencepost.spark_bridge.worker import layout_of, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,8 +63,7 @@ class FencepostDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
         options = self._options()
-        if options.table != RECORDS:
-            raise UnusableOption(f"a stream reads records: read table {options.table} with spark.read")
+        check_stream(options)
         columns = checked_columns(schema)
         return LogStreamReader(_following(options, columns), columns)
 
@@ -143,20 +142,10 @@ class FilteringReader(LogReader):
         return self._planned(wanted)
 
 
-class TableReader(DataSourceReader):
+class TableReader(LogReader):
     """The same for a table other than records."""
-
-    def __init__(self, options: ReadOptions, columns: tuple[Column, ...]) -> None:
-        self.options = options
-        self.columns = columns
 
     def partitions(self) -> list[InputPartition]:
         notice_ignored(self.options)
         tasks = TABLES[self.options.table].plan(layout_of(self.options), self.options)
         return [InputPartition(task) for task in tasks]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        task: Any = partition.value
-        if task is None:  # Spark calls read(None) if partitions() is empty
-            return iter(())
-        return read_table(task, self.options, self.columns)

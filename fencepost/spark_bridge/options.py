@@ -168,11 +168,9 @@ def check_batch(options: ReadOptions) -> None:
 def check_stream(options: ReadOptions) -> None:
     """Raises UnusableOption for an option that only a batch can follow."""
     if options.table != RECORDS:
-        raise UnusableOption(f"a stream has records, not the table {options.table}: read that as a batch")
+        raise UnusableOption(f"a stream reads records: read table {options.table} with spark.read")
     if options.ending != "latest":
         raise UnusableOption("a stream has no end: remove the ending offsets or timestamps")
-    if isinstance(options.starting, Mapping) and min(options.starting.values(), default=0) < EARLIEST_OFFSET:
-        raise UnusableOption("startingOffsets must be -2 (earliest), -1 (latest), or offsets from 0")
 
 
 def _ignored(given: Mapping[str, str]) -> tuple[str, ...]:

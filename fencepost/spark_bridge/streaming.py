@@ -44,7 +44,7 @@ from fencepost.protocol.terms import TopicPartition
 from fencepost.spark_bridge.columns import Column
 from fencepost.spark_bridge.filesystems import shown
 from fencepost.spark_bridge.losses import Loss
-from fencepost.spark_bridge.options import ReadOptions, check_stream
+from fencepost.spark_bridge.options import ReadOptions
 from fencepost.spark_bridge.partition_files import DataLoss, LogOffsets, PartitionFiles, with_listing
 from fencepost.spark_bridge.planning import PartitionRange, ReadTask, plan
 from fencepost.spark_bridge.ranges import check_named, lose, readable, starting_offset
@@ -72,8 +72,6 @@ class LogStream:
     """Decides which offsets a micro-batch has, and cuts them into tasks."""
 
     def __init__(self, options: ReadOptions) -> None:
-        """UnusableOption for an option that only a batch can follow."""
-        check_stream(options)
         self._options = options
         self._surveys = Surveys(options.report)
 

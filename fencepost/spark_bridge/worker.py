@@ -18,8 +18,7 @@ from fencepost.journal.storage import NotADataDirectory, StorageError
 from fencepost.protocol.errors import FencepostError
 from fencepost.spark_bridge.columns import Column
 from fencepost.spark_bridge.filesystems import open_directories
-from fencepost.spark_bridge.options import ReadOptions
-from fencepost.spark_bridge.planning import ReadTask
+from fencepost.spark_bridge.options import RECORDS, ReadOptions
 from fencepost.spark_bridge.scanning import RangeScan
 
 if TYPE_CHECKING:
@@ -35,31 +34,27 @@ def layout_of(options: ReadOptions) -> LogLayout:
     return open_directories(options.paths)
 
 
-def read_task(task: ReadTask, options: ReadOptions, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
-    """Yields the records of a task; UnfitWorker if this host cannot read them, and what a scan raises."""
+def read_task(task: Any, options: ReadOptions, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a task of a table; UnfitWorker if this host cannot read them, and what a scan
+    raises.
+    """
     with _explained():
         from fencepost.spark_bridge.rows import record_batches
-
-        freeze_imports()
-        layout = layout_of(options)
-        scans = (
-            RangeScan(layout, range_, isolation_level=options.isolation_level, report=options.report)
-            for range_ in task.ranges
-        )
-        yield from record_batches(scans, columns)
-
-
-def read_table(task: Any, options: ReadOptions, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a task of a table other than records; raises as `read_task` does."""
-    with _explained():
         from fencepost.spark_bridge.tables.arrow import to_arrow
         from fencepost.spark_bridge.tables.registry import TABLES
 
         freeze_imports()
-        table = TABLES[options.table]
-        wanted = frozenset(column.name for column in columns)
-        rows = table.rows(layout_of(options), task, options, wanted)
-        yield from to_arrow(rows, table.columns, columns)
+        layout = layout_of(options)
+        if options.table == RECORDS:
+            scans = (
+                RangeScan(layout, range_, isolation_level=options.isolation_level, report=options.report)
+                for range_ in task.ranges
+            )
+            yield from record_batches(scans, columns)
+        else:
+            table = TABLES[options.table]
+            wanted = frozenset(column.name for column in columns)
+            yield from to_arrow(table.rows(layout, task, options, wanted), table.columns, columns)
 
 
 @contextmanager

@@ -160,7 +160,7 @@ def test_a_batch_refuses_to_read_nothing(given: dict[str, str], hint: str) -> No
 
 
 def test_a_stream_refuses_an_end_and_tables() -> None:
-    with pytest.raises(UnusableOption, match="a stream has records, not the table batches"):
+    with pytest.raises(UnusableOption, match="a stream reads records: read table batches"):
         check_stream(parse_options({**NEEDED, "table": "batches"}))
     with pytest.raises(UnusableOption, match="a stream has no end"):
         check_stream(parse_options({**NEEDED, "endingTimestamp": "5"}))
