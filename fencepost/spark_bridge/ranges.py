@@ -75,14 +75,12 @@ def check_named(position: Position | None, chosen: Sequence[TopicPartition], edg
         name, position = f"{name}ByTimestamp", position.by_partition
     if position is None or isinstance(position, str):
         return
-    for partition in chosen:
-        if partition not in position:
-            raise UnusableOption(f"{name} must name every partition that is read; {partition} is missing")
-    for partition in position:
-        if partition not in chosen:
-            raise UnusableOption(
-                f"{name} names {partition}, which is not read: subscribe to it or remove it from {name}"
-            )
+    if missing := {*chosen} - position.keys():
+        raise UnusableOption(f"{name} must name every partition that is read; {min(missing)} is missing")
+    if others := position.keys() - {*chosen}:
+        raise UnusableOption(
+            f"{name} names {min(others)}, which is not read: subscribe to it or remove it from {name}"
+        )
 
 
 def batch_range(

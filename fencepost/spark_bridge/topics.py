@@ -23,7 +23,7 @@ def choose_partitions(
     With failOnDataLoss=false it warns of those instead: their topic may have been deleted.
     """
     if options.assign is not None:
-        wanted = [partition for partition in options.assign if partition in set(existing)]
+        wanted = sorted({*options.assign} & {*existing})
     elif options.subscribe is not None:
         wanted = [partition for partition in existing if partition.topic in options.subscribe]
     else:
@@ -40,7 +40,7 @@ def choose_partitions(
 def missing_from(existing: Sequence[TopicPartition], options: ReadOptions) -> list[str]:
     """The partitions, or the topics, that the options name and that do not exist."""
     if options.assign is not None:
-        return [str(partition) for partition in options.assign if partition not in set(existing)]
+        return [str(partition) for partition in sorted({*options.assign} - {*existing})]
     named = {partition.topic for partition in existing}
     return [topic for topic in options.subscribe or () if topic not in named]
 

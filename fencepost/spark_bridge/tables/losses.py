@@ -47,7 +47,7 @@ def plan_losses(layout: LogLayout, options: ReadOptions) -> list[LossTask]:
         options,
         fail_on_data_loss=False,
         subscribe=options.subscribe and tuple(name for name in options.subscribe if name not in gone),
-        assign=options.assign and tuple(each for each in options.assign if each in existing),
+        assign=options.assign and tuple(sorted({*options.assign} & {*existing})),
     )
     found: list[Loss] = []
     tasks = plan_batch(layout, lenient, report=found.append)
