@@ -13,7 +13,7 @@ from fencepost.protocol.terms import NO_PRODUCER_ID, TRANSACTION_STATE_TOPIC, Is
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 from fencepost.spark_bridge.losses import Report
 from fencepost.spark_bridge.options import ReadOptions
-from fencepost.spark_bridge.partition_files import CorruptLog, with_listing
+from fencepost.spark_bridge.partition_files import CorruptLog, find_log_offsets, with_listing
 from fencepost.spark_bridge.scanning import LocatedBatch, RangeScan
 from fencepost.spark_bridge.tables.table import (
     Row,
@@ -98,7 +98,9 @@ def read_states(
 ) -> Iterator[WrittenState]:
     """Yields every record of these partitions of the transaction log; CorruptLog if one cannot be read."""
     for partition in partitions:
-        range_ = with_listing(layout, partition, lambda log: whole_range(log, report))
+        range_ = with_listing(
+            layout, partition, lambda log: whole_range(log, find_log_offsets(log, report=report))
+        )
         scan = RangeScan(layout, range_, isolation_level=IsolationLevel.READ_UNCOMMITTED, report=report)
         for stored in scan.stored():
             if stored.header.is_control:

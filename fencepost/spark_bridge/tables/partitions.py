@@ -8,10 +8,9 @@ from typing import Final
 import attrs
 
 from fencepost.journal.layouts import LogLayout
-from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.protocol.terms import TopicPartition
 from fencepost.spark_bridge.options import ReadOptions
-from fencepost.spark_bridge.partition_files import PartitionFiles, find_log_offsets, with_listing
+from fencepost.spark_bridge.partition_files import LogOffsets, PartitionFiles, find_log_offsets, with_listing
 from fencepost.spark_bridge.tables.headers import HeaderScan
 from fencepost.spark_bridge.tables.table import Row, SourceTable, plan_partitions, time_or_none, whole_range
 
@@ -46,7 +45,6 @@ def _row(layout: LogLayout, log: PartitionFiles, options: ReadOptions, wanted: f
     end = offsets.log_end_offset
     if log.high_watermark is not None:
         end = find_log_offsets(attrs.evolve(log, high_watermark=None), report=options.report).log_end_offset
-    since = "oldestOpenSince" in wanted and oldest is not None
     return (
         log.partition.topic,
         log.partition.partition,
@@ -58,24 +56,20 @@ def _row(layout: LogLayout, log: PartitionFiles, options: ReadOptions, wanted: f
         None if oldest is None else oldest.first_offset,
         None if oldest is None else oldest.producer_id,
         None if oldest is None else oldest.producer_epoch,
-        _begun(layout, log, oldest, options) if since and oldest is not None else None,
+        None if oldest is None or "oldestOpenSince" not in wanted else _begun(layout, log, offsets, options),
         len(log.segments),
         sum(segment.size for segment in log.segments),
     )
 
 
-def _begun(
-    layout: LogLayout, log: PartitionFiles, oldest: OpenTransaction, options: ReadOptions
-) -> int | None:
-    """When the first batch of a transaction was written, in ms, by the producer's clock."""
-    whole = whole_range(log, options.report)
-    start = oldest.first_offset
-    only = attrs.evolve(whole, start=start, pieces=log.pieces(start, whole.end))
-    for batch in HeaderScan(layout, only, report=options.report).stored():
-        if batch.header.base_offset <= start:
-            return time_or_none(batch.header.base_timestamp)
-        break
-    return None
+def _begun(layout: LogLayout, log: PartitionFiles, offsets: LogOffsets, options: ReadOptions) -> int | None:
+    """When the first batch of the oldest open transaction was written, in ms, by the producer's clock."""
+    start, end = offsets.open_transactions[0].first_offset, offsets.log_end_offset
+    only = attrs.evolve(whole_range(log, offsets), start=start, pieces=log.pieces(start, end))
+    first = next(HeaderScan(layout, only, report=options.report).stored(), None)
+    if first is None or first.header.base_offset > start:
+        return None
+    return time_or_none(first.header.base_timestamp)
 
 
 PARTITIONS: Final = SourceTable(columns=COLUMNS, plan=plan_partitions, rows=read_partitions)

@@ -11,9 +11,8 @@ from fencepost.journal.layouts import LogLayout
 from fencepost.journal.segments import LOG, file_name
 from fencepost.journal.storage import directory_name
 from fencepost.protocol.terms import NO_TIMESTAMP, TopicPartition
-from fencepost.spark_bridge.losses import Report
 from fencepost.spark_bridge.options import ReadOptions
-from fencepost.spark_bridge.partition_files import PartitionFiles, find_log_offsets
+from fencepost.spark_bridge.partition_files import LogOffsets, PartitionFiles
 from fencepost.spark_bridge.planning import PlannedRange
 from fencepost.spark_bridge.topics import choose_partitions
 
@@ -42,9 +41,8 @@ def plan_partitions(layout: LogLayout, options: ReadOptions) -> list[tuple[Topic
     return [some for some in dealt if some]
 
 
-def whole_range(log: PartitionFiles, report: Report | None) -> PlannedRange:
+def whole_range(log: PartitionFiles, offsets: LogOffsets) -> PlannedRange:
     """All offsets of a partition, without what is known of its transactions."""
-    offsets = find_log_offsets(log, report=report)
     start, end = offsets.log_start_offset, offsets.log_end_offset
     return PlannedRange(
         partition=log.partition,

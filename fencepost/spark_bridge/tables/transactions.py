@@ -20,6 +20,7 @@ from typing import Final
 import attrs
 
 from fencepost.journal.layouts import LogLayout
+from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.storage import directory_name
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.terms import (
@@ -32,7 +33,13 @@ from fencepost.protocol.terms import (
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.spark_bridge.losses import Report
 from fencepost.spark_bridge.options import ReadOptions
-from fencepost.spark_bridge.partition_files import find_log_offsets, open_partition_files, with_listing
+from fencepost.spark_bridge.partition_files import (
+    PartitionFiles,
+    find_log_offsets,
+    open_partition_files,
+    with_listing,
+)
+from fencepost.spark_bridge.planning import PlannedRange
 from fencepost.spark_bridge.tables.batches import kind_of, read_stored_marker
 from fencepost.spark_bridge.tables.coordinator import read_states
 from fencepost.spark_bridge.tables.headers import HeaderScan
@@ -139,8 +146,11 @@ def read_table(
 def _transactions(
     layout: LogLayout, partition: TopicPartition, options: ReadOptions
 ) -> Iterator[_Transaction]:
-    log = open_partition_files(layout, partition)
-    range_ = with_listing(layout, partition, lambda log: whole_range(log, options.report), listed=log)
+    def survey(log: PartitionFiles) -> tuple[PlannedRange, tuple[OpenTransaction, ...]]:
+        offsets = find_log_offsets(log, report=options.report)
+        return whole_range(log, offsets), offsets.open_transactions
+
+    range_, opened = with_listing(layout, partition, survey)
     building: dict[int, _Transaction] = {}
     for batch in HeaderScan(layout, range_, report=options.report).stored():
         header = batch.header
@@ -165,7 +175,7 @@ def _transactions(
             known.add(header)
     # Of an open transaction whose records were all deleted, only a producer snapshot tells.
     where = directory_name(partition)
-    for each in find_log_offsets(log, report=options.report).open_transactions:
+    for each in opened:
         if each.producer_id not in building:
             building[each.producer_id] = _Transaction(
                 partition, each.producer_id, each.producer_epoch, each.first_offset, where
