@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from fencepost.protocol.batches import BatchHeader
+from fencepost.protocol.batches import LOG_APPEND_TIME_BIT, BatchHeader
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import Columns, read_columns
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX, NO_SEQUENCE, TopicPartition
@@ -34,7 +34,6 @@ ROWS_PER_BATCH: Final = (
 BYTES_PER_BATCH: Final = 32 << 20  # limits memory when values are large
 _VALUES_SHARED: Final = 64  # columns of equal values that are kept, each of 2 * ROWS_PER_BATCH rows
 
-_TIMESTAMP_TYPE_BIT: Final = 0x08  # attribute bit 3: 0 the producer's clock, 1 the broker's
 _MILLISECONDS_MAX: Final = INT64_MAX // 1000
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -126,7 +125,7 @@ class Rows:
             runs, first = _sparse_runs(deltas, header.base_offset, low, high)
             self._offset_runs.extend(runs)
             count = sum(length for _, length in runs)
-        is_append_time = header.attributes & _TIMESTAMP_TYPE_BIT != 0
+        is_append_time = header.attributes & LOG_APPEND_TIME_BIT != 0
         if records is not None:
             self._parts.append(_CutBatch(records, first, first + count, range_.partition, is_append_time))
         timestamp = header.max_timestamp if is_append_time else header.base_timestamp

@@ -6,17 +6,14 @@ Rule: timestamps may go back, so the offset that is found is the first by offset
 from __future__ import annotations
 
 from itertools import repeat
-from typing import Final
 
 from fencepost.journal.indexes import TIME_ENTRY, TimeIndex, without_preallocated
 from fencepost.journal.segments import TIME_INDEX, walk_headers
 from fencepost.journal.storage import ReadableFile
-from fencepost.protocol.batches import BatchHeader
+from fencepost.protocol.batches import LOG_APPEND_TIME_BIT, BatchHeader
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import read_columns
 from fencepost.spark_bridge.partition_files import CorruptLog, PartitionFiles, SegmentFile, opened
-
-_APPEND_TIME_BIT: Final = 0x08  # all records have the time of the append, which is the batch's largest
 
 
 def find_timestamp(log: PartitionFiles, timestamp: int, *, low: int, high: int) -> int | None:
@@ -84,7 +81,7 @@ def _time_index(log: PartitionFiles, segment: SegmentFile) -> TimeIndex:
 
 def _first_since(timestamp: int, header: BatchHeader, batch: bytes, *, low: int) -> int | None:
     columns = read_columns(batch, header)
-    if header.attributes & _APPEND_TIME_BIT:
+    if header.attributes & LOG_APPEND_TIME_BIT:
         times = repeat(header.max_timestamp, len(columns.values))
     else:
         deltas = columns.timestamp_deltas or repeat(0, len(columns.values))
