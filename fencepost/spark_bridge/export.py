@@ -41,6 +41,7 @@ from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
 from fencepost.spark_bridge.partition_files import find_log_offsets, with_listing
+from fencepost.spark_bridge.stream_offsets import Offsets, by_topic
 from fencepost.spark_bridge.topic_ids import find_topic_ids
 
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 MANIFEST: Final = "manifest.json"
 WRITING: Final = "_writing"
 VERSION: Final = 2
-
-Offsets = Mapping[TopicPartition, int]
 
 
 class UnusableExport(FencepostError):
@@ -237,8 +236,8 @@ def _write(spark: SparkSession, paths: Sequence[str], target: Path, start: Offse
         numbers.setdefault(topic, []).append(number)
     reader = spark.read.format("fencepost").option("includeHeaders", "true")
     reader = reader.option("assign", json.dumps(numbers))
-    reader = reader.option("startingOffsets", json.dumps(_by_topic({each: start[each] for each in changed})))
-    reader = reader.option("endingOffsets", json.dumps(_by_topic({each: end[each] for each in changed})))
+    reader = reader.option("startingOffsets", json.dumps(by_topic({each: start[each] for each in changed})))
+    reader = reader.option("endingOffsets", json.dumps(by_topic({each: end[each] for each in changed})))
     reader.load(list(paths)).write.mode("overwrite").parquet(str(target))
     return spark.read.parquet(str(target)).count()
 
@@ -300,7 +299,7 @@ def write_manifest(target: Path, manifest: ExportManifest) -> None:
     content = {
         "version": VERSION,
         "cluster_id": manifest.cluster_id,
-        "offsets": _by_topic(manifest.offsets),
+        "offsets": by_topic(manifest.offsets),
         "exports": manifest.exports,
         "topic_ids": dict(sorted(manifest.topic_ids.items())),
         "gaps": [
@@ -318,13 +317,6 @@ def write_manifest(target: Path, manifest: ExportManifest) -> None:
     _sync_path(new)
     os.replace(new, target / MANIFEST)
     _sync_path(target)
-
-
-def _by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for (topic, number), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(number)] = offset
-    return found
 
 
 def _sync(directory: Path) -> None:

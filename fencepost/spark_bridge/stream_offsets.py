@@ -21,11 +21,17 @@ def encode_offsets(offsets: Offsets, *, cluster_id: str, topic_ids: Mapping[str,
     """The JSON of these offsets, ordered, because Spark compares it as text; with the ids of their topics, as
     far as they are known.
     """
-    encoded: dict[str, Any] = {}
-    for partition in sorted(offsets):
-        encoded.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    encoded = by_topic(offsets)
     known = {topic: topic_ids[topic] for topic in encoded if topic in topic_ids}
     return {**encoded, CLUSTER: cluster_id, **({TOPICS: known} if known else {})}
+
+
+def by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """Offsets by topic and number, ordered, as in the options of a read."""
+    found: dict[str, dict[str, int]] = {}
+    for (topic, number), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(number)] = offset
+    return found
 
 
 def decode_offsets(encoded: Mapping[str, Any]) -> dict[TopicPartition, int]:
