@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
@@ -25,6 +25,7 @@ from fencepost.check.directory import ADOPTED, UNSERVED
 from fencepost.check.findings import Finding, Findings, Place
 from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TopicPartition
+from fencepost.spark_bridge.tables.arrow import ARROW_TYPES, ROWS_PER_BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -195,12 +196,11 @@ def _in_arrow(
     """Turns a function of rows into one of Arrow record batches, which runs in workers."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        kinds = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_()}
         fields = [field.split() for field in schema.split(", ")]
-        made = pa.schema([(name, kinds[kind]) for name, kind in fields])
-        rows = chain.from_iterable(cast("list[Row]", batch.to_pylist()) for batch in batches)
-        for row in fold(rows):
-            yield pa.RecordBatch.from_pylist([dict(row)], schema=made)
+        made = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in fields])
+        folded = fold(chain.from_iterable(cast("list[Row]", batch.to_pylist()) for batch in batches))
+        while chunk := [dict(row) for row in islice(folded, ROWS_PER_BATCH)]:
+            yield pa.RecordBatch.from_pylist(chunk, schema=made)
 
     return run
 

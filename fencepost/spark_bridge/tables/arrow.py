@@ -15,7 +15,7 @@ from fencepost.spark_bridge.tables.table import Row
 ROWS_PER_BATCH: Final = 8_192
 _MILLISECONDS_MAX: Final = INT64_MAX // 1000
 
-_TYPES: Final[dict[str, pa.DataType]] = {
+ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "string": pa.string(),
     "int": pa.int32(),
     "bigint": pa.int64(),
@@ -31,7 +31,7 @@ def to_arrow(
     """Yields the rows of a table, whose types are `kinds` by name, with these columns."""
     names = list(kinds)
     numbers = [names.index(column.name) for column in columns]
-    types = [_TYPES[kinds[column.name]] for column in columns]
+    types = [ARROW_TYPES[kinds[column.name]] for column in columns]
     schema = pa.schema([pa.field(column.title, kind) for column, kind in zip(columns, types, strict=True)])
     while chunk := list(islice(rows, ROWS_PER_BATCH)):
         arrays = [
@@ -41,7 +41,7 @@ def to_arrow(
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array[Any]:
-    if kind == _TYPES["timestamp"]:
+    if kind == ARROW_TYPES["timestamp"]:
         # Spark counts microseconds: times from the year 294,000 on become the last one that it represents.
         values = [
             None if each is None else max(-_MILLISECONDS_MAX, min(each, _MILLISECONDS_MAX)) * 1000
