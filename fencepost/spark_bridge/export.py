@@ -40,7 +40,8 @@ import attrs
 from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
-from fencepost.spark_bridge.partition_files import find_log_offsets, with_listing
+from fencepost.spark_bridge.partition_files import find_log_offsets
+from fencepost.spark_bridge.side_by_side import for_each_log
 from fencepost.spark_bridge.stream_offsets import Offsets, by_topic
 from fencepost.spark_bridge.topic_ids import find_topic_ids
 
@@ -206,8 +207,7 @@ def _ranges(
     start: dict[TopicPartition, int] = {}
     end: dict[TopicPartition, int] = {}
     gaps: list[Gap] = []
-    for partition in selected:
-        bounds = with_listing(layout, partition, find_log_offsets)
+    for partition, bounds in for_each_log(layout, selected, find_log_offsets).items():
         # With an open transaction whose beginning was deleted, the last stable offset is below the log start.
         end[partition] = max(bounds.log_start_offset, bounds.last_stable_offset)
         exported = manifest.offsets.get(partition, bounds.log_start_offset)

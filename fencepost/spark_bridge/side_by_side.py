@@ -11,6 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Final, TypeVar
 
+from fencepost.journal.layouts import LogLayout
+from fencepost.protocol.terms import TopicPartition
+from fencepost.spark_bridge.partition_files import PartitionFiles, with_listing
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -34,3 +38,11 @@ def side_by_side(look_at: Callable[[Item], Result], items: Sequence[Item]) -> li
     bounds = [len(items) * number // count for number in range(count + 1)]
     with ThreadPoolExecutor(count) as pool:
         return list(chain.from_iterable(pool.map(look_at_part, range(count))))
+
+
+def for_each_log(
+    layout: LogLayout, partitions: Sequence[TopicPartition], use: Callable[[PartitionFiles], Result]
+) -> dict[TopicPartition, Result]:
+    """Returns `use(files)` for the files of each partition; raises what `with_listing` raises."""
+    found = side_by_side(lambda partition: with_listing(layout, partition, use), partitions)
+    return dict(zip(partitions, found, strict=True))

@@ -27,9 +27,9 @@ below that is decided for good, so a micro-batch that is repeated has the same r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -45,10 +45,10 @@ from fencepost.spark_bridge.columns import Column
 from fencepost.spark_bridge.filesystems import shown
 from fencepost.spark_bridge.losses import Loss
 from fencepost.spark_bridge.options import ReadOptions
-from fencepost.spark_bridge.partition_files import DataLoss, LogOffsets, PartitionFiles, with_listing
+from fencepost.spark_bridge.partition_files import DataLoss, LogOffsets, PartitionFiles
 from fencepost.spark_bridge.planning import PartitionRange, ReadTask, plan
 from fencepost.spark_bridge.ranges import check_named, lose, readable, starting_offset
-from fencepost.spark_bridge.side_by_side import side_by_side
+from fencepost.spark_bridge.side_by_side import for_each_log
 from fencepost.spark_bridge.stream_offsets import (
     CLUSTER,
     TOPICS,
@@ -65,8 +65,6 @@ from fencepost.spark_bridge.worker import layout_of, read_task
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Result = TypeVar("Result")
-
 
 class LogStream:
     """Decides which offsets a micro-batch has, and cuts them into tasks."""
@@ -82,7 +80,7 @@ class LogStream:
         """
         partitions = self._partitions(layout)
         check_named(self._options.starting, partitions, "starting")
-        return _for_each(layout, partitions, self._initial)
+        return for_each_log(layout, partitions, self._initial)
 
     def _initial(self, log: PartitionFiles) -> int:
         bounds = self._surveys.find(log)
@@ -94,7 +92,7 @@ class LogStream:
 
     def latest(self, layout: LogLayout) -> dict[TopicPartition, tuple[int, int]]:
         """The first offset that can be read now and one past the last, per partition."""
-        return _for_each(layout, self._partitions(layout), self._readable)
+        return for_each_log(layout, self._partitions(layout), self._readable)
 
     def _readable(self, log: PartitionFiles) -> tuple[int, int]:
         return readable(self._surveys.find(log), self._options)
@@ -170,14 +168,6 @@ class LogStream:
         self._options.report(
             Loss(partition=partition, start=start, end=end, file=place, position=0, reason=told)
         )
-
-
-def _for_each(
-    layout: LogLayout, partitions: Sequence[TopicPartition], use: Callable[[PartitionFiles], Result]
-) -> dict[TopicPartition, Result]:
-    """What `use` returns for the files of each partition."""
-    found = side_by_side(lambda partition: with_listing(layout, partition, use), partitions)
-    return dict(zip(partitions, found, strict=True))
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
