@@ -248,7 +248,8 @@ class PartitionFiles:
 def index_advice(layout: LogLayout) -> str:
     """What to do about a transaction index that is damaged."""
     if layout.is_sparse:
-        return "start Kafka on it once; it rebuilds the index"
+        # Kafka rebuilds all indexes of a segment without .index (LogLoader.loadSegmentFiles), and no others.
+        return "copy it again, or remove the segment's .index and start Kafka on it; it rebuilds its indexes"
     return "start the broker on this directory once; it rebuilds the index"
 
 
