@@ -93,8 +93,8 @@ class RangeScan:
         self._indexed = AbortedRanges(self._aborted_ranges())
         self._opened = {each.producer_id: each.first_offset for each in range_.opened}
         self._unindexed: AbortedRanges | None = None  # found at the first transactional batch
-        # Producers whose transaction has batches that were seen and no marker yet: whether they are aborted.
-        self._unended: dict[int, bool] = {}
+        # Producers whose transaction has batches that were seen and no marker yet: whether those are aborted.
+        self._unended: dict[int, set[bool]] = {}
         self._next_offset = 0
         self._resumed_at = 0  # batches that end here or before were read before the files were listed again
         self._relistings = 0
@@ -115,7 +115,7 @@ class RangeScan:
         """
         is_aborted = self._indexed.holds(header) or (self._layout.is_sparse and self._is_unindexed(header))
         if header.record_count:  # compaction keeps empty batches of transactions whose marker it removed
-            self._unended[header.producer_id] = is_aborted
+            self._unended.setdefault(header.producer_id, set()).add(is_aborted)
         return is_aborted
 
     def _is_unindexed(self, header: BatchHeader) -> bool:
@@ -183,15 +183,15 @@ class RangeScan:
         Without this check, an incomplete index would show aborted records as committed, and that of another
         partition would hide committed records.
         """
-        was_aborted = self._unended.pop(header.producer_id, None)
+        seen = self._unended.pop(header.producer_id, set[bool]())
         # Another task may have read the batches; a commit inside a listed abort contradicts the index, too.
         is_inside = self._indexed.holds(header)
-        if not header.record_count or (was_aborted is None and not is_inside):
+        if not header.record_count or not (seen or is_inside):
             return
         result = read_marker(batch).result
-        if result is TransactionResult.ABORT and was_aborted is False:
-            did, but = "aborted a transaction", "no transaction index lists it"
-        elif result is TransactionResult.COMMIT and (was_aborted or is_inside):
+        if result is TransactionResult.ABORT and False in seen:
+            did, but = "aborted a transaction", "no transaction index lists all of it"
+        elif result is TransactionResult.COMMIT and (True in seen or is_inside):
             did, but = "committed a transaction", "a transaction index lists it as aborted"
         else:
             return

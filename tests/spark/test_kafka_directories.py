@@ -226,7 +226,7 @@ class TestFilesOfABroker:
         storage = directory_of("02-transactions")
         path = f"audit-0/{159:020d}.txnindex"
         storage.replace(path, (storage.read_file(path) or b"")[:34], durable=False)
-        with pytest.raises(CorruptLog, match="no transaction index lists it: copy it again, or remove"):
+        with pytest.raises(CorruptLog, match="lists all of it: copy it again, or remove"):
             read(storage, subscribe="audit")
 
     def test_an_index_of_another_partition_is_noticed(self) -> None:

@@ -348,6 +348,26 @@ class TestAnAbortIndexedInALaterSegment:
                 rows_of_task(storage, ReadTask((range_,)))
         assert refused
 
+    @pytest.mark.parametrize("options", [{}, {"maxRecordsPerPartition": "3"}])
+    def test_an_abort_that_only_the_walk_knows_is_refused_if_it_began_earlier(
+        self, options: dict[str, str]
+    ) -> None:
+        """The index lacks it, and the walk to the end of the log began inside the transaction."""
+        storage, _ = log_of([*[("data", 1, 1)] * 20, ("abort", 1), ("manifest",)])
+        (path,) = files_of(storage, "txnindex")
+        assert read(storage, options=options) == []
+        storage.replace(path, b"", durable=False)
+        assert 0 < ranges_of(storage)[0].aborted[0].first_offset < 20
+        with pytest.raises(CorruptLog, match="producer 1 aborted a transaction"):
+            read(storage, options=options)
+
+    def test_an_index_that_aborts_the_middle_of_a_transaction_is_refused(self) -> None:
+        storage, _ = log_of([*[("data", 1, 1)] * 3, ("commit", 1), ("abort", 2), ("manifest",)])
+        (path,) = files_of(storage, "txnindex")
+        storage.replace(path, ABORTED_ENTRY.pack(0, 1, 1, 1, 2), durable=False)
+        with pytest.raises(CorruptLog, match="producer 1 committed a transaction at offset 3"):
+            read(storage)
+
     def test_a_missing_index_is_damage(self) -> None:
         storage, _ = self.log()
         storage.remove(files_of(storage, "txnindex")[2])
