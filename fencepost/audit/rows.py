@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import attrs
+
 from fencepost.check.findings import Finding, Findings, Severity
 
 FINDING_SCHEMA: Final = "severity string, file string, offset bigint, what string, means string"
@@ -15,26 +17,11 @@ Row = Mapping[str, Any]
 def finding_rows(findings: Findings) -> Iterator[dict[str, Any]]:
     """Yields the findings so far as rows, and removes them from `findings`."""
     for finding in findings.found:
-        yield {
-            "severity": finding.severity.value,
-            "file": finding.file,
-            "offset": finding.offset,
-            "what": finding.what,
-            "means": finding.means,
-        }
+        yield {**attrs.asdict(finding), "severity": finding.severity.value}
     findings.found.clear()
 
 
 def findings_of(rows: Iterable[Row]) -> list[Finding]:
     """The rows as findings, in the order of files and offsets."""
-    found = [
-        Finding(
-            severity=Severity(row["severity"]),
-            file=row["file"],
-            offset=row["offset"],
-            what=row["what"],
-            means=row["means"],
-        )
-        for row in rows
-    ]
+    found = [Finding(**dict[str, Any](row, severity=Severity(row["severity"]))) for row in rows]
     return sorted(found, key=lambda each: (each.file, each.offset is not None, each.offset or 0, each.what))
