@@ -19,8 +19,9 @@ import pyarrow as pa
 from fencepost.protocol.batches import LOG_APPEND_TIME_BIT, BatchHeader
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import Columns, read_columns
-from fencepost.protocol.terms import INT32_MAX, INT64_MAX, NO_SEQUENCE, TopicPartition
-from fencepost.spark_bridge.columns import TRANSACTION_STATE, TRANSACTIONS, Column, decoded_columns
+from fencepost.protocol.terms import INT32_MAX, NO_SEQUENCE, TopicPartition
+from fencepost.spark_bridge.arrow_types import ARROW_TYPES, MILLISECONDS_MAX
+from fencepost.spark_bridge.columns import COLUMNS, TRANSACTION_STATE, TRANSACTIONS, Column, decoded_columns
 from fencepost.spark_bridge.equal_lengths import Grids, read_grids
 from fencepost.spark_bridge.gathered_columns import Decoded, Gathered
 from fencepost.spark_bridge.kafka_positions import Spans, find_spans, read_spans
@@ -33,24 +34,6 @@ ROWS_PER_BATCH: Final = (
 )
 BYTES_PER_BATCH: Final = 32 << 20  # limits memory when values are large
 _VALUES_SHARED: Final = 64  # columns of equal values that are kept, each of 2 * ROWS_PER_BATCH rows
-
-_MILLISECONDS_MAX: Final = INT64_MAX // 1000
-
-_HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-ARROW_TYPES: Final[dict[str, pa.DataType]] = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestampType": pa.int32(),
-    "headers": pa.list_(_HEADER),
-    "producerId": pa.int64(),
-    "producerEpoch": pa.int32(),
-    "sequence": pa.int32(),
-    "transactionState": pa.string(),
-}
 
 
 @contextmanager
@@ -84,7 +67,9 @@ class Rows:
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self.columns = columns
-        self.schema = pa.schema([pa.field(column.title, ARROW_TYPES[column.name]) for column in columns])
+        self.schema = pa.schema(
+            [pa.field(column.title, ARROW_TYPES[COLUMNS[column.name]]) for column in columns]
+        )
         self._partition: TopicPartition | None = None
         names = {column.name for column in columns}
         self.has_states = TRANSACTION_STATE in names
@@ -155,7 +140,7 @@ class Rows:
         return self._gathered.values()
 
     def headers_column(self) -> pa.Array[Any]:
-        return self._gathered.headers(ARROW_TYPES["headers"])
+        return self._gathered.headers(ARROW_TYPES[COLUMNS["headers"]])
 
     def topic_column(self) -> pa.Array[Any]:
         return self._repeated(pa.string(), attrgetter("topic"))
@@ -200,8 +185,7 @@ class Rows:
         deltas = self._gathered.time_deltas()
         if deltas is not None:
             times = times + deltas
-        # Spark counts microseconds: times from the year 294,000 on become the last one that it represents.
-        times = np.clip(times, -_MILLISECONDS_MAX, _MILLISECONDS_MAX) * 1000
+        times = np.clip(times, -MILLISECONDS_MAX, MILLISECONDS_MAX) * 1000
         return pa.array(times, pa.int64()).view(ARROW_TYPES["timestamp"])
 
     def timestamp_type_column(self) -> pa.Array[Any]:

@@ -8,21 +8,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from fencepost.protocol.terms import INT64_MAX
+from fencepost.spark_bridge.arrow_types import ARROW_TYPES, MILLISECONDS_MAX
 from fencepost.spark_bridge.columns import Column
 from fencepost.spark_bridge.tables.table import Row
 
 ROWS_PER_BATCH: Final = 8_192
-_MILLISECONDS_MAX: Final = INT64_MAX // 1000
-
-ARROW_TYPES: Final[dict[str, pa.DataType]] = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "boolean": pa.bool_(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "array<string>": pa.list_(pa.string()),
-}
 
 
 def to_arrow(
@@ -42,9 +32,8 @@ def to_arrow(
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array[Any]:
     if kind == ARROW_TYPES["timestamp"]:
-        # Spark counts microseconds: times from the year 294,000 on become the last one that it represents.
         values = [
-            None if each is None else max(-_MILLISECONDS_MAX, min(each, _MILLISECONDS_MAX)) * 1000
+            None if each is None else max(-MILLISECONDS_MAX, min(each, MILLISECONDS_MAX)) * 1000
             for each in values
         ]
     return pa.array(values, kind)
