@@ -50,8 +50,11 @@ def first_markers(
 ) -> list[tuple[BatchHeader, bytes]]:
     """Returns, for each of these producers, its first control batch at or after `start`.
 
-    Those that may come after a lost one are left out: it ends at damage and at missing offsets.
+    Those that may come after a lost one are left out: it ends at damage and at missing offsets, and finds
+    nothing if the offset was deleted.
     """
+    if log.log_start_offset > start:
+        return []
     missing, expected = set(producers), start
     found: list[tuple[BatchHeader, bytes]] = []
     with suppress(ProtocolViolation):

@@ -22,6 +22,7 @@ from fencepost.protocol.batches import (
 )
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.terms import IsolationLevel, TopicPartition, TransactionResult
+from fencepost.spark_bridge.markers import first_markers
 from fencepost.spark_bridge.partition_files import (
     CorruptLog,
     DataLoss,
@@ -228,6 +229,15 @@ class TestFilesOfABroker:
         storage.replace(path, (storage.read_file(path) or b"")[:34], durable=False)
         with pytest.raises(CorruptLog, match="lists all of it: copy it again, or remove"):
             read(storage, subscribe="audit")
+
+    def test_a_marker_is_not_taken_for_that_of_a_transaction_that_was_deleted(self) -> None:
+        """A marker after the new start may end a later transaction of the same producer."""
+        storage = directory_of("02-transactions")
+        log = open_partition_files(open_layout([storage]), AUDIT)
+        producers = {header.producer_id for header, _ in batches_of(storage, AUDIT)}
+        assert first_markers(log, 0, producers)
+        storage.remove(log.path(log.segments[0]))
+        assert first_markers(open_partition_files(open_layout([storage]), AUDIT), 0, producers) == []
 
     def test_an_index_of_another_partition_is_noticed(self) -> None:
         for name, other in (("audit-0", "pay-0"), ("pay-1", "pay-0"), ("pay-2", "audit-0")):
