@@ -39,7 +39,9 @@ _Number = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 _AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Version = Literal[0, 1, 2]
 Protection = Literal["fencing", "dedup"]
-Workload = Literal["transactions", "groups", "power", "damage", "requests", "identities", "compaction"]
+Workload = Literal[
+    "transactions", "groups", "power", "damage", "requests", "identities", "compaction", "topics"
+]
 
 
 @Parameter(name="*")
@@ -56,8 +58,9 @@ class WorldOptions:
             "transactions, and disks damage synced data. requests: like transactions, and one more client "
             "sends extreme values. identities: like transactions, and producer ids are used up, "
             "transactional ids expire, and markers of replaced coordinators arrive late. compaction: clients "
-            "read and write a compacted topic while it is compacted, and nodes die during compactions. The "
-            "same seed gives a different cluster in each workload."
+            "read and write a compacted topic while it is compacted, and nodes die during compactions. "
+            "topics: like transactions, power or damage, and a topic that clients use is deleted and created "
+            "again. The same seed gives a different cluster in each workload."
         ),
     ] = "transactions"
     transaction_version: Annotated[

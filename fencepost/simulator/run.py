@@ -47,7 +47,7 @@ from fencepost.log_model.compaction import CleanupRules
 from fencepost.protocol.messages import TopicConfig
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.clients import Actor
-from fencepost.simulator.actors.workloads import Copies, transform
+from fencepost.simulator.actors.workloads import Copies, Recreation, transform
 from fencepost.simulator.draw.svg import draw
 from fencepost.simulator.failure import failure_of
 from fencepost.simulator.faults.injector import FaultInjector
@@ -59,6 +59,7 @@ from fencepost.simulator.judges.coverage import Coverage
 from fencepost.simulator.judges.damage import DamageBook
 from fencepost.simulator.judges.known_anomalies import KnownAnomaly, LateMessages, known_kafka
 from fencepost.simulator.judges.operations import ClientOperation, Poll
+from fencepost.simulator.judges.recreated_topics import of_the_last_topics
 from fencepost.simulator.judges.rules import Anomaly, Violation
 from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
@@ -119,6 +120,7 @@ class RunSpec:
     cleanup: CleanupRules | None = None  # by which records of all topics may be removed
     epochs: Mapping[str, int] = attrs.Factory(dict[str, int])  # that transactional ids have before it begins
     roles: tuple[Role, ...]
+    fleeting: frozenset[TopicPartition] = frozenset()  # of topics that are deleted and created again
     final: Role
     random_faults: RandomFaultPlan = attrs.Factory(RandomFaultPlan)
     faults: tuple[Fault, ...] = ()
@@ -166,6 +168,7 @@ class Run:
     copiers: list[CastMember] = attrs.Factory(list[CastMember])
     working: list[ClientProcess] = attrs.Factory(list[ClientProcess])
     copies: Copies = attrs.Factory(Copies)
+    recreations: list[Recreation] = attrs.Factory(list[Recreation])
     reached: list[Listener] = attrs.Factory(list[Listener])
     exercised: Counter[str] = attrs.Factory(Counter[str])
     breaches: list[Violation] = attrs.Factory(list[Violation])
@@ -530,6 +533,15 @@ class Run:
     def judge_clients(self) -> Iterator[Anomaly]:
         """Every anomaly in what clients saw and in what was copied; `exercised` counts what was looked at."""
         operations, finally_read, cleanup = self.operations, self._read_to_their_end(), self.spec.cleanup
+        if self.spec.fleeting and self.recreations:
+            last = self.recreations[-1]
+            operations = of_the_last_topics(
+                operations,
+                self.spec.fleeting,
+                deleted_at=last.deleted_at,
+                created_at=last.created_at,
+                last_reader=self.spec.final.name,
+            )
         compacted = () if cleanup is None else self.spec.partitions
         verdict = check(operations, finally_read=finally_read, compacted=compacted)
         self.exercised.update(verdict.exercised)

@@ -282,10 +282,10 @@ class Receiver(RebalanceListener):
     def _count(self, event: RebalanceEvent) -> None:
         self.process.world.marks[event.value] += 1
 
-    def poll(self) -> Script[list[ConsumedBatch]]:
+    def poll(self, timeout_ms: float = inf) -> Script[list[ConsumedBatch]]:
         """Waits for records, and takes those that have arrived; none after an error."""
         try:
-            return (yield from self.calls.poll(inf))
+            return (yield from self.calls.poll(timeout_ms))
         except ClientError as problem:
             self._failed(problem)
         yield AFTER_A_PROBLEM_MS

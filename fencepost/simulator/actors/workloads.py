@@ -12,6 +12,8 @@ Rule: every value is written once and by one process, so that a judge can tell w
 #     group_processor     the same while partitions change hands between members (KIP-447)
 #     epoch_bumper        InitProducerId and its retries, with the identity that it has (KIP-360)
 #     stranger            requests that no client of ours would send
+#     topic_keeper        deletes a topic and creates it again, while others use it
+#     strayer, drifter    write to it, and commit a group's offsets of it
 #     reader, rereader    what others may see, and in which order
 #
 # A processor that loses its id, or its partitions, ends or begins again from the committed offsets, as a
@@ -30,16 +32,18 @@ import attrs
 from fencepost.client.calls import RequestCalls
 from fencepost.client.errors import ClientError, ProducerFenced
 from fencepost.client.requests import RequestMachine
-from fencepost.client.retries import BrokerAt, CoordinatorOf
+from fencepost.client.retries import CONTROLLER, BrokerAt, CoordinatorOf
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     CreateTopic,
     CreateTopics,
+    DeleteTopics,
     InitProducerId,
     InitProducerIdReply,
     ListOffsets,
     ListOffsetsPartition,
+    Metadata,
     Request,
     WriteTxnMarkers,
 )
@@ -78,6 +82,10 @@ STRANGE: Final = "strange"
 STRANGERS_MAY: Final = tuple(kind for kind in KINDS if kind is not WriteTxnMarkers)
 LISTS_PERMILLE: Final = 300  # of its requests
 STRANGE_PATIENCE_MS: Final = 100  # with a request: its fields may ask the broker to wait for weeks
+FLEETING: Final = "fleeting"  # deleted and created again
+TOPIC_LIVES_MS: Final = (300, 100, 1_000)
+TOPIC_GAPS_MS: Final = (0, 20, 300)  # between its deletion and its creation
+DRIFTER_POLLS_MS: Final = (200, 50, 5)
 INPUT: Final = "in"
 OUTPUT: Final = "out"
 GROUP: Final = "copiers"
@@ -555,6 +563,87 @@ def _listing(choices: Choices, partitions: tuple[TopicPartition, ...], *, now_ms
             for where in partitions
         ),
     )
+
+
+# --- a topic that is deleted and created again --------------------------------------------------------------
+
+
+@attrs.frozen
+class Recreation:
+    """When the deletion of a topic was requested, and when it was known to exist again."""
+
+    deleted_at: int
+    created_at: int
+
+
+def topic_keeper(
+    runner: Runner, topic: CreateTopic, recreations: list[Recreation], count: int
+) -> Script[None]:
+    """Deletes a topic and creates it again, `count` times, and notes when. It waits for each reply as long as
+    its connection lives, so none of its requests arrives late.
+    """
+    runner.world.processes.remove(runner.process)  # chance picks its victims there
+    machine = RequestMachine(runner.world.bootstrap)
+    port = runner.process.port(machine, request_timeout_ms=FOR_EVER_MS)
+    calls = RequestCalls(machine, port, api_timeout_ms=FOR_EVER_MS)
+    for _ in range(count):
+        yield runner.choices.one_of(TOPIC_LIVES_MS)
+        deleted_at = runner.world.now
+        # A repeated request may find that the topic is gone.
+        yield from _tried(calls, DeleteTopics(topics=(topic.topic,)))
+        yield runner.choices.one_of(TOPIC_GAPS_MS)
+        yield from _tried(calls, CreateTopics(topics=(topic,)))
+        while not (yield from _tried(calls, Metadata(topics=(topic.topic,)))):
+            yield PATIENCE_MS
+            yield from _tried(calls, CreateTopics(topics=(topic,)))
+        recreations.append(Recreation(deleted_at, runner.world.now))
+
+
+def _tried(calls: RequestCalls, request: Request) -> Script[bool]:
+    try:
+        yield from calls.ask(request, CONTROLLER)
+    except ClientError:
+        return False
+    return True
+
+
+def strayer(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) -> Script[None]:
+    """Writes `count` records, one after the other, without transactions, and begins anew after a failure."""
+    made = runner.sender()
+    for number in range(count):
+        write = runner.single_write()
+        value = f"{runner.process.participant} {number}".encode()
+        if not made.is_usable or not (yield from made.send(write, runner.choices.one_of(partitions), value)):
+            made = runner.sender()
+            continue
+        yield from runner.flush()
+        write.completed_at = runner.world.now
+        yield from runner.rests()
+
+
+def drifter(
+    runner: Runner, topic: str, partitions: tuple[TopicPartition, ...], count: int, membership: Membership
+) -> Script[None]:
+    """Reads a topic as a member of a group. Each of its `count` transactions has a record and the offsets of
+    what it read.
+    """
+    consumer = runner.member(membership)
+    consumer.subscribe((topic,))
+    made: Sender | None = None
+    for number in range(count):
+        if made is None:
+            made = yield from _own(runner)
+            if made is None:
+                return
+        yield from consumer.poll(runner.choices.one_of(DRIFTER_POLLS_MS))
+        transaction = made.begin()
+        value = f"{runner.process.participant} {number}".encode()
+        yield from made.send(transaction, runner.choices.one_of(partitions), value)
+        if made.is_usable and (offsets := consumer.machine.committable):
+            made.send_offsets(offsets, consumer.machine.group_metadata())
+        if not (yield from _end(runner, made, transaction)):
+            made = None
+    yield from consumer.leave()
 
 
 # --- readers ------------------------------------------------------------------------------------------------

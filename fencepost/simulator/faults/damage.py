@@ -61,7 +61,11 @@ def damageable(journals: ClusterJournals) -> list[TopicPartition]:
 def damage_of(journals: ClusterJournals, where: TopicPartition, action: Action) -> Damage | None:
     """The damage that an action does to a log; None if there is nothing to damage."""
     victim = _victim(journals, where)
-    return None if victim is None else _DAMAGES[action.kind](victim, action)
+    if victim is None:
+        return None
+    if action.kind is ActionKind.LOSE_DIRECTORY:
+        return Damage("", lambda: _lose_directory(journals, where, victim))
+    return _DAMAGES[action.kind](victim, action)
 
 
 def _victim(journals: ClusterJournals, where: TopicPartition) -> _Victim | None:
@@ -167,8 +171,10 @@ def _lose_file(victim: _Victim, _: Action) -> Damage | None:
     return Damage(f"{name} vanishes", lambda: victim.disk.vanish(victim.path(name)))
 
 
-def _lose_directory(victim: _Victim, _: Action) -> Damage | None:
-    return Damage("", lambda: victim.disk.vanish(victim.directory))
+def _lose_directory(journals: ClusterJournals, where: TopicPartition, victim: _Victim) -> None:
+    """Where a topic of this name was deleted, its directory may be what the disk has left."""
+    if not journals.restore_former(where):
+        victim.disk.vanish(victim.directory)
 
 
 def _file(victim: _Victim) -> tuple[str, int]:
@@ -184,5 +190,4 @@ _DAMAGES: Final[dict[ActionKind, Callable[[_Victim, Action], Damage | None]]] = 
     ActionKind.LOSE_SECTOR: _lose_sector,
     ActionKind.MISDIRECT: _misdirect,
     ActionKind.LOSE_FILE: _lose_file,
-    ActionKind.LOSE_DIRECTORY: _lose_directory,
 }

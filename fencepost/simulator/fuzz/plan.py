@@ -14,6 +14,7 @@ makes the same world.
 #     damage         disks damage synced data, and nodes crash, since a start reads it
 #     requests       a stranger sends extreme requests meanwhile
 #     compaction     one compacted topic, to which everybody writes
+#     topics         a topic is deleted and created again while it is used, with the faults of three others
 #
 # A draw that is added, taken away or moved gives every seed another world: of its population, and of those
 # that begin with the same draws. So whatever follows from an earlier draw is derived, not drawn.
@@ -135,6 +136,12 @@ def draw_requests(choices: Choices, **given: Any) -> FuzzPlan:
     return attrs.evolve(draw(choices, **given), strange_requests=20 + choices.below(100))
 
 
+def draw_topics(choices: Choices, **given: Any) -> FuzzPlan:
+    """Worlds of `draw`, `draw_power` or `draw_damage` in which a topic is deleted and created again."""
+    planner = choices.one_of((draw, draw_power, draw_damage))
+    return attrs.evolve(planner(choices, **given), topic_deletions=1 + choices.below(4))
+
+
 def draw_identities(choices: Choices, **given: Any) -> FuzzPlan:
     """Worlds of several nodes in which producer ids are used up, transactional ids expire while their owners
     live, and coordinators are replaced while their markers are on the way.
@@ -191,6 +198,7 @@ PLANNERS: Final = {
     "requests": draw_requests,
     "identities": draw_identities,
     "compaction": draw_compaction,
+    "topics": draw_topics,
 }
 """The populations of worlds, by the name of their workload."""
 

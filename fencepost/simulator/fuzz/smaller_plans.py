@@ -129,6 +129,7 @@ DIMENSIONS: Final[tuple[Smaller, ...]] = (
     _less_of("idempotent_writes", 1),
     _less_of("epoch_bumps", 0),
     _less_of("strange_requests", 0),
+    _less_of("topic_deletions", 0),
     _calmer_compaction,
     _longer_identities,
     _fewer_nodes,

@@ -12,20 +12,24 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.host import SyncPolicy
 from fencepost.broker.log_config import COMPACT, DELETE
 from fencepost.broker.settings import PROTECTIONS
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.log_model.compaction import CleanupRules
-from fencepost.protocol.messages import ReplyBody, TopicConfig
+from fencepost.protocol.messages import CreateTopic, ReplyBody, TopicConfig
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, IsolationLevel, TopicPartition
 from fencepost.simulator.actors.workloads import (
     ACCOUNTS,
+    FLEETING,
     GROUP,
     INPUT,
     OUTPUT,
     PAYMENTS,
     KeyDraw,
+    Membership,
     Runner,
+    drifter,
     epoch_bumper,
     group_processor,
     idempotent_writer,
@@ -33,6 +37,8 @@ from fencepost.simulator.actors.workloads import (
     reader,
     rereader,
     stranger,
+    strayer,
+    topic_keeper,
     txn_writer,
 )
 from fencepost.simulator.faults.random_faults import (
@@ -72,6 +78,9 @@ PROCESSORS_ID: Final = "copiers"
 PROCESSOR_LIVES: Final = 4  # how often a processor may take its id back from another one
 EPOCH_BUMPERS_ID: Final = "renewers"
 FINAL_READER: Final = "final"
+STRAY_WRITES: Final = 40
+DRIFTERS: Final = 2
+DRIFTER_TRANSACTIONS: Final = 15
 FEED_PAUSES_MS: Final = (0, 0, 50, 200)  # so that the input is not copied before the group has rebalanced
 
 
@@ -81,7 +90,6 @@ def partitions_of(topic: str) -> tuple[TopicPartition, ...]:
 
 
 INPUTS: Final = partitions_of(INPUT)
-ALL_PARTITIONS: Final = tuple(where for topic in TOPICS for where in partitions_of(topic))
 UPKEEP_MS: Final = 50  # between two checks for logs to clean, or for ids that expire
 # A batch has a header of 61 bytes. A record has a key, a value or the header that names a tombstone.
 OFFSET_BYTES_MAX: Final = 200
@@ -106,7 +114,8 @@ def simulate(
     worlds in which the members of a group process a topic, "power" for worlds that lose power under `--sync`
     commit and all, "damage" for worlds whose disks damage synced data, "requests" for worlds with a client
     that sends extreme values, "identities" for worlds in which producer ids are used up and transactional ids
-    expire, or "compaction" for worlds of a compacted topic.
+    expire, "compaction" for worlds of a compacted topic, or "topics" for worlds in which a topic is deleted
+    and created again.
     `transaction_version`: 0 is KIP-98, 1 the same with another format of the transaction log, 2 KIP-890.
     `partition_verification`: whether partition leaders verify transactions of older clients; None: as that
     version was shipped, off in 0. `broken`: protections of the broker to turn off: "fencing", "dedup".
@@ -249,6 +258,7 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
         cleanup=None if compaction is None else _cleanup_of(plan, compaction),
         roles=roles,
         epochs=_epochs_of(plan, roles),
+        fleeting=frozenset(partitions_of(FLEETING) if plan.topic_deletions else ()),
         final=_reader(plan, FINAL_READER, IsolationLevel.READ_COMMITTED),
         random_faults=RandomFaultPlan(
             kinds=plan.kinds,
@@ -292,11 +302,13 @@ def _epochs_of(plan: FuzzPlan, roles: Iterable[Role]) -> dict[str, int]:
 
 
 def _topics_of(plan: FuzzPlan) -> tuple[str, ...]:
+    if plan.topic_deletions:
+        return (*TOPICS, FLEETING)
     return TOPICS if plan.compaction is None else (ACCOUNTS,)
 
 
 def _partitions(plan: FuzzPlan) -> tuple[TopicPartition, ...]:
-    return ALL_PARTITIONS if plan.compaction is None else partitions_of(ACCOUNTS)
+    return tuple(where for topic in _topics_of(plan) for where in partitions_of(topic))
 
 
 def _keys_of(plan: FuzzPlan) -> KeyDraw | None:
@@ -355,6 +367,8 @@ def _roles_of(plan: FuzzPlan) -> Iterator[Role]:
         yield _role(
             plan, "stranger", Task.WORK, lambda _, runner: stranger(runner, count, others=_partitions(plan))
         )
+    if plan.topic_deletions:
+        yield from _users_of_fleeting(plan)
     for number in range(0 if plan.compaction is None else plan.compaction.rereaders):
         yield _role(
             plan, f"rereader-{number + 1}", Task.READ, lambda _, runner: rereader(runner, _partitions(plan))
@@ -362,6 +376,32 @@ def _roles_of(plan: FuzzPlan) -> Iterator[Role]:
     yield _reader(plan, "reader", IsolationLevel.READ_COMMITTED)
     if plan.reads_uncommitted:
         yield _reader(plan, "peeker", IsolationLevel.READ_UNCOMMITTED)
+
+
+def _users_of_fleeting(plan: FuzzPlan) -> Iterator[Role]:
+    """Those who delete and create a topic, and those who use no other."""
+    fleeting = partitions_of(FLEETING)
+    creation = CreateTopic(topic=FLEETING, partition_count=PARTITIONS)
+    yield _role(
+        plan,
+        "keeper",
+        Task.WORK,
+        lambda run, runner: topic_keeper(runner, creation, run.recreations, plan.topic_deletions),
+    )
+    # Only the strictest policy protects what is written without transactions from a loss of power.
+    if plan.sync is SyncPolicy.ALL or FaultKind.POWER_LOSS not in plan.kinds:
+        yield _role(plan, "strayer", Task.WORK, lambda _, runner: strayer(runner, fleeting, STRAY_WRITES))
+    for number in range(DRIFTERS):
+        member = Membership(group="drifters", session_timeout_ms=SESSIONS_MS[0], heartbeat_interval_ms=250)
+        yield _role(
+            plan,
+            f"drifter-{number + 1}",
+            Task.WORK,
+            lambda _, runner, member=member: drifter(
+                runner, FLEETING, partitions_of(PAYMENTS), DRIFTER_TRANSACTIONS, member
+            ),
+            f"drifter-{number + 1}",
+        )
 
 
 def _role(
@@ -398,12 +438,18 @@ def _role(
 def _writes(plan: FuzzPlan, writer: TxnWriterPlan) -> Act:
     return lambda _, runner: txn_writer(
         runner,
-        partitions_of(PAYMENTS if plan.compaction is None else ACCOUNTS),
+        _written_by_all(plan),
         writer.transactions,
         records_max=writer.records_max,
         reads=writer.reads,
         keys=_keys_of(plan),
     )
+
+
+def _written_by_all(plan: FuzzPlan) -> tuple[TopicPartition, ...]:
+    if plan.topic_deletions:
+        return (*partitions_of(PAYMENTS), *partitions_of(FLEETING))
+    return partitions_of(PAYMENTS if plan.compaction is None else ACCOUNTS)
 
 
 def _feeds(plan: FuzzPlan, runner: Runner) -> Script[None]:

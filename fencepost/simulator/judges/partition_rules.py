@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -40,6 +40,7 @@ from fencepost.protocol.terms import (
     NO_COORDINATOR_EPOCH,
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
+    NO_TOPIC_ID,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     TransactionResult,
@@ -308,6 +309,22 @@ class OffsetsRecord:
         """A coordinator that has just read its log knows every offset."""
         self._judge(self.model.committed, groups)
 
+    def judge_forgotten(self, topic_ids: Mapping[str, bytes]) -> None:
+        """I20, when a healed run is over: no offset is that of an earlier topic of its name."""
+        records = {
+            written_at: record
+            for batch in self.batches
+            for written_at, (_, record) in enumerate(batch.offsets, start=batch.header.base_offset)
+        }
+        for key, written in self.model.committed.items():
+            record = records[written.written_at]
+            assert record is not None, "a tombstone commits no offset"
+            if record.topic_id not in (NO_TOPIC_ID, topic_ids.get(key.topic)):
+                raise rules.FORGOTTEN_OFFSETS.broken(
+                    f"group {key.group_id} has offset {written.offset} of {key.topic}-{key.partition}, whose "
+                    "topic was deleted"
+                )
+
     def _judge(self, keys: Collection[OffsetKey], groups: Groups) -> None:
         for key in keys:
             offsets = groups.committed.get(key.group_id, {})
@@ -432,6 +449,11 @@ class RecoveryRule:
             self.remembered.pop(record.key, None)
         else:
             self._remember(record, host.node)
+
+    def forget(self, key: TopicPartition) -> None:
+        """The log was deleted."""
+        self.remembered.pop(key, None)
+        self.powerless.discard(key)
 
     def _remember(self, record: PartitionRecord, node: Node) -> None:
         log, journal = node.logs.get(record.key), self.journals.opened.get(record.key)

@@ -172,13 +172,21 @@ class ReplyRules:
                 if part.error is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
                     self.rare_states[UNKNOWN_TO_COORDINATOR] += 1
                 continue
+            record = self._judged(TopicPartition(part.topic, part.partition))
+            if record is None:
+                continue
             self.exercised[rules.DURABLE_REPLIES.name] += 1
-            record = self.partitions[TopicPartition(part.topic, part.partition)]
             if part.base_offset >= record.high_watermark:
                 raise rules.DURABLE_REPLIES.broken(
                     f"{record.key}: a batch at {part.base_offset} was acknowledged, but the log is durable "
                     f"only up to {record.high_watermark}"
                 )
+
+    def _judged(self, key: TopicPartition) -> PartitionRecord | None:
+        """The record of a partition, unless a topic of its name was deleted: what the reply confirms may have
+        been durable in that one, while the reply waited for other partitions.
+        """
+        return None if key.topic in self.transactions.deleted else self.partitions[key]
 
     def _wrote_markers(self, body: WriteTxnMarkersReply, request: WriteTxnMarkers) -> None:
         epochs = {marker.producer_id: marker.producer_epoch for marker in request.markers}
@@ -189,8 +197,10 @@ class ReplyRules:
                     if part.error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                         self.rare_states[OLD_COORDINATOR] += 1
                     continue
+                record = self._judged(TopicPartition(part.topic, part.partition))
+                if record is None:
+                    continue
                 self.exercised[rules.DURABLE_REPLIES.name] += 1
-                record = self.partitions[TopicPartition(part.topic, part.partition)]
                 # The first one: a repeated marker is acknowledged as soon as the one before it is durable.
                 marker = record.model.first_marker(producer_id, epoch)
                 if marker is None or marker.offset >= record.high_watermark:

@@ -92,6 +92,7 @@ class TransactionBook:
         dict[tuple[int, int], tuple[TopicPartition, TransactionResult]]
     )
     """The first marker of each identity's transaction, even if its coordinator loses the decision later."""
+    deleted: set[str] = attrs.Factory(set[str])  # names of topics, even if they were created again
     owners: dict[int, str] = attrs.Factory(dict[int, str])  # of producer ids
     floors: dict[int, int] = attrs.Factory(dict[int, int])  # the oldest epoch that is not fenced
 
@@ -222,9 +223,8 @@ class TransactionBook:
                 f"{name} is {record.state.title} and keeps {', '.join(map(str, record.partitions))}"
             )
         for where in before.partitions:
-            log = self.partitions.get(where)
-            # A partition that was deleted gets no marker, and none is missed.
-            if log is not None and not _is_marked(log, before):
+            # A partition that was deleted gets no marker, and none is missed, nor in a new one of its name.
+            if where.topic not in self.deleted and not _is_marked(self.partitions[where], before):
                 raise rules.DURABLE_DECISION.broken(
                     f"{name} is {record.state.title} without a durable marker of epoch "
                     f"{before.producer_epoch} in {where}"

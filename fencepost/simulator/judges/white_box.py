@@ -10,7 +10,7 @@ compares:
         ├──▶ replies ──▶ ReplyRules        replies to clients and nodes, even to retries    I7, I13, I15, I16
         │           └──▶ ListingRule       replies to ListOffsets                           I18
         └──▶ after it    bounds that the leader shows, timeouts                             I1, I2, I14
-    the end of a run ──▶ judge_end                                                          I8, I9
+    the end of a run ──▶ judge_end                                                          I8, I9, I20
 
 Order matters within a step. The input comes first, since it may make a log durable or change its leader; then
 the appends in their order, each judged against the account *before* it enters; then the replies, which may
@@ -37,7 +37,6 @@ from fencepost.broker.contract import (
     Input,
     Outcome,
     Received,
-    Remove,
     Reply,
     ReplyListed,
     StorageFailed,
@@ -52,8 +51,10 @@ from fencepost.broker.transactions.state import Transactions
 from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.batches import BatchHeader, Buffer, checksum_matches, marker_of, walk
 from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.metadata_log import TopicCreated, TopicRemoved, read_cluster_records
 from fencepost.protocol.offsets_log import read_offsets
 from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
     LAST_GRANTED_EPOCH,
     NO_PRODUCER_ID,
@@ -76,10 +77,18 @@ from fencepost.simulator.judges.partition_rules import (
     judge_order,
 )
 from fencepost.simulator.judges.reply_rules import WATCHED, ReplyRules
-from fencepost.simulator.judges.rules import CONVERGENCE, RECOVERY, TIMEOUT, Exercised, Violation
+from fencepost.simulator.judges.rules import (
+    CONVERGENCE,
+    FORGOTTEN_OFFSETS,
+    RECOVERY,
+    TIMEOUT,
+    Exercised,
+    Violation,
+)
 from fencepost.simulator.judges.transaction_rules import BookEntry, TransactionBook
 from fencepost.simulator.world.events import (
     FetchReplied,
+    LogDeleted,
     LogWritten,
     NodeKilled,
     NodeStepped,
@@ -103,6 +112,7 @@ class Invariants:
         self.partitions: dict[TopicPartition, PartitionRecord] = {}
         self.transactions = TransactionBook(self.exercised, self.partitions)
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}
+        self.topic_ids: dict[str, bytes] = {}  # of the last topic of each name
         self.rare_states: Counter[str] = Counter()
         self.replies = ReplyRules(
             self.exercised, self.partitions, self.transactions, self.offsets, self.rare_states
@@ -128,6 +138,7 @@ class Invariants:
         subscribe(OffsetsListed, guarded(self.listings.replied))
         subscribe(NodeKilled, guarded(self.killed))
         subscribe(LogWritten, guarded(self.aged))
+        subscribe(LogDeleted, guarded(self.deleted))
         subscribe(OffsetsAcknowledged, guarded(self.acknowledged.add))
         subscribe(PartitionsAdded, guarded(self.owners.added))
 
@@ -147,8 +158,6 @@ class Invariants:
                 self.replies.replied(node, effect)
             elif type(effect) is ReplyListed:
                 self.listings.plans(node, effect)
-            elif type(effect) is Remove:
-                self._removed(effect.partition)
         if self.moved:
             for record, partition in self.moved:
                 record.judge_bounds(partition)
@@ -160,8 +169,10 @@ class Invariants:
         """A node replies to a Fetch, with what it read."""
         for part in replied.reply.partitions:
             key = TopicPartition(part.topic, part.partition)
-            if len(part.records) and not (key in self.world.journals.damaged and _is_refused(part.records)):
-                judge_fetched(part, self.partitions[key], self.exercised)
+            record = self.partitions.get(key)  # None when another node knows already that it was deleted
+            is_damaged = key in self.world.journals.damaged
+            if record is not None and len(part.records) and not (is_damaged and _is_refused(part.records)):
+                judge_fetched(part, record, self.exercised)
 
     def killed(self, killed: NodeKilled) -> None:
         """A node was killed; its logs are still open."""
@@ -190,11 +201,13 @@ class Invariants:
         return next(self._still_going_on(), None) is None
 
     def judge_end(self) -> None:
-        """I8 and the ends of I9 and I14: all faults and all work are over, and nothing may be left open."""
+        """I8, I20, the ends of I9 and I14: all faults and all work are over, and nothing may be left open."""
         self.exercised[CONVERGENCE.name] += 1
         for breach in self._still_going_on():
             raise breach
         self.acknowledged.judge_end()
+        for offsets in self.offsets.values():
+            offsets.judge_forgotten(self.topic_ids)
 
     def _still_going_on(self) -> Iterator[Violation]:
         for name, record in self.transactions.latest.items():
@@ -265,9 +278,10 @@ class Invariants:
         if log is not None:
             self.moved.append((record, log.partition))
 
-    def _removed(self, key: TopicPartition) -> None:
-        self.partitions.pop(key, None)
-        self.offsets.pop(key, None)
+    def deleted(self, deleted: LogDeleted) -> None:
+        """A log was deleted: the next one of this name is new."""
+        self.partitions.pop(deleted.partition, None)
+        self.recovery.forget(deleted.partition)
 
     # --- appends --------------------------------------------------------------------------------------------
 
@@ -300,8 +314,20 @@ class Invariants:
                 self._judge_abort(node, name, decided)
             self.cells.decided(name, decided, is_tick=is_tick)
             self.transactions.enter(key, BookEntry(record.end_offset, name, decided, record.leader_epoch))
+        elif key.topic == CLUSTER_METADATA_TOPIC:
+            self._enter_metadata(append)
         elif key.topic == CONSUMER_OFFSETS_TOPIC:
             self._enter_offsets(host, append, None if marker is None else marker.result)
+
+    def _enter_metadata(self, append: Append) -> None:
+        for record in read_cluster_records(append.batch, append.header):
+            if isinstance(record, TopicCreated):
+                self.topic_ids[record.topic] = record.topic_id
+            elif isinstance(record, TopicRemoved):
+                topic = next(name for name, known in self.topic_ids.items() if known == record.topic_id)
+                self.transactions.deleted.add(topic)
+                committed = [key for each in self.offsets.values() for key in each.model.committed]
+                self.exercised[FORGOTTEN_OFFSETS.name] += sum(key.topic == topic for key in committed)
 
     def _judge_batch(self, record: PartitionRecord, header: BatchHeader) -> None:
         identity = (header.producer_id, header.producer_epoch)

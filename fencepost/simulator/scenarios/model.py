@@ -292,6 +292,7 @@ class FuzzPlan(Brokers):
     epoch_bumps: Count = 0  # how often a process asks for the identity after the one that it has
     reads_uncommitted: bool = False
     strange_requests: Count = 0  # how many a process sends whose requests have an extreme meaning
+    topic_deletions: Count = 0  # how often a topic is deleted and created again while it is used
     drifts_ppm: Annotated[
         tuple[Annotated[int, Between(-DRIFT_MAX_PPM, DRIFT_MAX_PPM)], ...], Key("clock_drifts_ppm")
     ] = ()  # of the nodes' clocks, in their order

@@ -112,6 +112,13 @@ class LogWritten:
 
 
 @value
+class LogDeleted:
+    """A log was deleted with its topic."""
+
+    partition: TopicPartition
+
+
+@value
 class ActBegins:
     """A node is about to write one append or to perform one effect."""
 

@@ -5,14 +5,24 @@ Rule: only the leader of the newest epoch writes; a loss of power loses its unsy
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import attrs
 
 from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.simulated import Breaks, Choose, SimulatedStorage
+from fencepost.journal.storage import directory_name
 from fencepost.protocol.terms import NO_TOPIC_ID, TopicPartition
+
+
+class DeletedLog(NamedTuple):
+    """The disk of a log that was deleted, and whether its name was synced."""
+
+    disk: SimulatedStorage
+    is_named: bool
 
 
 @attrs.define(eq=False)
@@ -20,17 +30,22 @@ class ClusterJournals:
     """Every partition's log on a disk of its own. The hosts of all nodes share one of these.
 
     `listed` are the logs that have files, as a catalogue lists them, and whether their names are synced.
-    `damaged` are the logs of which a fault has damaged something, and what.
+    `damaged` are the logs of which a fault has damaged something, and what. `former` are the logs of deleted
+    topics, and `leaving` those whose deletion is not synced.
     """
 
     choose: Choose
     settings: JournalSettings
     breaks: Breaks
+    when_deleted: Callable[[TopicPartition], None] = lambda _: None
     disks: dict[TopicPartition, SimulatedStorage] = attrs.Factory(dict[TopicPartition, SimulatedStorage])
     opened: dict[TopicPartition, Journal] = attrs.Factory(dict[TopicPartition, Journal])
     aside: list[SimulatedStorage] = attrs.Factory(list[SimulatedStorage])
     listed: dict[TopicPartition, bool] = attrs.Factory(dict[TopicPartition, bool])
     damaged: dict[TopicPartition, str] = attrs.Factory(dict[TopicPartition, str])
+    topic_ids: dict[TopicPartition, bytes] = attrs.Factory(dict[TopicPartition, bytes])
+    former: dict[TopicPartition, DeletedLog] = attrs.Factory(dict[TopicPartition, DeletedLog])
+    leaving: dict[TopicPartition, DeletedLog] = attrs.Factory(dict[TopicPartition, DeletedLog])
 
     def journal(self, partition: TopicPartition, topic_id: bytes = NO_TOPIC_ID) -> Journal:
         """The log, created or recovered if no node has it open."""
@@ -48,6 +63,8 @@ class ClusterJournals:
                 when_named=partial(self.listed.__setitem__, partition, True),
             )
             self.opened[partition] = journal
+            if topic_id != NO_TOPIC_ID:
+                self.topic_ids[partition] = topic_id
             # Until the first sync, the names of its files may be lost with the power.
             self.listed.setdefault(partition, False)
         # A judge, which asks without an id, may have opened it.
@@ -82,14 +99,24 @@ class ClusterJournals:
                 disk.kill()
 
     def delete(self, partition: TopicPartition, topic_id: bytes) -> None:
-        """Deletes the log with its records, even for a node that still holds it."""
+        """Deletes the log with its records, even for a node that still holds it. Until `finish_deleting`, a
+        loss of power may bring it back.
+        """
+        # Another node deleted the log already, and this one is that of the next topic of the name.
+        if self.topic_ids.get(partition, topic_id) != topic_id:
+            return
         journal = self.opened.pop(partition, None)
         if journal is not None:
             journal.abandon()
-        self.disks.pop(partition, None)
+        disk = self.disks.pop(partition, None)
         # The next topic of this name gets a disk of its own.
-        self.listed.pop(partition, None)
+        is_named = self.listed.pop(partition, False)
         self.damaged.pop(partition, None)
+        self.topic_ids.pop(partition, None)
+        if disk is not None:
+            disk.kill()
+            self.leaving[partition] = self.former[partition] = DeletedLog(disk, is_named)
+            self.when_deleted(partition)
 
     def set_aside(self, partition: TopicPartition) -> str:
         """Takes the disk of a partition that the metadata does not know out of service."""
@@ -98,10 +125,37 @@ class ClusterJournals:
         self.aside.append(self.disks.pop(partition))
         self.listed.pop(partition, None)
         self.damaged.pop(partition, None)
+        self.topic_ids.pop(partition, None)
         return f"{partition}~{len(self.aside)}"
 
     def finish_deleting(self) -> None:
         """A disk that is gone does not come back."""
+        self.leaving.clear()
+
+    def lose_deletions(self) -> None:
+        """Power was lost: a deletion that is not synced may not have happened, neither for the files nor for
+        the catalogue, which then expects the files that were synced.
+        """
+        for partition, (disk, is_named) in self.leaving.items():
+            if self.choose(1):
+                if partition not in self.disks:
+                    disk.lose_power()
+                    self.disks[partition] = disk
+                if is_named:
+                    self.listed[partition] = True
+        self.leaving.clear()
+
+    def restore_former(self, partition: TopicPartition) -> bool:
+        """The directory of a log was lost; the one of the last deleted topic of the name takes its place, if
+        there was one. Returns whether there was.
+        """
+        former = self.former.pop(partition, None)
+        # Without a manifest nothing says whose files these are.
+        if former is None or former.disk.content_of(f"{directory_name(partition)}/{MANIFEST_FILE}") is None:
+            return False
+        self.give_up(partition)
+        self.disks[partition] = former.disk
+        return True
 
     def close(self, led: object) -> None:
         """The logs outlive every node."""

@@ -170,6 +170,8 @@ class SimulatedNode(Participant):
         self.world.events.publish(NodeKilled(self, host, power_is_lost))
         for key in led_by(host):
             self.journals.give_up(key, power_is_lost=power_is_lost)
+        if power_is_lost:
+            self.journals.lose_deletions()
         for connection in list(self.callers.values()):
             self.world.network.reset(connection, server_is_gone=True)
         self.callers.clear()

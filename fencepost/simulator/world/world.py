@@ -45,7 +45,7 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import read_transactions, transaction_batch
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.events import DiskFailed, EventStream, LogWritten
+from fencepost.simulator.world.events import DiskFailed, EventStream, LogDeleted, LogWritten
 from fencepost.simulator.world.journals import ClusterJournals
 from fencepost.simulator.world.network import Network
 from fencepost.simulator.world.nodes import SimulatedNode
@@ -94,6 +94,7 @@ class World:
         self.writes_manifests = False  # as a server does, where something reads them: in worlds with damage
         self.broken_disks: set[tuple[str, str]] = set()  # operation and directory of a partition
         self.journals = ClusterJournals(self._choose_of_disk, settings=settings.journals, breaks=self._breaks)
+        self.journals.when_deleted = lambda where: self.events.publish(LogDeleted(where))
         self.nodes = [self._make_node(number + 1) for number in range(settings.nodes)]
         self.processes: list[ClientProcess] = []
         self._acts: list[int] = []  # time and number of each, in turn
