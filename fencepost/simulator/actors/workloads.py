@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Final
 
 import attrs
@@ -570,10 +571,10 @@ def _listing(choices: Choices, partitions: tuple[TopicPartition, ...], *, now_ms
 
 @attrs.frozen
 class Recreation:
-    """When the deletion of a topic was requested, and when it was known to exist again."""
+    """When the deletion of a topic was requested, and when it was known to exist again, if it was."""
 
     deleted_at: int
-    created_at: int
+    created_at: float = inf
 
 
 def topic_keeper(
@@ -588,7 +589,7 @@ def topic_keeper(
     calls = RequestCalls(machine, port, api_timeout_ms=FOR_EVER_MS)
     for _ in range(count):
         yield runner.choices.one_of(TOPIC_LIVES_MS)
-        deleted_at = runner.world.now
+        recreations.append(Recreation(runner.world.now))
         # A repeated request may find that the topic is gone.
         yield from _tried(calls, DeleteTopics(topics=(topic.topic,)))
         yield runner.choices.one_of(TOPIC_GAPS_MS)
@@ -596,7 +597,7 @@ def topic_keeper(
         while not (yield from _tried(calls, Metadata(topics=(topic.topic,)))):
             yield PATIENCE_MS
             yield from _tried(calls, CreateTopics(topics=(topic,)))
-        recreations.append(Recreation(deleted_at, runner.world.now))
+        recreations[-1] = attrs.evolve(recreations[-1], created_at=runner.world.now)
 
 
 def _tried(calls: RequestCalls, request: Request) -> Script[bool]:
@@ -617,7 +618,8 @@ def strayer(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) 
             made = runner.sender()
             continue
         yield from runner.flush()
-        write.completed_at = runner.world.now
+        if write.outcome is OperationOutcome.OK:
+            write.completed_at = runner.world.now
         yield from runner.rests()
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -309,8 +309,8 @@ class OffsetsRecord:
         """A coordinator that has just read its log knows every offset."""
         self._judge(self.model.committed, groups)
 
-    def judge_forgotten(self, topic_ids: Mapping[str, bytes]) -> None:
-        """I20, when a healed run is over: no offset is that of an earlier topic of its name."""
+    def remembered(self, topic_ids: Mapping[str, bytes]) -> Iterator[str]:
+        """I20: the committed offsets of topics that were deleted, in words."""
         records = {
             written_at: record
             for batch in self.batches
@@ -320,7 +320,7 @@ class OffsetsRecord:
             record = records[written.written_at]
             assert record is not None, "a tombstone commits no offset"
             if record.topic_id not in (NO_TOPIC_ID, topic_ids.get(key.topic)):
-                raise rules.FORGOTTEN_OFFSETS.broken(
+                yield (
                     f"group {key.group_id} has offset {written.offset} of {key.topic}-{key.partition}, whose "
                     "topic was deleted"
                 )

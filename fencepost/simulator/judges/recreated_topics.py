@@ -29,7 +29,7 @@ def of_the_last_topics(
     fleeting: Collection[TopicPartition],
     *,
     deleted_at: int,
-    created_at: int,
+    created_at: float,
     last_reader: str,
 ) -> list[ClientOperation]:
     """The same history, in which the partitions in `fleeting` are those of the last topics of their names."""
@@ -45,7 +45,7 @@ def of_the_last_topics(
 
 
 def _divided(
-    operation: ClientOperation, fleeting: Collection[TopicPartition], *, deleted_at: int, created_at: int
+    operation: ClientOperation, fleeting: Collection[TopicPartition], *, deleted_at: int, created_at: float
 ) -> Iterator[ClientOperation]:
     """An operation with its writes to the last topics, without what it read or wrote there before, and each
     write that may belong to either.

@@ -206,8 +206,6 @@ class Invariants:
         for breach in self._still_going_on():
             raise breach
         self.acknowledged.judge_end()
-        for offsets in self.offsets.values():
-            offsets.judge_forgotten(self.topic_ids)
 
     def _still_going_on(self) -> Iterator[Violation]:
         for name, record in self.transactions.latest.items():
@@ -218,6 +216,10 @@ class Invariants:
         for node in self.world.nodes:
             for problem in _unsettled(node):
                 yield CONVERGENCE.broken(f"{node.participant}: {problem}")
+        if self.transactions.deleted:
+            for offsets in self.offsets.values():
+                for problem in offsets.remembered(self.topic_ids):
+                    yield FORGOTTEN_OFFSETS.broken(problem)
 
     # --- inputs ---------------------------------------------------------------------------------------------
 

@@ -113,7 +113,7 @@ class LogWritten:
 
 @value
 class LogDeleted:
-    """A log was deleted with its topic."""
+    """A log was deleted with its topic, or set aside."""
 
     partition: TopicPartition
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import attrs
 
-from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.journal import Journal, JournalSettings, StaleLeader
 from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.simulated import Breaks, Choose, SimulatedStorage
 from fencepost.journal.storage import directory_name
@@ -44,11 +44,17 @@ class ClusterJournals:
     listed: dict[TopicPartition, bool] = attrs.Factory(dict[TopicPartition, bool])
     damaged: dict[TopicPartition, str] = attrs.Factory(dict[TopicPartition, str])
     topic_ids: dict[TopicPartition, bytes] = attrs.Factory(dict[TopicPartition, bytes])
+    deleted: set[bytes] = attrs.Factory(set[bytes])  # ids of topics
     former: dict[TopicPartition, DeletedLog] = attrs.Factory(dict[TopicPartition, DeletedLog])
     leaving: dict[TopicPartition, DeletedLog] = attrs.Factory(dict[TopicPartition, DeletedLog])
 
     def journal(self, partition: TopicPartition, topic_id: bytes = NO_TOPIC_ID) -> Journal:
         """The log, created or recovered if no node has it open."""
+        # A late node: with a directory of its own, it would not disturb the next topic of the name.
+        if topic_id in self.deleted:
+            raise StaleLeader(f"{partition}: the topic was deleted")
+        if topic_id != NO_TOPIC_ID:
+            self.topic_ids[partition] = topic_id
         journal = self.opened.get(partition)
         if journal is None:
             disk = self.disks.get(partition)
@@ -63,8 +69,6 @@ class ClusterJournals:
                 when_named=partial(self.listed.__setitem__, partition, True),
             )
             self.opened[partition] = journal
-            if topic_id != NO_TOPIC_ID:
-                self.topic_ids[partition] = topic_id
             # Until the first sync, the names of its files may be lost with the power.
             self.listed.setdefault(partition, False)
         # A judge, which asks without an id, may have opened it.
@@ -105,6 +109,7 @@ class ClusterJournals:
         # Another node deleted the log already, and this one is that of the next topic of the name.
         if self.topic_ids.get(partition, topic_id) != topic_id:
             return
+        self.deleted.add(topic_id)
         journal = self.opened.pop(partition, None)
         if journal is not None:
             journal.abandon()
@@ -126,6 +131,7 @@ class ClusterJournals:
         self.listed.pop(partition, None)
         self.damaged.pop(partition, None)
         self.topic_ids.pop(partition, None)
+        self.when_deleted(partition)
         return f"{partition}~{len(self.aside)}"
 
     def finish_deleting(self) -> None:
