@@ -618,8 +618,6 @@ def strayer(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) 
             made = runner.sender()
             continue
         yield from runner.flush()
-        if write.outcome is OperationOutcome.OK:
-            write.completed_at = runner.world.now
         yield from runner.rests()
 
 

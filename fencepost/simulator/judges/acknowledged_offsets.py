@@ -59,7 +59,9 @@ class AcknowledgedOffsets:
         """A coordinator has read a log of offsets: complete transactions have their effect."""
         for event, transaction in self.acknowledged:
             name = transaction.name
-            is_last = self.transactions.current.get(name) is transaction
+            current = self.transactions.current.get(name)
+            # By identity: a coordinator's log that lost its tail is read again, into other objects.
+            is_last = current is not None and current.identity == transaction.identity
             record = self.transactions.latest.get(name)
             if not is_last or record is None or record.state in COMPLETED:
                 self._judge(event)

@@ -1,8 +1,8 @@
 """What clients saw of topics that were deleted and created again, as the black box may judge it.
 
 Rule: the judge believes only the times at which the deletion was requested and the new topic was known to
-exist. A write belongs to the old topic if it ended before the one, and to the new topic if its operation
-began after the other; in between, it may belong to either.
+exist. A transaction belongs to the old topic if it ended before the one, and to the new topic if it began
+after the other; in between, it may belong to either.
 """
 
 # Theory of operation. The judge knows a topic by its name, and so do clients. So it gets the history of the
@@ -58,7 +58,10 @@ def _divided(
             if action.partition not in fleeting or (is_new and isinstance(action, Write))
         )
     )
-    if is_new or operation.completed_at < deleted_at:
+    # A request may arrive after its retry was acknowledged. Outside of transactions, nothing in a new topic
+    # refuses it: the sequences that it would repeat went with the old one (as in Kafka before version 13 of
+    # Produce, which names topics by their ids).
+    if is_new or (operation.transactional and operation.completed_at < deleted_at):
         return
     is_over = operation.outcome is OperationOutcome.FAIL
     for action in operation.actions:

@@ -65,6 +65,10 @@ class JudgedTransaction:
     is_prepared: bool = False
     decided_under: int = -1
 
+    @property
+    def identity(self) -> Identity:
+        return self.producer_id, self.producer_epoch
+
 
 @attrs.define(eq=False)
 class TransactionBook:

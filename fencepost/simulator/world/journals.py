@@ -15,6 +15,7 @@ from fencepost.journal.journal import Journal, JournalSettings, StaleLeader
 from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.simulated import Breaks, Choose, SimulatedStorage
 from fencepost.journal.storage import directory_name
+from fencepost.protocol.metadata_log import topic_number
 from fencepost.protocol.terms import NO_TOPIC_ID, TopicPartition
 
 
@@ -44,17 +45,19 @@ class ClusterJournals:
     listed: dict[TopicPartition, bool] = attrs.Factory(dict[TopicPartition, bool])
     damaged: dict[TopicPartition, str] = attrs.Factory(dict[TopicPartition, str])
     topic_ids: dict[TopicPartition, bytes] = attrs.Factory(dict[TopicPartition, bytes])
-    deleted: set[bytes] = attrs.Factory(set[bytes])  # ids of topics
     former: dict[TopicPartition, DeletedLog] = attrs.Factory(dict[TopicPartition, DeletedLog])
     leaving: dict[TopicPartition, DeletedLog] = attrs.Factory(dict[TopicPartition, DeletedLog])
 
     def journal(self, partition: TopicPartition, topic_id: bytes = NO_TOPIC_ID) -> Journal:
         """The log, created or recovered if no node has it open."""
-        # A late node: with a directory of its own, it would not disturb the next topic of the name.
-        if topic_id in self.deleted:
-            raise StaleLeader(f"{partition}: the topic was deleted")
         if topic_id != NO_TOPIC_ID:
-            self.topic_ids[partition] = topic_id
+            known = self.topic_ids.setdefault(partition, topic_id)
+            # A node that learns late of a deletion. With a directory of its own, it would disturb nobody.
+            if topic_number(known) > topic_number(topic_id):
+                raise StaleLeader(f"{partition}: the log is that of a later topic of this name")
+            if known != topic_id:
+                self.delete(partition, known)
+                self.topic_ids[partition] = topic_id
         journal = self.opened.get(partition)
         if journal is None:
             disk = self.disks.get(partition)
@@ -109,7 +112,6 @@ class ClusterJournals:
         # Another node deleted the log already, and this one is that of the next topic of the name.
         if self.topic_ids.get(partition, topic_id) != topic_id:
             return
-        self.deleted.add(topic_id)
         journal = self.opened.pop(partition, None)
         if journal is not None:
             journal.abandon()
