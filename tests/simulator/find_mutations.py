@@ -29,7 +29,7 @@ def search(mutation: Mutation) -> PlantedBug | None:
     with planted(mutation):
         for seed in range(SEEDS_MAX):
             violation = try_seed(seed, PLANNERS[mutation.workload]).violation
-            if violation is not None:
+            if violation is not None and mutation.rule in ("", violation.rule):
                 return PlantedBug(
                     mutation=mutation.name,
                     breaks=mutation.breaks,

@@ -410,6 +410,109 @@ OF_CLIENTS: Final = (
     ),
 )
 
+_RETURNED: Final = "if not dropped and not header.is_control and header.record_count:"
+
+OF_READERS: Final = (
+    Mutation(
+        "the record at offset 0 is not returned",
+        breaks="Nobody ever reads the first record of a partition.",
+        rule="lost-write",
+        edits=(
+            Edit(
+                "client.consumer_records:select",
+                {_RETURNED: _RETURNED.replace(":", " and header.base_offset:")},
+            ),
+        ),
+    ),
+    Mutation(
+        "only the first partition of a topic is returned",
+        breaks="Nobody reads the others, whose positions move all the same.",
+        rule="unseen",
+        edits=(
+            Edit(
+                "client.consumer_records:select",
+                {_RETURNED: _RETURNED.replace(":", " and not partition.partition:")},
+            ),
+        ),
+    ),
+    Mutation(
+        "a reader that starts in mid-batch begins at its start",
+        breaks="The reader gets records again, at their own offsets.",
+        rule="nonmonotonic-poll",
+        edits=(
+            Edit(
+                "client.consumer_records:select",
+                {"base_offset=max(position, header.base_offset)": "base_offset=header.base_offset"},
+            ),
+        ),
+    ),
+    Mutation(
+        "the batches of a fetch are returned in reverse order",
+        breaks="The application gets newer records before older ones.",
+        rule="int-nonmonotonic-poll",
+        edits=(
+            Edit(
+                "client.consumer:ConsumerMachine.take",
+                {"batches += selection.batches": "batches += selection.batches[::-1]"},
+            ),
+        ),
+    ),
+    Mutation(
+        "the second batch of a fetch is left out",
+        breaks="The reader skips records that others read.",
+        rule="int-poll-skip",
+        edits=(
+            Edit(
+                "client.consumer:ConsumerMachine.take",
+                {"batches += selection.batches": "batches += selection.batches[:1] + selection.batches[2:]"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a reader of committed records fetches at read_uncommitted",
+        breaks="It gets records whose transactions are not decided.",
+        rule="undecided-read",
+        edits=(
+            Edit(
+                "client.consumer:ConsumerMachine._fetch_request",
+                {"self.settings.isolation_level": "type(self.settings.isolation_level)(0)"},
+            ),
+        ),
+    ),
+    Mutation(
+        "the committed offset is one too high",
+        breaks="The next owner of the partition leaves a record out.",
+        rule="missing-output",
+        edits=(
+            Edit(
+                "client.consumer:Reading.committable",
+                {"OffsetAndMetadata(self.seen,": "OffsetAndMetadata(self.seen + 1,"},
+            ),
+        ),
+    ),
+)
+
+OF_TOPICS: Final = (
+    Mutation(
+        "recovery does not compare topic ids",
+        breaks="The records of a deleted topic appear in the next topic of its name.",
+        workload="topics",
+        edits=(Edit("journal.manifest:Manifest.other_topic", {"topic_id == self.topic_id": "True"}),),
+    ),
+    Mutation(
+        "a deletion is not synced",
+        breaks="After a loss of power, the directory of a deleted topic is there again.",
+        workload="topics",
+        edits=(Edit("broker.host:Host._remove", {"self.directory.finish_deleting()": "pass"}),),
+    ),
+    Mutation(
+        "the offsets of a deleted topic are kept",
+        breaks="A group reads the next topic of the name from the middle.",
+        workload="topics",
+        edits=(Edit("broker.groups.offsets:forget_topics", {"if gone:": "if False:"}),),
+    ),
+)
+
 OF_GROUPS: Final = (
     Mutation(
         "TxnOffsetCommit is not checked against the group's members",
@@ -897,6 +1000,8 @@ MUTATIONS: Final = (
     *OF_OFFSETS,
     *OF_JOURNALS,
     *OF_CLIENTS,
+    *OF_READERS,
+    *OF_TOPICS,
     *OF_GROUPS,
     *OF_DAMAGE,
     *OF_COMPACTION,

@@ -32,12 +32,13 @@ class Edit:
 @attrs.frozen
 class Mutation:
     """One mistake that somebody could have made: what it breaks, and which bug or rule of Kafka it is
-    like. `workload` is that of the worlds that find it.
+    like. `workload` is that of the worlds that find it; `rule` is the one that has to find it, or "" for any.
     """
 
     name: str
     breaks: str = attrs.field(kw_only=True)
     workload: str = attrs.field(default="transactions", kw_only=True)
+    rule: str = attrs.field(default="", kw_only=True)
     edits: tuple[Edit, ...] = attrs.field(kw_only=True)
 
 

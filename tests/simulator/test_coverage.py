@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.broker.transactions.tables import CoordinatorInput, EndInput
 from fencepost.protocol.terms import TransactionState
-from fencepost.simulator.fuzz.plan import draw, draw_compaction, draw_groups, draw_identities
+from fencepost.simulator.fuzz.plan import draw, draw_compaction, draw_groups, draw_identities, draw_topics
 from fencepost.simulator.fuzz.worlds import try_seed
 from fencepost.simulator.judges.coverage import UNREACHABLE, Cell, Coverage, cells_of
 from fencepost.simulator.judges.rare_states import EXPIRED
@@ -95,6 +95,7 @@ def late_commits(transaction_version: int) -> Coverage:
 GROUP_SEED = 3
 COMPACTED_SEED = 21
 EXPIRING_SEED = 0
+DELETING_SEED = 18
 
 
 @pytest.mark.parametrize("transaction_version", [0, 1, 2])
@@ -102,11 +103,13 @@ def test_every_cell_that_can_be_reached_is_reached_and_no_other(transaction_vers
     coverage = late_commits(transaction_version)
     planner = partial(draw, transaction_version=transaction_version)
     # Only worlds with groups have members that could share a partition (I17), only those of a compacted topic
-    # have records that may be missing, and only in those of identities do transactional ids expire (I19).
+    # have records that may be missing, only in those of identities do transactional ids expire (I19), and
+    # only those of topics delete one whose offsets were committed (I20).
     others = (
         try_seed(GROUP_SEED, draw_groups),
         try_seed(COMPACTED_SEED, draw_compaction),
         try_seed(EXPIRING_SEED, draw_identities),
+        try_seed(DELETING_SEED, draw_topics),
     )
     exercised = Counter(mark for trial in others for mark, count in trial.marks.items() if count)
     for seed in (*RARE[transaction_version], *range(1, SEEDS_MAX)):

@@ -18,10 +18,17 @@ from fencepost.simulator.fuzz.plan import (
     draw_damage,
     draw_groups,
     draw_requests,
+    draw_topics,
 )
 from fencepost.simulator.fuzz.worlds import try_choices, try_seed
 from fencepost.simulator.judges.damage import DETECTED, HARMLESS
-from fencepost.simulator.judges.rules import CIRCULAR_READS, DOUBLED_OUTPUT, ONE_OWNER, PRECOMMITTED_READ
+from fencepost.simulator.judges.rules import (
+    CIRCULAR_READS,
+    DOUBLED_OUTPUT,
+    FORGOTTEN_OFFSETS,
+    ONE_OWNER,
+    PRECOMMITTED_READ,
+)
 from fencepost.simulator.run import Run
 from fencepost.simulator.world.choices import Choices
 from tests.simulator.planting import Edit, Mutation, planted
@@ -30,6 +37,7 @@ SEEDS = 40
 GROUP_SEEDS = 20
 DAMAGED_SEEDS = 16
 STRANGE_SEEDS = 4
+TOPIC_SEEDS = 16
 
 
 def test_seeds_come_to_the_middles_of_batches_to_fights_for_an_id_and_to_readers_that_write() -> None:
@@ -127,3 +135,14 @@ def test_a_processor_that_forgets_its_offsets_copies_twice() -> None:
             if (trial := try_choices(Choices(seed), deadly)).violation
         }
     assert broken == {DOUBLED_OUTPUT.name}
+
+
+def test_topics_with_committed_offsets_are_deleted_and_created_again() -> None:
+    runs: list[Run] = []
+    forgotten = 0
+    for seed in range(TOPIC_SEEDS):
+        trial = try_choices(Choices(seed), draw_topics, runs.append)
+        assert trial.violation is None, f"seed {seed}"
+        forgotten += trial.marks[f"exercised: {FORGOTTEN_OFFSETS.name}"] > 0
+    assert sum(len(run.recreations) for run in runs) > TOPIC_SEEDS
+    assert forgotten > 2

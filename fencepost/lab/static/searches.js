@@ -5,7 +5,7 @@ import { html } from "lab/html.js";
 import { icon } from "lab/icons.js";
 
 const POLL_MS = 400;
-const WORKLOADS = ["transactions", "groups", "power", "damage", "requests", "compaction"];
+const WORKLOADS = ["transactions", "groups", "power", "damage", "requests", "compaction", "topics"];
 
 // The search that the page follows: it goes on while another tab is shown.
 export function useSearch(api) {

@@ -482,6 +482,9 @@ def _damage(faults: RandomFaults, *, kind: FaultKind) -> Strike | None:
     """
     world = faults.world
     able = damageable(world.journals)
+    if kind is FaultKind.LOST_DIRECTORY:
+        # Preferably where that of a deleted topic takes its place: few topics are created again and damaged.
+        able = [where for where in able if where in world.journals.former] or able
     if not able:
         return None
     victim = world.choices.one_of(able)

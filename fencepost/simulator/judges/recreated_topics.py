@@ -14,11 +14,13 @@ after the other; in between, it may belong to either.
 #
 # A dropped write that is read after all is a phantom: no client wrote it to this topic. A write that may be
 # read or not is an operation of its own, since the rest of its transaction must be read without it. Of what
-# was read, only the last reader's part counts: other readers may return later what they fetched before.
+# was read, only the last reader's part counts: other readers may return later what they fetched before. If
+# the run ended in between, as one with damaged disks may, nothing of what was read counts.
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from math import inf
 
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome, Write
@@ -38,7 +40,7 @@ def of_the_last_topics(
         for operation in operations
         for part in (
             [operation]
-            if operation.process == last_reader
+            if operation.process == last_reader and created_at < inf
             else _divided(operation, fleeting, deleted_at=deleted_at, created_at=created_at)
         )
     ]
