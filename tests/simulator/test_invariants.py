@@ -32,7 +32,7 @@ from fencepost.protocol.messages import InitProducerIdReply
 from fencepost.protocol.terms import IsolationLevel
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.faults.random_faults import FaultKind
-from fencepost.simulator.fuzz.plan import FuzzPlan, draw, draw_groups, draw_identities
+from fencepost.simulator.fuzz.plan import FuzzPlan, draw, draw_groups, draw_identities, draw_topics
 from fencepost.simulator.fuzz.worlds import Planner, spec_of, try_seed
 from fencepost.simulator.judges.rules import (
     BOUNDS,
@@ -66,6 +66,7 @@ def test_sound_runs_break_no_rule_and_every_rule_has_something_to_look_at() -> N
         exercised.update(trial.marks)
     exercised.update(try_seed(3, draw_groups).marks)
     exercised.update(try_seed(0, draw_identities).marks)
+    exercised.update(try_seed(18, draw_topics).marks)
     assert [rule.name for rule in STEP_RULES if not exercised[f"exercised: {rule.name}"]] == []
 
 

@@ -22,7 +22,7 @@ from fencepost.protocol.terms import TopicPartition, TransactionState
 from fencepost.simulator.actors.workloads import INPUT, OUTPUT, PAYMENTS, Runner, transform, txn_writer
 from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.fuzz.plan import draw
-from fencepost.simulator.fuzz.worlds import ALL_PARTITIONS, FINAL_READER, partitions_of, try_choices
+from fencepost.simulator.fuzz.worlds import FINAL_READER, TOPICS, partitions_of, try_choices
 from fencepost.simulator.judges.operations import OperationOutcome as Known
 from fencepost.simulator.judges.operations import Poll
 from fencepost.simulator.judges.rules import ABORTED_READ
@@ -127,7 +127,7 @@ def run(seed: int, planner: Callable[[Choices], FuzzPlan], marks: Counter[str] |
 def check_logs(simulation: Run) -> None:
     """What the logs say at the end, by their own words."""
     world = simulation.world
-    logs = {where: read_log(world, where) for where in ALL_PARTITIONS}
+    logs = {where: read_log(world, where) for topic in TOPICS for where in partitions_of(topic)}
     assert [where for where, log in logs.items() if undecided(log)] == []
     for where in partitions_of(INPUT):
         output = TopicPartition(OUTPUT, where.partition)
