@@ -37,6 +37,7 @@ from fencepost.protocol.messages import FetchedPartition
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
     NO_COORDINATOR_EPOCH,
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
@@ -614,7 +615,18 @@ def _durable_knowledge(node: Node, key: TopicPartition) -> tuple[Any, ...]:
     """
     (where, log_start, log_end, producers, opened), above = node.state_of(key)
     known = tuple((number, found._replace(batches=()), _last_batch(found)) for number, found in producers)
+    if key.topic == CONSUMER_OFFSETS_TOPIC:
+        above = _without_empty_groups(*above)
     return (where, log_start, log_end, known, opened, above)
+
+
+def _without_empty_groups(committed: Any, pending: Any, records: Any, *rest: Any) -> tuple[Any, ...]:
+    """What a coordinator knows of its groups, without those of which only aborted offsets told: compaction
+    may remove these before the coordinator forgets the group, as in Kafka.
+    """
+    alive = {group_id for group_id, _ in committed} | {key.group_id for _, keys in pending for key, _ in keys}
+    kept = tuple((name, record) for name, record in records if record is not None or name in alive)
+    return (committed, pending, kept, *rest)
 
 
 def _last_batch(producer: ProducerEntry) -> tuple[int, ...]:
