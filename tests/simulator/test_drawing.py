@@ -295,6 +295,15 @@ def test_a_long_run_is_cut_and_says_so() -> None:
     assert not any("not drawn" in text for text in texts(draw(history)))
 
 
+def test_a_log_of_many_offsets_has_a_picture_of_bounded_width() -> None:
+    told = Chronicle()
+    told.append(ORDERS, 0, "a")
+    told.append(ORDERS, 100_000, "b")
+    picture = draw(told.history("long", NODE))
+    assert float(fromstring(picture).attrib["width"]) < 5_000
+    assert {"a", "b"} <= {text for found in texts(picture) for text in found.split()}
+
+
 def test_what_no_xml_may_hold_is_drawn_all_the_same() -> None:
     told = Chronicle()
     told.call("<p>", 'send "\x00\x1b" & \ud800')

@@ -53,8 +53,9 @@ _GAP_MAX = 330
 _MARGIN_MIN = 70
 _MARGIN_MAX = 330
 _COORDINATOR_MIN = 110
-_LOG_CELLS_WIDTH = 260  # what a long log is squeezed into
-_CELL_MIN = 3.0
+_LOG_CELLS_WIDTH = 260  # what a long log is squeezed into,
+_CELL_MIN = 3.0  # while its offsets remain as wide as this,
+_LOG_WIDTH_MAX = 3_000  # or the log would be wider than this
 _CELL_MAX = 18.0
 _LOG_WORDS_MIN = 90  # room for "LSO 12 HW 15" after the last offset
 LOG_WORDS_MAX = 40  # characters
@@ -216,7 +217,9 @@ class Scene:
         offsets = [each.base_offset for each in shown] + [bound.last_stable_offset for bound in bounds]
         ends = [each.next_offset for each in shown] + [bound.high_watermark for bound in bounds]
         first, end = min(offsets, default=0), max(ends, default=0)
-        cell = min(max(_LOG_CELLS_WIDTH / max(end - first, 1), _CELL_MIN), _CELL_MAX)
+        count = max(end - first, 1)
+        narrowest = min(_CELL_MIN, _LOG_WIDTH_MAX / count)
+        cell = min(max(_LOG_CELLS_WIDTH / count, narrowest), _CELL_MAX)
         return LogLane(x=x, first=first, end=end, cell=cell)
 
     def _path(self, message: DrawnMessage) -> MessagePath:
