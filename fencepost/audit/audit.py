@@ -11,6 +11,7 @@ import attrs
 import pyarrow as pa
 
 from fencepost.audit.directory import (
+    INCOMPLETE,
     LogStart,
     comparable_partitions,
     creation_times,
@@ -24,7 +25,7 @@ from fencepost.audit.stalled_readers import PartitionEnd, judge_open
 from fencepost.check.directory import ADOPTED, UNSERVED
 from fencepost.check.findings import Finding, Findings, Place
 from fencepost.journal.layouts import LogLayout
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TopicPartition
+from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.spark_bridge.arrow_types import ARROW_TYPES
 from fencepost.spark_bridge.tables.arrow import ROWS_PER_BATCH
 
@@ -60,20 +61,22 @@ def audit(
     them.
     """
     cluster, findings = known_cluster(layout), Findings()
-    unknown = unknown_topics(layout, cluster)
+    # Of a running broker, a topic may be newer than the metadata that was read.
+    unknown = set[str]() if is_in_use else unknown_topics(layout, cluster)
     for topic in sorted(unknown):
         means = f"it was not audited; {UNSERVED}, {ADOPTED}"
         findings.note(Place(topic), "the metadata has no such topic", means)
     topics = sorted({each.topic for each in layout.partitions()} - {CLUSTER_METADATA_TOPIC, *unknown})
     if not topics:
         return Audited(findings.found, 0, 0, 0)
-    why_not = why_not_comparable(layout, cluster, is_in_use=is_in_use)
+    is_foreign = TRANSACTION_STATE_TOPIC in unknown
+    why_not = INCOMPLETE if is_foreign else why_not_comparable(layout, cluster, is_in_use=is_in_use)
     if why_not:
         findings.note(Place(layout.location), "transactions were not compared with markers", why_not)
     load_all = partial(load, spark, paths, subscribe=",".join(topics))
     partitions = _collect(load_all("partitions"))
     batches = load_all("batches").withColumn("maxMs", _ms("maxTimestamp")).cache()
-    coordinator = load(spark, paths, "coordinator").cache()
+    coordinator = load(spark, paths, "coordinator").where("false" if is_foreign else "true").cache()
     try:
         known = Known(
             gaps=_gaps(batches, is_sparse=layout.is_sparse),

@@ -30,12 +30,14 @@ class LogStart(NamedTuple):
 
 
 def known_cluster(layout: LogLayout) -> KnownCluster:
-    """What the log of the cluster's metadata says; unknown if there is none."""
+    """What the log of the cluster's metadata says; unknown if there is none, or if it is damaged: what was
+    read before the damage may have changed since.
+    """
     metadata = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
     findings = Findings()  # the metadata is for `check` to judge
     internals = Internals(findings, is_kafka=isinstance(layout, KafkaLayout))
     if metadata in layout.partitions():
-        scan_log(
+        log = scan_log(
             layout.storages[layout.home(metadata)],
             metadata,
             was_closed=False,
@@ -43,6 +45,8 @@ def known_cluster(layout: LogLayout) -> KnownCluster:
             findings=findings,
             is_sparse=layout.is_sparse,
         )
+        if not log.is_whole:
+            return KnownCluster()
     return internals.cluster
 
 

@@ -192,11 +192,11 @@ class BrokerFaultInjector:
     def _missing(self, planned: PlannedFault) -> str:
         """Why a fault has not struck; a partition that does not exist is most often a typing error."""
         missing = self.plan.missing(planned)
-        absent = ", ".join(f"partition {each} does not exist" for each in self.absent(planned))
+        absent = ", ".join(f"partition {each} does not exist yet" for each in self.absent(planned))
         return f"{missing} ({absent})" if missing and absent else missing
 
     def absent(self, planned: PlannedFault) -> list[TopicPartition]:
-        """The partitions that a fault names and that do not exist now; a client may still create them."""
+        """The named partitions that do not exist now; a client may still create them."""
         if self._site is None:
             return []
         node = self._site.host.node

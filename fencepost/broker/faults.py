@@ -326,9 +326,8 @@ def _named(noun: str, name: str) -> str:
 
 
 def partitions_of(line: FaultLine) -> list[TopicPartition]:
-    """The partitions that a fault names; an action on one that does not exist never strikes."""
-    points = [point for point in (line.when, line.until) if point is not None]
-    names = [point.who for point in points if point.kind in (PointKind.MARKS, PointKind.STORES)]
+    """The partitions without which a fault never strikes: that of its point, and that of its action."""
+    names = [line.when.who] if line.when.kind in (PointKind.MARKS, PointKind.STORES) else []
     if line.do.kind in (ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS):
         names.append(line.do.who)
     return sorted({partition_named(name) for name in names if name != ANYONE})

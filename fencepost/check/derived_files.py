@@ -70,9 +70,7 @@ LOST: Final = "readers were promised records that are not there"
 DELETED: Final = "records that were deleted are readable again, or live ones are not"
 REREAD: Final = "the next start reads all of the log"
 TRUSTED: Final = "the next start does not scan the segment and trusts these wrong values"
-MISPLACED: Final = (
-    "it was renamed, copied or swapped; the broker refuses this log, `fencepost repair` mends it"
-)
+RENAMED: Final = "the broker refuses this log; `fencepost repair` mends it"
 REFUSED: Final = "the broker refuses this log; `fencepost repair` lists what can be saved"
 
 Object = dict[str, Any]
@@ -341,7 +339,7 @@ class DerivedFiles:
         try:
             return sealed_object(data, place.file)
         except WrittenElsewhere as error:
-            self.findings.problem(place, str(error), MISPLACED)
+            self.findings.problem(place, str(error), RENAMED)
             return None
         except ValueError as error:
             self.findings.tell(self.log.was_closed, place, str(error), means)

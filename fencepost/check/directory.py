@@ -9,7 +9,8 @@ other.
 
 It reads and never writes. Metadata comes first, since it says what the others should be, then the
 coordinators' logs, then data. A log with a fault of its own is left out of every comparison: one fault is
-reported once. So is a log that the metadata does not know; and that of another partition is not even read.
+reported once. So is a log that the metadata does not know. A directory with the log of another partition is
+not read.
 """
 
 from __future__ import annotations
@@ -56,12 +57,13 @@ def check_logs(storage: StorageReader) -> Findings:
     internals = Internals(findings)
     closed = _closed(storage, findings)
     whole: list[ScannedLog] = []
-    cluster, topic_ids, known = internals.cluster, dict[str, bytes](), set[TopicPartition]()
+    cluster, topic_ids = internals.cluster, dict[str, bytes]()
+    known: set[TopicPartition] | None = None  # unless all of the metadata can be read
     for partition in sorted(partitions_in(storage), key=reading_order):
         if _is_foreign(storage, partition, topic_ids.get(partition.topic, NO_TOPIC_ID), findings):
             continue  # its batches say nothing about this partition
         is_metadata = partition.topic == CLUSTER_METADATA_TOPIC
-        is_known = is_metadata or not cluster.is_known or partition in known
+        is_known = known is None or partition in known
         log = scan_log(
             storage,
             partition,
@@ -69,7 +71,7 @@ def check_logs(storage: StorageReader) -> Findings:
             contents=(internals if is_known else Internals(findings)).contents(partition),
             findings=findings,
         )
-        if is_metadata:
+        if is_metadata and log.is_whole and cluster.is_known:
             topic_ids, known = cluster.topic_ids(), cluster.partitions()
         if not is_known:
             means = UNSERVED if partition.topic in topic_ids else f"{UNSERVED}, {ADOPTED}"
@@ -182,7 +184,10 @@ def _check_against_metadata(
     for log in logs:
         partition, last, newest = log.partition, log.last, log.newest_producer
         if partition.topic != CLUSTER_METADATA_TOPIC:
-            known = topics[partition.topic].leader_epochs[partition.partition]
+            topic = topics.get(partition.topic)
+            if topic is None or partition.partition not in topic.leader_epochs:
+                continue  # the metadata is damaged
+            known = topic.leader_epochs[partition.partition]
             if last is not None and last.header.leader_epoch > known:
                 findings.problem(
                     last.place,

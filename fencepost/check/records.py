@@ -66,7 +66,7 @@ class KnownCluster:
         """Every partition; one without records need not have a directory."""
         return {
             TopicPartition(topic.name, number)
-            for topic in self.topics.values()
+            for topic in self.named().values()
             for number in topic.leader_epochs
         }
 

@@ -101,9 +101,10 @@ def status(
         print_json({**row_of(STATUS, found), "disk_problems": disks, "problems": wrong})
     else:
         print_entry(STATUS, found, as_json=False)
-        for each in found.disk_problems:
-            if not any(each.text in problem for problem in wrong):
-                print(f"\nDisk, {moment(each.at_ms)}: {each.text}")
+        disks = found.disk_problems
+        is_told = bool(disks) and any(disks[-1].text in problem for problem in wrong)
+        for each in disks[:-1] if is_told else disks:
+            print(f"\nDisk, {moment(each.at_ms)}: {each.text}")
         for problem in wrong:
             print(f"\nProblem: {problem}")
     return FAILED if wrong else OK

@@ -111,9 +111,9 @@ FETCH_BYTES_MIN: Final = 1
 # A broker reads no request from a connection that has eight fetches in progress (broker/memory.py).
 WAITING_FETCHES_MAX: Final = 7
 IO_TICK_MS: Final = 10
-# After how long a program hears of an error that may pass: a log whose disk failed is led again sooner.
+# How long an error that may pass lasts before the program hears of it: a log whose disk failed is led sooner.
 REFUSAL_PATIENCE_MS: Final = 3_000
-# Without a reply, nobody refused; and of a missing topic, poll() raises an error.
+# No reply is not a refusal; for a missing topic, poll() raises an error.
 _NOT_A_REFUSAL: Final = frozenset(
     {NO_ERROR, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )

@@ -70,7 +70,7 @@ NOT_A_BROKER: Final = "it accepts connections, but has not answered as a Fencepo
 
 
 class Doubt(Enum):
-    """How far the check of a partition is that the known metadata does not have."""
+    """How far the check of a partition has come that is missing from the known metadata."""
 
     NEW = "metadata must be requested"
     ASKED = "metadata was requested since"

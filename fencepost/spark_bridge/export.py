@@ -334,9 +334,9 @@ def _sync_path(path: Path) -> None:
 
 @contextmanager
 def locked(target: Path) -> Generator[None]:
-    """Creates the directory, and keeps a second export to it out. The lock is on the directory itself: it
-    leaves no file behind, and the lock of a killed export is gone with it. A new directory to which a failed
-    export has written nothing is removed.
+    """Creates the directory, and keeps a second export of this machine out. The lock is on the directory
+    itself: it leaves no file behind, and the lock of a killed export is gone with it. A new directory to
+    which a failed export has written nothing is removed.
     """
     is_new = not target.exists()
     target.mkdir(parents=True, exist_ok=True)
@@ -346,6 +346,8 @@ def locked(target: Path) -> Generator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as busy:
             raise UnusableExport(f"another export to {target} is running: wait for it") from busy
+        if not target.exists() or not os.path.samestat(os.fstat(descriptor), target.stat()):
+            raise UnusableExport(f"another export to {target} has just failed and removed it: export again")
         yield
     except Exception:
         if is_new:

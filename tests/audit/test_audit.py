@@ -190,3 +190,11 @@ def test_a_topic_that_the_metadata_does_not_know_is_a_note(spark: SparkSession, 
     (note,) = audited(spark, put_on_disk(at, tmp_path)).found
     assert (note.severity, note.file) == (Severity.NOTE, "orders")
     assert note.means == f"it was not audited; {UNSERVED}, {ADOPTED}"
+
+
+def test_a_coordinators_log_of_another_cluster_decides_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    at = closed()
+    rename_topic(at, "__transaction_state", "__transaction_stat2")
+    found = audited(spark, put_on_disk(at, tmp_path)).found
+    assert {each.severity for each in found} == {Severity.NOTE}
+    assert "transactions were not compared with markers" in {each.what for each in found}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.audit.directory import known_cluster, unknown_topics
 from fencepost.check.derived_files import REFUSED
 from fencepost.check.directory import ADOPTED, UNSERVED, check_directory
 from fencepost.check.findings import Severity
 from fencepost.journal.data_directory import DataDirectory
+from fencepost.journal.layouts import open_layout
 from fencepost.journal.manifest import CLEAN_FILE as CLEAN
 from fencepost.journal.storage import DamagedLog
 from fencepost.repair.plan import make_plan
@@ -36,6 +38,20 @@ def test_only_a_topic_that_the_metadata_does_not_know_can_be_restored() -> None:
     rename_topic(at, "orders", "orderz")
     means = {each.means for each in check_directory(at).found if each.what == note.what}
     assert means == {f"{UNSERVED}, {ADOPTED}"}
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_damaged_metadata_does_not_make_topics_unknown(share: float) -> None:
+    at = closed()
+    path = "__cluster_metadata-0/00000000000000000000.log"
+    data = bytearray(at.get(path))
+    data[int(len(data) * share)] ^= 0xFF
+    at.put(path, bytes(data))
+    found = check_directory(at).found
+    assert any(each.severity is Severity.PROBLEM and each.file == path for each in found)
+    assert not any(each.what == "the metadata has no such partition" for each in found)
+    layout = open_layout([at])
+    assert unknown_topics(layout, known_cluster(layout)) == set()
 
 
 def test_a_coordinators_log_that_the_metadata_does_not_know_decides_nothing() -> None:

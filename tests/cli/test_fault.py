@@ -67,7 +67,7 @@ def test_a_partition_that_does_not_exist_is_named(capsys: Output) -> None:
         fault = "when * appends data do pause broker until __cluster_metadata-0 appends data"
         assert tool.json("fault", "add", fault)["absent"] == []
         (waited,) = tool.rows("fault", "wait", "1", "--timeout", "0", code=1)
-        assert waited["missing"].endswith("(partition ordres-0 does not exist)")
+        assert waited["missing"].endswith("(partition ordres-0 does not exist yet)")
         tool("fault", "remove")
 
 

@@ -315,10 +315,10 @@ DIFFERENCES: Final = (
         what="a failing disk",
         kafka="The whole log directory goes offline, and a broker without any log directory stops.",
         here="Only the failed log goes offline. After a second the broker leads it again, with the next "
-        "leader epoch. A log that permissions keep it out of is refused until the next start. If "
+        "leader epoch. If permissions deny access to a log, the broker refuses it until the next start. If "
         "`__cluster_metadata` fails, the broker stops.",
         because="A failed sync is never retried on the same file; the other logs are intact.",
-        noticed="KAFKA_STORAGE_ERROR for one partition, which then recovers.",
+        noticed="KAFKA_STORAGE_ERROR for one partition, which then recovers, or is refused until a restart.",
     ),
     Difference(
         what="a damaged log",

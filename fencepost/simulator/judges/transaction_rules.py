@@ -227,8 +227,9 @@ class TransactionBook:
                 f"{name} is {record.state.title} and keeps {', '.join(map(str, record.partitions))}"
             )
         for where in before.partitions:
+            log = self.partitions.get(where)
             # A partition that was deleted gets no marker, and none is missed, nor in a new one of its name.
-            if where.topic not in self.deleted and not _is_marked(self.partitions[where], before):
+            if log is not None and where.topic not in self.deleted and not _is_marked(log, before):
                 raise rules.DURABLE_DECISION.broken(
                     f"{name} is {record.state.title} without a durable marker of epoch "
                     f"{before.producer_epoch} in {where}"

@@ -113,6 +113,7 @@ class Invariants:
         self.transactions = TransactionBook(self.exercised, self.partitions)
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}
         self.topic_ids: dict[str, bytes] = {}  # of the last topic of each name
+        self.topic_names: dict[bytes, str] = {}  # of all topics, as a damaged metadata log may forget one
         self.rare_states: Counter[str] = Counter()
         self.replies = ReplyRules(
             self.exercised, self.partitions, self.transactions, self.offsets, self.rare_states
@@ -325,8 +326,9 @@ class Invariants:
         for record in read_cluster_records(append.batch, append.header):
             if isinstance(record, TopicCreated):
                 self.topic_ids[record.topic] = record.topic_id
+                self.topic_names[record.topic_id] = record.topic
             elif isinstance(record, TopicRemoved):
-                topic = next(name for name, known in self.topic_ids.items() if known == record.topic_id)
+                topic = self.topic_names[record.topic_id]
                 self.transactions.deleted.add(topic)
                 committed = [key for each in self.offsets.values() for key in each.model.committed]
                 self.exercised[FORGOTTEN_OFFSETS.name] += sum(key.topic == topic for key in committed)
