@@ -49,7 +49,7 @@ BATCH_COLUMNS: Final = (
 )  # fmt: skip
 _STATES: Final = {state.title: state for state in TransactionState}
 _RESULTS: Final = {"commit": TransactionResult.COMMIT, "abort": TransactionResult.ABORT}
-_MISSEEN: Final = {TransactionResult.COMMIT: "aborted", TransactionResult.ABORT: "committed"}
+_CONTRADICTING: Final = {TransactionResult.COMMIT: "aborted", TransactionResult.ABORT: "committed"}
 """The state that no batch of a transaction with this result may have."""
 
 Gaps = Mapping[TopicPartition, Sequence[tuple[int, int]]]
@@ -155,7 +155,7 @@ def _fold_producer(
     rows: Iterable[Row], log: ScannedLog, findings: Findings, known: Known
 ) -> Iterator[dict[str, Any]]:
     decisions: dict[Identity, list[LoggedDecision]] = {}
-    by_state: dict[str, ScannedBatch] = {}  # the first batch since the last marker that readers see like this
+    by_state: dict[str, ScannedBatch] = {}  # of each, the first batch since the last marker
     since = known.created_ms.get(log.partition.topic, NO_TIMESTAMP)
     for row in rows:
         if row["result"] is not None:
@@ -170,9 +170,9 @@ def _fold_producer(
         if batch.marker is None:
             by_state.setdefault(row["state"], batch)
         else:
-            wrong = by_state.get(_MISSEEN[batch.marker.result])
+            wrong = by_state.get(_CONTRADICTING[batch.marker.result])
             if wrong is not None:
-                _tell_index(batch, batch.marker, wrong, findings)
+                _report_index(batch, batch.marker, wrong, findings)
             by_state.clear()
         yield from finding_rows(findings)
     if log.partition in known.comparable:
@@ -180,12 +180,12 @@ def _fold_producer(
             tell(log.partition, log, disagreement, findings, is_complete=known.has_every_decision)
 
 
-def _tell_index(batch: ScannedBatch, marker: Marker, wrong: ScannedBatch, findings: Findings) -> None:
+def _report_index(batch: ScannedBatch, marker: Marker, wrong: ScannedBatch, findings: Findings) -> None:
     header = batch.header
     findings.problem(
         Place(batch.file.removesuffix(LOG) + TRANSACTION_INDEX, header.base_offset),
         f"{marker.result.name} of producer {header.producer_id} epoch {header.producer_epoch}, but by the "
-        f"index, its batch at offset {wrong.header.base_offset} is {_MISSEEN[marker.result]}",
+        f"index, its batch at offset {wrong.header.base_offset} is {_CONTRADICTING[marker.result]}",
         MISFILTERED,
     )
 

@@ -130,11 +130,11 @@ class FetchMeasured:
 @value(kw_only=True)
 class StorageFailed:
     """An append or a sync of this log failed; batches that were not durable may or may not survive. If the
-    log `is_damaged`, or only an operator can make it readable, reading it again would not help.
+    log `needs_operator`, because it is damaged or cannot be accessed, reading it again would not help.
     """
 
     partition: TopicPartition
-    is_damaged: bool = False
+    needs_operator: bool = False
 
 
 @value(kw_only=True)

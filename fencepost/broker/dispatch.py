@@ -244,7 +244,7 @@ def _storage_failed(node: Node, arrived: StorageFailed, now: int) -> None:
     log = node.logs.get(arrived.partition)
     if log is not None:
         node.drop(log, ErrorCode.KAFKA_STORAGE_ERROR)
-    if arrived.is_damaged:
+    if arrived.needs_operator:
         node.damaged.add(arrived.partition)
         return
     # Not at once: a disk that keeps failing must not occupy the node with elections.

@@ -665,9 +665,9 @@ class Host:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
         self.upkeep.forget(key)
         # The next election would refuse a damaged log again, and would serve files in the way that have no
-        # manifest. Each election writes to the metadata, so it must not wait for an operator.
-        is_damaged = isinstance(problem, DamagedLog | FilesInTheWay | NoAccess)
-        rest = "" if is_damaged else "; gave up leadership to read the log again"
+        # manifest. Each election writes to the metadata, so a log that waits for an operator gets none.
+        needs_operator = isinstance(problem, DamagedLog | FilesInTheWay | NoAccess)
+        rest = "" if needs_operator else "; gave up leadership to read the log again"
         if isinstance(problem, NoAccess):
             rest = ", then restart the broker: until then it does not serve this partition"
         report = self.disk_failed if isinstance(problem, StorageError) else self.warn
@@ -676,7 +676,7 @@ class Host:
         if key not in self.held or self._still_writes(key):
             self.directory.give_up(key)
         self.held.pop(key, None)
-        self.inbox.appendleft(StorageFailed(partition=key, is_damaged=is_damaged))
+        self.inbox.appendleft(StorageFailed(partition=key, needs_operator=needs_operator))
 
     def _drop_appends(self, key: TopicPartition) -> None:
         """Discard the queued appends of a log that this node has lost."""

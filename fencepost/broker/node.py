@@ -208,7 +208,7 @@ class Node:
         if log is not None:
             return log
         if key in self.damaged:
-            return _not_led(ErrorCode.KAFKA_STORAGE_ERROR, "is for a partition whose log is damaged")
+            return _not_led(ErrorCode.KAFKA_STORAGE_ERROR, "is for a partition whose log needs an operator")
         if self.cluster.leader(key) is None:
             return _not_led(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "is for a partition that does not exist")
         return _not_led(ErrorCode.NOT_LEADER_OR_FOLLOWER, "is for a partition that another node leads")

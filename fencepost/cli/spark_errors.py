@@ -6,8 +6,8 @@ import re
 
 
 def reason_of(problem: Exception) -> str:
-    """What a worker raised, extracted from Spark's error: without the traceback if it is an error of ours. Of
-    an error without a traceback the first line.
+    """The error that a worker raised, extracted from Spark's: without the traceback if it is one of ours. If
+    Spark's error has no traceback, its first line.
     """
     lines = [line for line in str(problem).splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"fencepost[\w.]+: ", line)]

@@ -209,7 +209,7 @@ class ConsumerMachine(RequestMachine):
     _is_warned: bool = False
     """Whether the program has heard that no broker answers."""
     _refused: Ignored[dict[TopicPartition, float]] = attrs.field(factory=dict)
-    """When the program hears why a partition cannot be read; never again until it can."""
+    """The time at which the program hears why a partition cannot be read; infinite once it has heard."""
     member: GroupMember | None = None
     _group_metadata: ConsumerGroupMetadata | None = None
     """Of the last membership, after it has ended."""

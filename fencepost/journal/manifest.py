@@ -112,8 +112,7 @@ class Manifest:
         """Why this is no manifest of the topic with this id; empty if it may be one."""
         if NO_TOPIC_ID in (topic_id, self.topic_id) or topic_id == self.topic_id:
             return ""
-        found, known = spell_topic_id(self.topic_id), spell_topic_id(topic_id)
-        return f"it holds the log of a topic with id {found}, but the topic of this name has id {known}"
+        return why_other_topic(self.topic_id, topic_id)
 
     @property
     def log_end_offset(self) -> int:
@@ -299,6 +298,12 @@ _VERSIONS: Final[Mapping[str, int]] = {
     CHECKPOINT_FILE: CHECKPOINT_VERSION,
     LOG_START_FILE: LOG_START_VERSION,
 }
+
+
+def why_other_topic(found: bytes, known: bytes, source: str = "the topic of this name") -> str:
+    """Why a log with the topic id `found` is not that of its name, whose id is `known` from `source`."""
+    found_id, known_id = spell_topic_id(found), spell_topic_id(known)
+    return f"it holds the log of a topic with id {found_id}, but {source} has id {known_id}"
 
 
 def why_foreign(storage: StorageReader, directory: str, topic_id: bytes = NO_TOPIC_ID) -> str:

@@ -43,7 +43,13 @@ from fencepost.journal.data_directory import (
 )
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.layouts import is_kafka
-from fencepost.journal.manifest import SyncedSegment, decode_clean_mark, encode_json, why_foreign
+from fencepost.journal.manifest import (
+    SyncedSegment,
+    decode_clean_mark,
+    encode_json,
+    why_foreign,
+    why_other_topic,
+)
 from fencepost.journal.storage import (
     NotADataDirectory,
     StorageError,
@@ -66,7 +72,6 @@ from fencepost.protocol.terms import (
     NO_TOPIC_ID,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
-    spell_topic_id,
 )
 from fencepost.protocol.transaction_log import transaction_batch
 from fencepost.repair import metadata
@@ -246,8 +251,7 @@ class _Planner:
             said = (found, f"that of {key}") if leadership is None else (leadership.topic_id, name)
             known, source = of_topic.setdefault(key.topic, said)
             if found != known:
-                ids = f"{spell_topic_id(found)}, but {source} has id {spell_topic_id(known)}"
-                problems.append(f"{key}: it holds the log of a topic with id {ids}")
+                problems.append(f"{key}: {why_other_topic(found, known, source)}")
         if problems:
             raise MisplacedDirectories(self.storage.location, problems)
 

@@ -342,17 +342,22 @@ def locked(target: Path) -> Generator[None]:
     target.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        _lock(descriptor, target)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as busy:
-            raise UnusableExport(f"another export to {target} is running: wait for it") from busy
-        if not target.exists() or not os.path.samestat(os.fstat(descriptor), target.stat()):
-            raise UnusableExport(f"another export to {target} has just failed and removed it: export again")
-        yield
-    except Exception:
-        if is_new:
-            with suppress(OSError):  # it is not empty
-                target.rmdir()
-        raise
+            yield
+        except Exception:
+            if is_new:
+                with suppress(OSError):  # it is not empty
+                    target.rmdir()
+            raise
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, target: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as busy:
+        raise UnusableExport(f"another export to {target} is running: wait for it") from busy
+    if not target.exists() or not os.path.samestat(os.fstat(descriptor), target.stat()):
+        raise UnusableExport(f"another export to {target} has just failed and removed it: export again")

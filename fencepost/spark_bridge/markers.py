@@ -50,8 +50,8 @@ def first_markers(
 ) -> list[tuple[BatchHeader, bytes]]:
     """Returns, for each of these producers, its first control batch at or after `start`.
 
-    Those that may come after a lost one are left out: it ends at damage and at missing offsets, and finds
-    nothing if the offset was deleted.
+    It stops at damage and at missing offsets, because a marker may be lost there; if `start` was deleted, it
+    finds nothing.
     """
     if log.log_start_offset > start:
         return []

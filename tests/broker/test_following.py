@@ -424,7 +424,7 @@ def test_a_node_acts_on_no_damaged_record_of_the_controller() -> None:
 def test_a_node_that_refused_a_damaged_log_says_who_leads_it_after_a_move() -> None:
     cluster = Cluster(leaders=SPREAD)
     cluster.produce(NOBODY, "a", name=None)
-    cluster.hosts[3].offer(StorageFailed(partition=ORDERS, is_damaged=True))
+    cluster.hosts[3].offer(StorageFailed(partition=ORDERS, needs_operator=True))
     cluster.run()
     assert cluster.produce(NOBODY, "b", name=None, at=3).error is ErrorCode.KAFKA_STORAGE_ERROR
     cluster.move(ORDERS, 1)

@@ -166,6 +166,18 @@ def test_a_killed_process_is_repeated(spark: SparkSession, source: Source, tmp_p
     assert offsets_in(spark, target) == source.expected()
 
 
+def test_an_export_without_the_lock_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that find no directory, one gets the lock, and has written nothing yet."""
+
+    def is_busy(*_: object) -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr(module.fcntl, "flock", is_busy)
+    with pytest.raises(UnusableExport, match="another export"), module.locked(tmp_path / "lake"):
+        pass
+    assert (tmp_path / "lake").is_dir()
+
+
 def test_what_is_refused(source: Source, tmp_path: Path) -> None:
     target = tmp_path / "lake"
     with pytest.raises(UnusableExport, match="has no topic gone: its topics are orders"):

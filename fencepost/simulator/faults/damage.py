@@ -45,6 +45,8 @@ class Damage(NamedTuple):
 class _Victim(NamedTuple):
     """A log's directory on its disk, and how many bytes of each file in it may be damaged; logs first."""
 
+    journals: ClusterJournals
+    partition: TopicPartition
     disk: SimulatedStorage
     directory: str
     files: Mapping[str, int]
@@ -61,11 +63,7 @@ def damageable(journals: ClusterJournals) -> list[TopicPartition]:
 def damage_of(journals: ClusterJournals, where: TopicPartition, action: Action) -> Damage | None:
     """The damage that an action does to a log; None if there is nothing to damage."""
     victim = _victim(journals, where)
-    if victim is None:
-        return None
-    if action.kind is ActionKind.LOSE_DIRECTORY:
-        return Damage("", lambda: _lose_directory(journals, where, victim))
-    return _DAMAGES[action.kind](victim, action)
+    return None if victim is None else _DAMAGES[action.kind](victim, action)
 
 
 def _victim(journals: ClusterJournals, where: TopicPartition) -> _Victim | None:
@@ -81,7 +79,7 @@ def _victim(journals: ClusterJournals, where: TopicPartition) -> _Victim | None:
         for name, size in disk.files(directory).items()
         if size and parse_file_name(name)[1] != LOG and not name.endswith(TEMPORARY_SUFFIX)
     }
-    return _Victim(disk, directory, {**promised, **others})
+    return _Victim(journals, where, disk, directory, {**promised, **others})
 
 
 def _promised(disk: SimulatedStorage, directory: str) -> dict[str, int]:
@@ -171,10 +169,13 @@ def _lose_file(victim: _Victim, _: Action) -> Damage | None:
     return Damage(f"{name} vanishes", lambda: victim.disk.vanish(victim.path(name)))
 
 
-def _lose_directory(journals: ClusterJournals, where: TopicPartition, victim: _Victim) -> None:
-    """Where a topic of this name was deleted, its directory may be what the disk has left."""
-    if not journals.restore_former(where):
-        victim.disk.vanish(victim.directory)
+def _lose_directory(victim: _Victim, _: Action) -> Damage | None:
+    def lose() -> None:
+        # Where a topic of this name was deleted, its directory may be what the disk has left.
+        if not victim.journals.restore_former(victim.partition):
+            victim.disk.vanish(victim.directory)
+
+    return Damage("", lose)
 
 
 def _file(victim: _Victim) -> tuple[str, int]:
@@ -190,4 +191,5 @@ _DAMAGES: Final[dict[ActionKind, Callable[[_Victim, Action], Damage | None]]] = 
     ActionKind.LOSE_SECTOR: _lose_sector,
     ActionKind.MISDIRECT: _misdirect,
     ActionKind.LOSE_FILE: _lose_file,
+    ActionKind.LOSE_DIRECTORY: _lose_directory,
 }

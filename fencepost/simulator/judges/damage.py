@@ -57,7 +57,7 @@ class DamageBook:
 
     def _stepped(self, step: NodeStepped) -> None:
         arrived = step.arrived
-        if isinstance(arrived, StorageFailed) and arrived.is_damaged:
+        if isinstance(arrived, StorageFailed) and arrived.needs_operator:
             self._note("a node refused a log")
         elif isinstance(arrived, Answered) and any(isinstance(each, Warn) for each in step.outcome.effects):
             self._note("a node refused records of the controller")

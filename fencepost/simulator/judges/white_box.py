@@ -273,7 +273,7 @@ class Invariants:
 
     def storage_failed(self, _host: Host, arrived: StorageFailed, _outcome: Outcome) -> None:
         """Only what a fault damaged is damaged: no crash leaves a log that its next leader refuses."""
-        if arrived.is_damaged and arrived.partition not in self.world.journals.damaged:
+        if arrived.needs_operator and arrived.partition not in self.world.journals.damaged:
             raise RECOVERY.broken(f"{arrived.partition}: a node refuses the log, which nothing has damaged")
 
     def _moves(self, host: Host, record: PartitionRecord) -> None:

@@ -115,8 +115,7 @@ class ClusterJournals:
         journal = self.opened.pop(partition, None)
         if journal is not None:
             journal.abandon()
-        disk = self.disks.pop(partition, None)
-        # The next topic of this name gets a disk of its own.
+        disk = self.disks.pop(partition, None)  # the next topic of this name gets a disk of its own
         is_named = self.listed.pop(partition, False)
         self.damaged.pop(partition, None)
         self.topic_ids.pop(partition, None)
