@@ -41,7 +41,7 @@ from fencepost.protocol.transaction_log import TransactionRecord
 
 DECISION_SCHEMA: Final = (
     "topic string, partition int, producerId bigint, producerEpoch int, result string, isComplete boolean, "
-    "decidedMs bigint, transactionalId string, file string, offset bigint"
+    "hasOwnIdentity boolean, decidedMs bigint, transactionalId string, file string, offset bigint"
 )
 BATCH_COLUMNS: Final = (
     "topic", "partition", "producerId", "baseOffset", "lastOffset", "producerEpoch", "baseSequence",
@@ -129,6 +129,7 @@ def _decisions(name: str, history: Sequence[LoggedState]) -> Iterator[dict[str, 
                 "producerEpoch": decision.producer_epoch,
                 "result": decision.result.name.lower(),
                 "isComplete": decision.is_complete,
+                "hasOwnIdentity": decision.has_own_identity,
                 "decidedMs": decision.decided_ms,
                 "transactionalId": decision.transactional_id,
                 "file": decision.decided_by.file,
@@ -176,8 +177,13 @@ def _fold_producer(
             by_state.clear()
         yield from finding_rows(findings)
     if log.partition in known.comparable:
-        for disagreement in disagreements(decisions, log.model.all_markers()):
-            tell(log.partition, log, disagreement, findings, is_complete=known.has_every_decision)
+        for disagreement in disagreements(
+            decisions,
+            log.model.all_markers(),
+            has_every_decision=known.has_every_decision,
+            has_every_marker=not log.covered,
+        ):
+            tell(log.partition, log, disagreement, findings)
 
 
 def _report_index(batch: ScannedBatch, marker: Marker, wrong: ScannedBatch, findings: Findings) -> None:
@@ -197,6 +203,7 @@ def _decision(row: Row) -> LoggedDecision:
         row["producerEpoch"],
         _RESULTS[row["result"]],
         row["isComplete"],
+        row["hasOwnIdentity"],
         LoggedState(None, row["file"], row["offset"], NO_LEADER_EPOCH),
         row["decidedMs"],
     )

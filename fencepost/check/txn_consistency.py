@@ -84,7 +84,9 @@ def check_markers(
     no transaction can have ended there.
     """
     decided, topics = decisions_of(histories), cluster.named()
-    is_complete = not any(log.covered for log in logs if log.partition.topic == TRANSACTION_STATE_TOPIC)
+    has_every_decision = not any(
+        log.covered for log in logs if log.partition.topic == TRANSACTION_STATE_TOPIC
+    )
     # Markers before a log's start are gone, and nothing can be said of what they decided.
     compared: dict[TopicPartition, ScannedLog | None] = {
         log.partition: log for log in logs if not log.start_offset
@@ -98,24 +100,20 @@ def check_markers(
             for identity, decisions in decided.get(partition, {}).items()
         }
         markers = () if log is None else log.model.all_markers()
-        for disagreement in disagreements(here, markers):
-            tell(partition, log, disagreement, findings, is_complete=is_complete)
+        has_every_marker = log is None or not log.covered
+        for disagreement in disagreements(
+            here, markers, has_every_decision=has_every_decision, has_every_marker=has_every_marker
+        ):
+            tell(partition, log, disagreement, findings)
 
 
 def tell(
-    partition: TopicPartition,
-    log: ScannedLog | None,
-    disagreement: Disagreement,
-    findings: Findings,
-    *,
-    is_complete: bool,
+    partition: TopicPartition, log: ScannedLog | None, disagreement: Disagreement, findings: Findings
 ) -> None:
-    """What a disagreement in one partition means. `is_complete`: the transaction log has every decision."""
+    """What a disagreement in one partition means."""
     decision, marker = disagreement
     if marker is None:
         assert decision is not None, "one of the two is there"
-        if log is not None and log.covered:  # by compaction, or in a lost range
-            return
         at = decision.decided_by
         findings.problem(Place(at.file, at.offset), f"{disagreement} in {partition}", SPLIT)
         return
@@ -123,8 +121,6 @@ def tell(
     is_commit = marker.result is TransactionResult.COMMIT
     if decision is not None:
         means = SPLIT
-    elif not is_complete:
-        return
     elif is_commit:
         means = "readers get records as committed, although no coordinator committed them"
     else:

@@ -195,10 +195,13 @@ def contradictions(data: Path) -> list[str]:
                 batch.header, marker_in(batch.data, batch.header) if batch.header.is_control else None
             )
         if begins_at == 0:
-            for disagreement in disagreements(decided.get(partition, {}), model.all_markers()):
-                may_be_removed = (
-                    not has_every_decision if disagreement.decision is None else not has_every_marker
+            found += [
+                f"{partition}: {disagreement}"
+                for disagreement in disagreements(
+                    decided.get(partition, {}),
+                    model.all_markers(),
+                    has_every_decision=has_every_decision,
+                    has_every_marker=has_every_marker,
                 )
-                if None not in disagreement or not may_be_removed:
-                    found.append(f"{partition}: {disagreement}")
+            ]
     return found

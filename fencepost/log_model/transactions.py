@@ -17,7 +17,8 @@ Rule: a decision is what a PREPARE_* record says. Each has a marker in every par
 #
 # A marker may be repeated: a coordinator that lost the reply sends it again, and the next coordinator sends
 # the markers of every PREPARE_* that it finds. Before KIP-890 part 2 the transactions of a producer share one
-# epoch, so decisions and markers are matched in the order in which they were written.
+# epoch, so decisions and markers are matched in the order in which they were written. Compaction takes
+# decisions and markers away. Then only what it cannot explain is a Disagreement.
 
 from __future__ import annotations
 
@@ -75,6 +76,8 @@ class LoggedDecision(NamedTuple):
     result: TransactionResult
     is_complete: bool
     """Whether a COMPLETE_* record follows: all markers were written before it."""
+    has_own_identity: bool
+    """Whether no other transaction has this producer id and epoch (KIP-890 part 2)."""
     decided_by: LoggedState
     decided_ms: int
 
@@ -125,6 +128,7 @@ def decisions_of(histories: Histories) -> dict[TopicPartition, dict[Identity, li
                 record.producer_epoch,
                 DECISIONS[record.state],
                 after is not None and after.state in COMPLETED,
+                record.client_version >= _RENEWS_IDENTITY,
                 state,
                 record.update_ms,
             )
@@ -135,39 +139,50 @@ def decisions_of(histories: Histories) -> dict[TopicPartition, dict[Identity, li
 
 
 def disagreements(
-    decisions: Mapping[Identity, Sequence[LoggedDecision]], markers: Iterable[LoggedMarker]
+    decisions: Mapping[Identity, Sequence[LoggedDecision]],
+    markers: Iterable[LoggedMarker],
+    *,
+    has_every_decision: bool,
+    has_every_marker: bool,
 ) -> Iterator[Disagreement]:
     """Yield where the decisions for one partition and the markers in it differ. A decision that is
     not complete may lack its marker: the coordinator is still writing it.
+
+    `has_every_decision`, `has_every_marker`: whether compaction removed none.
     """
     by_identity: dict[Identity, list[LoggedMarker]] = {}
     for marker in markers:
         by_identity.setdefault((marker.producer_id, marker.producer_epoch), []).append(marker)
     # Not a set: findings come in the same order in every run.
     for identity in dict.fromkeys([*decisions, *by_identity]):
-        yield from _match(decisions.get(identity, ()), by_identity.get(identity, ()))
+        here = decisions.get(identity, ())
+        missing, undecided = _match(here, by_identity.get(identity, ()), in_order=has_every_marker)
+        if has_every_marker:
+            yield from (Disagreement(decision, None) for decision in missing if decision.is_complete)
+        # Otherwise, a decision that compaction removed may explain the marker.
+        if has_every_decision or any(decision.has_own_identity for decision in here):
+            for marker in undecided:
+                against = next((each for each in missing if each.result is not marker.result), None)
+                yield Disagreement(against, marker)
 
 
-def _match(decisions: Sequence[LoggedDecision], markers: Sequence[LoggedMarker]) -> Iterator[Disagreement]:
-    """Each decision takes the next marker with its result; a marker that is left over must repeat one that
-    was taken.
+def _match(
+    decisions: Sequence[LoggedDecision], markers: Sequence[LoggedMarker], *, in_order: bool
+) -> tuple[list[LoggedDecision], list[LoggedMarker]]:
+    """Return the decisions without a marker, and the markers without a decision, of one identity.
+
+    Before KIP-890 part 2, several decisions share an identity. `in_order`: each one takes the next marker
+    with its result, and a marker that is left over must repeat one that was taken. Otherwise, a marker may
+    belong to any decision with its result.
     """
-    at = 0
-    taken: set[int] = set()
+    decided = set[TransactionResult]()
     missing: list[LoggedDecision] = []
+    at = 0
     for decision in decisions:
-        # Before KIP-890 part 2 several decisions share an identity: each one takes a marker of its own, in
-        # order.
         found = next((n for n in range(at, len(markers)) if markers[n].result is decision.result), None)
         if found is None:
             missing.append(decision)
         else:
-            taken.add(found)
-            at = found + 1
-    yield from (Disagreement(decision, None) for decision in missing if decision.is_complete)
-    results = {markers[n].result for n in taken}
-    for n, marker in enumerate(markers):
-        # A repeated marker is harmless; one with another result is not.
-        if n not in taken and marker.result not in results:
-            against = next((decision for decision in missing if decision.result is not marker.result), None)
-            yield Disagreement(against, marker)
+            decided.add(decision.result)
+            at = found + 1 if in_order else 0
+    return missing, [marker for marker in markers if marker.result not in decided]

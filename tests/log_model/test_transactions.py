@@ -36,11 +36,24 @@ def marker(result: TransactionResult, offset: int, epoch: int = 0) -> LoggedMark
     return LoggedMarker(7, epoch, result, 0, offset, NO_OFFSET)
 
 
-def told(states: list[State], *markers: LoggedMarker) -> list[str]:
+def told(
+    states: list[State],
+    *markers: LoggedMarker,
+    version: int = 2,
+    has_every_decision: bool = True,
+    has_every_marker: bool = True,
+) -> list[str]:
     """What the log of `pay` and the markers in its partition say differently; all have one epoch."""
-    history = [LoggedState(record(state), "file", offset, 0) for offset, state in enumerate(states)]
-    decided = decisions_of({"pay": history})
-    return [str(found) for found in disagreements(decided.get(ORDERS, {}), markers)]
+    history = [
+        LoggedState(record(state, version=version), "file", offset, 0) for offset, state in enumerate(states)
+    ]
+    decided = decisions_of({"pay": history}).get(ORDERS, {})
+    return [
+        str(found)
+        for found in disagreements(
+            decided, markers, has_every_decision=has_every_decision, has_every_marker=has_every_marker
+        )
+    ]
 
 
 COMMITTED = [State.ONGOING, State.PREPARE_COMMIT, State.COMPLETE_COMMIT]
@@ -69,6 +82,44 @@ def test_what_decisions_and_markers_say_differently(
     states: list[State], markers: list[LoggedMarker], expected: list[str]
 ) -> None:
     assert told(states, *markers) == expected
+
+
+MISSING_COMMIT = "'pay' completed COMMIT of producer 7 epoch 0, but its marker is missing"
+NOT_DECIDED = "ABORT of producer 7 epoch 0, but no coordinator decided it"
+CONTRADICTED = "ABORT of producer 7 epoch 0, but 'pay' decided COMMIT"
+
+
+@pytest.mark.parametrize(
+    ("states", "markers", "lacks", "version", "expected"),
+    [
+        # Compaction removed markers.
+        (COMMITTED, [], {"has_every_marker": False}, 2, []),
+        (COMMITTED, [marker(ABORT, 1)], {"has_every_marker": False}, 2, [CONTRADICTED]),
+        ([], [marker(ABORT, 1)], {"has_every_marker": False}, 2, [NOT_DECIDED]),
+        # The marker of the first COMMIT is gone: the later one must not be taken for it.
+        (
+            [*COMMITTED, *ABORTED, *COMMITTED],
+            [marker(ABORT, 3), marker(COMMIT, 5)],
+            {"has_every_marker": False},
+            1,
+            [],
+        ),
+        # Compaction removed decisions.
+        ([], [marker(ABORT, 1)], {"has_every_decision": False}, 2, []),
+        (COMMITTED, [], {"has_every_decision": False}, 1, [MISSING_COMMIT]),
+        (COMMITTED[:2], [marker(ABORT, 1)], {"has_every_decision": False}, 2, [CONTRADICTED]),
+        # An earlier transaction with the same epoch was aborted, and the COMMIT is on its way.
+        (COMMITTED[:2], [marker(ABORT, 1)], {"has_every_decision": False}, 1, []),
+    ],
+)
+def test_what_compaction_removed_is_no_disagreement(
+    states: list[State],
+    markers: list[LoggedMarker],
+    lacks: dict[str, bool],
+    version: int,
+    expected: list[str],
+) -> None:
+    assert told(states, *markers, version=version, **lacks) == expected
 
 
 def test_a_decision_raises_the_epoch_from_transaction_version_2_on() -> None:
