@@ -182,6 +182,8 @@ _ADVICE_BY_ERROR: Final[dict[tuple[type[ClientError], ErrorCode], str]] = {
     (DeliveryFailed, _E.INVALID_RECORD): "A record of a compacted topic needs a key: send it with one",
     (ProducerFailed, _E.INVALID_TRANSACTION_TIMEOUT): "Close it and create one with a shorter "
     "transaction_timeout_ms, or raise transaction.max.timeout.ms of the broker",
+    (ProducerFailed, _E.UNSUPPORTED_VERSION): "Close it and create one with transaction_version=0, unless "
+    "Admin.transaction_version() of the cluster is 2",
     (UnknownTopic, _E.INVALID_TOPIC_EXCEPTION): _NAME,
     (UnknownTopic, _E.NONE): "Use an existing partition, or add partitions with Admin.create_partitions()",
     (RequestFailed, _E.INVALID_TOPIC_EXCEPTION): f"{_NAME}; internal topics belong to the broker",

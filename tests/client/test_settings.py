@@ -69,6 +69,7 @@ HELPFUL: list[tuple[type[ClientError], ErrorCode, str]] = [
     ),
     (errors_module.DeliveryFailed, ErrorCode.MESSAGE_TOO_LARGE, "smaller records"),
     (errors_module.DeliveryFailed, ErrorCode.INVALID_RECORD, "needs a key"),
+    (errors_module.ProducerFailed, ErrorCode.UNSUPPORTED_VERSION, "with transaction_version=0"),
     (errors_module.UnknownTopic, ErrorCode.INVALID_TOPIC_EXCEPTION, "249 ASCII letters"),
     (errors_module.RequestFailed, ErrorCode.INVALID_TOPIC_EXCEPTION, "249 ASCII letters"),
     (errors_module.RequestFailed, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "list_topics"),
