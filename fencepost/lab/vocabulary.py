@@ -1,6 +1,7 @@
-"""What the editor of scenarios can complete: keys of tables, and the phrases and names that stand under them.
+"""What the editor of scenarios can complete: keys of tables, and the phrases and names that stand under them;
+and the workloads that a search can choose.
 
-Rule: it is derived from the classes and grammars that read a scenario, so it cannot offer what they refuse.
+Rule: it is derived from what reads a scenario or begins a search, so it cannot offer what they refuse.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from fencepost.faults.grammar import Grammar
 from fencepost.faults.phrases import ACTIONS, FAULTS, LINES, POINTS, Fault
+from fencepost.simulator.fuzz.plan import PLANNERS
 from fencepost.simulator.scenarios.codec import entries
 from fencepost.simulator.scenarios.model import (
     PARTS,
@@ -47,6 +49,7 @@ def vocabulary() -> dict[str, Any]:
             for name, blank in grammar.blanks.items()
         },
         "rules": list(RULE_NAMES),
+        "workloads": list(PLANNERS),
     }
 
 

@@ -1,13 +1,15 @@
-"""What a page may search: a description that is wrong is refused in words."""
+"""What a page may search: every workload; a description that is wrong is refused in words."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from fencepost.cli.fuzz import Workload
 from fencepost.lab.play import BadRequest
 from fencepost.lab.searches import search
+from fencepost.lab.vocabulary import vocabulary
 
 WRONG: list[tuple[object, str]] = [
     (None, "kind: there is no None (possible: fuzz, explore, shrink)"),
@@ -34,3 +36,11 @@ def test_what_cannot_be_searched_is_refused_in_words(given: object, words: str) 
     with pytest.raises(BadRequest) as refused:
         search(given, nothing)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("workload", get_args(Workload))
+def test_every_workload_of_the_command_line_is_offered_and_can_be_searched(workload: str) -> None:
+    assert workload in vocabulary()["workloads"]
+    told: list[dict[str, Any]] = []
+    search({"kind": "fuzz", "workload": workload, "seeds": 1}, told.append)
+    assert told[-1]["at"] == told[-1]["of"] == 1

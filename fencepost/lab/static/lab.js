@@ -99,7 +99,7 @@ function Lab({ api, scenarios, vocabulary, opening, first }) {
     scenarios: () => html`<${ScenarioList} scenarios=${scenarios} asked=${asked} choose=${choose} edit=${edit} />`,
     whatif: () => html`<${WhatIf} api=${api} asking=${asking} shown=${shown} beside=${beside} setBeside=${setBeside} edit=${edit} setProblem=${setProblem} />`,
     editor: () => html`<${Editor} api=${api} vocabulary=${vocabulary} text=${text ?? asked.text ?? story?.text ?? ""} setText=${setText} play=${(toml, variant) => choose({ text: toml, variant })} />`,
-    search: () => html`<${Searches} search=${search} open=${open} attempt=${attempt} switches=${first.switches} />`,
+    search: () => html`<${Searches} search=${search} open=${open} attempt=${attempt} switches=${first.switches} workloads=${vocabulary.workloads} />`,
   };
   const aside = html`
     <div class="tabs" role="tablist" aria-label="Lab">

@@ -5,7 +5,6 @@ import { html } from "lab/html.js";
 import { icon } from "lab/icons.js";
 
 const POLL_MS = 400;
-const WORKLOADS = ["transactions", "groups", "power", "damage", "requests", "compaction", "topics"];
 
 // The search that the page follows: it goes on while another tab is shown.
 export function useSearch(api) {
@@ -27,7 +26,7 @@ export function useSearch(api) {
   };
 }
 
-export function Searches({ search: following, open, attempt, switches }) {
+export function Searches({ search: following, open, attempt, switches, workloads }) {
   const { search, isRunning, begin, stop } = following;
   const [kind, setKind] = useState("fuzz");
   const [version, setVersion] = useState(0);
@@ -52,7 +51,7 @@ export function Searches({ search: following, open, attempt, switches }) {
         ${(switches?.broken ?? []).map((name) => html`<label key=${name}><input type="checkbox" data-testid=${`search-off-${name}`} checked=${off.includes(name)} onChange=${() => toggle(name)} /> ${name}</label>`)}
       </fieldset>
       ${kind === "fuzz" && html`
-        <label>workload <select value=${fuzz.workload} onChange=${(event) => setFuzz({ ...fuzz, workload: event.target.value })}>${WORKLOADS.map((each) => html`<option key=${each}>${each}</option>`)}</select></label>
+        <label>workload <select value=${fuzz.workload} onChange=${(event) => setFuzz({ ...fuzz, workload: event.target.value })}>${workloads.map((each) => html`<option key=${each}>${each}</option>`)}</select></label>
         ${number({ of: fuzz, set: setFuzz, key: "seeds", words: "seeds", min: 1, max: 1000000 })}
         ${number({ of: fuzz, set: setFuzz, key: "first_seed", words: "first seed", min: 0, max: Number.MAX_SAFE_INTEGER })}`}
       ${kind === "explore" && html`
