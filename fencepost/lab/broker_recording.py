@@ -24,29 +24,22 @@ from fencepost.broker.faults import UNNAMED
 from fencepost.broker.node import Node
 from fencepost.faults.phrases import BROKER
 from fencepost.lab.unseen import UNSEEN
-from fencepost.protocol.batches import read_marker
 from fencepost.protocol.frames import RequestFrame
 from fencepost.protocol.messages import API_BY_REQUEST, Api, Follow
-from fencepost.protocol.terms import (
-    CLUSTER_METADATA_TOPIC,
-    INTERNAL_TOPICS,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-)
-from fencepost.protocol.transaction_log import read_transactions
+from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
 from fencepost.simulator.draw.fates import shortened
 from fencepost.simulator.world.history import (
     Appended,
     Arrived,
-    Bounded,
-    Coordinated,
     Event,
     History,
     Lost,
     Sent,
     Struck,
+    moved,
+    written,
 )
-from fencepost.simulator.world.labels import UNTOLD, batch_label, reply_label, request_label
+from fencepost.simulator.world.labels import UNTOLD, reply_label, request_label
 
 EVENTS_KEPT: Final = 20_000  # about 10 MB
 LABEL_MAX: Final = 60
@@ -120,23 +113,10 @@ class BrokerEvents:
 
     def appended(self, append: Append) -> None:
         """A batch was written."""
-        if append.partition.topic == TRANSACTION_STATE_TOPIC:
-            for name, record in read_transactions(append.batch, append.header):
-                if record is not None:
-                    now = self._now()
-                    self._add(Coordinated(at=now, node=BROKER, transactional_id=name, record=record))
-        elif append.partition.topic != CLUSTER_METADATA_TOPIC:
-            marker = read_marker(append.batch).result if append.header.is_control else None
-            self._add(
-                Appended(
-                    at=self._now(),
-                    node=BROKER,
-                    partition=append.partition,
-                    header=append.header,
-                    result=marker,
-                    label=shortened(batch_label(append), LABEL_MAX),
-                )
-            )
+        for event in written(self._now(), BROKER, append.partition, append.header, append.batch):
+            if isinstance(event, Appended):
+                event = attrs.evolve(event, label=shortened(event.label, LABEL_MAX))
+            self._add(event)
 
     def struck(self, label: str, to: ReplyTo | None) -> None:
         """A fault struck, or ended."""
@@ -159,18 +139,8 @@ class BrokerEvents:
     def _bound(self, where: TopicPartition) -> None:
         log = None if self._node is None else self._node.logs.get(where)
         if log is not None:
-            bounds = (log.partition.last_stable_offset, log.partition.high_watermark)
-            if self._bounds.get(where) != bounds:
-                self._bounds[where] = bounds
-                self._add(
-                    Bounded(
-                        at=self._now(),
-                        partition=where,
-                        last_stable_offset=bounds[0],
-                        high_watermark=bounds[1],
-                        node=BROKER,
-                    )
-                )
+            for event in moved(self._now(), BROKER, log.partition, self._bounds):
+                self._add(event)
 
     def _leaves(self, source: str, target: str, label: str, answers: int | None = None) -> int:
         self._numbers += 1

@@ -118,9 +118,7 @@ def batch_values(append: Append) -> tuple[str, ...]:
     header = append.header
     if header.is_control:
         return ()
-    if append.partition.topic == CONSUMER_OFFSETS_TOPIC or header.record_count > VALUES_MAX:
-        return (batch_label(append),)
-    try:
-        return tuple(value_text(value) for value in read_columns(append.batch, header).values)
-    except ProtocolViolation:  # a broker does not open compressed records
-        return (batch_label(append),)
+    if append.partition.topic != CONSUMER_OFFSETS_TOPIC and header.record_count <= VALUES_MAX:
+        with suppress(ProtocolViolation):  # a broker does not open compressed records
+            return tuple(value_text(value) for value in read_columns(append.batch, header).values)
+    return (batch_label(append.partition, header, append.batch),)

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from fencepost.broker.contract import NODE
 from fencepost.broker.transactions.state import Transactions
-from fencepost.protocol.batches import read_header, read_marker
+from fencepost.protocol.batches import read_header
 from fencepost.protocol.messages import API_BY_REQUEST, Request
 from fencepost.protocol.terms import TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord
@@ -24,9 +24,7 @@ from fencepost.simulator.explore.steps import NO_MESSAGE, STRAY, TransitionKind,
 from fencepost.simulator.explore.trace import client_changes
 from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, Transition, World, Worlds
 from fencepost.simulator.world.history import (
-    Appended,
     Arrived,
-    Bounded,
     Called,
     Coordinated,
     Event,
@@ -34,8 +32,10 @@ from fencepost.simulator.world.history import (
     Lost,
     Sent,
     Struck,
+    moved,
+    written,
 )
-from fencepost.simulator.world.labels import UNTOLD, reply_label, request_label, values_of
+from fencepost.simulator.world.labels import UNTOLD, reply_label, request_label
 from fencepost.simulator.world.participants import NS_PER_MS
 
 BROKER_NAME: Final = "node 1"
@@ -77,6 +77,7 @@ class ExploredHistory:
         """The connections that were given up, by client and the messages that are left on them."""
         self.asked: dict[tuple[int, int], tuple[int | None, type[Request]]] = {}
         """The request of a slot, by connection."""
+        self.bounds: dict[TopicPartition, tuple[int, int]] = {}
         if watch is not None:
             watch.starts(self, root)
         for client in range(worlds.clients):
@@ -202,34 +203,10 @@ class ExploredHistory:
                 )
         for where in new.logs_of(TOPIC):
             for batch in new.logs[where][len(old.logs.get(where, ())) :]:
-                self._append(where, batch)
-            led, was_led = new.node.logs.get(where), old.node.logs.get(where)
+                self.events += written(self.now, BROKER_NAME, where, read_header(batch), batch)
+            led = new.node.logs.get(where)
             if led is not None:
-                bounds = led.partition.last_stable_offset, led.partition.high_watermark
-                was = was_led and (was_led.partition.last_stable_offset, was_led.partition.high_watermark)
-                if bounds != was:
-                    self.events.append(
-                        Bounded(
-                            at=self.now,
-                            partition=where,
-                            last_stable_offset=bounds[0],
-                            high_watermark=bounds[1],
-                            node=BROKER_NAME,
-                        )
-                    )
-
-    def _append(self, where: TopicPartition, batch: bytes) -> None:
-        header = read_header(batch)
-        self.events.append(
-            Appended(
-                at=self.now,
-                node=BROKER_NAME,
-                partition=where,
-                header=header,
-                result=read_marker(batch).result if header.is_control else None,
-                label="" if header.is_control else values_of(batch),
-            )
-        )
+                self.events += moved(self.now, BROKER_NAME, led.partition, self.bounds)
 
     # --- clients
 

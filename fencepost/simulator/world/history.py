@@ -6,11 +6,23 @@ Times are integer nanoseconds of the world's own clock, which no node or client 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import attrs
 
-from fencepost.protocol.batches import BatchHeader
-from fencepost.protocol.terms import TopicPartition, TransactionResult
-from fencepost.protocol.transaction_log import TransactionRecord
+from fencepost.protocol.batches import BatchHeader, Buffer, read_marker
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    TransactionResult,
+)
+from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
+from fencepost.simulator.world.labels import batch_label
+
+if TYPE_CHECKING:
+    from fencepost.broker.partitions.partition import Partition
 
 
 @attrs.frozen
@@ -130,3 +142,39 @@ class History:
     end: int
     lesson: str = ""
     broken: tuple[str, ...] = ()
+
+
+# --- how a log becomes events -------------------------------------------------------------------------------
+
+
+def written(
+    at: int, node: str, partition: TopicPartition, header: BatchHeader, batch: Buffer
+) -> Iterator[Appended | Coordinated]:
+    """What shows that a node wrote a batch: the states of transactions that are in it, or the batch itself.
+    Metadata of the cluster is not shown.
+    """
+    if partition.topic == TRANSACTION_STATE_TOPIC:
+        for name, record in read_transactions(batch, header):
+            if record is not None:
+                yield Coordinated(at=at, node=node, transactional_id=name, record=record)
+    elif partition.topic != CLUSTER_METADATA_TOPIC:
+        yield Appended(
+            at=at,
+            node=node,
+            partition=partition,
+            header=header,
+            result=read_marker(batch).result if header.is_control else None,
+            label=batch_label(partition, header, batch),
+        )
+
+
+def moved(
+    at: int, node: str, partition: Partition, known: dict[TopicPartition, tuple[int, int]]
+) -> Iterator[Bounded]:
+    """What shows that the bounds of a partition are no longer those that are `known`, which are changed."""
+    bounds = partition.last_stable_offset, partition.high_watermark
+    if known.get(partition.key, (0, 0)) != bounds:
+        known[partition.key] = bounds
+        yield Bounded(
+            at=at, partition=partition.key, last_stable_offset=bounds[0], high_watermark=bounds[1], node=node
+        )

@@ -6,9 +6,9 @@ Rule: equal messages have equal words, and two that differ in what they do have 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from fencepost.protocol.batches import Buffer, read_header, walk
+from fencepost.protocol.batches import BatchHeader, Buffer, read_header, walk
 from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import (
@@ -33,10 +33,7 @@ from fencepost.protocol.messages import (
 )
 from fencepost.protocol.offsets_log import read_offsets
 from fencepost.protocol.records import read_columns
-from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, NO_OFFSET, NO_PRODUCER_ID
-
-if TYPE_CHECKING:
-    from fencepost.broker.contract import Append
+from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, NO_OFFSET, NO_PRODUCER_ID, TopicPartition
 
 UNTOLD: Final = frozenset(
     {"Fetch", "Metadata", "ListOffsets", "ApiVersions", "FindCoordinator", "CreateTopics"}
@@ -62,17 +59,17 @@ def reply_label(api: Api, error: ErrorCode, body: ReplyBody | None) -> str:
     return " ".join(filter(None, (api.name, *_of_reply(body))))
 
 
-def batch_label(append: Append) -> str:
+def batch_label(partition: TopicPartition, header: BatchHeader, batch: Buffer) -> str:
     """What is in a batch, for people: the values, or the offsets of groups; nothing for a marker."""
-    if append.header.is_control:
+    if header.is_control:
         return ""
-    if append.partition.topic == CONSUMER_OFFSETS_TOPIC:
-        found = read_offsets(append.batch, append.header)
+    if partition.topic == CONSUMER_OFFSETS_TOPIC:
+        found = read_offsets(batch, header)
         return " ".join(
             f"{key.group_id} {key.topic}-{key.partition}@{'-' if record is None else record.offset}"
             for key, record in found
         )
-    return values_of(append.batch)
+    return values_of(batch)
 
 
 def values_of(batch: Buffer) -> str:

@@ -9,10 +9,8 @@ import attrs
 
 from fencepost.broker.contract import Append, BecomeLeader, Effect, Outcome, Reply
 from fencepost.broker.host import Host
-from fencepost.protocol.batches import read_marker
 from fencepost.protocol.messages import API_BY_REQUEST, Api
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
-from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.world.events import (
     ActBegins,
     ActDone,
@@ -29,19 +27,18 @@ from fencepost.simulator.world.events import (
     ReplyDiscarded,
 )
 from fencepost.simulator.world.history import (
-    Appended,
     Arrived,
-    Bounded,
     Called,
-    Coordinated,
     Event,
     History,
     Lost,
     Sent,
     Struck,
     Truncated,
+    moved,
+    written,
 )
-from fencepost.simulator.world.labels import UNTOLD, batch_label, line_text, reply_label, request_label
+from fencepost.simulator.world.labels import UNTOLD, line_text, reply_label, request_label
 from fencepost.simulator.world.network import Channel, Close, Message, ReplyMessage, RequestMessage
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
@@ -176,32 +173,10 @@ class Recorder:
 
     def _written(self, node: SimulatedNode, act: Append | Effect) -> None:
         if isinstance(act, Append):
-            if act.partition.topic == TRANSACTION_STATE_TOPIC:
-                self._coordinated(node, act)
-            elif act.partition.topic not in _UNTOLD_TOPICS:
-                self._appended(node, act)
-
-    def _coordinated(self, node: SimulatedNode, append: Append) -> None:
-        for name, record in read_transactions(append.batch, append.header):
-            if record is not None:
-                self.events.append(
-                    Coordinated(
-                        at=self.world.now, node=node.participant, transactional_id=name, record=record
-                    )
-                )
-
-    def _appended(self, node: SimulatedNode, append: Append) -> None:
-        self.ends[append.partition] = append.header.next_offset
-        self.events.append(
-            Appended(
-                at=self.world.now,
-                node=node.participant,
-                partition=append.partition,
-                header=append.header,
-                result=read_marker(append.batch).result if append.header.is_control else None,
-                label=batch_label(append),
-            )
-        )
+            where, header = act.partition, act.header
+            self.events += written(self.world.now, node.participant, where, header, act.batch)
+            if where.topic not in _UNTOLD_TOPICS:
+                self.ends[where] = header.next_offset
 
     def _stepped(self, step: NodeStepped) -> None:
         """What readers may see, or how far a log goes, may have changed."""
@@ -214,19 +189,8 @@ class Recorder:
         if isinstance(arrived, BecomeLeader) and arrived.partition in self.ends:
             self._led(node, arrived.partition, host)
         for where, log in host.node.logs.items():
-            if where.topic not in _UNTOLD_TOPICS:
-                bounds = (log.partition.last_stable_offset, log.partition.high_watermark)
-                if self.bounds.get(where, (0, 0)) != bounds and self._is_leader(host, where):
-                    self.bounds[where] = bounds
-                    self.events.append(
-                        Bounded(
-                            at=self.world.now,
-                            partition=where,
-                            last_stable_offset=bounds[0],
-                            high_watermark=bounds[1],
-                            node=node.participant,
-                        )
-                    )
+            if where.topic not in _UNTOLD_TOPICS and self._is_leader(host, where):
+                self.events += moved(self.world.now, node.participant, log.partition, self.bounds)
 
     def stopped(self) -> None:
         """The world was stopped where a rule was broken: what the node was about to do is what broke it."""
