@@ -1,7 +1,7 @@
 """Two runs side by side, and where they diverge.
 
 Rule: two steps are the same if the same happens at the same participant, whenever that is. A message reads
-the same until the fault that hits it strikes (words.py).
+the same until the fault that hits it strikes (`sentence`).
 """
 
 from __future__ import annotations

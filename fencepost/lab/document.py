@@ -18,7 +18,6 @@ from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.lab.details import NO_DETAILS, Details
 from fencepost.lab.rules import Reason, Why
 from fencepost.lab.run_reasons import late_reason, loss_reason, retry_reason
-from fencepost.lab.words import step_text
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition, TransactionResult, TransactionState
 from fencepost.simulator.draw.fates import (
@@ -29,6 +28,7 @@ from fencepost.simulator.draw.fates import (
     note,
     overtakers,
     read_logs,
+    sentence,
 )
 from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
 from fencepost.simulator.scenarios.model import CONVERGES, HANGING_TRANSACTION
@@ -492,7 +492,7 @@ def _steps(
             "at": event.at,
             "kind": _KINDS[type(event)],
             "lane": _lane(event, message),
-            "text": step_text(event, messages),
+            "text": sentence(event, messages),
             "note": note(event, messages),
         }
         if message is not None:

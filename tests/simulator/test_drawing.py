@@ -16,7 +16,7 @@ import pytest
 from rich.cells import cell_len
 
 from fencepost.protocol.terms import TransactionState
-from fencepost.simulator.draw.fates import BatchFate, follow, note, read_logs, sentence, shortened
+from fencepost.simulator.draw.fates import BatchFate, follow, note, read_logs, shortened, timed_sentence
 from fencepost.simulator.draw.svg import draw
 from fencepost.simulator.draw.text import space_time
 from fencepost.simulator.scenarios.builder import scenario
@@ -212,7 +212,7 @@ def kinds(picture: str, kind: str) -> list[Element]:
 def test_every_event_has_its_title_in_the_picture(history: History) -> None:
     found = titles(draw(history))
     messages = follow(history.events)
-    expected = Counter(sentence(event, messages) for event in history.events)
+    expected = Counter(timed_sentence(event, messages) for event in history.events)
     assert expected - found == Counter()
     assert len(kinds(draw(history), "event")) == len(history.events)
 
@@ -291,7 +291,7 @@ def test_a_long_run_is_cut_and_says_so() -> None:
     assert len(kinds(picture, "event")) == 50
     messages = follow(history.events)
     found = titles(picture)
-    assert all(found[sentence(event, messages)] for event in history.events[-50:])
+    assert all(found[timed_sentence(event, messages)] for event in history.events[-50:])
     assert not any("not drawn" in text for text in texts(draw(history)))
 
 

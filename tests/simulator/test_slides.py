@@ -15,7 +15,7 @@ from fencepost.bundled import bundled_scenarios
 from fencepost.protocol.terms import TransactionState
 from fencepost.simulator.draw.canvas import width_of
 from fencepost.simulator.draw.crop import Crop, NothingToDraw, lanes_of
-from fencepost.simulator.draw.fates import follow, sentence
+from fencepost.simulator.draw.fates import follow, timed_sentence
 from fencepost.simulator.draw.slides import slides
 from fencepost.simulator.draw.svg import draw
 from fencepost.simulator.draw.text import space_time
@@ -142,7 +142,7 @@ def test_slides_fit_a_screen_and_leave_nothing_out(name: str) -> None:
         assert low <= float(legend[1]) < height
         shown |= {title.text or "" for title in root.iter(f"{SVG}title")}
     messages = follow(history.events)
-    assert {sentence(event, messages) for event in history.events} <= shown
+    assert {timed_sentence(event, messages) for event in history.events} <= shown
 
 
 def test_fewer_lanes_mean_larger_type() -> None:

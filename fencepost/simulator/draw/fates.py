@@ -302,35 +302,52 @@ def note(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
 
 
 def sentence(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
-    """One event as a sentence that needs no context, with its time."""
-    return f"{milliseconds(event.at)} ms: {in_words(event, messages)}"
+    """One event as a sentence that needs no context, in the word order of everyday English:
 
+        p sends EndTxn COMMIT 0/0 to node 1 (message 9)
+        node 1 receives EndTxn COMMIT 0/0 from p (message 9), late: after its retry 10
+        node 1 answers p with EndTxn NONE (message 11, the reply to 10)
+        node 1 appends a of producer 0/0 to t-0 at offset 0
 
-def in_words(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
-    """The same without its time."""
-    brief = note(event, messages)
+    It says what has happened so far: that a fault strikes a message is said where it strikes.
+    """
     match event:
-        case Sent(source=source, target=target):
-            answers = "" if event.answers is None else f", in reply to {event.answers}"
-            return f"{source} sends {target} message {brief}{answers}"
+        case Sent(source=source, target=target, number=number, label=label):
+            repeats = messages[number].repeats
+            again = "" if repeats is None else f", which repeats {repeats}"
+            if event.answers is not None:
+                way = f"message {number}, the reply to {event.answers}"
+                return f"{source} answers {target} with {label} ({way}){again}"
+            return f"{source} sends {label} to {target} (message {number}){again}"
         case Arrived(number=number):
+            message = messages[number]
+            sent = message.event
+            late = f", late: {overtakers(message, messages)}" if message.is_late else ""
+            return f"{sent.target} receives {sent.label} from {sent.source} (message {number}){late}"
+        case Lost(number=number, because=because):
             sent = messages[number].event
-            return f"{sent.target} gets from {sent.source} message {brief}"
-        case Lost(number=number):
-            sent = messages[number].event
-            return f"from {sent.source} to {sent.target}: {brief}"
-        case Appended(node=node):
-            return f"{node} appends {brief}"
-        case Bounded():
+            way = f"from {sent.source} to {sent.target}"
+            return f"{sent.label} {way} is lost (message {number}): {because}"
+        case Appended(node=node, partition=where, header=header):
+            owner = producer(header)
+            of = f" of producer {owner}" if owner else ""
+            what = content(event) if event.result is None else f"the {content(event)} marker"
+            return f"{node} appends {what or 'a batch'}{of} to {where} at offset {offsets(event)}"
+        case Bounded(partition=where):
             return (
-                f"{event.partition} has last stable offset {event.last_stable_offset} "
-                f"and high watermark {event.high_watermark}"
+                f"{where} has last stable offset {event.last_stable_offset} and high watermark "
+                f"{event.high_watermark}"
             )
-        case Truncated(node=node):
-            return f"{node} has {brief}"
-        case Coordinated(node=node):
-            return f"{node} takes transaction {brief}"
+        case Truncated(node=node, partition=where):
+            return f"{node} finds the log of {where} cut off: it ends at offset {event.next_offset} now"
+        case Coordinated(node=node, transactional_id=name, record=record):
+            return f"{node} moves transaction {name} to {record.state.title}, producer {producer(record)}"
         case Called(participant=lane):
-            return f"{lane}: {brief}"
+            return f"{lane}: {note(event, messages)}"
         case Struck(participant=lane):
-            return f"fault at {lane or 'the network'}: {brief}"
+            return f"fault at {lane or 'the network'}: {note(event, messages)}"
+
+
+def timed_sentence(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
+    """The same after its time."""
+    return f"{milliseconds(event.at)} ms: {sentence(event, messages)}"

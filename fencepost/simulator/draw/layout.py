@@ -29,9 +29,9 @@ from fencepost.simulator.draw.fates import (
     milliseconds,
     note,
     read_logs,
-    sentence,
     shortened,
     state_words,
+    timed_sentence,
 )
 from fencepost.simulator.world.history import Appended, Bounded, Called, Coordinated, Event, History, Sent
 from fencepost.simulator.world.participants import NS_PER_MS
@@ -262,7 +262,7 @@ class Scene:
 
     def title(self, event: Event) -> str:
         """The sentence of one event, which a browser shows under the pointer."""
-        return tag("title", words(sentence(event, self.messages)))
+        return tag("title", words(timed_sentence(event, self.messages)))
 
 
 def _left_out(first: int, *, of: int) -> str:
