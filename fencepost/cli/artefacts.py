@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import WrongUsage
 from fencepost.cli.html_pages import is_page
 from fencepost.cli.output import Json, Target
 from fencepost.lab.document import RunDocument
@@ -68,10 +68,9 @@ def prove(directory: Path | None) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise CommandFailed(
+        raise WrongUsage(
             f"cannot make the directory {directory}: {problem.strerror}",
             then="give another directory with --output",
-            code=WRONG_USAGE,
         ) from None
 
 

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from fencepost.check.findings import Finding, Severity, counted
 from fencepost.cli.check import facts, in_words
-from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json, print_progress
 from fencepost.cli.spark_calls import with_spark
@@ -65,7 +65,7 @@ def audit(
     """
     comparison = _comparison(source, target, by)
     if acks is not None and not acks.is_file():
-        raise CommandFailed(f"--acks {acks} is not a file", then="check the path", code=WRONG_USAGE)
+        raise WrongUsage(f"--acks {acks} is not a file", then="check the path")
     require_spark()
     from pyspark.errors import PySparkException
 
@@ -95,10 +95,9 @@ def _comparison(source: str | None, target: str | None, by: str | None) -> tuple
     named = {"--input": source, "--output": target, "--by": by}
     given = [name for name, value in named.items() if value]
     if given:
-        raise CommandFailed(
+        raise WrongUsage(
             f"{given[0]} is given, but --input, --output and --by must be given together",
             then="for example: fencepost audit ./data --input orders --output totals --by key",
-            code=WRONG_USAGE,
         )
     return None
 
@@ -137,10 +136,9 @@ def _check_exists(layout: LogLayout, topic: str, option: str) -> None:
     """CommandFailed if a topic has no partition: a misspelt name would look like records that are lost."""
     topics = sorted({each.topic for each in layout.partitions()})
     if topic not in topics:
-        raise CommandFailed(
+        raise WrongUsage(
             f"{option} {topic}: there is no such topic in {layout.location}",
             then=f"the topics are: {', '.join(topics)}",
-            code=WRONG_USAGE,
         )
 
 

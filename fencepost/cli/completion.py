@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import WrongUsage
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_done
 
@@ -27,5 +27,5 @@ def install_completion(
         path = application().install_completion(shell=shell)
     except ShellDetectionError as problem:
         what = "cannot determine which shell runs this command"
-        raise CommandFailed(what, then="give --shell bash, zsh or fish", code=WRONG_USAGE) from problem
+        raise WrongUsage(what, then="give --shell bash, zsh or fish") from problem
     print_done(f"Wrote {path}. It applies to new shells.", {"path": str(path)}, as_json=as_json)

@@ -19,7 +19,7 @@ import attrs
 from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict
 
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import CommandFailed, WrongUsage
 
 SHARED: Final = ("bootstrap-server", "command-config")
 """The keys outside tables: options of every command that has them."""
@@ -133,7 +133,7 @@ def take_profile(arguments: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def _wrong(what: str, then: str = "") -> CommandFailed:
-    return CommandFailed(what, then=then or THEN, code=WRONG_USAGE)
+    return WrongUsage(what, then=then or THEN)
 
 
 def _profiles_in(path: Path, found: object) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 import attrs
 from cyclopts import Parameter, validators
 
-from fencepost.cli.errors import ADVICE, WRONG_USAGE, CommandFailed, complain
+from fencepost.cli.errors import ADVICE, CommandFailed, WrongUsage, complain
 from fencepost.cli.options import (
     ANSWER_MS,
     DEFAULT,
@@ -102,7 +102,7 @@ class OutputOptions:
         """These options with --json."""
         if self.format not in ("text", "jsonl"):
             what = f"--json and --format {self.format} ask for different formats"
-            raise CommandFailed(what, then="leave out one of them", code=WRONG_USAGE)
+            raise WrongUsage(what, then="leave out one of them")
         return attrs.evolve(self, format="jsonl")
 
     def check(self) -> None:
@@ -111,7 +111,7 @@ class OutputOptions:
         for name in ("separator", "null", "places"):
             if getattr(self, name) not in (None, False) and name not in takes:
                 what = f"--{name} does not apply to --format {self.format}"
-                raise CommandFailed(what, then="leave out one of them", code=WRONG_USAGE)
+                raise WrongUsage(what, then="leave out one of them")
         if self.format == "csv" and self.separator is not None:
             check_csv_separator(self.separator)
 
@@ -150,15 +150,14 @@ class OutputOptions:
             print(as_csv(FIELDS, dialect))
             return lambda record: as_csv(csv_row(record, dialect), dialect).encode() + b"\n"
         if "%" not in self.format:
-            raise CommandFailed(
+            raise WrongUsage(
                 f"--format {self.format} is not text, jsonl, csv or a format string",
                 then=r"a format string has placeholders, for example '%k %s\n'",
-                code=WRONG_USAGE,
             )
         try:
             fill = compiled(self.format)
         except BadRecord as problem:
-            raise CommandFailed(f"--format: {problem}", code=WRONG_USAGE) from problem
+            raise WrongUsage(f"--format: {problem}") from problem
         return lambda record: fill(record, dialect)
 
 
@@ -243,25 +242,19 @@ class _Plan:
     def check(self, *, is_from_given: bool, is_until_given: bool) -> None:
         """CommandFailed if options contradict each other."""
         if self.follow and is_until_given:
-            raise CommandFailed(
-                "--follow never stops, so --until has no effect",
-                then="leave out one of them",
-                code=WRONG_USAGE,
-            )
+            raise WrongUsage("--follow never stops, so --until has no effect", then="leave out one of them")
         check_id("--group", self.group)
         if self.group is None:
             return
         if self.partitions:
-            raise CommandFailed(
+            raise WrongUsage(
                 "--group decides which partitions this member reads, so --partition has no effect",
                 then="leave out one of them",
-                code=WRONG_USAGE,
             )
         if is_from_given and self.start.kind not in (Kind.EARLIEST, Kind.LATEST):
-            raise CommandFailed(
+            raise WrongUsage(
                 f"--from {self.start.text} has no effect with --group, which starts at committed offsets",
                 then="give earliest or latest: it applies to partitions for which the group has no offset",
-                code=WRONG_USAGE,
             )
 
     @property

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import FAILED, OK, WrongUsage
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json, text_beside
 
@@ -61,15 +61,9 @@ def demo(
     try:
         plan = draw_plan(seed=seed, flights=flights, kills=kills, sync=sync)
     except TooManyKills as problem:
-        raise CommandFailed(
-            str(problem), then="give a smaller --kills or a larger --flights", code=WRONG_USAGE
-        ) from problem
+        raise WrongUsage(str(problem), then="give a smaller --kills or a larger --flights") from problem
     if directory is not None and directory.exists() and any(directory.iterdir()):
-        raise CommandFailed(
-            f"{directory} is not empty",
-            then="give a new or empty directory with --directory",
-            code=WRONG_USAGE,
-        )
+        raise WrongUsage(f"{directory} is not empty", then="give a new or empty directory with --directory")
     require_spark()
     result = DemoResult.of(plan, broken=broken)
     story = StoryLog()

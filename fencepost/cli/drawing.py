@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import attrs
 from cyclopts import Parameter, validators
 
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import WrongUsage
 from fencepost.cli.html_pages import Pages, numbered
 from fencepost.cli.output import Target
 from fencepost.cli.table import terminal_width
@@ -104,19 +104,16 @@ class Pictures:
         given = self.options
         self.pages.prove()
         if given.text and as_json:
-            raise CommandFailed(
-                "--text and --json both write to standard output", then="give one of them", code=WRONG_USAGE
-            )
+            raise WrongUsage("--text and --json both write to standard output", then="give one of them")
         if given.svg is not None:
             _picture(given.svg).prove()
         elif given.slide or given.scale != 1:
             option = "--slide" if given.slide else "--scale"
-            raise CommandFailed(f"{option} applies to pictures only", then="add --svg FILE", code=WRONG_USAGE)
+            raise WrongUsage(f"{option} applies to pictures only", then="add --svg FILE")
         elif not given.text and (given.since or given.until or given.only):
-            raise CommandFailed(
+            raise WrongUsage(
                 "--from, --until and --only apply to tables and pictures only",
                 then="add --text, or --svg FILE",
-                code=WRONG_USAGE,
             )
 
     def show(self, history: History) -> None:
@@ -131,7 +128,7 @@ class Pictures:
             part, first = Crop(since=given.since, until=given.until, only=only).of(history)
         except NothingToDraw as nothing:
             then = f"`fencepost run ... --text` shows the steps and lanes of {history.title!r}"
-            raise CommandFailed(str(nothing), then=then, code=WRONG_USAGE) from None
+            raise WrongUsage(str(nothing), then=then) from None
         if given.text:
             print(self._table(part, first))
         if given.svg is not None:

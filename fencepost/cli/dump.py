@@ -18,7 +18,7 @@ import attrs
 from cyclopts import Parameter
 
 from fencepost.check.findings import counted
-from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage
 from fencepost.cli.log_files import (
     StoredBatch,
     Torn,
@@ -170,10 +170,9 @@ def dump_file(file: Path, *, records: bool, as_json: bool, titled: bool) -> None
 def check_agreement(path: Path, *, as_json: bool) -> int:
     """Prints whether the transaction log and the markers of a data directory agree."""
     if path.is_file() or partition_of(path.resolve()):
-        raise CommandFailed(
+        raise WrongUsage(
             f"--check needs a whole data directory, and {path} is only a part of one",
             then=f"give the data directory, or leave out --check: fencepost dump {path}",
-            code=WRONG_USAGE,
         )
     found = contradictions(path)
     if as_json:
@@ -195,11 +194,10 @@ def facts_of_file(path: Path, *, records: bool = False) -> Iterator[Fact]:
     base_offset, kind = parse_file_name(path.name)
     reader = READERS.get(kind or path.name)
     if reader is None:
-        raise CommandFailed(
+        raise WrongUsage(
             f"{path} is not a log file",
             then="give a data directory, a partition directory, or one file: .log, .index, .timeindex, "
             ".txnindex, .snapshot, manifest.json",
-            code=WRONG_USAGE,
         )
     try:
         for fact in facts_of_log(path, records=records) if kind == LOG else reader(path, base_offset):

@@ -76,6 +76,13 @@ class CommandFailed(FencepostError):
         self.code = code
 
 
+class WrongUsage(CommandFailed):
+    """What the user gave cannot be used: an option, a file, a scenario. Nothing was done."""
+
+    def __init__(self, what: str, *, then: str = "") -> None:
+        super().__init__(what, then=then, code=WRONG_USAGE)
+
+
 class Stopped(BaseException):
     """A signal ended the command. It unwinds as Ctrl-C does, past every `except Exception`."""
 

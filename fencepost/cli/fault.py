@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter, validators
 
 from fencepost.broker.fault_handles import FaultHandle, Faults
-from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed, complain
+from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage, complain
 from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect
 from fencepost.cli.output import Columns, print_done, print_rows
 from fencepost.client.errors import ClientError
@@ -57,7 +57,7 @@ def add_faults(
     except BadPhrase as problem:
         for handle, _ in added:
             handle.remove()
-        raise CommandFailed(str(problem), then=FAULTS_HELP, code=WRONG_USAGE) from problem
+        raise WrongUsage(str(problem), then=FAULTS_HELP) from problem
     absent = _absent(bootstrap, command_config)
     for handle, text in added:
         partitions = absent.get(handle.fault_id, ())

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from fencepost.bundled import bundled_pages
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import WrongUsage
 from fencepost.cli.output import Columns, print_rows
 from fencepost.faults.grammar import suggestion
 
@@ -33,10 +33,9 @@ def print_page(page: str | None = None, /) -> None:
         print_rows(PAGES, titles, as_json=False)
         return
     if page not in pages:
-        raise CommandFailed(
+        raise WrongUsage(
             f"the documentation has no page {page!r}{suggestion(page, tuple(pages))}",
             then="`fencepost help` lists the pages",
-            code=WRONG_USAGE,
         )
     sys.stdout.write(_text(pages[page]))
 

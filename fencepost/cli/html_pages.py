@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import WrongUsage
 from fencepost.cli.output import Target
 
 if TYPE_CHECKING:
@@ -104,9 +104,7 @@ def changes_of(texts: Sequence[str]) -> dict[str, Any]:
         read = VALUES.get(key)
         changes[key] = None if read is None else read(value)
         if changes[key] is None:
-            raise CommandFailed(
-                f"--beside {text!r} is not a valid change", then=f"give {EXAMPLES}", code=WRONG_USAGE
-            )
+            raise WrongUsage(f"--beside {text!r} is not a valid change", then=f"give {EXAMPLES}")
     return changes
 
 
@@ -120,7 +118,7 @@ def beside(chosen: Chosen, changes: dict[str, Any]) -> Case | None:
     try:
         case = case_of(PlayArguments(text=text, variant=chosen.number, **changes))
     except (BadRequest, BadScenario) as problem:
-        raise CommandFailed(str(problem), then=f"--beside takes {EXAMPLES}", code=WRONG_USAGE) from None
+        raise WrongUsage(str(problem), then=f"--beside takes {EXAMPLES}") from None
     if (case.cluster, case.scenario.seeded) == (chosen.case.cluster, chosen.case.scenario.seeded):
         return None
     for variant in cases(chosen.case.scenario):

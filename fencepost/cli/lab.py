@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter, Token, validators
 
 from fencepost.bundled import bundled_scenarios
-from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, complain, report
+from fencepost.cli.errors import OK, CommandFailed, WrongUsage, complain, report
 from fencepost.cli.options import ADMIN_ID, ANSWER_MS, CommandConfig, problem_of, seconds_in, security_of
 from fencepost.client.errors import ClientError
 
@@ -31,11 +31,7 @@ def _seconds(_: type, tokens: tuple[Token, ...]) -> float:
 def _address(broker: str) -> str:
     """The address, if it is one."""
     if not re.fullmatch(r"[^:].*:\d{1,5}", broker):
-        raise CommandFailed(
-            f"--broker {broker} is not host:port",
-            then="for example --broker 127.0.0.1:9092",
-            code=WRONG_USAGE,
-        )
+        raise WrongUsage(f"--broker {broker} is not host:port", then="for example --broker 127.0.0.1:9092")
     return broker
 
 
@@ -90,11 +86,10 @@ def lab(
     """
     for package in ("starlette", "hypercorn"):
         if find_spec(package) is None:
-            raise CommandFailed(
+            raise WrongUsage(
                 f"the lab needs the package {package}",
                 then="pip install 'fencepost[lab]'; without it, `fencepost run NAME --html FILE` writes the "
                 "page of one run",
-                code=WRONG_USAGE,
             )
     import trio
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import CommandFailed, WrongUsage
 from fencepost.journal.data_directory import META_FILE
 from fencepost.journal.segments import LOG, parse_file_name
 from fencepost.log_model.partitions import PartitionModel
@@ -117,19 +117,17 @@ def topic_batches(data: Path, topic: str) -> Iterator[tuple[TopicPartition, Stor
 def check_is_log(path: Path) -> None:
     """CommandFailed unless `path` is a data directory, a partition directory or a file."""
     if not path.exists():
-        raise CommandFailed(
+        raise WrongUsage(
             f"no such file or directory: {path}",
             then="give an existing data directory, partition directory or log file",
-            code=WRONG_USAGE,
         )
     if path.is_dir() and not holds_log(path):
         inside = path / "data"  # where `fencepost demo --directory` puts it
-        raise CommandFailed(
+        raise WrongUsage(
             f"{path} is not a data directory: it has no partition directory (TOPIC-NUMBER) with .log files",
             then=f"for the data of `fencepost demo`: fencepost dump {inside}"
             if inside.is_dir() and holds_log(inside)
             else "give the directory that `fencepost serve DIR` was started with",
-            code=WRONG_USAGE,
         )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 from cyclopts import Parameter, Token, validators
 
 from fencepost.cli.config_file import COMMAND_LINE, ENVIRONMENT
-from fencepost.cli.errors import NO_BROKER, START_A_BROKER, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import NO_BROKER, START_A_BROKER, CommandFailed, WrongUsage
 from fencepost.protocol.terms import ID_LENGTH_MAX, INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
@@ -121,10 +121,9 @@ def reach(bootstrap: str) -> str:
     given_in = bootstrap.given_in if isinstance(bootstrap, Addresses) else BOOTSTRAP_OPTION
     addresses = [address.strip() for address in bootstrap.split(",")]
     if bad := [address for address in addresses if not _is_address(address)]:
-        raise CommandFailed(
+        raise WrongUsage(
             f"{given_in} {bad[0] or repr(str(bootstrap))} is not host:port, with a port from 1 to 65535",
             then=f"for example {DEFAULT}, or broker-1:9092,broker-2:9092",
-            code=WRONG_USAGE,
         )
     problems = dict(zip(addresses, map(problem_of, addresses), strict=True))
     if None in problems.values():
@@ -169,10 +168,8 @@ def security_of(config: Path | None) -> SecuritySettings:
     names = SecuritySettings.__annotations__
     found: dict[str, Any] = {} if config is None else _settings_in(config)
     if unknown := found.keys() - names.keys():
-        raise CommandFailed(
-            f"{config}: unknown setting {min(unknown)!r}", then=f"the settings are {', '.join(names)}",
-            code=WRONG_USAGE,
-        )  # fmt: skip
+        what = f"{config}: unknown setting {min(unknown)!r}"
+        raise WrongUsage(what, then=f"the settings are {', '.join(names)}")
     found |= {name: os.environ[key] for name in names if (key := f"FENCEPOST_{name.upper()}") in os.environ}
     if isinstance(word := found.get("ssl_check_hostname"), str):
         found["ssl_check_hostname"] = word.lower() not in ("false", "no", "0")
@@ -181,7 +178,7 @@ def security_of(config: Path | None) -> SecuritySettings:
         Security(**settings)
     except (TypeError, ValueError) as problem:
         then = f"correct {config or 'the environment'}; `fencepost help access` shows the settings"
-        raise CommandFailed(str(problem), then=then, code=WRONG_USAGE) from problem
+        raise WrongUsage(str(problem), then=then) from problem
     return settings
 
 
@@ -191,10 +188,10 @@ def text_of(option: str, file: Path, *, then: str) -> str:
         return file.read_text(encoding="utf-8")
     except OSError as problem:
         what = f"cannot read {option} {file}: {problem.strerror}"
-        raise CommandFailed(what, then=then, code=WRONG_USAGE) from problem
+        raise WrongUsage(what, then=then) from problem
     except UnicodeDecodeError as problem:
         what = f"{option} {file} is not a text file: {problem.reason}"
-        raise CommandFailed(what, then=then, code=WRONG_USAGE) from problem
+        raise WrongUsage(what, then=then) from problem
 
 
 def _settings_in(config: Path) -> dict[str, Any]:
@@ -203,7 +200,7 @@ def _settings_in(config: Path) -> dict[str, Any]:
         return tomllib.loads(text_of("--command-config", config, then=then))
     except tomllib.TOMLDecodeError as problem:
         what = f"--command-config {config} is not TOML: {problem}"
-        raise CommandFailed(what, then=then, code=WRONG_USAGE) from problem
+        raise WrongUsage(what, then=then) from problem
 
 
 def settings_in(option: str, given: tuple[str, ...], *, example: str) -> dict[str, str]:
@@ -212,13 +209,9 @@ def settings_in(option: str, given: tuple[str, ...], *, example: str) -> dict[st
     for text in given:
         name, sign, value = text.partition("=")
         if not (name and sign):
-            raise CommandFailed(
-                f"{option} {text} is not name=value", then=f"for example {option} {example}", code=WRONG_USAGE
-            )
+            raise WrongUsage(f"{option} {text} is not name=value", then=f"for example {option} {example}")
         if name in found:
-            raise CommandFailed(
-                f"{option} sets {name} twice", then="give each setting once", code=WRONG_USAGE
-            )
+            raise WrongUsage(f"{option} sets {name} twice", then="give each setting once")
         found[name] = value
     return found
 
@@ -242,10 +235,9 @@ def partitions_of(admin: Admin, topic: str, wanted: Iterable[int] = ()) -> list[
 def check_id(option: str, given: str | None) -> None:
     """Refuses a group or a transactional id that no broker takes."""
     if given is not None and not 1 <= len(given) <= ID_LENGTH_MAX:
-        raise CommandFailed(
+        raise WrongUsage(
             f"{option} must have 1 to {ID_LENGTH_MAX} characters, not {len(given)}",
             then="give another name, or leave the option out",
-            code=WRONG_USAGE,
         )
 
 
@@ -256,10 +248,8 @@ def _check_fix_names(_: type, names: tuple[str, ...]) -> None:
     try:
         KafkaFixes.without(names)
     except ValueError as problem:
-        raise CommandFailed(
-            f"--without-fix: {problem}",
-            then="`fencepost help fidelity` describes each of them",
-            code=WRONG_USAGE,
+        raise WrongUsage(
+            f"--without-fix: {problem}", then="`fencepost help fidelity` describes each of them"
         ) from problem
 
 

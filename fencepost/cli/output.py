@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import attrs
 
-from fencepost.cli.errors import FAILED, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import FAILED, WRONG_USAGE, CommandFailed, WrongUsage
 from fencepost.cli.table import print_block, print_table
 
 T = TypeVar("T")
@@ -122,10 +122,9 @@ class Target:
         except OSError as problem:
             raise self._failure(problem, code=WRONG_USAGE) from None
         if old and not self.is_kind(old):
-            raise CommandFailed(
+            raise WrongUsage(
                 f"{self.path} exists and is not {self.kind}; refusing to overwrite it",
                 then=f"give another file with {self.option}, or remove this one",
-                code=WRONG_USAGE,
             )
 
     def _old_contents(self) -> str:

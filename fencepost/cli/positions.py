@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from fencepost.check.findings import counted
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed, complain
+from fencepost.cli.errors import CommandFailed, WrongUsage, complain
 from fencepost.cli.options import is_offset
 from fencepost.client.consumer_records import Record
 from fencepost.client.shells.sync import Admin
@@ -68,11 +68,10 @@ def parse_position(option: str, text: str, *, now_ms: Callable[[], int] | None =
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise CommandFailed(
+        raise WrongUsage(
             f"{option} {text} is not a position",
             then="give earliest, latest, an offset, -10 for the last ten records, a time such as "
             "2026-11-22T13:00 (UTC) or @1795352400000, or -15m for 15 minutes ago",
-            code=WRONG_USAGE,
         ) from None
     zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return _time(text, int(zoned.timestamp() * 1_000))
@@ -145,10 +144,9 @@ def ends_at(admin: Admin, where: Position, has: OffsetRange) -> Offsets:
             found = _from_time(admin, where.number, has)
             return {part: min(offset, has.stable_ends[part]) for part, offset in found.items()}
         case Kind.EARLIEST | Kind.LAST:
-            raise CommandFailed(
+            raise WrongUsage(
                 f"--until {where.text} is not a position to stop at",
                 then="give an offset, a time, or latest for the current end",
-                code=WRONG_USAGE,
             )
 
 

@@ -20,7 +20,7 @@ from cyclopts import Parameter, validators
 
 from fencepost.check.findings import counted
 from fencepost.cli.delays import told_of_delays
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed, Ended, code_of
+from fencepost.cli.errors import CommandFailed, Ended, WrongUsage, code_of
 from fencepost.cli.options import (
     ANSWER_MS,
     DEFAULT,
@@ -115,7 +115,7 @@ class InputOptions:
             if (option := name.replace("_", "-")) not in TAKES[self.format]:
                 takes = ", ".join(f"--{each}" for each in TAKES[self.format]) or "none of these options"
                 what = f"--{option} does not apply to --format {self.format}"
-                raise CommandFailed(what, then=f"this format takes {takes}", code=WRONG_USAGE)
+                raise WrongUsage(what, then=f"this format takes {takes}")
         separator = "," if self.format == "csv" else "\t"
         if self.format == "csv":
             check_csv_separator(given.get("separator", separator))
@@ -154,11 +154,7 @@ class RecordOptions:
     def _header(self, text: str) -> tuple[str, bytes]:
         name, sign, value = text.partition("=")
         if not (name and sign):
-            raise CommandFailed(
-                f"--header {text} is not name=value",
-                then="for example --header source=till-1",
-                code=WRONG_USAGE,
-            )
+            raise WrongUsage(f"--header {text} is not name=value", then="for example --header source=till-1")
         return name, value.encode()
 
     def _applied(self, record: Outgoing, headers: list[tuple[str, bytes]]) -> Outgoing:
@@ -264,10 +260,9 @@ def produce(
     records = every.applied(read(files, reading))
     with connect(bootstrap, command_config, client_id) as admin:
         if topic in INTERNAL_TOPICS:
-            raise CommandFailed(
+            raise WrongUsage(
                 f"{topic} is an internal topic: only the broker writes to it",
                 then="`fencepost topic list` shows the topics",
-                code=WRONG_USAGE,
             )
         partitions_of(admin, topic, [] if every.partition is None else [every.partition])
         spoken = newest_dialect(admin.transaction_version())
@@ -305,10 +300,9 @@ def produce(
 def _check_transactions(transactional_id: str | None, count: int | None) -> None:
     check_id("--transactional-id", transactional_id)
     if count is not None and transactional_id is None:
-        raise CommandFailed(
+        raise WrongUsage(
             "--records-per-transaction needs --transactional-id",
             then="choose an id for this producer: --transactional-id NAME",
-            code=WRONG_USAGE,
         )
 
 

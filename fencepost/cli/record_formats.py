@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import attrs
 
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import WrongUsage
 from fencepost.cli.output import Json, as_json_line, text_of
 from fencepost.cli.table import moment
 from fencepost.client.consumer_records import Record
@@ -121,10 +121,9 @@ def as_line(record: Record, dialect: TextDialect) -> bytes:
 def check_csv_separator(separator: str) -> None:
     """CommandFailed if no CSV can be read and written with it."""
     if len(separator) != 1 or separator in '"\r\n':
-        raise CommandFailed(
+        raise WrongUsage(
             "with --format csv, --separator must be one character, and neither a quote nor a line break",
             then="for example --separator ';'",
-            code=WRONG_USAGE,
         )
 
 

@@ -18,7 +18,7 @@ from cyclopts import Parameter
 
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity, counted
-from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json
 from fencepost.journal.disk import DiskStorage
@@ -99,10 +99,9 @@ def _check_adopted(plan: Plan, topics: tuple[str, ...], directories: Collection[
         if topic not in plan.adopted:
             is_there = f"{topic}-0" in directories
             why = "the metadata still has this topic" if is_there else f"there is no directory {topic}-0"
-            raise CommandFailed(
+            raise WrongUsage(
                 f"--adopt {topic}: {why}",
                 then=f"first rename the directories set aside, for example {topic}-0~1 to {topic}-0",
-                code=WRONG_USAGE,
             )
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Final, NamedTuple
 
 from cyclopts import Parameter, Token
 
-from fencepost.cli.errors import ADVICE, WRONG_USAGE, CommandFailed, complain
+from fencepost.cli.errors import ADVICE, CommandFailed, WrongUsage, complain
 from fencepost.cli.options import (
     DEFAULT,
     AsJson,
@@ -133,9 +133,7 @@ def reset_offsets(
         Only print the new offsets. This is the default.
     """
     if execute and dry_run:
-        raise CommandFailed(
-            "--execute and --dry-run contradict each other", then="leave out one of them", code=WRONG_USAGE
-        )
+        raise WrongUsage("--execute and --dry-run contradict each other", then="leave out one of them")
     goal = _goal(
         {
             "--to-earliest": 0 if to_earliest else None,
@@ -147,10 +145,9 @@ def reset_offsets(
         }
     )
     if (topic is None) != all_topics or (partition and topic is None):
-        raise CommandFailed(
+        raise WrongUsage(
             "reset-offsets needs --topic or --all-topics, and --partition needs --topic",
             then="for example: fencepost group reset-offsets billing --topic orders --to-earliest",
-            code=WRONG_USAGE,
         )
     with connect(bootstrap, command_config) as admin:
         _check_members(admin, name)
@@ -169,10 +166,9 @@ def _goal(options: Mapping[str, int | None]) -> Goal:
     given = [Goal(option, value) for option, value in options.items() if value is not None]
     if len(given) != 1:
         what = "none" if not given else " and ".join(goal.option for goal in given)
-        raise CommandFailed(
+        raise WrongUsage(
             f"reset-offsets needs exactly one target, but got {what}",
             then=f"give one of {', '.join(options)}",
-            code=WRONG_USAGE,
         )
     return given[0]
 

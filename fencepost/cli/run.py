@@ -19,7 +19,7 @@ from cyclopts import Parameter
 
 from fencepost.check.findings import counted
 from fencepost.cli.drawing import NO_DRAWING, DrawOptions, Pictures
-from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import FAILED, OK, WrongUsage
 from fencepost.cli.options import AsJson, TimeBudget
 from fencepost.cli.output import Json, print_json
 from fencepost.cli.scenario_files import Chosen, chosen, files_of
@@ -111,10 +111,9 @@ def _walk(scenarios: Sequence[str], variant: str | None, draw: DrawOptions, *, i
     from fencepost.lab.recordings import record
 
     if is_other or draw.wanted or draw.html:
-        raise CommandFailed(
+        raise WrongUsage(
             "--step shows runs in the terminal and writes nothing",
             then="use it with names of scenarios, --variant and --ascii only",
-            code=WRONG_USAGE,
         )
     prove_terminal()
     runs = [partial(record, each.case) for story in chosen(files_of(scenarios), variant) for each in story]
@@ -131,7 +130,7 @@ def _others(
     if not texts:
         return None
     if html is None:
-        raise CommandFailed("--beside applies to pages only", then="add --html FILE", code=WRONG_USAGE)
+        raise WrongUsage("--beside applies to pages only", then="add --html FILE")
     changes = changes_of(texts)
     found = {
         (each.path, each.number): other
@@ -140,10 +139,9 @@ def _others(
         if (other := beside(each, changes)) is not None
     }
     if not found:
-        raise CommandFailed(
+        raise WrongUsage(
             f"--beside {' '.join(texts)} changes nothing in these runs",
             then="give another value; `fencepost run NAME --list` shows the variants",
-            code=WRONG_USAGE,
         )
     return found
 

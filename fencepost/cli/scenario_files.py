@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from fencepost.bundled import bundled_scenarios
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import CommandFailed, WrongUsage
 
 if TYPE_CHECKING:
     from fencepost.simulator.scenarios.model import Case, Scenario
@@ -30,19 +30,17 @@ def _in_directory(directory: Path) -> list[Path]:
     """The scenarios in a directory and those below it. The first file that is none is an error."""
     found = sorted(directory.rglob("*.toml"))
     if not found:
-        raise CommandFailed(
+        raise WrongUsage(
             f"{directory} has no scenario in it",
             then="give a directory with scenarios, which are *.toml files",
-            code=WRONG_USAGE,
         )
     for path in found:
         try:
             read(path)
         except CommandFailed as problem:
-            raise CommandFailed(
+            raise WrongUsage(
                 f"not every *.toml file in {directory} is a scenario: {problem}",
                 then="give a directory that has only scenarios, or give the files themselves",
-                code=WRONG_USAGE,
             ) from problem
     return found
 
@@ -75,7 +73,7 @@ def read(path: Path, *, advice: str | None = None) -> Scenario:
         problem, then = f"{path} is not UTF-8: {undecodable}", "give a scenario, which is a TOML file"
     except BadScenario as bad:
         problem, then = str(bad), "`fencepost help scenarios` describes the format of scenarios"
-    raise CommandFailed(problem, then=then, code=WRONG_USAGE)
+    raise WrongUsage(problem, then=then)
 
 
 def _advice(word: str) -> str:
@@ -128,8 +126,7 @@ def _no_variant(path: Path, every: Sequence[tuple[int, Case]], variant: str) -> 
     shown = [f"{number} {case.title or '(plain)'}" for number, case in every[:SHOWN_MAX]]
     more = f", and {len(every) - SHOWN_MAX} more" if len(every) > SHOWN_MAX else ""
     name = name_of(path)
-    return CommandFailed(
+    return WrongUsage(
         f"{name} has no variant {variant!r}",
         then=f"its variants are: {'; '.join(shown)}{more} (`fencepost run {name} --list`)",
-        code=WRONG_USAGE,
     )

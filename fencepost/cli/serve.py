@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import OK, WrongUsage
 from fencepost.cli.log_lines import LogFormat, LogLevel, writing_log
 from fencepost.cli.options import WithoutFixes, settings_in, text_of
 
@@ -214,7 +214,7 @@ def _advertised(listener: str | None) -> tuple[str, int] | None:
     try:
         return None if listener is None else parsed_listener(listener)
     except ValueError as problem:
-        raise CommandFailed(f"--advertised-listener: {problem}", code=WRONG_USAGE) from problem
+        raise WrongUsage(f"--advertised-listener: {problem}") from problem
 
 
 def _overridden(given: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -223,15 +223,14 @@ def _overridden(given: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]
 
     settings = settings_in("--override", given, example="num.partitions=3")
     for name in SET_OTHERWISE.keys() & settings:
-        raise CommandFailed(f"--override cannot set {name}", then=SET_OTHERWISE[name], code=WRONG_USAGE)
+        raise WrongUsage(f"--override cannot set {name}", then=SET_OTHERWISE[name])
     try:
         return overridden(settings)
     except ValueError as problem:
-        raise CommandFailed(
+        raise WrongUsage(
             f"--override: {problem}",
             then="`fencepost help clients` lists the settings; those of a topic are set by "
             "`fencepost topic create --config`",
-            code=WRONG_USAGE,
         ) from problem
 
 
@@ -243,22 +242,19 @@ def _together(node: NodeSettings) -> NodeSettings:
         check_together(node)
     except ValueError as problem:
         then = "set both with --override; `fencepost help clients` lists the settings"
-        raise CommandFailed(f"--override: {problem}", then=then, code=WRONG_USAGE) from problem
+        raise WrongUsage(f"--override: {problem}", then=then) from problem
     return node
 
 
 def _check_place(directory: Path | None, *, memory: bool) -> None:
     if memory and directory is not None:
-        raise CommandFailed(
+        raise WrongUsage(
             f"serve cannot keep its data both in memory and in {directory}",
             then="leave out --memory, or the directory (data in memory is lost when the broker stops)",
-            code=WRONG_USAGE,
         )
     if not memory and directory is None:
-        raise CommandFailed(
-            "serve needs either a data directory or --memory",
-            then="for example: fencepost serve ./data",
-            code=WRONG_USAGE,
+        raise WrongUsage(
+            "serve needs either a data directory or --memory", then="for example: fencepost serve ./data"
         )
 
 
@@ -288,7 +284,7 @@ def _access(
         )
     except ValueError as problem:
         then = "give both --tls-cert and --tls-key, each a PEM file; --tls-client-ca needs both of them"
-        raise CommandFailed(str(problem), then=then, code=WRONG_USAGE) from problem
+        raise WrongUsage(str(problem), then=then) from problem
     _check_host(reachable, access, insecure=insecure)
     return access
 
@@ -309,17 +305,16 @@ def _parsed(option: str, file: Path, parse: Callable[[str, str], Parsed]) -> Par
     try:
         return parse(text, str(file))
     except AccessFileError as problem:
-        raise CommandFailed(f"{option} {problem}", code=WRONG_USAGE) from problem
+        raise WrongUsage(f"{option} {problem}") from problem
 
 
 def _check_host(host: str, access: AccessSettings, *, insecure: bool) -> None:
     missing = access.missing
     if missing and not insecure and not _is_loopback(host):
-        raise CommandFailed(
+        raise WrongUsage(
             f"--host {host} opens the broker to other machines, which needs {', and '.join(missing)}",
             then="`fencepost help access` shows how to set them up; --insecure starts the broker without "
             "them, open to everyone who can reach the port",
-            code=WRONG_USAGE,
         )
 
 
@@ -346,7 +341,7 @@ def _faults(settings: BrokerSettings) -> BrokerFaultInjector:
     except BadPhrase as problem:
         possible = "; ".join(each for each in problem.possible if each not in str(problem))
         then = f"{possible}\n  {FAULTS_HELP}" if possible else FAULTS_HELP
-        raise CommandFailed(f"--fault: {problem}", then=then, code=WRONG_USAGE) from problem
+        raise WrongUsage(f"--fault: {problem}", then=then) from problem
     injector.report = _tell_strike
     return injector
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter, validators
 
 from fencepost.check.findings import counted
-from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, Ended, code_of
+from fencepost.cli.errors import OK, CommandFailed, Ended, WrongUsage, code_of
 from fencepost.cli.fuzz import DEFAULT_WORLD, WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
 from fencepost.cli.html_pages import Pages
@@ -62,11 +62,10 @@ def shrink(
     from fencepost.simulator.scenarios.model import cases
 
     if file is not None and options != DEFAULT_WORLD:
-        raise CommandFailed(
+        raise WrongUsage(
             f"{file} already contains the options of its run",
             then="--workload, --transaction-version, --partition-verification, --without-fix and --break "
             "can only be given with --seed",
-            code=WRONG_USAGE,
         )
     name, failing = _failing_of(file, seed, options)
     target = _target(output, file, name=name, origin=f"{name}{options}")
@@ -176,10 +175,9 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
 
     if (file is None) is (seed is None):
         given = "none was given" if file is None else "not both"
-        raise CommandFailed(
+        raise WrongUsage(
             f"shrink needs either --seed or a scenario file; {given}",
             then="for example: fencepost shrink --seed 17",
-            code=WRONG_USAGE,
         )
     if file is None:
         assert seed is not None, "one of the two is given"
@@ -189,16 +187,14 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
             file, advice="`fencepost fuzz` finds failing seeds; `fencepost shrink --seed` writes a scenario"
         )
         if scenario.seeded is None:
-            raise CommandFailed(
+            raise WrongUsage(
                 f"{file} was written by hand; only generated scenarios (with a [seeded] table) can be shrunk",
                 then=f"to see what happens in it: fencepost run {file} --text",
-                code=WRONG_USAGE,
             )
         if scenario.faults:
-            raise CommandFailed(
+            raise WrongUsage(
                 f"{file} has [[fault]] tables, and shrink can shrink only what its [seeded] table describes",
                 then="remove them, or shrink the scenario that they were added to",
-                code=WRONG_USAGE,
             )
         name, failing = scenario.name, failing_run(scenario.seeded, scenario.choices)
     if failing is None:

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 import attrs
 from rich.console import Console
 
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import WrongUsage
 from fencepost.cli.step_screen import Shown, in_ascii, screen
 from fencepost.cli.step_walk import PAGE, Walk
 from fencepost.lab.document import RunDocument
@@ -64,10 +64,9 @@ STEPS: Final = {
 def prove_terminal() -> None:
     """CommandFailed unless a person is at a terminal that can move its cursor."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
-        raise CommandFailed(
+        raise WrongUsage(
             "--step needs a terminal, for keys and for the screen",
             then="--text prints the run as a table; --html FILE writes a page on which you step through it",
-            code=WRONG_USAGE,
         )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 from cyclopts import Parameter, validators
 
 from fencepost.check.findings import counted
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import CommandFailed, WrongUsage
 from fencepost.cli.options import (
     DEFAULT,
     AsJson,
@@ -100,10 +100,9 @@ def create_topic(
 
 def _refuse_internal(name: str, what: str) -> None:
     if name in INTERNAL_TOPICS:
-        raise CommandFailed(
+        raise WrongUsage(
             f"{name} is an internal topic and cannot be {what}",
             then="the broker creates its internal topics when it needs them",
-            code=WRONG_USAGE,
         )
 
 
@@ -197,14 +196,11 @@ def alter_topic(
         **dict.fromkeys(delete_config),
     }
     if len(changes) < len(config) + len(delete_config):
-        raise CommandFailed(
-            "topic alter changes the same setting twice", then="give each setting once", code=WRONG_USAGE
-        )
+        raise WrongUsage("topic alter changes the same setting twice", then="give each setting once")
     if not (changes or partitions):
-        raise CommandFailed(
+        raise WrongUsage(
             "topic alter needs --config, --delete-config or --partitions",
             then="for example: fencepost topic alter orders --config retention.ms=3600000",
-            code=WRONG_USAGE,
         )
     with connect(bootstrap, command_config) as admin:
         if changes:
@@ -260,10 +256,9 @@ def delete_records(
         The first offset to keep; `end` deletes all current records.
     """
     if before != "end" and not is_offset(before):
-        raise CommandFailed(
+        raise WrongUsage(
             f"--before {before} is not an offset",
             then="give the first offset to keep, or `end` to delete all records",
-            code=WRONG_USAGE,
         )
     offset = HIGH_WATERMARK if before == "end" else int(before)
     with connect(bootstrap, command_config) as admin:

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 import attrs
 from cyclopts import Parameter, validators
 
-from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage
 from fencepost.cli.options import (
     DEFAULT,
     AsJson,
@@ -164,10 +164,9 @@ def list_transactions(
         except RequestFailed as problem:
             if problem.error is not ErrorCode.INVALID_REGULAR_EXPRESSION:
                 raise
-            raise CommandFailed(
+            raise WrongUsage(
                 f"the broker refuses --transactional-id-pattern {transactional_id_pattern!r}",
                 then="give a pattern in RE2's syntax that does not take too long to match",
-                code=WRONG_USAGE,
             ) from problem
     print_rows(LISTED, listed, as_json=as_json)
 
@@ -274,10 +273,9 @@ def find_hanging(
         time them out.
     """
     if topic is None and (broker_id is None or partition is not None):
-        raise CommandFailed(
+        raise WrongUsage(
             "find-hanging needs --topic or --broker-id, and --partition needs --topic",
             then="for example: fencepost transactions find-hanging --topic TOPIC",
-            code=WRONG_USAGE,
         )
     with connect(bootstrap, command_config) as admin:
         searched = partitions_to_search(admin, broker_id, topic, partition)
@@ -424,11 +422,10 @@ def abort_transaction(
                     partition=where, producer_id=who, producer_epoch=epoch, coordinator_epoch=coordinator
                 )
             case _:
-                raise CommandFailed(
+                raise WrongUsage(
                     "abort needs either --start-offset, or --producer-id, --producer-epoch and "
                     "--coordinator-epoch",
                     then="`fencepost transactions find-hanging` prints these values",
-                    code=WRONG_USAGE,
                 )
         admin.abort_transaction(spec)
     who = f"producer {spec.producer_id} epoch {spec.producer_epoch}"

@@ -19,7 +19,7 @@ from pathlib import Path
 import attrs
 
 from fencepost.broker.access.files import check_name, format_users, parse_users
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import CommandFailed, WrongUsage
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_done
 from fencepost.journal.data_directory import META_FILE
@@ -60,7 +60,7 @@ def remove_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
     """
     if not file.exists():
         then = "`fencepost user add FILE NAME` writes a user file"
-        raise CommandFailed(f"no such file: {file}", then=then, code=WRONG_USAGE)
+        raise WrongUsage(f"no such file: {file}", then=then)
     with _locked(file):
         users = _users_in(file)
         if name not in users.credentials:
@@ -79,10 +79,9 @@ def _locked(file: Path) -> Generator[None]:
     file itself is replaced. A broker locks its data directory, too, so the file cannot be there.
     """
     if (file.parent / META_FILE).exists():
-        raise CommandFailed(
+        raise WrongUsage(
             f"{file.parent} is the data directory of a broker",
             then="choose another directory for the user file",
-            code=WRONG_USAGE,
         )
     directory = os.open(file.parent, os.O_RDONLY)
     try:
@@ -102,21 +101,19 @@ def _password(name: str) -> str:
     if sys.stdin.isatty():
         password = getpass.getpass(f"Password of {name}: ")
         if getpass.getpass("Repeat the password: ") != password:
-            raise CommandFailed("the passwords do not match", then="run the command again", code=WRONG_USAGE)
+            raise WrongUsage("the passwords do not match", then="run the command again")
     else:
         line = sys.stdin.readline()
         if not line:
-            raise CommandFailed(
+            raise WrongUsage(
                 "standard input is empty, so there is no password",
                 then="type it in a terminal, or give it on standard input as one line",
-                code=WRONG_USAGE,
             )
         password = line.rstrip("\r\n")
     if not password or "\0" in password or not password.isprintable():
-        raise CommandFailed(
+        raise WrongUsage(
             "the password is empty or has characters that cannot be printed",
             then="type a password of printable characters, or give it on standard input as one line",
-            code=WRONG_USAGE,
         )
     return password
 
