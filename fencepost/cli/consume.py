@@ -18,17 +18,14 @@ from cyclopts import Parameter, validators
 from fencepost.cli.errors import ADVICE, CommandFailed, WrongUsage, complain
 from fencepost.cli.options import (
     ANSWER_MS,
-    DEFAULT,
+    LOCAL,
     AsJson,
-    Bootstrap,
     ClientId,
-    CommandConfig,
+    ClusterOptions,
     InPartitions,
     InTopic,
     check_id,
-    connect,
     partitions_of,
-    security_of,
 )
 from fencepost.cli.output import print_json
 from fencepost.cli.positions import (
@@ -176,8 +173,7 @@ def consume(
     follow: Annotated[bool, Parameter(alias="-F", negative="")] = False,
     printing: OutputOptions = TEXT,
     client_id: ClientId = "fencepost-consume",
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """Print records as lines of text.
@@ -218,11 +214,13 @@ def consume(
     printing = printing.as_json() if as_json else printing
     printing.check()
     with ExitStack() as stack:
-        admin = stack.enter_context(connect(bootstrap, command_config, client_id))
+        admin = stack.enter_context(cluster.connect(client_id))
         parts = partitions_of(admin, topic, partition)
         write = printing.writer()
-        settings: dict[str, Any] = {"client_id": client_id, **security_of(command_config), **plan.settings}
-        consumer = stack.enter_context(Consumer(bootstrap, default_api_timeout_ms=ANSWER_MS, **settings))
+        settings: dict[str, Any] = {"client_id": client_id, **cluster.security(), **plan.settings}
+        consumer = stack.enter_context(
+            Consumer(cluster.bootstrap, default_api_timeout_ms=ANSWER_MS, **settings)
+        )
         plan.run(admin, consumer, parts, write)
 
 

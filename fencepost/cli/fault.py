@@ -5,15 +5,13 @@ Rule: the faults and their phrases are those of `serve --fault`; `wait` fails if
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter, validators
 
 from fencepost.broker.fault_handles import FaultHandle, Faults
 from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage, complain
-from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect
+from fencepost.cli.options import LOCAL, AsJson, ClusterOptions
 from fencepost.cli.output import Columns, print_done, print_rows
 from fencepost.client.errors import ClientError
 from fencepost.faults.grammar import BadPhrase
@@ -38,8 +36,7 @@ def add_faults(
     fault: Annotated[tuple[str, ...], Parameter(negative="")],
     /,
     *,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """Add faults: all of them, or none if the broker refuses one.
@@ -49,7 +46,7 @@ def add_faults(
     fault
         "when POINT do ACTION [until POINT] [every N times] [at most N times]", each as one argument.
     """
-    faults = _faults(bootstrap, command_config)
+    faults = _faults(cluster)
     added: list[tuple[FaultHandle, str]] = []
     try:
         for text in fault:
@@ -58,7 +55,7 @@ def add_faults(
         for handle, _ in added:
             handle.remove()
         raise WrongUsage(str(problem), then=FAULTS_HELP) from problem
-    absent = _absent(bootstrap, command_config)
+    absent = _absent(cluster)
     for handle, text in added:
         partitions = absent.get(handle.fault_id, ())
         facts = {"fault_id": handle.fault_id, "fault": text, "absent": list(partitions)}
@@ -70,11 +67,9 @@ def add_faults(
             )
 
 
-def list_faults(
-    *, bootstrap: Bootstrap = DEFAULT, command_config: CommandConfig = None, as_json: AsJson = False
-) -> None:
+def list_faults(*, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
     """List the faults, and how often each struck."""
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         print_rows(LISTED, admin.list_faults(), as_json=as_json)
 
 
@@ -83,8 +78,7 @@ def wait_for_faults(
     /,
     *,
     timeout: Seconds = WAIT_S,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> int:
     """Wait until faults have struck.
@@ -97,7 +91,7 @@ def wait_for_faults(
         Seconds to wait for each.
     """
     missing: list[str] = []
-    for fault in _chosen(_faults(bootstrap, command_config), fault_id):
+    for fault in _chosen(_faults(cluster), fault_id):
         text = fault.missing_after(timeout)
         facts = {"fault_id": fault.fault_id, "struck": fault.struck, "missing": text or None}
         print_done(text or f"Fault {fault.fault_id} struck: {fault.text}", facts, as_json=as_json)
@@ -106,12 +100,7 @@ def wait_for_faults(
 
 
 def end_faults(
-    fault_id: FaultIds = (),
-    /,
-    *,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
+    fault_id: FaultIds = (), /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False
 ) -> None:
     """Undo what faults did: release messages, resume the broker, repair its disk.
 
@@ -120,7 +109,7 @@ def end_faults(
     fault_id
         These faults; all if none is given.
     """
-    for fault in _chosen(_faults(bootstrap, command_config), fault_id):
+    for fault in _chosen(_faults(cluster), fault_id):
         was_lasting = fault.is_lasting
         fault.end()
         told = (
@@ -133,12 +122,7 @@ def end_faults(
 
 
 def remove_faults(
-    fault_id: FaultIds = (),
-    /,
-    *,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
+    fault_id: FaultIds = (), /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False
 ) -> None:
     """End faults and forget them.
 
@@ -147,19 +131,19 @@ def remove_faults(
     fault_id
         These faults; all if none is given.
     """
-    for fault in _chosen(_faults(bootstrap, command_config), fault_id):
+    for fault in _chosen(_faults(cluster), fault_id):
         fault.remove()
         print_done(f"Removed fault {fault.fault_id}.", {"fault_id": fault.fault_id}, as_json=as_json)
 
 
-def _faults(bootstrap: str, config: Path | None) -> Faults:
-    return Faults(WireDesk(partial(connect, bootstrap, config)))
+def _faults(cluster: ClusterOptions) -> Faults:
+    return Faults(WireDesk(cluster.connect))
 
 
-def _absent(bootstrap: str, config: Path | None) -> dict[int, tuple[str, ...]]:
+def _absent(cluster: ClusterOptions) -> dict[int, tuple[str, ...]]:
     """By fault: the partitions that it names and the broker does not have."""
     try:
-        with connect(bootstrap, config) as admin:
+        with cluster.connect() as admin:
             return {fault.fault_id: fault.absent for fault in admin.list_faults()}
     except (CommandFailed, ClientError):  # a fault may already have stopped the broker
         return {}

@@ -10,16 +10,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 from fencepost.cli.errors import ADVICE, CommandFailed
-from fencepost.cli.options import (
-    DEFAULT,
-    AsJson,
-    Bootstrap,
-    CommandConfig,
-    InPartitions,
-    InTopic,
-    connect,
-    partitions_of,
-)
+from fencepost.cli.options import LOCAL, AsJson, ClusterOptions, InPartitions, InTopic, partitions_of
 from fencepost.cli.output import Columns, print_done, print_entry, print_json, print_rows, row_of
 from fencepost.client.admin import GroupDescription, GroupListing, MemberDescription
 from fencepost.protocol.errors import ErrorCode
@@ -79,11 +70,7 @@ OFFSETS: Columns[OffsetLine] = (
 
 
 def list_groups(
-    *,
-    state: tuple[StateName, ...] = (),
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
+    *, state: tuple[StateName, ...] = (), cluster: ClusterOptions = LOCAL, as_json: AsJson = False
 ) -> None:
     """List consumer groups, including groups that only have committed offsets.
 
@@ -92,21 +79,14 @@ def list_groups(
     state
         Only groups in this state. Repeatable.
     """
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         listed = sorted(
             admin.list_consumer_groups(STATES[name] for name in state), key=lambda entry: entry.group_id
         )
     print_rows(LISTED, listed, as_json=as_json)
 
 
-def describe_group(
-    name: str,
-    /,
-    *,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
-) -> None:
+def describe_group(name: str, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
     """Show the state and members of a group, and the committed offset and lag of each partition.
 
     Parameters
@@ -114,7 +94,7 @@ def describe_group(
     name
         The group.
     """
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         found = admin.describe_consumer_group(name)
         if found.state is GroupState.DEAD:
             raise CommandFailed(f"group {name!r} does not exist", then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND])
@@ -153,14 +133,7 @@ def total_lag(lines: Iterable[OffsetLine]) -> int | None:
     return sum(known) if known else None
 
 
-def delete_group(
-    name: str,
-    /,
-    *,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
-) -> None:
+def delete_group(name: str, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
     """Delete a group that has no members, and all its offsets.
 
     Parameters
@@ -168,7 +141,7 @@ def delete_group(
     name
         The group.
     """
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         admin.delete_consumer_group(name)
     print_done(f"Deleted group {name}.", {"group": name}, as_json=as_json)
 
@@ -179,8 +152,7 @@ def delete_offsets(
     *,
     topic: InTopic,
     partition: InPartitions = (),
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """Delete the committed offsets of a group for a topic that no member of the group subscribes to.
@@ -194,7 +166,7 @@ def delete_offsets(
     partition
         Only this partition of the topic. Repeatable.
     """
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         parts = partitions_of(admin, topic, partition)
         admin.delete_consumer_group_offsets(name, parts)
     print_done(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
+import attrs
 from cyclopts import Parameter, Token, validators
 
 from fencepost.cli.config_file import COMMAND_LINE, ENVIRONMENT
@@ -56,15 +57,6 @@ def _addresses(_: type, tokens: Sequence[Token]) -> Addresses:
     return Addresses(token.value, given_in=given_in)
 
 
-Bootstrap = Annotated[
-    str,
-    Parameter(
-        (BOOTSTRAP_OPTION, "-b"),
-        converter=_addresses,
-        env_var="FENCEPOST_BOOTSTRAP_SERVER",
-        help="Address of the broker as host:port, or of several brokers, separated by commas.",
-    ),
-]
 CommandConfig = Annotated[
     Path | None,
     Parameter(
@@ -150,12 +142,36 @@ def problem_of(address: str) -> str | None:
     return None
 
 
-def connect(bootstrap: str, config: Path | None, client_id: str = ADMIN_ID) -> Admin:
-    """An admin client of the broker at this address, with short timeouts, for a person who waits."""
-    from fencepost.client.shells.sync import Admin
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class ClusterOptions:
+    """Where the brokers are, and how to log in to them."""
 
-    security = security_of(config)  # first: a person can correct it without a broker
-    return Admin(reach(bootstrap), client_id=client_id, default_api_timeout_ms=ANSWER_MS, **security)
+    bootstrap: Annotated[
+        str,
+        Parameter(
+            (BOOTSTRAP_OPTION, "-b"),
+            converter=_addresses,
+            env_var="FENCEPOST_BOOTSTRAP_SERVER",
+            help="Address of the broker as host:port, or of several brokers, separated by commas.",
+        ),
+    ] = DEFAULT
+    command_config: CommandConfig = None
+
+    def connect(self, client_id: str = ADMIN_ID) -> Admin:
+        """An admin client of the broker, with short timeouts, for a person who waits."""
+        from fencepost.client.shells.sync import Admin
+
+        security = self.security()  # first: a person can correct it without a broker
+        bootstrap = reach(self.bootstrap)
+        return Admin(bootstrap, client_id=client_id, default_api_timeout_ms=ANSWER_MS, **security)
+
+    def security(self) -> SecuritySettings:
+        """The security settings of a client."""
+        return security_of(self.command_config)
+
+
+LOCAL: Final = ClusterOptions()
 
 
 def security_of(config: Path | None) -> SecuritySettings:

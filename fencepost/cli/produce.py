@@ -23,17 +23,14 @@ from fencepost.cli.delays import told_of_delays
 from fencepost.cli.errors import CommandFailed, Ended, WrongUsage, code_of
 from fencepost.cli.options import (
     ANSWER_MS,
-    DEFAULT,
+    LOCAL,
     AsJson,
-    Bootstrap,
     ClientId,
-    CommandConfig,
+    ClusterOptions,
     InPartition,
     InTopic,
     check_id,
-    connect,
     partitions_of,
-    security_of,
 )
 from fencepost.cli.output import Json, print_json
 from fencepost.cli.record_formats import (
@@ -237,8 +234,7 @@ def produce(
         Literal["none", "gzip", "snappy", "lz4", "zstd"], Parameter(("--compression", "-z"))
     ] = "none",
     client_id: ClientId = "fencepost-produce",
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> int | None:
     """Write lines of text as records.
@@ -258,7 +254,7 @@ def produce(
     """
     _check_transactions(transactional_id, records_per_transaction)
     records = every.applied(read(files, reading))
-    with connect(bootstrap, command_config, client_id) as admin:
+    with cluster.connect(client_id) as admin:
         if topic in INTERNAL_TOPICS:
             raise WrongUsage(
                 f"{topic} is an internal topic: only the broker writes to it",
@@ -268,13 +264,13 @@ def produce(
         spoken = newest_dialect(admin.transaction_version())
     written = Written()
     producer = Producer(
-        bootstrap,
+        cluster.bootstrap,
         client_id=client_id,
         transactional_id=transactional_id,
         compression_type=compression,
         max_block_ms=ANSWER_MS,
         transaction_version=spoken,
-        **security_of(command_config),
+        **cluster.security(),
     )
     try:
         with producer, told_of_delays(producer):

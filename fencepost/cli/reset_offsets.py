@@ -17,14 +17,12 @@ from cyclopts import Parameter, Token
 
 from fencepost.cli.errors import ADVICE, CommandFailed, WrongUsage, complain
 from fencepost.cli.options import (
-    DEFAULT,
+    LOCAL,
     AsJson,
-    Bootstrap,
-    CommandConfig,
+    ClusterOptions,
     InPartitions,
     Int64,
     InTopic,
-    connect,
     partitions_of,
     seconds_in,
 )
@@ -98,8 +96,7 @@ def reset_offsets(
     shift_by: Int64 | None = None,
     execute: Flag = False,
     dry_run: Flag = False,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """Let a group without members read from other offsets.
@@ -149,7 +146,7 @@ def reset_offsets(
             "reset-offsets needs --topic or --all-topics, and --partition needs --topic",
             then="for example: fencepost group reset-offsets billing --topic orders --to-earliest",
         )
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         _check_members(admin, name)
         current = admin.list_consumer_group_offsets(name)
         parts = sorted(current) if topic is None else partitions_of(admin, topic, partition)

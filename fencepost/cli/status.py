@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from fencepost.cli.errors import FAILED, OK
-from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect
+from fencepost.cli.options import LOCAL, AsJson, ClusterOptions
 from fencepost.cli.output import Columns, print_entry, print_json, row_of
 from fencepost.cli.table import Duration, moment
 from fencepost.protocol.messages import BrokerStatusReply, TopicStatus
@@ -89,11 +89,9 @@ STATUS: Columns[BrokerStatusReply] = (
 )
 
 
-def status(
-    *, bootstrap: Bootstrap = DEFAULT, command_config: CommandConfig = None, as_json: AsJson = False
-) -> int:
+def status(*, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> int:
     """Show the health of a broker."""
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         found = admin.broker_status()
     wrong = problems(found)
     if as_json:

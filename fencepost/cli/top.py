@@ -11,7 +11,7 @@ from typing import Annotated, Final, NamedTuple
 import attrs
 from cyclopts import Parameter, validators
 
-from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect
+from fencepost.cli.options import LOCAL, AsJson, ClusterOptions
 from fencepost.cli.output import Columns, print_json, print_rows, row_of
 from fencepost.cli.table import Duration, as_words, is_terminal, moment
 from fencepost.client.shells.sync import Admin
@@ -61,8 +61,7 @@ def top(
     interval: Interval = 2.0,
     once: Annotated[bool, Parameter(negative="")] = False,
     limit: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 20,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """Show the current load of a broker.
@@ -76,7 +75,7 @@ def top(
     limit
         Number of topics and requests to show, the busiest first.
     """
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         before = admin.broker_status()
         while True:
             before = _look(admin, before, interval, limit=limit, as_json=as_json)

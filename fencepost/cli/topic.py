@@ -9,13 +9,11 @@ from cyclopts import Parameter, validators
 from fencepost.check.findings import counted
 from fencepost.cli.errors import CommandFailed, WrongUsage
 from fencepost.cli.options import (
-    DEFAULT,
+    LOCAL,
     AsJson,
-    Bootstrap,
-    CommandConfig,
+    ClusterOptions,
     Configs,
     InPartition,
-    connect,
     is_offset,
     partitions_of,
     settings_in,
@@ -71,8 +69,7 @@ def create_topic(
     *,
     partitions: Annotated[int, Parameter(alias="-p", validator=COUNT)] = 1,
     config: Configs = (),
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """Create a topic.
@@ -89,7 +86,7 @@ def create_topic(
     """
     _refuse_internal(name, "created")
     configs = settings_in("--config", config, example=EXAMPLE)
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         admin.create_topic(name, partitions=partitions, configs=configs)
     print_done(
         f"Created {name} with {counted(partitions, 'partition')}.",
@@ -106,23 +103,14 @@ def _refuse_internal(name: str, what: str) -> None:
         )
 
 
-def list_topics(
-    *, bootstrap: Bootstrap = DEFAULT, command_config: CommandConfig = None, as_json: AsJson = False
-) -> None:
+def list_topics(*, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
     """List all topics, including internal ones."""
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         topics = sorted(admin.list_topics(), key=lambda topic: (topic.is_internal, topic.topic))
     print_rows(LISTED, topics, as_json=as_json)
 
 
-def describe_topic(
-    name: str,
-    /,
-    *,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
-) -> None:
+def describe_topic(name: str, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
     """Show the partitions of a topic (leaders, offsets, open transactions) and its settings.
 
     Parameters
@@ -130,7 +118,7 @@ def describe_topic(
     name
         The topic.
     """
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         described = admin.describe_topic(name)
         partitions = [TopicPartition(name, number) for number in range(len(described.leaders))]
         starts = admin.beginning_offsets(partitions)
@@ -173,8 +161,7 @@ def alter_topic(
     config: Configs = (),
     delete_config: tuple[str, ...] = (),
     partitions: Annotated[int | None, Parameter(alias="-p", validator=COUNT)] = None,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """Change settings of a topic, or add partitions.
@@ -202,7 +189,7 @@ def alter_topic(
             "topic alter needs --config, --delete-config or --partitions",
             then="for example: fencepost topic alter orders --config retention.ms=3600000",
         )
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         if changes:
             admin.alter_topic_configs(name, changes)
             changed = f"Changed {counted(len(changes), 'setting')} of {name}."
@@ -213,14 +200,7 @@ def alter_topic(
             print_done(grown, {"topic": name, "partitions": partitions}, as_json=as_json)
 
 
-def delete_topic(
-    name: str,
-    /,
-    *,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
-) -> None:
+def delete_topic(name: str, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
     """Delete a topic and all its records.
 
     Parameters
@@ -229,7 +209,7 @@ def delete_topic(
         The topic.
     """
     _refuse_internal(name, "deleted")
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         admin.delete_topic(name)
     print_done(f"Deleted {name}.", {"topic": name}, as_json=as_json)
 
@@ -240,8 +220,7 @@ def delete_records(
     *,
     partition: InPartition,
     before: str,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """Delete the records of a partition before an offset. The remaining records keep their offsets.
@@ -261,7 +240,7 @@ def delete_records(
             then="give the first offset to keep, or `end` to delete all records",
         )
     offset = HIGH_WATERMARK if before == "end" else int(before)
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         [where] = partitions_of(admin, name, [partition])
         try:
             start = admin.delete_records({where: offset})[where]

@@ -14,17 +14,7 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage
-from fencepost.cli.options import (
-    DEFAULT,
-    AsJson,
-    Bootstrap,
-    CommandConfig,
-    InPartition,
-    Int64,
-    InTopic,
-    connect,
-    partitions_of,
-)
+from fencepost.cli.options import LOCAL, AsJson, ClusterOptions, InPartition, Int64, InTopic, partitions_of
 from fencepost.cli.output import Columns, print_done, print_entry, print_rows
 from fencepost.cli.table import Duration, Moment
 from fencepost.client.admin import AbortSpec, TransactionListing
@@ -138,8 +128,7 @@ def list_transactions(
     transactional_id_pattern: str | None = None,
     state: tuple[StateName, ...] = (),
     producer_id: tuple[Int64, ...] = (),
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """List the transactional ids that coordinators know.
@@ -158,7 +147,7 @@ def list_transactions(
     """
     states = tuple(STATES[name] for name in state)
     filters = (states, producer_id, duration_filter, transactional_id_pattern)
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         try:
             listed = sorted(admin.list_transactions(*filters), key=lambda entry: entry.transactional_id)
         except RequestFailed as problem:
@@ -172,11 +161,7 @@ def list_transactions(
 
 
 def describe_transaction(
-    transactional_id: str,
-    *,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
+    transactional_id: str, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False
 ) -> None:
     """Show one transactional id: coordinator, producer, state, times, and the partitions of its transaction.
 
@@ -185,7 +170,7 @@ def describe_transaction(
     transactional_id
         The transactional id.
     """
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         found = admin.describe_transaction(transactional_id)
         row = Described(admin.find_coordinator(transactional_id), found)
     print_entry(DESCRIBED, row, as_json=as_json)
@@ -196,8 +181,7 @@ def describe_producers(
     topic: InTopic,
     partition: InPartition,
     broker_id: int | None = None,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """Show the producer state of a partition, with the first offset of each open transaction.
@@ -211,7 +195,7 @@ def describe_producers(
     broker_id
         Ask this broker instead of the leader of the partition.
     """
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         [where] = partitions_of(admin, topic, [partition])
         leader = admin.describe_topic(topic).leaders[partition]
         if broker_id not in (None, leader):  # a partition has one replica
@@ -226,8 +210,7 @@ def describe_producers(
 def force_terminate_transaction(
     transactional_id: Annotated[str, Parameter(("--transactional-id", "--transactionalId"))],
     *,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """Fence the producer of a transactional id and abort its open transaction.
@@ -237,7 +220,7 @@ def force_terminate_transaction(
     transactional_id
         The transactional id. A new producer can use it right away.
     """
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         admin.describe_transaction(transactional_id)  # a mistyped id would be created
         admin.force_terminate_transaction(transactional_id)
     print_done(f"Fenced the producer of {transactional_id}.", {"fenced": transactional_id}, as_json=as_json)
@@ -253,8 +236,7 @@ def find_hanging(
     topic: InTopic | None = None,
     partition: InPartition | None = None,
     max_transaction_timeout: Minutes = MAX_TRANSACTION_TIMEOUT_MIN,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> int:
     """Find hanging transactions: open, but unknown to every coordinator, so they block read_committed
@@ -277,7 +259,7 @@ def find_hanging(
             "find-hanging needs --topic or --broker-id, and --partition needs --topic",
             then="for example: fencepost transactions find-hanging --topic TOPIC",
         )
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         searched = partitions_to_search(admin, broker_id, topic, partition)
         now = now_ms()
         candidates = [
@@ -295,8 +277,7 @@ def find_late(
     *,
     broker_id: int | None = None,
     max_transaction_timeout: Minutes = MAX_TRANSACTION_TIMEOUT_MIN,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> int:
     """Show partitions whose oldest open transaction is past the maximum timeout.
@@ -309,7 +290,7 @@ def find_late(
         The broker's transaction.max.timeout.ms in minutes; a transaction is late when its last record is
         older than that plus five minutes.
     """
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         searched = partitions_to_search(admin, broker_id, None, None)
         before_ms = now_ms() - max_transaction_timeout * MINUTE_MS - LATE_TRANSACTION_BUFFER_MS
         oldest = oldest_of_each(open_transactions(admin, searched))
@@ -391,8 +372,7 @@ def abort_transaction(
     producer_id: int | None = None,
     producer_epoch: int | None = None,
     coordinator_epoch: int | None = None,
-    bootstrap: Bootstrap = DEFAULT,
-    command_config: CommandConfig = None,
+    cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """Abort a hanging transaction in one partition by writing a marker there, without its coordinator.
@@ -412,7 +392,7 @@ def abort_transaction(
     coordinator_epoch
         The coordinator epoch of the marker.
     """
-    with connect(bootstrap, command_config) as admin:
+    with cluster.connect() as admin:
         [where] = partitions_of(admin, topic, [partition])
         match (start_offset, producer_id, producer_epoch, coordinator_epoch):
             case (int(offset), None, None, None):
