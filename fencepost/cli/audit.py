@@ -15,11 +15,10 @@ from cyclopts import Parameter
 
 from fencepost.check.findings import Finding, Severity, counted
 from fencepost.cli.check import facts, in_words
-from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage
+from fencepost.cli.errors import FAILED, OK, WrongUsage
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json, print_progress
 from fencepost.cli.spark_calls import with_spark
-from fencepost.cli.spark_errors import reason_of
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.layouts import open_layout
 from fencepost.journal.storage import DirectoryInUse, StorageReader
@@ -67,8 +66,6 @@ def audit(
     if acks is not None and not acks.is_file():
         raise WrongUsage(f"--acks {acks} is not a file", then="check the path")
     require_spark()
-    from pyspark.errors import PySparkException
-
     storages = [open_storage(path) for path in (directory, *more)]
     layout = open_layout(storages)  # before Spark, which takes seconds to start
     for option, topic in zip(("--input", "--output"), comparison or (), strict=False):
@@ -79,8 +76,6 @@ def audit(
         audited = with_spark(
             lambda: _run(storages, paths, acks, comparison, master=master, is_in_use=any(in_use))
         )
-    except PySparkException as problem:
-        raise CommandFailed(reason_of(problem)) from problem
     finally:
         for storage in storages:
             if isinstance(storage, DiskStorage):

@@ -14,7 +14,6 @@ from fencepost.cli.errors import OK, CommandFailed
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json
 from fencepost.cli.spark_calls import with_spark
-from fencepost.cli.spark_errors import reason_of
 from fencepost.spark_bridge.export import Exported, RecordsDeleted
 from fencepost.spark_bridge.export import export as export_records
 from fencepost.spark_bridge.filesystems import absolute, open_directories
@@ -54,8 +53,6 @@ def export(
     """
     del to  # there is one
     require_spark()
-    from pyspark.errors import PySparkException
-
     layout = open_directories((directory, *more))
     paths = [absolute(path) for path in (directory, *more)]
 
@@ -74,8 +71,6 @@ def export(
         exported = with_spark(exported_with_spark)
     except RecordsDeleted as problem:
         raise CommandFailed(str(problem), then="add --accept-loss to export what still exists") from problem
-    except PySparkException as problem:
-        raise CommandFailed(reason_of(problem)) from problem
     report(target, exported, as_json=as_json)
     return OK
 

@@ -11,8 +11,7 @@ import pytest
 
 from fencepost import Admin, Broker
 from fencepost.cli.application import run
-from fencepost.cli.spark_calls import with_spark
-from fencepost.cli.spark_errors import reason_of
+from fencepost.cli.spark_calls import reason_of, with_spark
 from fencepost.journal.storage import foreign_advice
 from fencepost.protocol.errors import FencepostError
 from tests.audit.directories import put_on_disk
