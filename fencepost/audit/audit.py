@@ -7,7 +7,6 @@ from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, cast
 
-import attrs
 import pyarrow as pa
 
 from fencepost.audit.directory import (
@@ -23,7 +22,7 @@ from fencepost.audit.folds import BATCH_COLUMNS, DECISION_SCHEMA, Known, fold_hi
 from fencepost.audit.rows import FINDING_SCHEMA, Row, findings_of
 from fencepost.audit.stalled_readers import PartitionEnd, judge_open
 from fencepost.check.directory import ADOPTED, UNSERVED
-from fencepost.check.findings import Finding, Findings, Place
+from fencepost.check.findings import Findings, Place
 from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.spark_bridge.arrow_types import ARROW_TYPES
@@ -38,16 +37,6 @@ LOST = (
 TORN = "the transaction is committed in some partitions and not in others"
 
 
-@attrs.frozen
-class Audited:
-    """What an audit found, and how much it looked at."""
-
-    found: Sequence[Finding]
-    partitions: int
-    batches: int
-    bytes: int
-
-
 def load(spark: SparkSession, paths: Sequence[str], table: str, **options: str) -> DataFrame:
     """A table of the directories; damage is left out of it, and found in the table `losses`."""
     reader = spark.read.format("fencepost").option("table", table)
@@ -56,7 +45,7 @@ def load(spark: SparkSession, paths: Sequence[str], table: str, **options: str) 
 
 def audit(
     spark: SparkSession, layout: LogLayout, paths: Sequence[str], *, is_in_use: bool = False
-) -> Audited:
+) -> Findings:
     """Audits the directories `paths`, whose files `layout` finds; `is_in_use`: a broker is running on
     them.
     """
@@ -68,7 +57,7 @@ def audit(
         findings.note(Place(topic), "the metadata has no such topic", means)
     topics = sorted({each.topic for each in layout.partitions()} - {CLUSTER_METADATA_TOPIC, *unknown})
     if not topics:
-        return Audited(findings.found, 0, 0, 0)
+        return findings
     is_foreign = TRANSACTION_STATE_TOPIC in unknown
     why_not = INCOMPLETE if is_foreign else why_not_comparable(layout, cluster, is_in_use=is_in_use)
     if why_not:
@@ -89,8 +78,9 @@ def audit(
     finally:
         batches.unpersist()
         coordinator.unpersist()
-    with_files = sum(row["segments"] > 0 for row in partitions)
-    return Audited(findings.found, with_files, total["batches"], total["bytes"])
+    findings.partitions = sum(row["segments"] > 0 for row in partitions)
+    findings.batches, findings.bytes = total["batches"], total["bytes"]
+    return findings
 
 
 def _start(row: Row) -> LogStart:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
-import attrs
 from cyclopts import Parameter
 
-from fencepost.check.findings import Finding, Severity, counted
-from fencepost.cli.check import facts, in_words
-from fencepost.cli.errors import FAILED, OK, WrongUsage
+from fencepost.check.findings import Findings
+from fencepost.cli.check import print_findings
+from fencepost.cli.errors import WrongUsage
 from fencepost.cli.options import AsJson
-from fencepost.cli.output import print_json, print_progress
+from fencepost.cli.output import print_progress
 from fencepost.cli.spark_calls import with_spark
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.layouts import open_layout
@@ -26,7 +25,6 @@ from fencepost.spark_bridge.filesystems import absolute, open_storage
 from fencepost.spark_bridge.session import require_spark, session
 
 if TYPE_CHECKING:
-    from fencepost.audit.audit import Audited
     from fencepost.journal.layouts import LogLayout
 
 
@@ -73,14 +71,17 @@ def audit(
     in_use = [_is_in_use(storage) for storage in storages]  # locks each of the others
     try:
         paths = [absolute(path) for path in (directory, *more)]
-        audited = with_spark(
+        found = with_spark(
             lambda: _run(storages, paths, acks, comparison, master=master, is_in_use=any(in_use))
         )
     finally:
         for storage in storages:
             if isinstance(storage, DiskStorage):
                 storage.unlock()
-    return _report(audited, as_json=as_json)
+    looked_at = {"partitions": found.partitions, "batches": found.batches, "bytes": found.bytes}
+    return print_findings(
+        found, looked_at, "internal ones included, except __cluster_metadata", as_json=as_json
+    )
 
 
 def _comparison(source: str | None, target: str | None, by: str | None) -> tuple[str, str, str] | None:
@@ -105,26 +106,26 @@ def _run(
     *,
     master: str,
     is_in_use: bool,
-) -> Audited:
+) -> Findings:
     from fencepost.audit.acks import missing_acks
     from fencepost.audit.audit import audit
     from fencepost.audit.compare import compare
 
-    layout = open_layout(storages)
+    layout = open_layout(storages)  # again: a broker may have ended before the locks
     try:
         print_progress("starting Spark ...")
         with session("fencepost audit", master=master) as spark:
             print_progress("reading the logs ...")
-            audited = audit(spark, layout, paths, is_in_use=is_in_use)
-            found = list(audited.found)
+            findings = audit(spark, layout, paths, is_in_use=is_in_use)
             if acks is not None:
-                found += missing_acks(spark, paths, acks).found
+                findings.found += missing_acks(spark, paths, acks).found
             if comparison is not None:
                 source, target, by = comparison
-                found += compare(spark, layout, paths, source=source, target=target, by=by).found
+                compared = compare(spark, layout, paths, source=source, target=target, by=by)
+                findings.found += compared.found
     finally:
         print_progress()
-    return attrs.evolve(audited, found=found)
+    return findings
 
 
 def _check_exists(layout: LogLayout, topic: str, option: str) -> None:
@@ -135,37 +136,6 @@ def _check_exists(layout: LogLayout, topic: str, option: str) -> None:
             f"{option} {topic}: there is no such topic in {layout.location}",
             then=f"the topics are: {', '.join(topics)}",
         )
-
-
-def _report(audited: Audited, *, as_json: bool) -> int:
-    """Prints the findings and a summary; returns the exit code."""
-    for finding in audited.found:
-        if as_json:
-            print_json(facts(finding))
-        else:
-            print(in_words(finding))
-    summary = {
-        "problems": _count(audited.found, Severity.PROBLEM),
-        "notes": _count(audited.found, Severity.NOTE),
-        "partitions": audited.partitions,
-        "batches": audited.batches,
-        "bytes": audited.bytes,
-    }
-    if as_json:
-        print_json(summary)
-    else:
-        partitions = f"{counted(summary['partitions'], 'partition')} with files ({_COUNTED})"
-        looked_at = f"{partitions}, {counted(summary['batches'], 'batch')}"
-        verdict = f"{counted(summary['problems'], 'problem')}, {counted(summary['notes'], 'note')}"
-        print(f"{looked_at}, {summary['bytes']:,} bytes: {verdict}.")
-    return FAILED if summary["problems"] else OK
-
-
-_COUNTED: Final = "internal ones included, except __cluster_metadata"
-
-
-def _count(found: Sequence[Finding], severity: Severity) -> int:
-    return sum(finding.severity is severity for finding in found)
 
 
 def _is_in_use(storage: StorageReader) -> bool:

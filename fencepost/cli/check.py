@@ -42,20 +42,32 @@ def check(directory: Path, /, *, as_json: AsJson = False) -> int:
         raise CommandFailed(f"{problem}; nothing was checked", then=WHILE_IT_RUNS) from problem
     finally:
         storage.unlock()
-    for finding in findings.found:
-        if as_json:
-            print_json(facts(finding))
-        else:
-            print(in_words(finding))
-    summary = counts(findings)
+    looked_at = {
+        "partitions": findings.partitions,
+        "segments": findings.segments,
+        "batches": findings.batches,
+        "bytes": findings.bytes,
+        "transactional_ids": findings.transactional_ids,
+    }
+    return print_findings(findings, looked_at, "internal ones included", as_json=as_json)
+
+
+def print_findings(findings: Findings, looked_at: dict[str, int], which: str, *, as_json: bool) -> int:
+    """Prints what a check found and a summary; returns the exit code. `looked_at` counts partitions, batches,
+    bytes and more; `which` says which partitions these are.
+    """
+    problems, notes = findings.count(Severity.PROBLEM), findings.count(Severity.NOTE)
     if as_json:
-        print_json(summary)
+        for finding in findings.found:
+            print_json(facts(finding))
+        print_json({"problems": problems, "notes": notes, **looked_at})
     else:
-        partitions = f"{counted(summary['partitions'], 'partition')} with files (internal ones included)"
-        looked_at = f"{partitions}, {counted(summary['batches'], 'batch')}"
-        verdict = f"{counted(summary['problems'], 'problem')}, {counted(summary['notes'], 'note')}"
-        print(f"{looked_at}, {summary['bytes']:,} bytes: {verdict}.")
-    return FAILED if summary["problems"] else OK
+        for finding in findings.found:
+            print(in_words(finding))
+        partitions = f"{counted(looked_at['partitions'], 'partition')} with files ({which})"
+        size = f"{counted(looked_at['batches'], 'batch')}, {looked_at['bytes']:,} bytes"
+        print(f"{partitions}, {size}: {counted(problems, 'problem')}, {counted(notes, 'note')}.")
+    return FAILED if problems else OK
 
 
 def facts(finding: Finding) -> dict[str, str | int | None]:
@@ -74,16 +86,3 @@ def in_words(finding: Finding) -> str:
     place = finding.file if finding.offset is None else f"{finding.file} at offset {finding.offset}"
     severity = styled(f"{finding.severity.value:<8}", STYLES[finding.severity])
     return f"{severity} {place}: {finding.what}\n{'':<8} {finding.means}"
-
-
-def counts(findings: Findings) -> dict[str, int]:
-    """The summary: how many problems and notes, and how much was checked."""
-    return {
-        "problems": findings.count(Severity.PROBLEM),
-        "notes": findings.count(Severity.NOTE),
-        "partitions": findings.partitions,
-        "segments": findings.segments,
-        "batches": findings.batches,
-        "bytes": findings.bytes,
-        "transactional_ids": findings.transactional_ids,
-    }

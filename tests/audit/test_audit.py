@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fencepost.audit.acks import missing_acks
-from fencepost.audit.audit import TORN, Audited, audit
+from fencepost.audit.audit import TORN, audit
 from fencepost.audit.compare import compare
 from fencepost.check.directory import ADOPTED, UNSERVED
-from fencepost.check.findings import Finding, Severity
+from fencepost.check.findings import Finding, Findings, Severity
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.layouts import open_layout
@@ -36,7 +36,7 @@ def spark() -> Iterator[SparkSession]:
         yield started
 
 
-def audited(spark: SparkSession, directory: Path) -> Audited:
+def audited(spark: SparkSession, directory: Path) -> Findings:
     layout = open_layout([DiskStorage(directory, read_only=True)])
     return audit(spark, layout, [str(directory)])
 
