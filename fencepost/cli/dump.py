@@ -48,7 +48,7 @@ from fencepost.journal.layouts import is_kafka
 from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, parse_file_name
 from fencepost.protocol.batches import CONTROL_TYPES, MAGIC_COLUMNS, control_type, marker_in
-from fencepost.protocol.compression import Compression
+from fencepost.protocol.compression import compression_name
 from fencepost.protocol.consumer_group_log import (
     ConsumerRecord,
     CurrentAssignment,
@@ -249,11 +249,6 @@ def facts_of_batch(batch: StoredBatch) -> Fact:
         "timestamp_ms": header.max_timestamp,
         "intact": batch.is_intact,
     }
-
-
-def compression_name(bits: int) -> str:
-    """`zstd`, or the number if Kafka defines no such compression."""
-    return Compression(bits).name.lower() if bits in set(Compression) else str(bits)
 
 
 def facts_of_records(batch: StoredBatch) -> Iterator[Fact]:

@@ -42,6 +42,11 @@ class Compression(IntEnum):
 _NONE: Final = Compression.NONE
 
 
+def compression_name(bits: int) -> str:
+    """`zstd`, or the number if Kafka defines no such compression."""
+    return Compression(bits).name.lower() if bits in set(Compression) else str(bits)
+
+
 class UnsupportedCompression(ProtocolViolation):
     """The number of the compression has no meaning."""
 

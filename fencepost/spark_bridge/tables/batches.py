@@ -10,7 +10,7 @@ import attrs
 
 from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.batches import BatchHeader, Marker, checksum_matches, marker_in
-from fencepost.protocol.compression import Compression
+from fencepost.protocol.compression import compression_name
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
@@ -127,11 +127,6 @@ def kind_of(header: BatchHeader, marker: Marker | None) -> str:
     if marker is not None:
         return "commit" if marker.result is TransactionResult.COMMIT else "abort"
     return "control" if header.is_control else "data"
-
-
-def compression_name(bits: int) -> str:
-    """`zstd`, or the number if Kafka defines no such compression."""
-    return Compression(bits).name.lower() if bits in set(Compression) else str(bits)
 
 
 BATCHES: Final = SourceTable(columns=COLUMNS, plan=plan_headers, rows=read_batches)
