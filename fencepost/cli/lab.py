@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import webbrowser
 from importlib.util import find_spec
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Final
 
-from cyclopts import Parameter, Token, validators
+from cyclopts import Parameter, validators
 
 from fencepost.bundled import bundled_scenarios
 from fencepost.cli.errors import OK, CommandFailed, WrongUsage, complain, report
-from fencepost.cli.options import ADMIN_ID, ANSWER_MS, CommandConfig, problem_of, seconds_in, security_of
+from fencepost.cli.options import ADMIN_ID, ANSWER_MS, CommandConfig, is_address, problem_of, security_of
+from fencepost.cli.times import seconds_given
 from fencepost.client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -24,13 +24,9 @@ MIB: Final = 1 << 20
 MEMORY_MIN: Final = 256  # MiB: a process needs a third of that before it plays anything
 
 
-def _seconds(_: type, tokens: tuple[Token, ...]) -> float:
-    return seconds_in(tokens[0].value)
-
-
 def _address(broker: str) -> str:
     """The address, if it is one."""
-    if not re.fullmatch(r"[^:].*:\d{1,5}", broker):
+    if not is_address(broker):
         raise WrongUsage(f"--broker {broker} is not host:port", then="for example --broker 127.0.0.1:9092")
     return broker
 
@@ -64,7 +60,7 @@ def lab(
     command_config: CommandConfig = None,
     port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65_535))] = 8778,
     browser: Annotated[bool, Parameter(negative="--no-browser")] = True,
-    time_limit: Annotated[float, Parameter(converter=_seconds, metavar="TIME")] = 10.0,
+    time_limit: Annotated[float, Parameter(converter=seconds_given, metavar="TIME")] = 10.0,
     memory_limit: Annotated[
         int, Parameter(metavar="MIB", validator=validators.Number(gte=MEMORY_MIN))
     ] = 1024,

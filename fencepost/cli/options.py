@@ -15,6 +15,7 @@ from cyclopts import Parameter, Token, validators
 
 from fencepost.cli.config_file import COMMAND_LINE, ENVIRONMENT
 from fencepost.cli.errors import NO_BROKER, START_A_BROKER, CommandFailed, WrongUsage
+from fencepost.cli.times import seconds_given
 from fencepost.protocol.terms import ID_LENGTH_MAX, INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
@@ -83,20 +84,7 @@ Configs = Annotated[tuple[str, ...], Parameter(alias="-c")]
 """Options with the short names that users of kcat and rpk know."""
 
 
-def seconds_in(text: str) -> float:
-    """The seconds of 90s, 10m, 1h30m or 7d; ValueError if it is not such a time."""
-    parts = re.findall(r"(\d+(?:\.\d+)?) ?(ms|s|min|m|h|d)", text)
-    if not parts or "".join(text.split()) != "".join(number + unit for number, unit in parts):
-        raise ValueError(f"{text!r} is not a time such as 90s, 10m or 1h30m")
-    return sum(float(number) * SECONDS_OF[unit] for number, unit in parts)
-
-
-def _seconds(_: type, tokens: Sequence[Token]) -> float:
-    return seconds_in(tokens[0].value)
-
-
-SECONDS_OF: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
-TimeBudget = Annotated[float | None, Parameter("--for", converter=_seconds, metavar="TIME")]
+TimeBudget = Annotated[float | None, Parameter("--for", converter=seconds_given, metavar="TIME")]
 """How long a command may search, in seconds; given as 90s, 10m or 1h30m."""
 
 
@@ -112,7 +100,7 @@ def reach(bootstrap: str) -> str:
     """
     given_in = bootstrap.given_in if isinstance(bootstrap, Addresses) else BOOTSTRAP_OPTION
     addresses = [address.strip() for address in bootstrap.split(",")]
-    if bad := [address for address in addresses if not _is_address(address)]:
+    if bad := [address for address in addresses if not is_address(address)]:
         raise WrongUsage(
             f"{given_in} {bad[0] or repr(str(bootstrap))} is not host:port, with a port from 1 to 65535",
             then=f"for example {DEFAULT}, or broker-1:9092,broker-2:9092",
@@ -127,7 +115,8 @@ def reach(bootstrap: str) -> str:
     raise CommandFailed(f"cannot connect to {reasons}", then=then, code=NO_BROKER)
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Whether the text is host:port."""
     found = re.fullmatch(r"[^:/][^/]*:(\d{1,5})", text)
     return found is not None and 0 < int(found[1]) < 1 << 16
 

@@ -5,23 +5,20 @@ Rule: an offset that no partition has is an error, and one that some partitions 
 
 from __future__ import annotations
 
-import re
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from fencepost.check.findings import counted
 from fencepost.cli.errors import CommandFailed, WrongUsage, complain
 from fencepost.cli.options import is_offset
+from fencepost.cli.times import moment_in, now_ms, seconds_in
 from fencepost.client.consumer_records import Record
 from fencepost.client.shells.sync import Admin
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 
 Offsets = dict[TopicPartition, int]
-UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 ENDS: Final = {"earliest": "EARLIEST", "beginning": "EARLIEST", "latest": "LATEST", "end": "LATEST"}
 
 
@@ -52,7 +49,7 @@ class OffsetRange(NamedTuple):
     ends: Offsets
 
 
-def parse_position(option: str, text: str, *, now_ms: Callable[[], int] | None = None) -> Position:
+def parse_position(option: str, text: str) -> Position:
     """The position that the text names; CommandFailed if it names none."""
     if text in ENDS:
         return Position(text, Kind[ENDS[text]])
@@ -60,26 +57,17 @@ def parse_position(option: str, text: str, *, now_ms: Callable[[], int] | None =
         return Position(text, Kind.OFFSET, int(text))
     if text.startswith("-") and is_offset(text[1:]):
         return Position(text, Kind.LAST, int(text[1:]))
-    if ago := re.fullmatch(r"-(\d{1,9})([smhd])", text):
-        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms()
-        return _time(text, now - int(ago[1]) * UNITS_MS[ago[2]])
     if text.startswith("@") and is_offset(text[1:]):
         return Position(text, Kind.TIME, int(text[1:]))
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        since = now_ms() - round(seconds_in(text[1:]) * 1_000) if text.startswith("-") else moment_in(text)
+    except (ValueError, OverflowError):
         raise WrongUsage(
             f"{option} {text} is not a position",
             then="give earliest, latest, an offset, -10 for the last ten records, a time such as "
             "2026-11-22T13:00 (UTC) or @1795352400000, or -15m for 15 minutes ago",
         ) from None
-    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return _time(text, int(zoned.timestamp() * 1_000))
-
-
-def _time(text: str, since_1970_ms: int) -> Position:
-    """A time; all records are later than 1970."""
-    return Position(text, Kind.TIME, max(0, since_1970_ms))
+    return Position(text, Kind.TIME, max(0, since))  # all records are later than 1970
 
 
 def range_of(admin: Admin, partitions: list[TopicPartition], isolation: str) -> OffsetRange:

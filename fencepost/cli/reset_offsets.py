@@ -8,25 +8,15 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Final, NamedTuple
 
 from cyclopts import Parameter, Token
 
 from fencepost.cli.errors import ADVICE, CommandFailed, WrongUsage, complain
-from fencepost.cli.options import (
-    LOCAL,
-    AsJson,
-    ClusterOptions,
-    InPartitions,
-    Int64,
-    InTopic,
-    partitions_of,
-    seconds_in,
-)
+from fencepost.cli.options import LOCAL, AsJson, ClusterOptions, InPartitions, Int64, InTopic, partitions_of
 from fencepost.cli.output import Columns, print_rows
+from fencepost.cli.times import moment_in, now_ms, seconds_in
 from fencepost.client.shells.sync import Admin
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import NO_OFFSET, GroupState, TopicPartition
@@ -45,10 +35,9 @@ def _duration_ms(_: type, tokens: Sequence[Token]) -> int:
 def _moment_ms(_: type, tokens: Sequence[Token]) -> int:
     text = tokens[0].value
     try:
-        moment = datetime.fromisoformat(text)
+        return moment_in(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a time such as 2026-11-23T16:00:00 or 2026-11-23T16:00Z") from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -197,7 +186,7 @@ def _new_offsets(
         case _:
             since_ms = goal.value
             if goal.option == "--by-duration":
-                since_ms = time.time_ns() // 1_000_000 - goal.value
+                since_ms = now_ms() - goal.value
             found = admin.offsets_for_times(parts, max(0, since_ms))
             wanted = {where: ends[where] if at == NO_OFFSET else at for where, at in found.items()}
     return {where: _within(wanted[where], starts[where], ends[where], where) for where in parts}

@@ -6,7 +6,6 @@ durations are readable, so their titles have no unit.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -17,6 +16,7 @@ from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage
 from fencepost.cli.options import LOCAL, AsJson, ClusterOptions, InPartition, Int64, InTopic, partitions_of
 from fencepost.cli.output import Columns, print_done, print_entry, print_rows
 from fencepost.cli.table import Duration, Moment
+from fencepost.cli.times import now_ms
 from fencepost.client.admin import AbortSpec, TransactionListing
 from fencepost.client.errors import RequestFailed
 from fencepost.client.shells.sync import Admin
@@ -115,11 +115,6 @@ HANGING: Columns[Opened] = (
 MAX_TRANSACTION_TIMEOUT_MIN: Final = 15  # Kafka's default of transaction.max.timeout.ms
 PRODUCERS_AT_ONCE: Final = 500  # as Kafka's tool asks
 Minutes = Annotated[int, Parameter(validator=validators.Number(gte=0))]
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970, as in start times and timestamps."""
-    return time.time_ns() // 1_000_000
 
 
 def list_transactions(
