@@ -48,6 +48,7 @@ from fencepost.journal.kafka_directory import (
     KafkaDirectory,
     misplacement,
     read_checkpoint,
+    read_topic_id,
 )
 from fencepost.journal.storage import directory_name
 from fencepost.log_model.partitions import ModelProducer
@@ -117,10 +118,10 @@ def _check_places(directory: KafkaDirectory, cluster: KnownCluster, findings: Fi
     """No directory was renamed, or copied under another name."""
     topic_ids = cluster.topic_ids()
     for partition in sorted(directory.partitions):
-        topic_id = topic_ids.get(partition.topic)
-        if topic_id is not None:
-            numbers = cluster.topics[topic_id].leader_epochs
-            what = misplacement(directory.storage, partition, topic_id=topic_id, numbers=numbers)
+        known = topic_ids.get(partition.topic)
+        if known is not None:
+            found = read_topic_id(directory.storage, partition)
+            what = misplacement(partition, found, known=known, numbers=cluster.topics[known].leader_epochs)
             if what:
                 place = Place(directory_name(partition))
                 findings.tell(directory.was_closed, place, what, f"{MISPLACED}: Spark refuses to read it")

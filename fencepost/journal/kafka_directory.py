@@ -111,27 +111,24 @@ def read_properties(storage: StorageReader) -> dict[str, str]:
     return {name.strip(): value.strip().replace("\\", "") for name, equals, value in lines if equals}
 
 
-def read_topic_id(storage: StorageReader, partition: TopicPartition) -> str | None:
-    """The id of the topic in `partition.metadata`, as Kafka spells it; None without it (before 2.8)."""
+def read_topic_id(storage: StorageReader, partition: TopicPartition) -> str:
+    """The id of the topic in `partition.metadata`, as Kafka spells it; empty without it (before 2.8)."""
     content = storage.read_file(f"{directory_name(partition)}/{TOPIC_ID_FILE}") or b""
     for line in content.decode("utf-8", "replace").splitlines():
         name, _, value = line.partition(":")
         if name == "topic_id":
             return value.strip()
-    return None
+    return ""
 
 
-def misplacement(
-    storage: StorageReader, partition: TopicPartition, *, topic_id: bytes, numbers: Collection[int]
-) -> str:
+def misplacement(partition: TopicPartition, topic_id: str, *, known: bytes, numbers: Collection[int]) -> str:
     """Why the directory of a partition must have been renamed or copied; empty without evidence.
 
-    `topic_id` and `numbers` are the id and the partitions of the topic in the cluster's metadata.
+    `topic_id` is in the directory; `known` and `numbers` are the id and the partitions of the topic in the
+    cluster's metadata.
     """
-    known = spell_topic_id(topic_id)
-    found = read_topic_id(storage, partition) or known
-    if found != known:
-        return f"{TOPIC_ID_FILE} has topic id {found}, but {partition.topic} has {known}"
+    if topic_id not in ("", spell_topic_id(known)):
+        return f"{TOPIC_ID_FILE} has topic id {topic_id}, but {partition.topic} has {spell_topic_id(known)}"
     if partition.partition not in numbers:
         return f"the cluster's metadata has no partition {partition.partition} of {partition.topic}"
     return ""

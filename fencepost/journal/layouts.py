@@ -33,7 +33,7 @@ from fencepost.journal.kafka_directory import (
     read_metadata,
     read_topic_id,
 )
-from fencepost.journal.manifest import Manifest, SyncedSegment, read_log_start
+from fencepost.journal.manifest import Manifest, SyncedSegment, read_log_start, why_other_topic
 from fencepost.journal.storage import (
     NotADataDirectory,
     StorageError,
@@ -42,7 +42,13 @@ from fencepost.journal.storage import (
     foreign_advice,
 )
 from fencepost.protocol.kraft_log import KraftCluster
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, NO_TOPIC_ID, TopicPartition, spell_topic_id
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    NO_TOPIC_ID,
+    TopicPartition,
+    parse_topic_id,
+    spell_topic_id,
+)
 
 
 class LogLayout(Protocol):
@@ -79,15 +85,15 @@ class LogLayout(Protocol):
         """
         ...
 
-    def misplacement(self, partition: TopicPartition, manifest: Manifest | None) -> str:
-        """Why the directory of a partition, with this manifest, must have been renamed or copied, and what to
-        do; empty if the cluster's metadata does not show it.
-        """
-        ...
-
     def topic_id(self, partition: TopicPartition, manifest: Manifest | None, *, anew: bool = False) -> str:
         """The id of the topic that the directory of a partition, with this manifest, is of; empty if it is
         unknown. Without an id in the manifest, the cluster's metadata says it, which is read once, or `anew`.
+        """
+        ...
+
+    def misplacement(self, partition: TopicPartition, topic_id: str) -> str:
+        """Why the directory of a partition, which is of the topic with this id, must have been renamed or
+        copied, and what to do; empty if the cluster's metadata does not show it.
         """
         ...
 
@@ -167,15 +173,18 @@ class FencepostLayout:
     def home(self, partition: TopicPartition) -> int:
         return 0
 
-    def misplacement(self, partition: TopicPartition, manifest: Manifest | None) -> str:
-        problem = self._other_topic(partition.topic, manifest)
+    def misplacement(self, partition: TopicPartition, topic_id: str) -> str:
+        problem = self._other_topic(partition.topic, topic_id)
         if problem:  # the topic may have been created again since the metadata was read
             self._read_cluster()
-            problem = self._other_topic(partition.topic, manifest)
+            problem = self._other_topic(partition.topic, topic_id)
         return problem and f"{problem}. {foreign_advice(self.location)}"
 
-    def _other_topic(self, topic: str, manifest: Manifest | None) -> str:
-        return "" if manifest is None else manifest.other_topic(self._id_of(topic))
+    def _other_topic(self, topic: str, topic_id: str) -> str:
+        known = self._id_of(topic)
+        if not topic_id or known == NO_TOPIC_ID or topic_id == spell_topic_id(known):
+            return ""
+        return why_other_topic(parse_topic_id(topic_id), known)
 
     def _id_of(self, topic: str) -> bytes:
         if self._topic_ids is None:
@@ -241,12 +250,11 @@ class KafkaLayout:
     def home(self, partition: TopicPartition) -> int:
         return self.directories.index(self._home(partition))
 
-    def misplacement(self, partition: TopicPartition, manifest: Manifest | None) -> str:
-        home, topic_id = self._home(partition), self._topic_ids.get(partition.topic)
-        if topic_id is None or partition not in home.partitions:
+    def misplacement(self, partition: TopicPartition, topic_id: str) -> str:
+        known = self._topic_ids.get(partition.topic)
+        if known is None or partition not in self._home(partition).partitions:
             return ""
-        numbers = self._numbers[partition.topic]
-        problem = misplacement(home.storage, partition, topic_id=topic_id, numbers=numbers)
+        problem = misplacement(partition, topic_id, known=known, numbers=self._numbers[partition.topic])
         then = "give each directory its own name back, move it away, or copy again"
         return problem and f"{problem}; {MISPLACED}: {then}"
 
@@ -262,7 +270,7 @@ class KafkaLayout:
         return found
 
     def topic_id(self, partition: TopicPartition, manifest: Manifest | None, *, anew: bool = False) -> str:
-        return read_topic_id(self._home(partition).storage, partition) or ""
+        return read_topic_id(self._home(partition).storage, partition)
 
     def log_start_offset(self, partition: TopicPartition) -> int:
         return self._home(partition).log_starts.get(partition, 0)

@@ -295,7 +295,7 @@ def open_partition_files(layout: LogLayout, partition: TopicPartition) -> Partit
     """
     home = layout.home(partition)
     storage = layout.storages[home]
-    manifest = _read_own_manifest(layout, storage, partition)
+    manifest, topic_id = _read_identity(layout, storage, partition)
     high_watermark = layout.high_watermark(partition)
     sizes = storage.files(directory_name(partition))
     named = [(*parse_file_name(name), size) for name, size in sizes.items()]
@@ -308,7 +308,7 @@ def open_partition_files(layout: LogLayout, partition: TopicPartition) -> Partit
         home=home,
         storage=storage,
         partition=partition,
-        topic_id=layout.topic_id(partition, manifest),
+        topic_id=topic_id,
         manifest=manifest,
         high_watermark=high_watermark,
         segments=tuple(
@@ -330,27 +330,30 @@ def _read_log_start(layout: LogLayout, partition: TopicPartition) -> int:
 
 def topic_id_of(layout: LogLayout, partition: TopicPartition) -> str:
     """The id of the topic that a partition's directory is of now; empty if it is unknown."""
-    # Kafka writes no manifest, and a request to an object store takes time.
-    manifest = (
-        None if layout.is_sparse else _read_manifest(layout.storages[layout.home(partition)], partition)
-    )
+    manifest = _read_manifest(layout, layout.storages[layout.home(partition)], partition)
     return layout.topic_id(partition, manifest, anew=True)
 
 
-def _read_own_manifest(
+def _read_identity(
     layout: LogLayout, storage: StorageReader, partition: TopicPartition
-) -> Manifest | None:
-    """The manifest of a partition; CorruptLog if its directory is misplaced."""
-    manifest = _read_manifest(storage, partition)
-    while misplacement := layout.misplacement(partition, manifest):
+) -> tuple[Manifest | None, str]:
+    """The manifest of a partition and the id of its topic; CorruptLog if its directory is misplaced."""
+    before: tuple[Manifest | None, str] | None = None
+    while True:
+        manifest = _read_manifest(layout, storage, partition)
+        topic_id = layout.topic_id(partition, manifest)
+        misplacement = layout.misplacement(partition, topic_id)
+        if not misplacement:
+            return manifest, topic_id
         # The topic may have been deleted and created again between the reads of manifest and metadata.
-        before, manifest = manifest, _read_manifest(storage, partition)
-        if manifest == before:
+        if before == (manifest, topic_id):
             raise CorruptLog(f"{storage.location}/{directory_name(partition)}: {misplacement}")
-    return manifest
+        before = manifest, topic_id
 
 
-def _read_manifest(storage: StorageReader, partition: TopicPartition) -> Manifest | None:
+def _read_manifest(layout: LogLayout, storage: StorageReader, partition: TopicPartition) -> Manifest | None:
+    if layout.is_sparse:
+        return None  # Kafka writes none, and a request to an object store takes time
     directory = directory_name(partition)
     data = storage.read_file(f"{directory}/{MANIFEST_FILE}")
     try:

@@ -267,6 +267,20 @@ class TestFilesOfABroker:
         put_high_watermark(storage, 0)
         assert read(storage, subscribe="pay") == {}  # nothing tells it
 
+    def test_each_small_file_of_a_partition_is_read_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A request to an object store takes time."""
+        asked: list[str] = []
+
+        def read_file(storage: MemoryStorage, path: str) -> bytes | None:
+            asked.append(path)
+            return original(storage, path)
+
+        layout, original = open_layout([directory_of("02-transactions")]), MemoryStorage.read_file
+        layout.partitions()
+        monkeypatch.setattr(MemoryStorage, "read_file", read_file)
+        open_partition_files(layout, AUDIT)
+        assert sorted(asked) == ["audit-0/partition.metadata", "log-start-offset-checkpoint"]
+
     def test_a_topic_without_records_has_no_rows(self) -> None:
         storage = directory_of("01-plain")
         storage.remove_directory("odd-0")
