@@ -40,7 +40,7 @@ import attrs
 from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
-from fencepost.spark_bridge.partition_files import find_log_offsets
+from fencepost.spark_bridge.log_offsets import find_log_offsets
 from fencepost.spark_bridge.side_by_side import for_each_log
 from fencepost.spark_bridge.stream_offsets import Offsets, by_topic
 from fencepost.spark_bridge.topic_ids import find_topic_ids

@@ -21,7 +21,7 @@ because readers trim by offset.
 #    are listed: whatever it describes exists, unless the log start, which is read last, says that it was
 #    deleted. More may exist. A log that ends below the manifest's high watermark has lost data (DataLoss).
 #    Files that disappear while a partition is planned are listed again (partition_files.with_listing).
-# 2. The walk (partition_files.find_log_offsets) reads the batch headers from the manifest's LSO to the end of
+# 2. The walk (log_offsets.find_log_offsets) reads the batch headers from the manifest's LSO to the end of
 #    the log. Every transaction that was open then begins at or after that LSO, so the walk sees the open
 #    transactions from their first batch. Up to the manifest's high watermark it trusts headers; after it,
 #    it verifies checksums and stops at the first torn batch. The LSO now is the first offset of the oldest
@@ -60,14 +60,8 @@ from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.layouts import LogLayout
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.protocol.terms import INT64_MAX, TopicPartition
-from fencepost.spark_bridge.partition_files import (
-    LogOffsets,
-    PartitionFiles,
-    Piece,
-    SegmentFile,
-    find_log_offsets,
-    with_listing,
-)
+from fencepost.spark_bridge.log_offsets import LogOffsets, find_log_offsets
+from fencepost.spark_bridge.partition_files import PartitionFiles, Piece, SegmentFile, with_listing
 from fencepost.spark_bridge.side_by_side import side_by_side
 from fencepost.spark_bridge.task_sizes import RANGE_BYTES, TaskSizes
 

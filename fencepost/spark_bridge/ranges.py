@@ -12,6 +12,7 @@ from typing import Protocol
 
 from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.terms import TopicPartition
+from fencepost.spark_bridge.log_offsets import LogOffsets, find_log_offsets
 from fencepost.spark_bridge.losses import Loss, Report, once
 from fencepost.spark_bridge.option_values import UnusableOption
 from fencepost.spark_bridge.options import (
@@ -23,7 +24,7 @@ from fencepost.spark_bridge.options import (
     Timestamps,
     check_batch,
 )
-from fencepost.spark_bridge.partition_files import DataLoss, LogOffsets, PartitionFiles, find_log_offsets
+from fencepost.spark_bridge.partition_files import DataLoss, PartitionFiles
 from fencepost.spark_bridge.planning import PartitionRange, ReadTask, plan
 from fencepost.spark_bridge.times import find_timestamp
 from fencepost.spark_bridge.topics import choose_partitions

@@ -18,6 +18,7 @@ from fencepost.journal.storage import MissingFile, ReadableFile, directory_name
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, Buffer, read_header, read_marker
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import IsolationLevel, TransactionResult
+from fencepost.spark_bridge.log_offsets import find_log_offsets
 from fencepost.spark_bridge.losses import Loss, Report, once
 from fencepost.spark_bridge.markers import first_markers, walk_unindexed
 from fencepost.spark_bridge.partition_files import (
@@ -26,7 +27,6 @@ from fencepost.spark_bridge.partition_files import (
     DataLoss,
     PartitionFiles,
     Piece,
-    find_log_offsets,
     index_advice,
     opened,
     topic_id_of,

@@ -43,9 +43,10 @@ from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.terms import TopicPartition
 from fencepost.spark_bridge.columns import Column
 from fencepost.spark_bridge.filesystems import shown
+from fencepost.spark_bridge.log_offsets import LogOffsets
 from fencepost.spark_bridge.losses import Loss
 from fencepost.spark_bridge.options import ReadOptions
-from fencepost.spark_bridge.partition_files import DataLoss, LogOffsets, PartitionFiles
+from fencepost.spark_bridge.partition_files import DataLoss, PartitionFiles
 from fencepost.spark_bridge.planning import PartitionRange, ReadTask, plan
 from fencepost.spark_bridge.ranges import check_named, lose, readable, starting_offset
 from fencepost.spark_bridge.side_by_side import for_each_log

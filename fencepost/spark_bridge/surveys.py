@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fencepost.protocol.terms import TopicPartition
+from fencepost.spark_bridge.log_offsets import LogOffsets, find_log_offsets
 from fencepost.spark_bridge.losses import Report
-from fencepost.spark_bridge.partition_files import LogOffsets, PartitionFiles, find_log_offsets
+from fencepost.spark_bridge.partition_files import PartitionFiles
 
 
 class _Surveyed(NamedTuple):

@@ -22,14 +22,9 @@ from fencepost.protocol.batches import (
 )
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.terms import IsolationLevel, TopicPartition, TransactionResult
+from fencepost.spark_bridge.log_offsets import LogOffsets, find_log_offsets
 from fencepost.spark_bridge.markers import first_markers
-from fencepost.spark_bridge.partition_files import (
-    CorruptLog,
-    DataLoss,
-    LogOffsets,
-    find_log_offsets,
-    open_partition_files,
-)
+from fencepost.spark_bridge.partition_files import CorruptLog, DataLoss, open_partition_files
 from tests.kafka_directories import NAMES, consumed, directory_of, told
 from tests.protocol.batches_drawn import encode_kafka_records
 from tests.spark.kafka_rows import read, rows_of, tasks_of

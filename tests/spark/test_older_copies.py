@@ -14,8 +14,9 @@ from fencepost.journal.data_directory import CLEAN_FILE
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.layouts import open_layout
 from fencepost.protocol.terms import TopicPartition
+from fencepost.spark_bridge.log_offsets import find_log_offsets
 from fencepost.spark_bridge.losses import Loss
-from fencepost.spark_bridge.partition_files import DataLoss, find_log_offsets, open_partition_files
+from fencepost.spark_bridge.partition_files import DataLoss, open_partition_files
 
 ORDERS = TopicPartition("orders", 0)
 

@@ -21,10 +21,11 @@ from fencepost.journal.layouts import open_layout
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import StorageFile, directory_name
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.spark_bridge.log_offsets import find_log_offsets
 from fencepost.spark_bridge.losses import Loss
 from fencepost.spark_bridge.option_values import UnusableOption
 from fencepost.spark_bridge.options import ReadOptions, parse_options
-from fencepost.spark_bridge.partition_files import DataLoss, find_log_offsets, open_partition_files
+from fencepost.spark_bridge.partition_files import DataLoss, open_partition_files
 from fencepost.spark_bridge.stream_offsets import Offsets, decode_offsets, encode_offsets, limited
 from fencepost.spark_bridge.streaming import LogStream, LogStreamReader
 from fencepost.spark_bridge.surveys import Surveys

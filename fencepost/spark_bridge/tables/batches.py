@@ -20,9 +20,10 @@ from fencepost.protocol.terms import (
     TopicPartition,
     TransactionResult,
 )
+from fencepost.spark_bridge.log_offsets import find_log_offsets
 from fencepost.spark_bridge.losses import once
 from fencepost.spark_bridge.options import ReadOptions
-from fencepost.spark_bridge.partition_files import CorruptLog, find_log_offsets
+from fencepost.spark_bridge.partition_files import CorruptLog
 from fencepost.spark_bridge.planning import ReadTask, plan
 from fencepost.spark_bridge.ranges import batch_range
 from fencepost.spark_bridge.scanning import LocatedBatch

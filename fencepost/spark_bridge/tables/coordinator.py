@@ -11,9 +11,10 @@ from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import NO_PRODUCER_ID, TRANSACTION_STATE_TOPIC, IsolationLevel, TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
+from fencepost.spark_bridge.log_offsets import find_log_offsets
 from fencepost.spark_bridge.losses import Report
 from fencepost.spark_bridge.options import ReadOptions
-from fencepost.spark_bridge.partition_files import CorruptLog, find_log_offsets, with_listing
+from fencepost.spark_bridge.partition_files import CorruptLog, with_listing
 from fencepost.spark_bridge.scanning import LocatedBatch, RangeScan
 from fencepost.spark_bridge.tables.table import (
     Row,

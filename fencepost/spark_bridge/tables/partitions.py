@@ -9,8 +9,9 @@ import attrs
 
 from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.terms import TopicPartition
+from fencepost.spark_bridge.log_offsets import LogOffsets, find_log_offsets
 from fencepost.spark_bridge.options import ReadOptions
-from fencepost.spark_bridge.partition_files import LogOffsets, PartitionFiles, find_log_offsets, with_listing
+from fencepost.spark_bridge.partition_files import PartitionFiles, with_listing
 from fencepost.spark_bridge.tables.headers import HeaderScan
 from fencepost.spark_bridge.tables.table import Row, SourceTable, plan_partitions, time_or_none, whole_range
 

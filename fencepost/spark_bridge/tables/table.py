@@ -11,8 +11,9 @@ from fencepost.journal.layouts import LogLayout
 from fencepost.journal.segments import LOG, file_name
 from fencepost.journal.storage import directory_name
 from fencepost.protocol.terms import NO_TIMESTAMP, TopicPartition
+from fencepost.spark_bridge.log_offsets import LogOffsets
 from fencepost.spark_bridge.options import ReadOptions
-from fencepost.spark_bridge.partition_files import LogOffsets, PartitionFiles
+from fencepost.spark_bridge.partition_files import PartitionFiles
 from fencepost.spark_bridge.planning import PlannedRange
 from fencepost.spark_bridge.topics import choose_partitions
 

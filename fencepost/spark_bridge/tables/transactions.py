@@ -31,14 +31,10 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from fencepost.protocol.transaction_log import TransactionRecord
+from fencepost.spark_bridge.log_offsets import find_log_offsets
 from fencepost.spark_bridge.losses import Report
 from fencepost.spark_bridge.options import ReadOptions
-from fencepost.spark_bridge.partition_files import (
-    PartitionFiles,
-    find_log_offsets,
-    open_partition_files,
-    with_listing,
-)
+from fencepost.spark_bridge.partition_files import PartitionFiles, open_partition_files, with_listing
 from fencepost.spark_bridge.planning import PlannedRange
 from fencepost.spark_bridge.tables.batches import kind_of, read_stored_marker
 from fencepost.spark_bridge.tables.coordinator import read_states
