@@ -27,7 +27,13 @@ from fencepost.check.txn_consistency import check_histories, check_markers, chec
 from fencepost.journal.data_directory import partitions_in
 from fencepost.journal.layouts import KafkaLayout, open_layout
 from fencepost.journal.manifest import why_foreign
-from fencepost.journal.storage import StorageReader, foreign_advice, parse_directory_name
+from fencepost.journal.storage import (
+    NoAccess,
+    StorageReader,
+    directory_name,
+    foreign_advice,
+    parse_directory_name,
+)
 from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, NO_TOPIC_ID, TopicPartition
 
@@ -60,28 +66,29 @@ def check_logs(storage: StorageReader) -> Findings:
     cluster, topic_ids = internals.cluster, dict[str, bytes]()
     known: set[TopicPartition] | None = None  # unless all of the metadata can be read
     for partition in sorted(partitions_in(storage), key=reading_order):
-        if _is_foreign(storage, partition, topic_ids.get(partition.topic, NO_TOPIC_ID), findings):
-            continue  # its batches say nothing about this partition
-        is_metadata = partition.topic == CLUSTER_METADATA_TOPIC
-        is_known = known is None or partition in known
-        log = scan_log(
-            storage,
-            partition,
-            was_closed=str(partition) in closed,
-            contents=(internals if is_known else Internals(findings)).contents(partition),
-            findings=findings,
-        )
-        if is_metadata and log.is_whole and cluster.is_known:
-            topic_ids, known = cluster.topic_ids(), cluster.partitions()
-        if not is_known:
-            means = UNSERVED if partition.topic in topic_ids else f"{UNSERVED}, {ADOPTED}"
-            findings.note(Place(log.directory), "the metadata has no such partition", means)
-        if log.is_whole:
-            DerivedFiles(storage, log, closed.get(log.directory), findings).check()
-        if log.is_whole and is_known:
-            whole.append(log)
-        for segment in log.segments:
-            segment.batches.clear()  # the other checks need only the state after them
+        with findings.reading(directory_name(partition)):
+            if _is_foreign(storage, partition, topic_ids.get(partition.topic, NO_TOPIC_ID), findings):
+                continue  # its batches say nothing about this partition
+            is_metadata = partition.topic == CLUSTER_METADATA_TOPIC
+            is_known = known is None or partition in known
+            log = scan_log(
+                storage,
+                partition,
+                was_closed=str(partition) in closed,
+                contents=(internals if is_known else Internals(findings)).contents(partition),
+                findings=findings,
+            )
+            if is_metadata and log.is_whole and cluster.is_known:
+                topic_ids, known = cluster.topic_ids(), cluster.partitions()
+            if not is_known:
+                means = UNSERVED if partition.topic in topic_ids else f"{UNSERVED}, {ADOPTED}"
+                findings.note(Place(log.directory), "the metadata has no such partition", means)
+            if log.is_whole:
+                DerivedFiles(storage, log, closed.get(log.directory), findings).check()
+            if log.is_whole and is_known:
+                whole.append(log)
+            for segment in log.segments:
+                segment.batches.clear()  # the other checks need only the state after them
     for name in storage.directories():
         if ASIDE in name:
             findings.note(Place(name), "files that were set aside", SET_ASIDE)
@@ -125,7 +132,7 @@ def vanished_logs(storage: StorageReader) -> list[str]:
     """
     words, _ = _catalogue(storage)
     listed = [name for name, word in words.items() if word and word in ("synced", storage.boot_id)]
-    return sorted(name for name in listed if not any(map(_is_log, storage.files(name))))
+    return sorted(name for name in listed if not _has_log(storage, name))
 
 
 def _catalogue(storage: StorageReader) -> tuple[dict[str, str], list[int]]:
@@ -166,8 +173,11 @@ def _check_catalogue(
             findings.problem(Place(name), what, "its records are lost, and the broker does not lead it")
 
 
-def _is_log(name: str) -> bool:
-    return name.endswith(LOG_SUFFIX)
+def _has_log(storage: StorageReader, directory: str) -> bool:
+    try:
+        return any(name.endswith(LOG_SUFFIX) for name in storage.files(directory))
+    except NoAccess:
+        return True  # what cannot be read is not gone
 
 
 def _check_against_metadata(
@@ -176,7 +186,7 @@ def _check_against_metadata(
     """Leader epochs and producer ids are the metadata's to give."""
     if not cluster.is_known:
         directory = f"{CLUSTER_METADATA_TOPIC}-0"
-        if logs and not any(map(_is_log, storage.files(directory))):
+        if logs and not _has_log(storage, directory):
             what = "the log of the cluster's metadata is gone"
             findings.problem(Place(directory), what, "no topic is known: see `fencepost repair`")
         return

@@ -6,10 +6,14 @@ start, or what an administrator did.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple
 
 import attrs
+
+from fencepost.journal.storage import StorageError
 
 
 def counted(number: int, what: str) -> str:
@@ -66,6 +70,14 @@ class Findings:
         """A problem, or a note where a kill explains it."""
         severity = Severity.PROBLEM if is_problem else Severity.NOTE
         self.found.append(Finding(severity=severity, file=at.file, offset=at.offset, what=what, means=means))
+
+    @contextmanager
+    def reading(self, directory: str) -> Generator[None]:
+        """If the block cannot read a directory, reports that, so that the check can go on with the others."""
+        try:
+            yield
+        except StorageError as problem:
+            self.problem(Place(directory), str(problem), "it was not checked")
 
     def count(self, severity: Severity) -> int:
         """How many findings have this severity."""

@@ -52,7 +52,7 @@ from fencepost.journal.kafka_directory import (
 )
 from fencepost.journal.storage import directory_name
 from fencepost.log_model.partitions import ModelProducer
-from fencepost.protocol.terms import NO_OFFSET, TRANSACTION_STATE_TOPIC
+from fencepost.protocol.terms import NO_OFFSET, TRANSACTION_STATE_TOPIC, TopicPartition
 
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 RECOVERY_POINTS_FILE: Final = "recovery-point-offset-checkpoint"
@@ -73,20 +73,21 @@ def check_kafka_directory(directory: KafkaDirectory) -> Findings:
     whole: list[ScannedLog] = []
     was_closed = directory.was_closed
     for partition in sorted(directory.partitions, key=reading_order):
-        log = scan_log(
-            directory.storage,
-            partition,
-            was_closed=was_closed,
-            contents=internals.contents(partition),
-            findings=findings,
-            is_sparse=True,
-        )
-        if log.is_whole:
-            KafkaFiles(directory.storage, log, None, findings).check()
-            whole.append(log)
-        for segment in log.segments:
-            segment.batches.clear()  # the other checks need only the state after them
-    _check_places(directory, internals.cluster, findings)
+        with findings.reading(directory_name(partition)):
+            log = scan_log(
+                directory.storage,
+                partition,
+                was_closed=was_closed,
+                contents=internals.contents(partition),
+                findings=findings,
+                is_sparse=True,
+            )
+            if log.is_whole:
+                KafkaFiles(directory.storage, log, None, findings).check()
+                whole.append(log)
+            for segment in log.segments:
+                segment.batches.clear()  # the other checks need only the state after them
+            _check_place(directory, partition, internals.cluster, findings)
     _check_checkpoints(directory, whole, findings)
     findings.transactional_ids = len(internals.histories)
     if not was_closed:
@@ -114,17 +115,17 @@ def _has_every_coordinator(
     return internals.cluster.is_known and wanted == here
 
 
-def _check_places(directory: KafkaDirectory, cluster: KnownCluster, findings: Findings) -> None:
-    """No directory was renamed, or copied under another name."""
-    topic_ids = cluster.topic_ids()
-    for partition in sorted(directory.partitions):
-        known = topic_ids.get(partition.topic)
-        if known is not None:
-            found = read_topic_id(directory.storage, partition)
-            what = misplacement(partition, found, known=known, numbers=cluster.topics[known].leader_epochs)
-            if what:
-                place = Place(directory_name(partition))
-                findings.tell(directory.was_closed, place, what, f"{MISPLACED}: Spark refuses to read it")
+def _check_place(
+    directory: KafkaDirectory, partition: TopicPartition, cluster: KnownCluster, findings: Findings
+) -> None:
+    """The directory was not renamed, nor copied under another name. The metadata was read first."""
+    known = cluster.topic_ids().get(partition.topic)
+    if known is not None:
+        found = read_topic_id(directory.storage, partition)
+        what = misplacement(partition, found, known=known, numbers=cluster.topics[known].leader_epochs)
+        if what:
+            place = Place(directory_name(partition))
+            findings.tell(directory.was_closed, place, what, f"{MISPLACED}: Spark refuses to read it")
 
 
 def _check_checkpoints(directory: KafkaDirectory, logs: Sequence[ScannedLog], findings: Findings) -> None:

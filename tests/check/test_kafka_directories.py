@@ -14,6 +14,7 @@ from fencepost.check.directory import check_directory
 from fencepost.check.findings import Finding, Severity
 from fencepost.journal.indexes import decode_snapshot, encode_snapshot
 from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.storage import NoAccess
 from fencepost.protocol.batches import CRC_START, BatchHeader, build_marker, place, read_header, walk
 from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.terms import TransactionResult
@@ -249,6 +250,21 @@ def test_a_planted_fault_is_found(fault: Fault) -> None:
     fault.plant(storage)
     problems = [each for each in found(storage) if each.severity is Severity.PROBLEM]
     assert [each for each in problems if each.file == fault.file and fault.says in each.what], problems
+
+
+def test_a_partition_that_cannot_be_read_is_a_problem_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def files(storage: MemoryStorage, directory: str) -> dict[str, int]:
+        if directory == "pay-1":
+            raise NoAccess("cannot list pay-1: Permission denied")
+        return original(storage, directory)
+
+    original = MemoryStorage.files
+    monkeypatch.setattr(MemoryStorage, "files", files)
+    storage = directory_of("02-transactions")
+    cut(f"audit-0/{0:020d}.log", 5)(storage)
+    problems = {each.file: each.what for each in found(storage) if each.severity is Severity.PROBLEM}
+    assert problems["pay-1"] == "cannot list pay-1: Permission denied"
+    assert f"audit-0/{0:020d}.log" in problems, "the check went on"
 
 
 def test_gaps_of_a_compaction_are_no_problem() -> None:

@@ -71,6 +71,21 @@ def test_a_damaged_directory(data: Path, capsys: Output) -> None:
     assert counts["problems"] == 1
 
 
+def test_a_partition_that_cannot_be_read_is_a_problem_beside_others(data: Path, capsys: Output) -> None:
+    manifest = data / "payments-0" / "manifest.json"
+    manifest.unlink()
+    manifest.mkdir()
+    (coordinator,) = data.glob(f"__transaction_state-*/{LOG}")
+    coordinator.write_bytes(b"")
+    capsys.readouterr()
+    assert run(["check", str(data), "--json"]) == 1
+    *found, _ = map(json.loads, capsys.readouterr().out.splitlines())
+    by_file = {each["file"]: each for each in found}
+    assert by_file["payments-0"]["what"].startswith(f"cannot read {manifest}: ")
+    assert by_file["payments-0"]["means"] == "it was not checked"
+    assert f"{coordinator.parent.name}/manifest.json" in by_file, "the check went on"
+
+
 def test_notes_alone_are_no_failure(data: Path, capsys: Output) -> None:
     (data / "clean-shutdown.json").unlink()
     with (data / "payments-0" / LOG).open("ab") as log:
