@@ -29,13 +29,15 @@ import attrs
 
 from fencepost.check.findings import Findings, Place
 from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, follow_producers, offset_of
+from fencepost.journal.indexes import without_preallocated
 from fencepost.journal.manifest import SegmentSummary, lost_segments
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
 from fencepost.log_model.partitions import LoggedAbort, ModelProducer
 from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.terms import NO_COORDINATOR_EPOCH, NO_OFFSET, NO_SEQUENCE, parse_topic_id
 
-INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
+ABORTED_SUFFIX: Final = ".txnindex"
+INDEX_SUFFIXES: Final = (".index", ".timeindex", ABORTED_SUFFIX)
 INTERVAL_BYTES: Final = 4096  # index.interval.bytes
 OFFSET_LAYOUT: Final = struct.Struct(">II")  # relative last offset of a batch, its position
 TIME_LAYOUT: Final = struct.Struct(">qI")  # largest timestamp so far, relative last offset of its batch
@@ -133,10 +135,7 @@ class DerivedFiles:
         spoken_of = {*snapshots} if manifest is None else {*snapshots, manifest["high_watermark"]}
         self._begin_with_snapshot()
         follow_producers(self.log, spoken_of, self.findings)
-        for segment in self.log.segments:
-            self._check_index(segment, ".index", OFFSET_LAYOUT, self._compare_offsets)
-            self._check_index(segment, ".timeindex", TIME_LAYOUT, self._compare_times)
-            self._check_index(segment, ".txnindex", ABORTED_LAYOUT, self._compare_aborted)
+        self._check_indexes()
         for offset in snapshots:
             self._check_snapshot(offset)
         stored_log_start = self._check_log_start(manifest)
@@ -163,6 +162,12 @@ class DerivedFiles:
 
     # --- indexes --------------------------------------------------------------------------------------------
 
+    def _check_indexes(self) -> None:
+        for segment in self.log.segments:
+            self._check_index(segment, ".index", OFFSET_LAYOUT, self._compare_offsets)
+            self._check_index(segment, ".timeindex", TIME_LAYOUT, self._compare_times)
+            self._check_index(segment, ABORTED_SUFFIX, ABORTED_LAYOUT, self._compare_aborted)
+
     def _check_index(
         self, segment: ScannedSegment, suffix: str, layout: struct.Struct, compare: Compare
     ) -> None:
@@ -170,18 +175,23 @@ class DerivedFiles:
         place = Place(segment.file.removesuffix(LOG_SUFFIX) + suffix)
         names = self.storage.files(self.log.directory)
         new, new_log = (file.rpartition("/")[2] + CLEANED_SUFFIX for file in (place.file, segment.file))
-        if new in names and new_log not in names:
+        is_of_kafka, is_aborted = self.log.is_sparse, suffix == ABORTED_SUFFIX
+        if new in names and new_log not in names and not is_of_kafka:
             self.findings.note(place, "a cleaned segment has replaced the log, but not this index", REBUILT)
             return
         data = self.storage.read_file(place.file)
-        if data is None:
+        if data is None and not (is_of_kafka and is_aborted):
             self.findings.tell(segment.is_final, place, "the index is missing", REBUILT)
             return
+        data = data or b""
         left = len(data) % layout.size
         if left:
             what = f"{left} bytes at the end are not a complete entry"
             self.findings.tell(segment.is_final, place, what, REBUILT)
-        compare(segment, place, list(layout.iter_unpack(data[: len(data) - left])))
+        whole = data[: len(data) - left]
+        if is_of_kafka and not is_aborted:
+            whole = without_preallocated(whole, layout.size)
+        compare(segment, place, list(layout.iter_unpack(whole)))
 
     def _compare_offsets(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
         entries = [OffsetEntry(segment.base_offset + offset, position) for offset, position in raw]

@@ -17,29 +17,16 @@ of them, are of different moments.
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from fencepost.check.derived_files import (
-    ABORTED_LAYOUT,
-    MISFILTERED,
-    OFFSET_LAYOUT,
-    REBUILT,
-    SEEKS,
-    TIME_LAYOUT,
-    Compare,
-    DerivedFiles,
-    OffsetEntry,
-    TimeEntry,
-)
+from fencepost.check.derived_files import MISFILTERED, REBUILT, SEEKS, DerivedFiles, OffsetEntry, TimeEntry
 from fencepost.check.findings import Findings, Place
 from fencepost.check.records import Internals, KnownCluster, reading_order
-from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, follow_producers, scan_log
+from fencepost.check.scan import ScannedLog, ScannedSegment, follow_producers, scan_log
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
-from fencepost.journal.indexes import without_preallocated
 from fencepost.journal.kafka_directory import (
     CLEAN_SHUTDOWN_FILE,
     HIGH_WATERMARKS_FILE,
@@ -56,7 +43,6 @@ from fencepost.protocol.terms import NO_OFFSET, TRANSACTION_STATE_TOPIC, TopicPa
 
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 RECOVERY_POINTS_FILE: Final = "recovery-point-offset-checkpoint"
-ABORTED_SUFFIX: Final = ".txnindex"
 MISLED_FOLLOWERS: Final = "a follower may cut its log at the wrong place when the leader changes"
 LOST: Final = "the end of the log was lost, or the files are of different moments"
 RUNNING: Final = (
@@ -147,10 +133,7 @@ class KafkaFiles(DerivedFiles):
         snapshots = self._snapshot_offsets()
         self._begin_with_snapshot()
         follow_producers(self.log, {*snapshots}, self.findings)
-        for segment in self.log.segments:
-            self._check_index(segment, ".index", OFFSET_LAYOUT, self._compare_offsets)
-            self._check_index(segment, ".timeindex", TIME_LAYOUT, self._compare_times)
-            self._check_index(segment, ".txnindex", ABORTED_LAYOUT, self._compare_aborted)
+        self._check_indexes()
         if self._knows_its_beginning:
             for offset in snapshots:
                 self._check_snapshot(offset)
@@ -161,25 +144,6 @@ class KafkaFiles(DerivedFiles):
         """Whether nothing was deleted before the first segment, or a snapshot says what that was."""
         start = self.log.start_offset
         return not start or start in self._snapshot_offsets()
-
-    def _check_index(
-        self, segment: ScannedSegment, suffix: str, layout: struct.Struct, compare: Compare
-    ) -> None:
-        place = Place(segment.file.removesuffix(LOG_SUFFIX) + suffix)
-        data = self.storage.read_file(place.file)
-        is_reserved = suffix != ABORTED_SUFFIX
-        if data is None and is_reserved:
-            self.findings.tell(segment.is_final, place, "the index is missing", REBUILT)
-            return
-        data = data or b""
-        left = len(data) % layout.size
-        if left:
-            what = f"{left} bytes at the end are not a complete entry"
-            self.findings.tell(segment.is_final, place, what, REBUILT)
-        whole = data[: len(data) - left]
-        if is_reserved:
-            whole = without_preallocated(whole, layout.size)
-        compare(segment, place, list(layout.iter_unpack(whole)))
 
     def _compare_offsets(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
         number_at = {batch.position: number for number, batch in enumerate(segment.batches)}
