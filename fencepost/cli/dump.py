@@ -18,12 +18,11 @@ import attrs
 from cyclopts import Parameter
 
 from fencepost.check.findings import counted
-from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage
+from fencepost.cli.errors import OK, CommandFailed, WrongUsage
 from fencepost.cli.log_files import (
     StoredBatch,
     Torn,
     check_is_log,
-    contradictions,
     partition_directories,
     partition_of,
     read_batches,
@@ -80,7 +79,6 @@ def dump(
     topic: tuple[str, ...] = (),
     records: Annotated[bool, Parameter(negative="")] = False,
     indexes: Annotated[bool, Parameter(negative="")] = False,
-    check: Annotated[bool, Parameter(negative="")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Describe the contents of a log file or data directory.
@@ -97,13 +95,8 @@ def dump(
     indexes
         Also show the entries of offset and time indexes in a directory. Those of a single file are always
         shown.
-    check
-        Only check that the transaction log and the markers agree; if they do not, list the contradictions and
-        exit with 1.
     """
     check_is_log(path)
-    if check:
-        return check_agreement(path, as_json=as_json)
     check_topics(path, topic)
     for number, (directory, files) in enumerate(parts(path, topics=topic, indexes=indexes)):
         if not as_json and directory is not None:
@@ -165,21 +158,6 @@ def dump_file(file: Path, *, records: bool, as_json: bool, titled: bool) -> None
         print(f"  {file.name}")
     for fact in facts:
         print(in_words(fact))
-
-
-def check_agreement(path: Path, *, as_json: bool) -> int:
-    """Prints whether the transaction log and the markers of a data directory agree."""
-    if path.is_file() or partition_of(path.resolve()):
-        raise WrongUsage(
-            f"--check needs a whole data directory, and {path} is only a part of one",
-            then=f"give the data directory, or leave out --check: fencepost dump {path}",
-        )
-    found = contradictions(path)
-    if as_json:
-        print_json({"agree": not found, "disagreements": found})
-    else:
-        print("\n".join(found) if found else "The transaction log and the markers agree.")
-    return FAILED if found else OK
 
 
 Fact = dict[str, Json]

@@ -36,7 +36,7 @@ EXIT_CODES: Final = {
     FAILED: "The operation failed: a topic, partition, group or record does not exist, a line of "
     "the input is not a record, a limit is reached, a disk is full, or the broker does not answer in time. "
     "Or a command found a problem: "
-    "`find-hanging`, `late`, `check`, `audit`, `dump --check`, `repair` without --write, `status`, `run`, "
+    "`find-hanging`, `late`, `check`, `audit`, `repair` without --write, `status`, `run`, "
     "`fuzz`, `explore`, `demo`. Or `fault wait` gave up before a fault struck.",
     WRONG_USAGE: "The command line, a configuration file or a scenario is wrong: an unknown option, an "
     "invalid value, a file that does not exist. Nothing was done.",

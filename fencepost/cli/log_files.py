@@ -1,4 +1,4 @@
-"""Finds and reads the files of a log without a broker, and compares the transaction log with the markers.
+"""Finds and reads the files of a log without a broker.
 
 Rule: takes no lock and writes nothing; a batch that a running broker has not finished writing ends the log.
 """
@@ -13,16 +13,8 @@ from typing import NamedTuple
 from fencepost.cli.errors import CommandFailed, WrongUsage
 from fencepost.journal.data_directory import META_FILE
 from fencepost.journal.segments import LOG, parse_file_name
-from fencepost.log_model.partitions import PartitionModel
-from fencepost.log_model.transactions import (
-    COMPLETED,
-    DECISIONS,
-    Histories,
-    LoggedState,
-    decisions_of,
-    disagreements,
-)
-from fencepost.protocol.batches import BatchHeader, checksum_matches, marker_in, read_header
+from fencepost.log_model.transactions import COMPLETED, DECISIONS, Histories, LoggedState
+from fencepost.protocol.batches import BatchHeader, checksum_matches, read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import (
     INTERNAL_TOPICS,
@@ -168,38 +160,3 @@ def count_finished_after_restart(histories: Histories) -> int:
         for history in histories.values()
         for before, after in pairwise(history)
     )
-
-
-def contradictions(data: Path) -> list[str]:
-    """Each disagreement between the transaction log and the markers as a sentence.
-
-    A log that no longer begins at offset 0 is left out, because markers before its start are gone. What
-    compaction removed from either side is not a contradiction. `fencepost check` goes further: it also
-    compares files.
-    """
-    decided = decisions_of(read_histories(data))
-    has_every_decision = not any(
-        batch.header.is_covering for _, batch in topic_batches(data, TRANSACTION_STATE_TOPIC)
-    )
-    found: list[str] = []
-    for partition, directory in partition_directories(data):
-        model = PartitionModel()
-        begins_at, has_every_marker = 0, True
-        for number, batch in enumerate(partition_batches(directory)):
-            if number == 0:
-                begins_at = batch.header.base_offset
-            has_every_marker = has_every_marker and not batch.header.is_covering
-            model.apply(
-                batch.header, marker_in(batch.data, batch.header) if batch.header.is_control else None
-            )
-        if begins_at == 0:
-            found += [
-                f"{partition}: {disagreement}"
-                for disagreement in disagreements(
-                    decided.get(partition, {}),
-                    model.all_markers(),
-                    has_every_decision=has_every_decision,
-                    has_every_marker=has_every_marker,
-                )
-            ]
-    return found

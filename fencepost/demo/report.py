@@ -52,7 +52,7 @@ class DemoResult:
     stream_kills: int = 0
     stream_batches: int = 0
     stream_matches: bool = False
-    log_contradictions: int = 0
+    log_problems: int = 0
     seconds: float = 0
 
     @staticmethod
@@ -84,7 +84,7 @@ class DemoResult:
             self.duplicates,
             self.lost,
             self.wrong,
-            self.log_contradictions,
+            self.log_problems,
             self.flights - self.flights_loaded,
             self.flights - self.delays_committed,
         )
@@ -157,8 +157,7 @@ class DemoResult:
              f"{self.aborted_on_purpose} on purpose, the others were interrupted", False),
             ("read_uncommitted would show", self.uncommitted_visible, "additional records, all aborted",
              False),
-            ("contradictions in the log", self.log_contradictions,
-             "between the transaction log and the markers", self.log_contradictions > 0),
+            ("problems in the log", self.log_problems, "found by `fencepost check`", self.log_problems > 0),
         ]  # fmt: skip
 
     def _stream_lines(self) -> list[tuple[str, object, str, bool]]:

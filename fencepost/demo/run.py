@@ -14,8 +14,10 @@ from typing import Any
 import attrs
 import trio
 
+from fencepost.check.directory import check_directory
+from fencepost.check.findings import Severity
 from fencepost.cli.errors import Stopped
-from fencepost.cli.log_files import contradictions, count_finished_after_restart, count_states, read_histories
+from fencepost.cli.log_files import count_finished_after_restart, count_states, read_histories
 from fencepost.client.shells.sync import Admin
 from fencepost.demo.plan import (
     FENCED,
@@ -30,6 +32,7 @@ from fencepost.demo.plan import (
 from fencepost.demo.processes import ChildProcess, ChildProcesses, DemoBroker, children
 from fencepost.demo.report import DemoResult, ProgressBar, StoryLog
 from fencepost.demo.stream import MICRO_BATCHES, NO_PAUSE
+from fencepost.journal.disk import DiskStorage
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import TransactionState
 
@@ -82,10 +85,11 @@ async def perform(demo: Demo) -> None:
         result.broker_kills_between_prepare_and_complete = count_finished_after_restart(histories)
         result.committed_transactions = count_states(histories, TransactionState.COMPLETE_COMMIT)
         result.aborted_transactions = count_states(histories, TransactionState.COMPLETE_ABORT)
-        found = contradictions(demo.data)
-        result.log_contradictions = len(found)
-        for contradiction in found[:5]:
-            demo.story.tell(contradiction)
+        found = check_directory(DiskStorage(demo.data, read_only=True)).found
+        problems = [finding for finding in found if finding.severity is Severity.PROBLEM]
+        result.log_problems = len(problems)
+        for problem in problems[:5]:
+            demo.story.tell(f"{problem.file}: {problem.what}")
         await verify(demo, reader)
     result.seconds = round(demo.story.seconds, 1)
 

@@ -18,8 +18,8 @@ Rule: the package imports the wire formats (`protocol`) and nothing else of Fenc
 # `compaction.CompactedLog` is not a fold over batches, because it must not know how they were cleaned: from
 # the committed records and their times it derives which of them a reader may miss.
 #
-# It has four users. `fencepost check` and `fencepost dump --check` read data directories with it, the
-# white-box judge follows every simulated log with it, the model checker derives from it how each record was
+# It has four users. `fencepost check` and `fencepost audit` read data directories with it, the white-box
+# judge follows every simulated log with it, the model checker derives from it how each record was
 # decided, and pictures of runs take from it which batches were aborted.
 #
 # The invariant is independence. The broker follows its partitions batch by batch in

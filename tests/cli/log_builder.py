@@ -70,12 +70,10 @@ def state(of: TransactionState, *, epoch: int, partitions: tuple[TopicPartition,
     return transaction_batch("pay", record, timestamp=NOW)
 
 
-def build_story(
-    data: Path, *, result: TransactionResult = TransactionResult.COMMIT, marked: bool = True
-) -> Path:
-    """One transaction that the coordinator committed, and the marker that says `result`, if it is there."""
-    ended = [marker(result, epoch=1)] if marked else []
-    write_partition(data, "orders-0", [data_batch([b"apple", None], epoch=0), *ended])
+def build_story(data: Path) -> Path:
+    """One transaction that the coordinator committed, and its marker."""
+    ended = marker(TransactionResult.COMMIT, epoch=1)
+    write_partition(data, "orders-0", [data_batch([b"apple", None], epoch=0), ended])
     write_partition(
         data,
         "__transaction_state-1",
