@@ -154,3 +154,8 @@ def test_topics_with_committed_offsets_are_deleted_and_created_again() -> None:
 @pytest.mark.parametrize("seed", [1130, 1872])
 def test_a_cluster_that_was_once_accused_of_a_violation_has_none(seed: int) -> None:
     assert try_seed(seed, draw_topics).violation is None
+
+
+def test_a_group_ends_though_the_last_commit_was_never_acknowledged() -> None:
+    """The member was killed before the reply; the next owner of its partition had nothing left to read."""
+    assert try_seed(777_029, draw_groups).violation is None

@@ -100,6 +100,8 @@ NO_IDENTITY: Final = InitProducerIdReply(producer_id=NO_PRODUCER_ID, producer_ep
 TAKING_BACK_MS: Final = (1_000, 300, 50)  # before a processor that was fenced takes its id back
 TAKEN_BACK: Final = "copier took its id back"
 OFFSETS_ALONE_PERMILLE: Final = 150  # of the transactions of a member that committed
+# A poll of a member. One that was given partitions which are copied already has no records to wait for.
+MEMBER_POLLS_MS: Final = 1_000
 AWAY_MS: Final = (20, 200, 1_000)  # between leaving a group and joining it again
 REBALANCED: Final = "rebalance in a transaction"
 REFUSED_MEMBER: Final = "commit of a replaced member refused"
@@ -483,12 +485,12 @@ def _copy_as_member(
     machine = consumer.machine
     again: dict[TopicPartition, int] = {}  # where an aborted transaction had begun
     while not consumer.is_fenced:
-        polls = polls_of((yield from consumer.poll()))
-        placed = [*map(PositionSet, consumer.assigned), *(PositionSet(where) for where in again)]
-        consumer.assigned.clear()
+        polls = polls_of((yield from consumer.poll(MEMBER_POLLS_MS)))
         if not polls:
             copies.settle(membership.group, machine.positions)
             continue
+        placed = [*map(PositionSet, consumer.assigned), *(PositionSet(where) for where in again)]
+        consumer.assigned.clear()
         transaction = made.begin()
         transaction.read += [*placed, *polls]
         yield from _write_copies(runner, made, transaction, polls, copies, output=output)
