@@ -71,6 +71,7 @@ from fencepost.simulator.actors.extremes import KINDS, Extremes, Names
 from fencepost.simulator.judges.operations import Action, OperationOutcome, Poll, PositionSet
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.processes import Script
+from fencepost.simulator.world.world import World
 
 PAYMENTS: Final = "payments"
 ACCOUNTS: Final = "accounts"  # compacted
@@ -582,8 +583,8 @@ class Recreation:
 def topic_keeper(
     runner: Runner, topic: CreateTopic, recreations: list[Recreation], count: int
 ) -> Script[None]:
-    """Deletes a topic and creates it again, `count` times, and notes when. It waits for each reply as long as
-    its connection lives, so none of its requests arrives late.
+    """Deletes a topic and creates it again, `count` times, and notes when: it exists again when all nodes
+    know it. The keeper waits for a reply as long as its connection lives, so no request arrives late.
     """
     runner.world.processes.remove(runner.process)  # chance picks its victims there
     machine = RequestMachine(runner.world.bootstrap)
@@ -599,7 +600,16 @@ def topic_keeper(
         while not (yield from _tried(calls, Metadata(topics=(topic.topic,)))):
             yield PATIENCE_MS
             yield from _tried(calls, CreateTopics(topics=(topic,)))
+        # A node that learns of the deletion late acknowledges records for the old topic until then.
+        while not _is_known_alike(runner.world, topic.topic):
+            yield PATIENCE_MS
         recreations[-1] = attrs.evolve(recreations[-1], created_at=runner.world.now)
+
+
+def _is_known_alike(world: World, topic: str) -> bool:
+    """Whether every node runs and knows the same topic by this name."""
+    ids = {None if node.host is None else node.host.node.topic_id(topic) for node in world.nodes}
+    return len(ids) == 1 and None not in ids
 
 
 def _tried(calls: RequestCalls, request: Request) -> Script[bool]:

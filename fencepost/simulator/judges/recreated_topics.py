@@ -1,14 +1,14 @@
 """What clients saw of topics that were deleted and created again, as the black box may judge it.
 
 Rule: the judge believes only the times at which the deletion was requested and the new topic was known to
-exist. A transaction belongs to the old topic if it ended before the one, and to the new topic if it began
+all nodes. A transaction belongs to the old topic if it ended before the one, and to the new topic if it began
 after the other; in between, it may belong to either.
 """
 
 # Theory of operation. The judge knows a topic by its name, and so do clients. So it gets the history of the
 # last topic of the name alone:
 #
-#            last deletion requested        new topic known
+#            last deletion requested     new topic known to all
 #     ───────────────┼─────────────────────────────┼──────────────────▶
 #     ended: dropped │      may be read or not     │ begun: as it is
 #

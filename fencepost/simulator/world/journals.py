@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import attrs
 
+from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.journal import Journal, JournalSettings, StaleLeader
-from fencepost.journal.manifest import MANIFEST_FILE
+from fencepost.journal.manifest import MANIFEST_FILE, decode_manifest
 from fencepost.journal.simulated import Breaks, Choose, SimulatedStorage
 from fencepost.journal.storage import directory_name
 from fencepost.protocol.metadata_log import topic_number
@@ -157,8 +158,14 @@ class ClusterJournals:
         there was one. Returns whether there was.
         """
         former = self.former.pop(partition, None)
-        # Without a manifest nothing says whose files these are.
-        if former is None or former.disk.content_of(f"{directory_name(partition)}/{MANIFEST_FILE}") is None:
+        if former is None:
+            return False
+        directory = directory_name(partition)
+        data = former.disk.content_of(f"{directory}/{MANIFEST_FILE}")
+        try:
+            # Without an intact manifest, nothing says whose files these are.
+            decode_manifest(data or b"", directory=directory)
+        except CorruptIndex:
             return False
         self.give_up(partition)
         self.disks[partition] = former.disk
