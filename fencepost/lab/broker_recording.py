@@ -14,7 +14,6 @@ Rule: it looks and never touches. It keeps the last events, bounded, and says ho
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Final
 
 import attrs
@@ -176,7 +175,8 @@ class Recording(BrokerEvents):
 
     def history(self, title: str = "what happened") -> History:
         """Everything that is kept. `title`: the heading of its table and drawing."""
-        events = _whole(self._events[:])
+        known: set[int] = set()
+        events = tuple(each for event in self._events[:] if (each := whole(event, known)) is not None)
         clients = dict.fromkeys(
             lane
             for event in events
@@ -229,21 +229,15 @@ def lane_of(client_id: str) -> str:
     return f"{name} (a client)" if name == BROKER else name
 
 
-def _whole(events: Iterable[Event]) -> tuple[Event, ...]:
-    """The events without those that speak of a message that is not kept."""
-    numbers: set[int] = set()
-    kept: list[Event] = []
-    for event in events:
-        match event:
-            case Sent(number=number, answers=answers):
-                numbers.add(number)
-                kept.append(
-                    event if answers is None or answers in numbers else attrs.evolve(event, answers=None)
-                )
-            case Arrived(number=number) | Lost(number=number):
-                kept += [event] if number in numbers else []
-            case Struck(number=int(number)) if number not in numbers:
-                kept.append(attrs.evolve(event, number=None))
-            case _:
-                kept.append(event)
-    return tuple(kept)
+def whole(event: Event, known: set[int]) -> Event | None:
+    """The event, unless it speaks of a message that is not known; `known` gets the message that leaves."""
+    match event:
+        case Sent(number=number, answers=answers):
+            known.add(number)
+            return event if answers is None or answers in known else attrs.evolve(event, answers=None)
+        case Arrived(number=number) | Lost(number=number):
+            return event if number in known else None
+        case Struck(number=int(number)) if number not in known:
+            return attrs.evolve(event, number=None)
+        case _:
+            return event

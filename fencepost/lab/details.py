@@ -20,6 +20,8 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import Produce, ReplyBody, Request, WriteTxnMarkers
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, NO_PRODUCER_ID
+from fencepost.simulator.draw.fates import SILENT_FROM, SPEAKS_FROM, fault_word
+from fencepost.simulator.world.history import Struck
 from fencepost.simulator.world.labels import VALUES_MAX, batch_label, value_text
 
 _LOG: Final = "log/"
@@ -66,6 +68,14 @@ class Details:
 
 
 NO_DETAILS: Final = Details()
+
+
+def life_after(event: Struck) -> Changes:
+    """What a fault, or its end, makes of the participant that it strikes."""
+    word, key = fault_word(event), f"participant/{event.participant}"
+    if word in SILENT_FROM:
+        return {key: "paused" if word == "pause" else "down"}
+    return {key: "up"} if word in SPEAKS_FROM else {}
 
 
 # --- messages and batches -----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from fencepost.broker.transactions.state import Transactions
 from fencepost.faults.phrases import BROKER
 from fencepost.lab.append_reasons import bound_reason
 from fencepost.lab.broker_recording import ASKED_MAX, LABEL_MAX, BrokerEvents, lane_of
-from fencepost.lab.details import batch_values, reply_details, request_details
+from fencepost.lab.details import batch_values, life_after, reply_details, request_details
 from fencepost.lab.node_state import Changes, ClusterState, UnwrittenChanges, touched_by
 from fencepost.lab.reasons import explain
 from fencepost.lab.rules import Reason, reason_of_reply
@@ -32,7 +32,7 @@ from fencepost.lab.wire_steps import NOTHING, About, pack
 from fencepost.protocol.frames import RequestFrame
 from fencepost.protocol.messages import Fetch
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition
-from fencepost.simulator.draw.fates import SILENT_FROM, SPEAKS_FROM, fault_word, shortened
+from fencepost.simulator.draw.fates import shortened
 from fencepost.simulator.world.history import Bounded, Called, Event, Lost, Struck
 
 POSITIONS_MAX: Final = 1_000  # of readers
@@ -57,7 +57,7 @@ class StepFeed(BrokerEvents):
     _appends: dict[int, Reason] = attrs.Factory(dict[int, Reason])  # of the last step, by identity
     _replies: dict[ReplyTo, Reason] = attrs.Factory(dict[ReplyTo, Reason])
     _pending: Changes = attrs.Factory(dict[str, Any])
-    _unwritten: dict[TopicPartition, UnwrittenChanges] = attrs.Factory(dict[TopicPartition, UnwrittenChanges])
+    _unwritten: UnwrittenChanges = attrs.Factory(UnwrittenChanges)
     _marking: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     _positions: dict[str, int] = attrs.Factory(dict[str, int])
     _is_recovering: bool = False
@@ -77,7 +77,7 @@ class StepFeed(BrokerEvents):
 
     def killed(self) -> None:
         """The broker is killed, and with it what was on its way."""
-        self._unwritten.clear()
+        self._unwritten.forget(BROKER)
         self._replies.clear()
         for changes in self._cluster.stopped(BROKER).values():
             self._pending.update(changes)
@@ -136,12 +136,7 @@ class StepFeed(BrokerEvents):
 
     def appended(self, append: Append) -> None:
         """A batch was written."""
-        waiting = self._unwritten.get(append.partition)
-        if waiting is not None:
-            waiting.appends -= 1
-            if not waiting.appends:
-                del self._unwritten[append.partition]
-                self._pending.update(waiting.changes)
+        self._pending.update(self._unwritten.written(BROKER, append.partition))
         values = tuple(shortened(value, VALUE_MAX) for value in batch_values(append))
         self._about = About(values=values, why=self._appends.pop(id(append), None))
         BrokerEvents.appended(self, append)
@@ -158,14 +153,7 @@ class StepFeed(BrokerEvents):
         while len(self._replies) > ASKED_MAX:
             del self._replies[next(iter(self._replies))]
         for where, changes in self._changed(node, arrived, outcome).items():
-            before = self._unwritten.pop(where, None)
-            merged = changes if before is None else before.changes | changes
-            appends = sum(append.partition == where for append in outcome.appends)
-            appends += 0 if before is None else before.appends
-            if appends:
-                self._unwritten[where] = UnwrittenChanges(merged, appends)
-            else:
-                self._pending.update(merged)
+            self._pending.update(self._unwritten.decided(BROKER, where, changes, outcome))
         self._about = NOTHING if reasons.arrival is None else About(why=reasons.arrival)
         BrokerEvents.stepped(self, arrived, outcome)
         self._about = NOTHING
@@ -195,7 +183,7 @@ class StepFeed(BrokerEvents):
     def _add(self, event: Event) -> None:
         changes, self._pending = self._pending, {}
         if isinstance(event, Struck) and event.participant:
-            changes |= _life_of(event)
+            changes |= life_after(event)
         about = self._about
         if isinstance(event, Bounded) and self._node is not None:
             about = About(why=bound_reason(self._node.logs[event.partition].partition))
@@ -217,10 +205,3 @@ def _waits_for_markers(node: Node, where: TopicPartition) -> bool:
 def _shown(changes: Changes) -> Changes:
     """The changes without those of logs of the coordinator: a page shows the transactions that they hold."""
     return {key: value for key, value in changes.items() if not key.startswith(_COORDINATORS)}
-
-
-def _life_of(event: Struck) -> Changes:
-    word = fault_word(event)
-    if word in SILENT_FROM:
-        return {f"participant/{event.participant}": "paused" if word == "pause" else "down"}
-    return {f"participant/{event.participant}": "up"} if word in SPEAKS_FROM else {}

@@ -29,6 +29,7 @@ import attrs
 
 from fencepost.broker.feed import BASE_KEYS_MAX
 from fencepost.faults.phrases import BROKER
+from fencepost.lab.broker_recording import whole
 from fencepost.lab.details import Details, MessageDetails
 from fencepost.lab.document import FORMAT, RunFacts, document, machine
 from fencepost.lab.feed import ISOLATION, START
@@ -209,7 +210,7 @@ class GrowingRun:
         fresh: list[_Placed] = []
         for each in observed:
             self._carried.update(self._isolations(each.changes))
-            event = _whole(each.event, known)
+            event = whole(each.event, known)
             if event is not None:
                 place = self.end + len(fresh)
                 fresh.append(_Placed(place, event, each.about))
@@ -426,20 +427,6 @@ class GrowingRun:
             ],
             **self._changing(),
         }
-
-
-def _whole(event: Event, known: set[int]) -> Event | None:
-    """The event, unless it speaks of a message that is not known; `known` gets the message that leaves."""
-    match event:
-        case Sent(number=number, answers=answers):
-            known.add(number)
-            return event if answers is None or answers in known else attrs.evolve(event, answers=None)
-        case Arrived(number=number) | Lost(number=number):
-            return event if number in known else None
-        case Struck(number=int(number)) if number not in known:
-            return attrs.evolve(event, number=None)
-        case _:
-            return event
 
 
 def _still_needed(messages: Sequence[Entry]) -> set[int | None]:

@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from fencepost.broker.partitions.partition import CACHED_BATCHES_MAX
-from fencepost.lab.details import Details
+from fencepost.lab.details import Details, life_after
 from fencepost.lab.node_state import transaction_state
 from fencepost.protocol.terms import NO_COORDINATOR_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TransactionResult
-from fencepost.simulator.draw.fates import SILENT_FROM, SPEAKS_FROM, fault_word
 from fencepost.simulator.world.history import (
     Appended,
     Bounded,
@@ -48,10 +47,7 @@ def _changes(event: Event, state: dict[str, Any]) -> Iterable[tuple[str, Any]]:
         case Truncated(partition=where, next_offset=end, node=node):
             yield f"log/{where}", {**_log(state, str(where), node), "end": end}
         case Struck(participant=lane) if f"participant/{lane}" in state:
-            word = fault_word(event)
-            if word in SILENT_FROM or word in SPEAKS_FROM:
-                silence = "paused" if word == "pause" else "down"
-                yield f"participant/{lane}", silence if word in SILENT_FROM else "up"
+            yield from life_after(event).items()
         case _:
             pass
 

@@ -36,14 +36,6 @@ _UNSHOWN: Final = frozenset({CLUSTER_METADATA_TOPIC})
 
 
 @attrs.define(eq=False)
-class UnwrittenChanges:
-    """Changes of a log, shown once this many appends are written: a node changes its state before that."""
-
-    changes: Changes
-    appends: int
-
-
-@attrs.define(eq=False)
 class LedLog:
     """One log at one node, as it was when it was looked at. `state` has its keys."""
 
@@ -196,6 +188,41 @@ class ClusterState:
         changes = {key: value for key, value in after.items() if before.get(key) is not value}
         changes.update(dict.fromkeys(before.keys() - after.keys()))
         return changes
+
+
+@attrs.define(eq=False)
+class UnwrittenChanges:
+    """Changes of logs that wait until the appends of their step are written: a node changes its state before
+    that. `waiting`: by node and log, with how many appends are missing.
+    """
+
+    waiting: dict[tuple[str, TopicPartition], tuple[Changes, int]] = attrs.Factory(
+        dict[tuple[str, TopicPartition], tuple[dict[str, Any], int]]
+    )
+
+    def decided(self, name: str, where: TopicPartition, changes: Changes, outcome: Outcome) -> Changes:
+        """A step of a node changed a log; returns what can be shown at once. A host writes all appends of a
+        step before the next one, so what still waits will never be written.
+        """
+        before, _ = self.waiting.pop((name, where), ({}, 0))
+        appends = sum(append.partition == where for append in outcome.appends)
+        if not appends:
+            return before | changes
+        self.waiting[name, where] = (before | changes, appends)
+        return {}
+
+    def written(self, name: str, where: TopicPartition) -> Changes:
+        """A node has written an append; returns what can be shown now that its step has no other."""
+        changes, appends = self.waiting.pop((name, where), ({}, 1))
+        if appends == 1:
+            return changes
+        self.waiting[name, where] = (changes, appends - 1)
+        return {}
+
+    def forget(self, name: str) -> None:
+        """The node died before it wrote the rest."""
+        for at in [at for at in self.waiting if at[0] == name]:
+            del self.waiting[at]
 
 
 def touched_by(arrived: Input, outcome: Outcome) -> set[TopicPartition] | None:

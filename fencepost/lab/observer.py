@@ -74,9 +74,7 @@ class RunObserver:
     arrived: tuple[ReplyTo, int] = (ReplyTo(0, 0), 0)  # the request that was taken last, and its step
     looked: int = 0
     breaches: int = 0
-    unwritten: dict[tuple[str, TopicPartition], UnwrittenChanges] = attrs.Factory(
-        dict[tuple[str, TopicPartition], UnwrittenChanges]
-    )
+    unwritten: UnwrittenChanges = attrs.Factory(UnwrittenChanges)
 
     def attach(self) -> None:
         """Watch from now on. Subscribe after the recorder."""
@@ -194,13 +192,8 @@ class RunObserver:
         self._bounds(host.node, began)
         touched = touched_by(step.arrived, step.outcome)
         for where, changes in self.cluster.stepped(name, host.node, touched).items():
-            appends = sum(append.partition == where for append in step.outcome.appends)
-            before = self.unwritten.pop((name, where), None)
-            merged = changes if before is None else {**before.changes, **changes}
-            if appends:
-                self.unwritten[name, where] = UnwrittenChanges(merged, appends)
-            else:
-                self.details.put(self._shown_by(where, began), merged)
+            shown = self.unwritten.decided(name, where, changes, step.outcome)
+            self.details.put(self._shown_by(where, began), shown)
 
     def _explain(self, name: str, node: Node, step: NodeStepped) -> None:
         found = explain(name, node, step.arrived, step.outcome, self.cluster.nodes.get(name, {}))
@@ -237,12 +230,7 @@ class RunObserver:
             if len(self.recorder.events) > began:
                 self._because(self._latest, reason)
             self._values(act, began)
-            waiting = self.unwritten.get((done.node.participant, act.partition))
-            if waiting is not None:
-                waiting.appends -= 1
-                if not waiting.appends:
-                    del self.unwritten[done.node.participant, act.partition]
-                    self.details.put(self._latest, waiting.changes)
+            self.details.put(self._latest, self.unwritten.written(done.node.participant, act.partition))
 
     def _values(self, append: Append, began: int) -> None:
         events = self.recorder.events
@@ -253,8 +241,7 @@ class RunObserver:
         self._look(self.looked - 1)
         name = killed.node.participant
         self.appends.pop(name, None)
-        for at in [at for at in self.unwritten if at[0] == name]:
-            del self.unwritten[at]
+        self.unwritten.forget(name)
         for changes in self.cluster.stopped(name).values():
             self.details.put(self._latest, changes)
 
@@ -273,11 +260,11 @@ class RunObserver:
             for place, event in enumerate(events[self.looked :], start=self.looked)
             if isinstance(event, Appended | Coordinated)
         }
-        for (name, where), waiting in self.unwritten.items():
+        for (name, where), (changes, _) in self.unwritten.waiting.items():
             is_told = where.topic == TRANSACTION_STATE_TOPIC
             log: Any = TRANSACTION_STATE_TOPIC if is_told else where
-            self.details.put(places.get((name, log), self._latest), waiting.changes)
-        self.unwritten.clear()
+            self.details.put(places.get((name, log), self._latest), changes)
+        self.unwritten.waiting.clear()
         # A judge stopped the world before these were written; a dictionary keeps their order.
         for place in range(self.looked, len(events)):
             event = events[place]

@@ -191,7 +191,7 @@ def test_changes_add_up_at_every_step_of_a_node() -> None:
 
         def look(step: NodeStepped, watch: Observed = watch) -> None:
             nonlocal looks
-            if not watch.observer.unwritten and not step.outcome.appends:
+            if not watch.observer.unwritten.waiting and not step.outcome.appends:
                 looks += 1
                 assert of_nodes(watch.observer.details.state) == real_state(watch.run)
 
