@@ -110,7 +110,8 @@ def changes_of(texts: Sequence[str]) -> dict[str, Any]:
 
 def beside(chosen: Chosen, changes: dict[str, Any]) -> Case | None:
     """The run with these changes; None if they change nothing in it."""
-    from fencepost.lab.play import BadRequest, PlayArguments, case_of
+    from fencepost.lab.arguments import BadRequest
+    from fencepost.lab.play import PlayArguments, case_of
     from fencepost.simulator.scenarios.codec import BadScenario
     from fencepost.simulator.scenarios.model import ScenarioExpectation, cases
 

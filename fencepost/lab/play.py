@@ -7,7 +7,7 @@ expectations. Every error is a sentence for the person who asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
@@ -18,10 +18,10 @@ from fencepost.broker.settings import PROTECTIONS
 from fencepost.faults.grammar import BadPhrase
 from fencepost.faults.phrases import FAULTS, Fault
 from fencepost.journal.storage import DamagedLog
+from fencepost.lab.arguments import Arguments, BadRequest
 from fencepost.lab.comparison import compare
 from fencepost.lab.document import RunDocument
 from fencepost.lab.recordings import record
-from fencepost.protocol.errors import FencepostError
 from fencepost.simulator.run import NOT_LIVE, Run
 from fencepost.simulator.scenarios.codec import BadScenario
 from fencepost.simulator.scenarios.files import scenario_of, text_of
@@ -46,10 +46,6 @@ POSSIBLE_MAX: Final = 12  # possibilities that an error lists
 _SWITCHED_OFF: Final = "changed"
 
 
-class BadRequest(FencepostError):
-    """A request that asks for nothing that can be played; the message says why."""
-
-
 # --- the arguments ------------------------------------------------------------------------------------------
 
 
@@ -70,47 +66,26 @@ class PlayArguments:
     partition_verification: bool | None = None
 
 
-ValueT = TypeVar("ValueT")
-
-
 def arguments_of(raw: object) -> PlayArguments:
     """The arguments in a JSON value; BadRequest if it does not describe a run."""
     if not isinstance(raw, dict):
         raise BadRequest("a run is described by a JSON object")
-    given = cast("dict[str, object]", raw)
-    known = attrs.fields_dict(PlayArguments)
-    if unknown := given.keys() - known:
-        raise BadRequest(f"{', '.join(sorted(unknown))}: not a key here; the keys are {', '.join(known)}")
-    variant = _typed(given, "variant", int)
+    given = Arguments(cast("dict[str, object]", raw))
+    given.refuse_others(attrs.fields_dict(PlayArguments))
+    variant = given.value("variant", int)
     arguments = PlayArguments(
-        scenario=_typed(given, "scenario", str),
-        text=_typed(given, "text", str) or "",
+        scenario=given.value("scenario", str),
+        text=given.value("text", str) or "",
         variant=1 if variant is None else variant,
-        faults=_names(given, "faults") or (),
-        broken=_names(given, "broken"),
-        without_fixes=_names(given, "without_fixes"),
-        transaction_version=_typed(given, "transaction_version", int),
-        partition_verification=_typed(given, "partition_verification", bool),
+        faults=given.names("faults") or (),
+        broken=given.names("broken"),
+        without_fixes=given.names("without_fixes"),
+        transaction_version=given.value("transaction_version", int),
+        partition_verification=given.value("partition_verification", bool),
     )
     if len(arguments.faults) > FAULTS_MAX:
         raise BadRequest(f"{len(arguments.faults)} faults are too many: the maximum is {FAULTS_MAX}")
     return arguments
-
-
-def _typed(given: Mapping[str, object], key: str, kind: type[ValueT]) -> ValueT | None:
-    value = given.get(key)
-    if value is not None and type(value) is not kind:
-        raise BadRequest(f"{key} is {value!r:.80}, but must be of type {kind.__name__}")
-    return cast("ValueT | None", value)
-
-
-def _names(given: Mapping[str, object], key: str) -> tuple[str, ...] | None:
-    value = given.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in cast("list[object]", value)):
-        raise BadRequest(f"{key} must be a list of text")
-    return tuple(cast("list[str]", value))
 
 
 # --- the case -----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from fencepost.broker.kafka_fixes import KafkaFixes
-from fencepost.lab.play import BadRequest
+from fencepost.lab.arguments import Arguments, BadRequest
 from fencepost.lab.recordings import record_explored
 from fencepost.simulator.explore import ExploreConfig, Explored, StateSearch
 from fencepost.simulator.fuzz.plan import Planner
@@ -35,8 +35,8 @@ COUNT_MAX: Final = 9
 class Search:
     """A search in progress. `words` says how far it is, `at` of `of` in numbers where the end is known."""
 
-    def __init__(self, given: Mapping[str, Any], tell: Tell) -> None:
-        self.given = given
+    def __init__(self, asked: Arguments, tell: Tell) -> None:
+        self.asked = asked
         self.found: list[Progress] = []
         self._tell = tell
         self._last = time.monotonic()
@@ -48,41 +48,15 @@ class Search:
             self._last = now
             self._tell({"words": words, "at": at, "of": of, "found": self.found})
 
-    def number(self, key: str, usual: int, *, least: int, most: int) -> int:
-        """A number that was given; BadRequest if it is none, or too small or large."""
-        value = self.given.get(key, usual)
-        if type(value) is not int or not least <= value <= most:
-            raise BadRequest(f"{key} is {value!r:.80}, but must be a whole number from {least} to {most}")
-        return value
-
-    def off(self, key: str) -> tuple[str, ...]:
-        """The names of what is switched off."""
-        value: Any = self.given.get(key, [])
-        names = cast("list[object]", value)
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in names):
-            raise BadRequest(f"{key} must be a list of names")
-        return tuple(map(str, names))
-
-    @property
-    def workload(self) -> str:
-        """The name of a workload, which may not exist."""
-        value = self.given.get("workload", "transactions")
-        if not isinstance(value, str):
-            raise BadRequest(f"workload is {value!r:.80}, but must be text")
-        return value
-
     @property
     def transaction_version(self) -> int:
         """The transaction version of the brokers."""
-        return self.number("transaction_version", 2, least=0, most=2)
+        return self.asked.number("transaction_version", 2, least=0, most=2)
 
     @property
     def verification(self) -> bool | None:
         """Whether partition leaders verify transactions; None: as that version shipped."""
-        value = self.given.get("partition_verification")
-        if value is not None and not isinstance(value, bool):
-            raise BadRequest("partition_verification must be true, false or null (as that version shipped)")
-        return value
+        return self.asked.value("partition_verification", bool)
 
 
 def search(raw: object, tell: Tell) -> None:
@@ -92,10 +66,10 @@ def search(raw: object, tell: Tell) -> None:
     if not isinstance(kind, str) or kind not in _SEARCHES:
         raise BadRequest(f"kind: there is no {kind!r:.80} (possible: {', '.join(_SEARCHES)})")
     begin, keys = _SEARCHES[kind]
-    if unknown := given.keys() - {"kind", *keys}:
-        raise BadRequest(f"{', '.join(sorted(unknown))}: not a key here; the keys are {', '.join(keys)}")
+    asked = Arguments({key: value for key, value in given.items() if key != "kind"})
+    asked.refuse_others(keys)
     try:
-        begin(Search(given, tell))
+        begin(Search(asked, tell))
     except ValueError as problem:  # a name that does not exist: the message lists the names
         raise BadRequest(str(problem)) from None
 
@@ -105,14 +79,14 @@ def search(raw: object, tell: Tell) -> None:
 
 def _fuzz(search: Search) -> None:
     """Seeds one after the other, up to the first violation. Behaviour of older brokers is reported once."""
-    first = search.number("first_seed", 0, least=0, most=SEED_MAX)
-    seeds = search.number("seeds", 1_000, least=1, most=SEEDS_MAX)
+    first = search.asked.number("first_seed", 0, least=0, most=SEED_MAX)
+    seeds = search.asked.number("seeds", 1_000, least=1, most=SEEDS_MAX)
     world: dict[str, Any] = {
-        "workload": search.workload,
+        "workload": search.asked.value("workload", str) or "transactions",
         "transaction_version": search.transaction_version,
         "partition_verification": search.verification,
-        "broken": search.off("broken"),
-        "without_fixes": search.off("without_fixes"),
+        "broken": search.asked.names("broken") or (),
+        "without_fixes": search.asked.names("without_fixes") or (),
     }
     planner, options, tally = planner_of(**world), options_of(**world), SeedTally(first)
     known: set[str] = set()
@@ -156,16 +130,16 @@ def _explore(search: Search) -> None:
     """Every state, up to the first violation."""
     usual = ExploreConfig()
     config = ExploreConfig(
-        producers=search.number("producers", usual.producers, least=1, most=COUNT_MAX),
-        transactions=search.number("transactions", usual.transactions, least=1, most=COUNT_MAX),
-        retries=search.number("retries", usual.retries, least=0, most=COUNT_MAX),
-        partitions=search.number("partitions", usual.partitions, least=1, most=COUNT_MAX),
-        crashes=search.number("crashes", usual.crashes, least=0, most=COUNT_MAX),
+        producers=search.asked.number("producers", usual.producers, least=1, most=COUNT_MAX),
+        transactions=search.asked.number("transactions", usual.transactions, least=1, most=COUNT_MAX),
+        retries=search.asked.number("retries", usual.retries, least=0, most=COUNT_MAX),
+        partitions=search.asked.number("partitions", usual.partitions, least=1, most=COUNT_MAX),
+        crashes=search.asked.number("crashes", usual.crashes, least=0, most=COUNT_MAX),
         transaction_version=search.transaction_version,
         partition_verification=search.verification,
-        broken=frozenset(search.off("broken")),
-        fixes=KafkaFixes.without(search.off("without_fixes")),
-        max_states=search.number("max_states", usual.max_states, least=1, most=STATES_MAX),
+        broken=frozenset(search.asked.names("broken") or ()),
+        fixes=KafkaFixes.without(search.asked.names("without_fixes") or ()),
+        max_states=search.asked.number("max_states", usual.max_states, least=1, most=STATES_MAX),
     )
 
     def tell(states: int, waiting: int) -> None:
@@ -202,8 +176,7 @@ def _outcome(explored: Explored) -> str:
 
 def _shrink(search: Search) -> None:
     """The smallest run that breaks the same rule as this one, which a search found."""
-    text = search.given.get("text")
-    scenario = scenario_of(text if isinstance(text, str) else "")
+    scenario = scenario_of(search.asked.value("text", str) or "")
     if scenario.seeded is None or scenario.faults:
         raise BadRequest("only a run that `fuzz` found can be shrunk: a [seeded] table, and no [[fault]]")
     failing = failing_run(scenario.seeded, scenario.choices)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from fencepost.cli.fuzz import Workload
-from fencepost.lab.play import BadRequest
+from fencepost.lab.arguments import BadRequest
 from fencepost.lab.searches import search
 from fencepost.lab.vocabulary import vocabulary
 
@@ -19,8 +19,8 @@ WRONG: list[tuple[object, str]] = [
     ({"kind": "fuzz", "seeds": True}, "seeds is True, but must be a whole number"),
     ({"kind": "fuzz", "workload": "sleep"}, "workload must be one of ['compaction'"),
     ({"kind": "fuzz", "workload": ["power"]}, "workload is ['power'], but must be text"),
-    ({"kind": "fuzz", "broken": "dedup"}, "broken must be a list of names"),
-    ({"kind": "fuzz", "partition_verification": 1}, "partition_verification must be true, false or null"),
+    ({"kind": "fuzz", "broken": "dedup"}, "broken must be a list of texts"),
+    ({"kind": "fuzz", "partition_verification": 1}, "partition_verification is 1, but must be true or false"),
     ({"kind": "explore", "producers": 10}, "producers is 10, but must be a whole number from 1 to 9"),
     ({"kind": "explore", "broken": ["sleep"]}, "unknown protection sleep; the protections are dedup"),
     ({"kind": "shrink", "text": 'name = "s"'}, "only a run that `fuzz` found can be shrunk"),
