@@ -46,6 +46,7 @@ from fencepost.journal.storage import DamagedLog
 from fencepost.log_model.compaction import CleanupRules
 from fencepost.protocol.messages import TopicConfig
 from fencepost.protocol.terms import NO_TOPIC_ID, TopicPartition
+from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.actors.clients import Actor
 from fencepost.simulator.actors.workloads import Copies, Recreation, transform
 from fencepost.simulator.draw.svg import draw
@@ -363,37 +364,33 @@ class Run:
 
     def _is_readable(self) -> bool:
         """Every partition is led, and no transaction is open in it."""
+        return next(self._unreadable(), None) is None
+
+    def _unreadable(self) -> Iterator[str]:
         led: set[TopicPartition] = set()
-        for node in self.world.nodes:
-            if node.host is not None:
-                for key, log in node.host.node.logs.items():
-                    led.add(key)
-                    if log.partition.last_stable_offset != log.partition.log_end_offset:
-                        return False
-        return all(where in led for where in self.spec.partitions)
+        for where, log in self.world.led_logs():
+            led.add(where)
+            if log.partition.last_stable_offset != log.partition.log_end_offset:
+                yield f"{where}: nothing from offset {log.partition.last_stable_offset} on may be read"
+        yield from (f"{where} has no leader" for where in self.spec.partitions if where not in led)
 
     def _has_settled(self) -> bool:
         return (not self.judge_trusted or self.invariants.is_settled) and not self.unsettled()
 
     def unsettled(self) -> list[str]:
         """What keeps the cluster from being at rest, in words."""
-        found: list[str] = []
-        led: set[TopicPartition] = set()
-        for node in self.world.nodes:
-            for where, log in () if node.host is None else node.host.node.logs.items():
-                led.add(where)
-                partition, coordinator = log.partition, log.coordinator
-                if partition.last_stable_offset != partition.log_end_offset:
-                    found.append(
-                        f"{where}: nothing from offset {partition.last_stable_offset} on may be read"
-                    )
-                if isinstance(coordinator, Transactions):
-                    found += [
-                        f"{name} stays in {record.state.title}"
-                        for name, record in coordinator.records.items()
-                        if record.state in PREPARED
-                    ]
-        return [*found, *(f"{where} has no leader" for where in self.spec.partitions if where not in led)]
+        prepared = (
+            f"{name} stays in {record.state.title}"
+            for name, record in self._coordinated()
+            if record.state in PREPARED
+        )
+        return [*self._unreadable(), *prepared]
+
+    def _coordinated(self) -> Iterator[tuple[str, TransactionRecord]]:
+        """The transactional ids that coordinators know."""
+        for _, log in self.world.led_logs():
+            if isinstance(log.coordinator, Transactions):
+                yield from log.coordinator.records.items()
 
     def _note_what_is_stuck(self) -> None:
         """In a run that keeps going: what should have ended and did not."""
@@ -481,20 +478,14 @@ class Run:
 
     def led(self, where: TopicPartition) -> LeaderLog | None:
         """A partition's log at the node that leads it by the newest epoch; None while no node does."""
-        logs = [node.host.node.logs.get(where) for node in self.world.nodes if node.host is not None]
-        return max(
-            (log for log in logs if log is not None), key=lambda log: log.partition.leader_epoch, default=None
-        )
+        logs = (log for partition, log in self.world.led_logs() if partition == where)
+        return max(logs, key=lambda log: log.partition.leader_epoch, default=None)
 
     def open_at_coordinators(self) -> set[tuple[int, TopicPartition]]:
         """Producer ids and partitions of the transactions that coordinators know as not yet ended."""
         return {
             (record.producer_id, where)
-            for node in self.world.nodes
-            if node.host is not None
-            for log in node.host.node.logs.values()
-            if isinstance(log.coordinator, Transactions)
-            for record in log.coordinator.records.values()
+            for _, record in self._coordinated()
             for where in record.partitions
             if record.state not in COMPLETED
         }

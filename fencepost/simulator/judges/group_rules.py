@@ -51,13 +51,7 @@ class OwnerRule:
 
     def _knows(self, group_id: str, member_id: str) -> bool:
         """Whether this is a member to the newest coordinator of the group."""
-        coordinators = [
-            log
-            for node in self.world.nodes
-            if node.host is not None
-            for log in node.host.node.logs.values()
-            if isinstance(log.coordinator, Groups)
-        ]
+        coordinators = (log for _, log in self.world.led_logs() if isinstance(log.coordinator, Groups))
         newest = max(coordinators, key=lambda log: log.partition.leader_epoch, default=None)
         if newest is None or not isinstance(newest.coordinator, Groups):
             return False

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ import attrs
 
 from fencepost.broker.contract import Reassign
 from fencepost.broker.host import SyncPolicy
+from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.settings import NodeSettings
 from fencepost.client.calls import RequestCalls
 from fencepost.client.requests import RequestMachine
@@ -163,6 +164,12 @@ class World:
     def server(self, node_id: int) -> SimulatedNode | None:
         """Who listens at this address; a node that is down refuses when it is reached."""
         return self.nodes[node_id - 1] if 1 <= node_id <= len(self.nodes) else None
+
+    def led_logs(self) -> Iterator[tuple[TopicPartition, LeaderLog]]:
+        """Every log that a node leads, or believes that it leads."""
+        for node in self.nodes:
+            if node.host is not None:
+                yield from node.host.node.logs.items()
 
     @property
     def bootstrap(self) -> str:
