@@ -32,7 +32,6 @@ import attrs
 
 from fencepost.client.calls import RequestCalls
 from fencepost.client.errors import ClientError, ProducerFenced
-from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CONTROLLER, BrokerAt, CoordinatorOf
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.errors import ErrorCode
@@ -282,9 +281,7 @@ def epoch_bumper(runner: Runner, count: int) -> Script[None]:
     """Calls InitProducerId `count` times, each time with the identity that it has, as a producer does after
     an error that left it in doubt (KIP-360).
     """
-    machine = RequestMachine(runner.world.bootstrap)
-    port = runner.process.port(machine, request_timeout_ms=REQUEST_TIMEOUT_MS)
-    calls = RequestCalls(machine, port, api_timeout_ms=FOR_EVER_MS)
+    calls = runner.process.request_calls(request_timeout_ms=REQUEST_TIMEOUT_MS, api_timeout_ms=FOR_EVER_MS)
     name = runner.transactional_id
     assert name is not None, "only a transactional id has identities"
     # First as a new instance: a request that names no identity is always admitted.
@@ -532,11 +529,10 @@ def stranger(runner: Runner, count: int, *, others: tuple[TopicPartition, ...]) 
     """Sends `count` requests to any node. Those with extreme meaning concern names of its own, so what the
     other clients see must not change; the rest ask for offsets in the partitions of the `others`.
     """
-    machine = RequestMachine(runner.world.bootstrap)
-    port = runner.process.port(machine, request_timeout_ms=REQUEST_TIMEOUT_MS)
-    calls = RequestCalls(machine, port, api_timeout_ms=STRANGE_PATIENCE_MS)
-    name = runner.process.participant
-    own = Names(topics=(STRANGE,), groups=(name,), transactional_ids=(name,), now_ms=lambda: port.now)
+    process = runner.process
+    calls = process.request_calls(request_timeout_ms=REQUEST_TIMEOUT_MS, api_timeout_ms=STRANGE_PATIENCE_MS)
+    name = process.participant
+    own = Names(topics=(STRANGE,), groups=(name,), transactional_ids=(name,), now_ms=lambda: process.now_ms)
     drawn = Extremes(runner.choices, own)
     creation = CreateTopics(topics=(CreateTopic(topic=STRANGE, partition_count=2),))
     for number in range(count):
@@ -545,7 +541,7 @@ def stranger(runner: Runner, count: int, *, others: tuple[TopicPartition, ...]) 
         # First the topic to which the other requests refer.
         request: Request = creation
         if number and runner.choices.happens(LISTS_PERMILLE):
-            request = _listing(runner.choices, others, now_ms=port.now)
+            request = _listing(runner.choices, others, now_ms=process.now_ms)
         elif number:
             request = drawn.request(STRANGERS_MAY)
         try:
@@ -587,9 +583,7 @@ def topic_keeper(
     know it. The keeper waits for a reply as long as its connection lives, so no request arrives late.
     """
     runner.world.processes.remove(runner.process)  # chance picks its victims there
-    machine = RequestMachine(runner.world.bootstrap)
-    port = runner.process.port(machine, request_timeout_ms=FOR_EVER_MS)
-    calls = RequestCalls(machine, port, api_timeout_ms=FOR_EVER_MS)
+    calls = runner.process.request_calls(request_timeout_ms=FOR_EVER_MS, api_timeout_ms=FOR_EVER_MS)
     for _ in range(count):
         yield runner.choices.one_of(TOPIC_LIVES_MS)
         recreations.append(Recreation(runner.world.now))

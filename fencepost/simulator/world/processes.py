@@ -27,7 +27,7 @@ from typing import Final, TypeVar
 
 import attrs
 
-from fencepost.client.calls import Callback, Wait
+from fencepost.client.calls import Callback, RequestCalls, Wait
 from fencepost.client.effects import (
     BatchDone,
     CallAnswered,
@@ -83,8 +83,7 @@ class Port:
     @property
     def now(self) -> int:
         """The time in milliseconds, as this machine sees it."""
-        process = self.process
-        return process.clock.ms(process.world.now)
+        return self.process.now_ms
 
     @property
     def wall_ms(self) -> int:
@@ -228,10 +227,21 @@ class ClientProcess(Participant):
     is_over: bool = False
     is_advancing: bool = False
 
+    @property
+    def now_ms(self) -> int:
+        """The time of its clock."""
+        return self.clock.ms(self.world.now)
+
     def port(self, machine: RequestMachine, *, request_timeout_ms: int) -> Port:
         port = Port(self, machine, request_timeout_ms)
         self.ports.append(port)
         return port
+
+    def request_calls(self, *, request_timeout_ms: int, api_timeout_ms: int) -> RequestCalls:
+        """A client that sends single requests."""
+        machine = RequestMachine(self.world.bootstrap)
+        port = self.port(machine, request_timeout_ms=request_timeout_ms)
+        return RequestCalls(machine, port, api_timeout_ms=api_timeout_ms)
 
     def start(self, script: Script[None]) -> None:
         """Start the script; it runs up to its first wait."""

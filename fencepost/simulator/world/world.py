@@ -31,8 +31,6 @@ from fencepost.broker.contract import Reassign
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.settings import NodeSettings
-from fencepost.client.calls import RequestCalls
-from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CONTROLLER, CoordinatorOf, Target
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.protocol.batches import place
@@ -237,9 +235,7 @@ class World:
     def _ask(self, asked: Sequence[tuple[Request, Target]]) -> None:
         """A client makes these requests, one after the other, and returns when all are answered."""
         process = self.process(ADMIN)
-        machine = RequestMachine(self.bootstrap)
-        port = process.port(machine, request_timeout_ms=PATIENCE_MS)
-        calls = RequestCalls(machine, port, api_timeout_ms=PATIENCE_MS)
+        calls = process.request_calls(request_timeout_ms=PATIENCE_MS, api_timeout_ms=PATIENCE_MS)
 
         def script() -> Script[None]:
             for request, target in asked:
