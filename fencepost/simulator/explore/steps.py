@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from enum import Enum
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from fencepost.broker.contract import NOBODY
 from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE
@@ -17,6 +17,9 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint, fork
 from fencepost.simulator.explore.broker import ExploredBroker, Message, Posted, ReplyInFlight
 from fencepost.simulator.explore.process import ExploredClient
+
+if TYPE_CHECKING:
+    from fencepost.simulator.explore.worlds import Mirror
 
 # --- connections --------------------------------------------------------------------------------------------
 
@@ -186,16 +189,6 @@ Move = tuple[int, tuple[tuple[int, int], ...]]
 """The state after a step, and what the actor sent: destination and number of each message."""
 
 
-class StepObserver(Protocol):
-    """Takes the mirror image of every step."""
-
-    def broker_moved(self, broker: int, connection: int, message: int, move: Move) -> None: ...
-
-    def process_moved(
-        self, process: int, kind: TransitionKind, place: int, message: int, ways: tuple[Move, ...]
-    ) -> None: ...
-
-
 class Steps:
     """Every state of an actor that was met, and the result of every step taken from it."""
 
@@ -210,7 +203,7 @@ class Steps:
         """The errors of the broker's replies to late requests, by its state and the request. No client gets
         them.
         """
-        self.mirrors: list[StepObserver] = []
+        self.mirrors: list[Mirror] = []
         self.taken = 0
 
     # --- the broker

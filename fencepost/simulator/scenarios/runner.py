@@ -89,7 +89,7 @@ def record_case(case: Case, also: Also = nobody) -> RecordedRun:
     watcher, choices = Watcher(also), NotedChoices(case.scenario.choices)
 
     def watch(run: Run) -> None:
-        choices.clock = run.world
+        choices.world = run.world
         watcher.watch(run)
 
     run = stage(case, watch, choices)

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from inspect import currentframe
 from random import Random
 from types import FrameType
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
+
+if TYPE_CHECKING:
+    from fencepost.simulator.world.world import World
 
 Thing = TypeVar("Thing")
 PERMILLE = 1_000
@@ -59,12 +62,6 @@ class Choices:
 # --- for readers of a run that a search found ---------------------------------------------------------------
 
 
-class Timekeeper(Protocol):
-    """A source of the time, in nanoseconds."""
-
-    now: int
-
-
 @attrs.frozen(kw_only=True)
 class Note:
     """One choice that was not the calmest: when, what it decided, and what was chosen."""
@@ -75,21 +72,21 @@ class Note:
 
 
 class NotedChoices(Choices):
-    """`notes` are by place in the list, of those that are not 0."""
+    """`notes` are by place in the list, of those that are not 0. They have the time of the `world`."""
 
-    __slots__ = ("clock", "notes")
+    __slots__ = ("notes", "world")
 
     def __init__(self, recorded: tuple[int, ...]) -> None:
         super().__init__(recorded=recorded)
         self.notes: dict[int, Note] = {}
-        self.clock: Timekeeper | None = None
+        self.world: World | None = None
 
     def below(self, count: int) -> int:
         """The same number as without notes, and a note of it."""
         place = len(self.taken)
         chosen = super().below(count)
         if chosen:
-            at = 0 if self.clock is None else self.clock.now
+            at = 0 if self.world is None else self.world.now
             self.notes[place] = Note(at=at, about=_asker(currentframe()), chosen=chosen)
         return chosen
 
