@@ -180,18 +180,6 @@ MISSING = [
     case("readers have not come so far", "", ABC, plain("c", poll((0, "a"), (1, "b")))),
     case("others have left nothing unread", "", ABC, READS_ABC, plain("c", PositionSet(A), poll((2, "c")))),
     case(
-        "what came before was left out on purpose",
-        "",
-        ABC,
-        plain("c", PositionSet(A, leaves_unread=True), poll((2, "c"))),
-    ),
-    case(
-        "... but not what came after",
-        "lost-write",
-        plain("p", write("a", 0), write("b", 1), write("c", 2), write("d", 3)),
-        plain("c", PositionSet(A, leaves_unread=True), poll((1, "b"), (3, "d"))),
-    ),
-    case(
         "aborted and unknown writes are not missed",
         "",
         transaction("p", write("a", 0), outcome=FAIL),

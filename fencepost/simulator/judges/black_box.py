@@ -184,8 +184,9 @@ def judge_missing(
 def _count(seen: Observations, log: ObservedLog, counts: dict[int, _Count], *, finally_read: bool) -> None:
     """Goes through the writes of one partition."""
     operations, exercised = seen.operations, seen.exercised
-    # Of a write without a known offset nobody can say that it was passed; it may be unseen, though.
-    passages = _passages(seen, log)
+    # Readers passed everything below the highest offset that they read: one that began further up went on
+    # from others.
+    levels = [level for level in (log.committed, log.uncommitted) if level.first_readers]
     highest = log.committed.highest
     # A value has arrived when readers of committed records saw it, where there are such readers.
     arrived = log.committed.values if log.committed.is_polled else log.uncommitted.values
@@ -205,53 +206,14 @@ def _count(seen: Observations, log: ObservedLog, counts: dict[int, _Count], *, f
             ):
                 exercised[rules.ABORTED_READ.name] += 1
             continue
-        met = (
-            []
-            if offset is None
-            else [passage for passage in passages if passage.low <= offset <= passage.high]
-        )
+        # Of a write without a known offset nobody can say that it was passed; it may be unseen, though.
+        met = [] if offset is None else [level for level in levels if offset <= level.highest]
         exercised[rules.LOST_WRITE.name] += bool(met)
         exercised[rules.UNSEEN.name] += finally_read
-        if any(value not in passage.values for passage in met):
+        if any(value not in level.values for level in met):
             count.missed.append(Missed(rules.LOST_WRITE, log.partition, value, offset))
         elif finally_read and value not in arrived:
             count.missed.append(Missed(rules.UNSEEN, log.partition, value, offset))
-
-
-class Passage(NamedTuple):
-    """A stretch of offsets that readers of one isolation level went through, and the values they saw in
-    all.
-    """
-
-    low: int
-    high: int
-    values: Collection[bytes]
-
-
-def _passages(seen: Observations, log: ObservedLog) -> list[Passage]:
-    """What readers passed: everything below the highest offset that was read, since a reader that began
-    further up went on from others; or, where some left records unread on purpose, no more than what each
-    went through.
-    """
-    if log.leaves_unread:
-        return _stretches(seen, log)
-    levels = (log.committed, log.uncommitted)
-    return [Passage(0, level.highest, level.values) for level in levels if level.first_readers]
-
-
-def _stretches(seen: Observations, log: ObservedLog) -> list[Passage]:
-    ended: list[Passage] = []
-    open_stretches: dict[str, Passage] = {}
-    for position, records in log.visits:
-        operation = seen.operations[position]
-        before = open_stretches.pop(operation.process, None)
-        if records is None:
-            ended += [] if before is None else [before]
-            continue
-        low = records[0][0] if before is None else before.low
-        values = log.readings(operation.isolation_level).values
-        open_stretches[operation.process] = Passage(low, records[-1][0], values)
-    return ended + list(open_stretches.values())
 
 
 def _missing(seen: Observations, position: int, missed: Missed) -> Anomaly:

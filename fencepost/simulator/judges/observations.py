@@ -15,14 +15,7 @@ from typing import Final
 import attrs
 
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.judges.operations import (
-    ClientOperation,
-    OperationOutcome,
-    Poll,
-    PositionSet,
-    Record,
-    Write,
-)
+from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome, Poll, Record, Write
 from fencepost.simulator.judges.rules import Exercised
 
 _READ_COMMITTED: Final = IsolationLevel.READ_COMMITTED
@@ -73,7 +66,6 @@ class ObservedLog:
     )
     committed: Readings = attrs.field(factory=Readings)
     uncommitted: Readings = attrs.field(factory=Readings)
-    leaves_unread: bool = False
     places: dict[bytes, int] = attrs.field(factory=dict[bytes, int])
     values: dict[int, bytes] = attrs.field(factory=dict[int, bytes])
     conflicts: dict[Record, None] = attrs.field(factory=dict[Record, None])
@@ -149,14 +141,9 @@ def _take(seen: Observations, position: int, operation: ClientOperation) -> None
                 )
             log.writes[action.value] = (position, action.offset)
         else:
-            _take_placement(log, position, action)
+            log.visits.append((position, None))
     if reads and writes and is_committed and operation.transactional:
         seen.mixed.append(position)
-
-
-def _take_placement(log: ObservedLog, position: int, placed: PositionSet) -> None:
-    log.visits.append((position, None))
-    log.leaves_unread |= placed.leaves_unread
 
 
 def _learn_commits(seen: Observations, log: ObservedLog) -> None:

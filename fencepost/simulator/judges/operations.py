@@ -56,16 +56,11 @@ class Poll(NamedTuple):
 
 
 class PositionSet(NamedTuple):
-    """The consumer's position was set, by an assignment or a seek: whatever it reads next continues
-    nothing.
-
-    `leaves_unread` says that unread records were left out on purpose (seek_to_end,
-    auto.offset.reset=latest): none of that partition is called lost only because it lies before what was
-    read.
+    """The consumer's position was set, by an assignment or a seek: whatever it reads next continues nothing.
+    Somebody must have read what lies before it, or that counts as lost.
     """
 
     partition: TopicPartition
-    leaves_unread: bool = False
 
 
 Action = Write | Poll | PositionSet
