@@ -123,14 +123,10 @@ def head(x: float, y: float, *, from_x: float, from_y: float, kind: str) -> str:
     return path(corners, kind=kind, is_closed=True)
 
 
-def cross(x: float, y: float, *, size: float = 5) -> str:
+def cross(x: float, y: float) -> str:
     """✗, drawn, so that no font is needed."""
-    return tag("path", d=_cross(x, y, size), class_="cross")
-
-
-def _cross(x: float, y: float, size: float) -> str:
-    left, right, top, low = (_written(value) for value in (x - size, x + size, y - size, y + size))
-    return f"M{left} {top}L{right} {low}M{right} {top}L{left} {low}"
+    left, right, top, low = (_written(value) for value in (x - 5, x + 5, y - 5, y + 5))
+    return tag("path", d=f"M{left} {top}L{right} {low}M{right} {top}L{left} {low}", class_="cross")
 
 
 def bolt(x: float, y: float) -> str:
@@ -139,9 +135,9 @@ def bolt(x: float, y: float) -> str:
     return path([(x + right, y + down) for right, down in outline], kind="bolt", is_closed=True)
 
 
-def pill(x: float, y: float, text: str, *, kind: str = "pill", text_kind: str = "") -> str:
+def pill(x: float, y: float, text: str, *, text_kind: str = "") -> str:
     """A framed label around the centre (x, y)."""
     width = width_of(text) + 8
-    return box(x - width / 2, y - 8, width, 15, kind=kind, rx=4) + label(
+    return box(x - width / 2, y - 8, width, 15, kind="pill", rx=4) + label(
         x, y + 3.5, text, kind=text_kind, anchor="middle"
     )

@@ -154,9 +154,9 @@ class ExploredBroker:
                 left.append((where, message))
         return left
 
-    def logs_of(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic that hold at least one batch."""
-        return [key for key in self.logs if key.topic == topic]
+    def written_partitions(self) -> list[TopicPartition]:
+        """The partitions of the topic that hold at least one batch."""
+        return [key for key in self.logs if key.topic == TOPIC]
 
     def batches(self, partition: TopicPartition) -> list[tuple[BatchHeader, bytes]]:
         """The batches in the log of a partition."""

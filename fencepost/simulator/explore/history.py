@@ -19,7 +19,7 @@ from fencepost.protocol.batches import read_header
 from fencepost.protocol.messages import API_BY_REQUEST, Request
 from fencepost.protocol.terms import TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord
-from fencepost.simulator.explore.broker import REPLIES_TO_SELF, TOPIC, Message, ReplyInFlight, RequestInFlight
+from fencepost.simulator.explore.broker import REPLIES_TO_SELF, Message, ReplyInFlight, RequestInFlight
 from fencepost.simulator.explore.steps import NO_MESSAGE, STRAY, TransitionKind, connection_of, whose
 from fencepost.simulator.explore.trace import client_changes
 from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, Transition, World, Worlds
@@ -201,7 +201,7 @@ class ExploredHistory:
                 self.events.append(
                     Coordinated(at=self.now, node=BROKER_NAME, transactional_id=name, record=record)
                 )
-        for where in new.logs_of(TOPIC):
+        for where in new.written_partitions():
             for batch in new.logs[where][len(old.logs.get(where, ())) :]:
                 self.events += written(self.now, BROKER_NAME, where, read_header(batch), batch)
             led = new.node.logs.get(where)

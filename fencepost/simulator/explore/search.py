@@ -194,7 +194,7 @@ class StateSearch:
         self._right: set[tuple[int, int]] = set()
         """Pairs of broker state and client state that were checked and found right."""
 
-    def run(self, report: Report | None) -> Explored:
+    def run(self, report: Report | None = None) -> Explored:
         """Search to the end, to the bound, or to the first violation."""
         self._add(self.symmetry.canonical(self.root), None)
         expanded = 0
@@ -290,6 +290,6 @@ class StateSearch:
         return path
 
 
-def explore(config: ExploreConfig, *, report: Report | None = None) -> Explored:
+def explore(config: ExploreConfig) -> Explored:
     """Search every world of `config` breadth first, and stop at the first violation."""
-    return StateSearch(config).run(report)
+    return StateSearch(config).run()

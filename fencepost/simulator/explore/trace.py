@@ -22,7 +22,7 @@ from fencepost.protocol.messages import (
     WriteTxnMarkers,
 )
 from fencepost.protocol.terms import TransactionResult
-from fencepost.simulator.explore.broker import TOPIC, ExploredBroker, ReplyInFlight, RequestInFlight
+from fencepost.simulator.explore.broker import ExploredBroker, ReplyInFlight, RequestInFlight
 from fencepost.simulator.explore.process import ExploredClient, TransactionOutcome
 from fencepost.simulator.explore.steps import Steps, TransitionKind, connection_of
 from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, Transition, World, Worlds
@@ -31,7 +31,7 @@ from fencepost.simulator.world.labels import reply_label, request_label
 
 def markers(before: ExploredBroker, after: ExploredBroker) -> Iterator[TransactionResult]:
     """The markers that a step appended to the topic."""
-    for key in after.logs_of(TOPIC):
+    for key in after.written_partitions():
         for batch in after.logs[key][len(before.logs.get(key, ())) :]:
             if read_header(batch).is_control:
                 yield read_marker(batch).result

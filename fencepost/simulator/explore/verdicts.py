@@ -15,7 +15,7 @@ from fencepost.log_model.partitions import PartitionModel
 from fencepost.protocol.batches import BatchHeader, read_header, read_marker
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TopicPartition, TransactionResult
-from fencepost.simulator.explore.broker import TOPIC, ExploredBroker
+from fencepost.simulator.explore.broker import ExploredBroker
 from fencepost.simulator.explore.process import ExploredTransaction, TransactionOutcome
 
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
@@ -59,7 +59,7 @@ class VisibleLog(NamedTuple):
 def shown_by(broker: ExploredBroker) -> tuple[VisibleLog, ...]:
     """All that readers can see; few states of the broker differ in it."""
     shown: list[VisibleLog] = []
-    for key in sorted(broker.logs_of(TOPIC)):
+    for key in sorted(broker.written_partitions()):
         log, bounds = broker.node.logs.get(key), None
         if log is not None:
             state = log.partition

@@ -6,12 +6,13 @@ Rule: each differs from the plan in one dimension, where it is calmer; the large
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 import attrs
 
 from fencepost.simulator.faults.random_faults import FaultKind
-from fencepost.simulator.scenarios.model import FuzzPlan, MemberPlan, TxnWriterPlan
+from fencepost.simulator.scenarios.model import FuzzPlan, TxnWriterPlan
 
 Thing = TypeVar("Thing")
 Smaller = Callable[[FuzzPlan], Iterator[FuzzPlan]]
@@ -20,6 +21,7 @@ CLEANUP: Final = (
     *("min_cleanable_dirty_permille", "min_compaction_lag_ms"),
     *("retention_ms", "retention_bytes"),
 )
+MEMBERSHIP: Final = ("group_instance_id", "starts_after_ms", "stalls", "leaves")
 _NEED_NODES: Final = frozenset({FaultKind.FAILOVER, FaultKind.MOVE, FaultKind.LATE_MARKER})
 
 
@@ -35,11 +37,7 @@ def _fewer_members(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     if len(plan.members) > 1:
         for members in _all_but_one(plan.members):
             yield attrs.evolve(plan, members=members)
-    yield from _each(plan, "members", _calmer_member)
-
-
-def _calmer_member(member: MemberPlan) -> Iterator[MemberPlan]:
-    return _as_usual(member, ("group_instance_id", "starts_after_ms", "stalls", "leaves"))
+    yield from _each(plan, "members", lambda member: _as_usual(member, MEMBERSHIP))
 
 
 def _fewer_txn_writers(plan: FuzzPlan) -> Iterator[FuzzPlan]:
@@ -63,10 +61,6 @@ def _fewer_kinds(plan: FuzzPlan) -> Iterator[FuzzPlan]:
             yield attrs.evolve(plan, kinds=kinds)
 
 
-def _fewer_transactions(plan: FuzzPlan) -> Iterator[FuzzPlan]:
-    return _each(plan, "txn_writers", _less_work)
-
-
 def _less_work(writer: TxnWriterPlan) -> Iterator[TxnWriterPlan]:
     yield from _lower(writer, "transactions", 1)
     yield from _lower(writer, "records_max", 1)
@@ -77,10 +71,10 @@ def _calmer_compaction(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     compaction = plan.compaction
     if compaction is None:
         return
-    for name, least in (("keys", 1), ("rereaders", 0), ("tombstones", 0)):
-        for smaller in _lower(compaction, name, least):
-            yield attrs.evolve(plan, compaction=smaller)
-    for calmer in _as_usual(compaction, CLEANUP):
+    lower = (
+        _lower(compaction, name, least) for name, least in (("keys", 1), ("rereaders", 0), ("tombstones", 0))
+    )
+    for calmer in chain(*lower, _as_usual(compaction, CLEANUP)):
         yield attrs.evolve(plan, compaction=calmer)
 
 
@@ -115,17 +109,13 @@ def _fewer_features(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     return _as_usual(plan, (*names, "coordinators"))
 
 
-def _longer_timeouts(plan: FuzzPlan) -> Iterator[FuzzPlan]:
-    return _each(plan, "txn_writers", lambda writer: _longer(writer, "transaction_timeout_ms"))
-
-
 DIMENSIONS: Final[tuple[Smaller, ...]] = (
     _fewer_processors,
     _fewer_members,
     _fewer_txn_writers,
     _fewer_kinds,
     _less_of("strikes", 1),
-    _fewer_transactions,
+    lambda plan: _each(plan, "txn_writers", _less_work),
     _less_of("idempotent_writes", 1),
     _less_of("epoch_bumps", 0),
     _less_of("strange_requests", 0),
@@ -134,7 +124,7 @@ DIMENSIONS: Final[tuple[Smaller, ...]] = (
     _longer_identities,
     _fewer_nodes,
     _fewer_features,
-    _longer_timeouts,
+    lambda plan: _each(plan, "txn_writers", lambda writer: _longer(writer, "transaction_timeout_ms")),
     lambda plan: _longer(plan, "pause_ms"),
 )
 

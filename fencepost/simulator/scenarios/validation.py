@@ -135,10 +135,6 @@ class _Names:
             raise self.wrong(f"{because}; add a [[producer]] with {made_by} = {quoted(name)}")
         raise self.wrong(because + suggestion(name, possible), possible)
 
-    def check_partition(self, name: str) -> None:
-        """Refuse a name that is not a partition of this cluster or of __consumer_offsets."""
-        self._check_partition(name, [f"{CONSUMER_OFFSETS_TOPIC}-0"])
-
     def check_compared(self, where: TopicPartition) -> None:
         """Refuse a partition of which no values can be expected: an internal one holds none, and no client
         reads it.
@@ -159,9 +155,10 @@ class _Names:
         if where.topic in INTERNAL_TOPICS:
             of_topics = map(str, self.cast.partitions)
             raise self.wrong(f"{quoted(str(where))} is internal, and {because}", of_topics)
-        self._check_partition(str(where), [])
+        self._check_partition(str(where))
 
-    def _check_partition(self, name: str, internal: Sequence[str]) -> None:
+    def _check_partition(self, name: str, *internal: str) -> None:
+        """Refuse a name that is neither a partition of this cluster nor one of these internal ones."""
         of_topics = [str(each) for each in self.cast.partitions]
         possible = [*of_topics, *internal]
         if name not in possible and not of_topics:
@@ -184,7 +181,7 @@ class _Names:
         if blank == "ID" or (subject and role == "coordinator"):
             self.check(subject or name, cast.transactional_ids, made_by="transactional_id")
         elif blank.startswith("PARTITION") or (subject and role == "leader"):
-            self.check_partition(subject or name)
+            self._check_partition(subject or name, f"{CONSUMER_OFFSETS_TOPIC}-0")
         elif blank == "NODE":
             self.check(name, nodes)
         elif blank == "PROCESS":

@@ -64,11 +64,10 @@ class Choices:
 
 @attrs.frozen(kw_only=True)
 class Note:
-    """One choice that was not the calmest: when, what it decided, and what was chosen."""
+    """One choice that was not the calmest: when it was made, and what it decided."""
 
     at: int
     about: str
-    chosen: int
 
 
 class NotedChoices(Choices):
@@ -87,7 +86,7 @@ class NotedChoices(Choices):
         chosen = super().below(count)
         if chosen:
             at = 0 if self.world is None else self.world.now
-            self.notes[place] = Note(at=at, about=_asker(currentframe()), chosen=chosen)
+            self.notes[place] = Note(at=at, about=_asker(currentframe()))
         return chosen
 
 
