@@ -165,9 +165,7 @@ class PathObserver:
         slot = asked.get(sent.answers)
         reason = None if slot is None else self.replies.pop(ReplyTo(*slot), None)
         error = self.details.messages[sent.number].error if sent.number in self.details.messages else None
-        if error is not None:
-            return reason_of_reply(BROKER_NAME, sent.label.split(" ")[0], error, reason)
-        return None if reason is None or reason.error else reason
+        return reason_of_reply(BROKER_NAME, sent.label.split(" ")[0], error, reason)
 
     def _shown_by(self, where: TopicPartition, began: int) -> int:
         """The last step of this delivery that shows a change of this log, or the last one."""

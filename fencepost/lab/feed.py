@@ -126,11 +126,8 @@ class StepFeed(BrokerEvents):
         asked = self._asked.get(answer.to)
         if asked is not None:
             error = reply_details(answer.error, answer.body).error
-            if error is not None:
-                reason = reason_of_reply(BROKER, asked.api.name, error, reason)
-            elif reason is not None and reason.error:
-                reason = None
-            self._about = About(error=error, why=reason)
+            why = reason_of_reply(BROKER, asked.api.name, error, reason)
+            self._about = About(error=error, why=why)
             BrokerEvents.answered(self, answer, lost_because)
             self._about = NOTHING
 

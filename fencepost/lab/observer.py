@@ -148,12 +148,8 @@ class RunObserver:
             case ReplyMessage():
                 self.details.messages[known[1]] = found = reply_details(message.error, message.body)
                 to = ReplyTo(channel.connection.number, message.token)
-                reason, error = self.replies.pop((channel.source, to), None), found.error
-                if error is not None:
-                    api = self.recorder.asked[to][1].name
-                    self._because(began, reason_of_reply(channel.source, api, error, reason))
-                elif reason is not None and not reason.error:
-                    self._because(began, reason)
+                reason, api = self.replies.pop((channel.source, to), None), self.recorder.asked[to][1].name
+                self._because(began, reason_of_reply(channel.source, api, found.error, reason))
             case _:
                 pass
 

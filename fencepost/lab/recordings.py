@@ -9,8 +9,6 @@ Rule: a run goes the same way with a watcher and without one, so a document show
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 
 from fencepost.lab.document import RunDocument, RunFacts, document
@@ -20,7 +18,6 @@ from fencepost.lab.points import StepPoints
 from fencepost.simulator.explore import Explored
 from fencepost.simulator.explore.history import BROKER_NAME
 from fencepost.simulator.fuzz.plan import verifies
-from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.run import Run, RunResult, Task
 from fencepost.simulator.scenarios.model import Case
 from fencepost.simulator.scenarios.runner import record_case
@@ -114,19 +111,11 @@ class _Watch:
             passed=result.passed,
             expected=result.expected,
             problems=result.problems,
-            broken=_broken(result.breaches),
+            broken=[(each.rule, each.evidence) for each in result.first_breaches.values()],
             nodes=frozenset(node.participant for node in run.world.nodes),
             isolation=_isolation(run),
             transactional_ids={lane: name for lane, name in named.items() if name is not None},
         )
-
-
-def _broken(breaches: Sequence[Violation]) -> list[tuple[str, str]]:
-    """The first breach of each rule."""
-    found: dict[str, str] = {}
-    for breach in breaches:
-        found.setdefault(breach.rule, breach.evidence)
-    return list(found.items())
 
 
 def _isolation(run: Run) -> dict[str, str]:

@@ -144,11 +144,13 @@ PART_ERROR: Final = "UNKNOWN_TOPIC_OR_PARTITION"
 """The error of a part that does not exist: it takes precedence over a refusal of the whole request."""
 
 
-def reason_of_reply(name: str, api: str, error: str, reason: Reason | None) -> Reason | None:
-    """Why a node answers with this error. `reason`: the first ruling about the request, if there was one. Its
-    error may differ: a part of a request may have an error of its own, and an old client gets an error that
-    it knows.
+def reason_of_reply(name: str, api: str, error: str | None, reason: Reason | None) -> Reason | None:
+    """Why a node answers with this error, or without one. `reason`: the first ruling about the request, if
+    there was one. Its error may differ: a part of a request may have an error of its own, and an old client
+    gets an error that it knows.
     """
+    if error is None:
+        return None if reason is None or reason.error else reason
     if reason is not None and reason.error == error:
         return reason
     known = ERRORS.get(error)

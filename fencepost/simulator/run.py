@@ -729,14 +729,22 @@ class RunResult:
         return self.breaches[0] if self.breaches else None
 
     @property
+    def first_breaches(self) -> dict[str, Violation]:
+        """The first breach of each broken rule, by the rule's name."""
+        found: dict[str, Violation] = {}
+        for each in self.breaches:
+            found.setdefault(each.rule, each)
+        return found
+
+    @property
     def broken(self) -> tuple[str, ...]:
         """The names of the rules that were broken, once each."""
-        return tuple(dict.fromkeys(each.rule for each in self.breaches))
+        return tuple(self.first_breaches)
 
     @property
     def evidence(self) -> tuple[str, ...]:
         """The first breach of each broken rule, in words."""
-        return tuple(str(next(each for each in self.breaches if each.rule == name)) for name in self.broken)
+        return tuple(map(str, self.first_breaches.values()))
 
 
 def run_of(spec: RunSpec, choices: Choices, watch: Callable[[Run], None] | None = None) -> Run:
