@@ -217,13 +217,20 @@ class Port:
         self.process.advance()
 
 
+_END: Final = "the script is over"
+
+
+def _at_once() -> bool:
+    return True
+
+
 @attrs.define(eq=False)
 class ClientProcess(Participant):
     """A client process: its ports, and its script until that ends or the process is killed."""
 
     ports: list[Port] = attrs.Factory(list[Port])
     script: Script[None] | None = None
-    waits_for: Callable[[], bool] | None = None
+    waits_for: Callable[[], bool] = _at_once
     is_over: bool = False
     is_advancing: bool = False
 
@@ -247,7 +254,6 @@ class ClientProcess(Participant):
         """Start the script; it runs up to its first wait."""
         self.world.events.publish(LifeChanged(self.participant, Life.STARTS))
         self.script = script
-        self.waits_for = _at_once
         self.advance()
 
     def advance(self) -> None:
@@ -257,17 +263,15 @@ class ClientProcess(Participant):
             return
         self.is_advancing = True
         try:
-            while not self.is_over and self.waits_for is not None and self.waits_for():
+            while not self.is_over and self.waits_for():
                 wait = next(self.script, _END)
                 if wait is _END:
                     self.world.events.publish(LifeChanged(self.participant, Life.ENDS))
                     self._end()
                 elif isinstance(wait, int):
-                    self.waits_for = None
-                    due_ms = self.clock.ms(self.world.now) + wait
-                    self.world.at(max(self.clock.when(due_ms), self.world.now), self._rested, self.script)
+                    self._wait(lambda: False, self.now_ms + wait)
                 elif isinstance(wait, Wait):
-                    self._wait(wait)
+                    self._wait(wait.until, wait.deadline)
                 elif isinstance(wait, Callback):
                     wait.function(wait.partitions)
                     self.waits_for = _at_once
@@ -277,20 +281,15 @@ class ClientProcess(Participant):
         finally:
             self.is_advancing = False
 
-    def _wait(self, wait: Wait) -> None:
-        self.waits_for = wait.until
-        if wait.deadline != inf:
-            due = self.clock.when(ceil(wait.deadline))
-            self.world.at(max(due, self.world.now), self._waited_enough, wait.until)
+    def _wait(self, until: Callable[[], bool], deadline_ms: float) -> None:
+        self.waits_for = until
+        if deadline_ms != inf:
+            due = self.clock.when(ceil(deadline_ms))
+            self.world.at(max(due, self.world.now), self._waited_enough, until)
 
     def _waited_enough(self, until: Callable[[], bool]) -> None:
         # The same wait, not a later one that began meanwhile.
         if until is self.waits_for and not self.is_over:
-            self.waits_for = _at_once
-            self.advance()
-
-    def _rested(self, script: Script[None]) -> None:
-        if script is self.script and not self.is_over:
             self.waits_for = _at_once
             self.advance()
 
@@ -323,10 +322,3 @@ class ClientProcess(Participant):
             return
         for port in self.ports:
             port.look_at_clock()
-
-
-_END: Final = "the script is over"
-
-
-def _at_once() -> bool:
-    return True
