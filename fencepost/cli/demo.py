@@ -54,8 +54,9 @@ def demo(
 
     from fencepost.demo.dataset import flights_file
     from fencepost.demo.plan import TooManyKills, draw_plan
+    from fencepost.demo.processes import Demo
     from fencepost.demo.report import DemoResult, StoryLog
-    from fencepost.demo.run import Demo, perform_unless_stopped
+    from fencepost.demo.run import perform_unless_stopped
     from fencepost.spark_bridge.session import require_spark
 
     try:

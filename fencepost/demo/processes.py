@@ -16,6 +16,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
+import attrs
 import trio
 
 from fencepost.demo.plan import TRANSACTIONAL_ID, Disruption, DisruptionPlan
@@ -39,16 +40,6 @@ class ChildProcess:
         self._process = process
         self._errors = errors
         self._buffer = b""
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has not ended yet."""
-        return self._process.poll() is None
 
     async def hear(self) -> dict[str, Any] | None:
         """Returns the next JSON line, None at the end of its output; skips other lines."""
@@ -136,31 +127,37 @@ async def children(directory: Path) -> AsyncGenerator[ChildProcesses]:
             await processes.end_all()
 
 
+@attrs.frozen(kw_only=True)
+class Demo:
+    """One run: `data` becomes the data directory, `source` is the file of flights; with `follow`, a lab may
+    follow the broker.
+    """
+
+    plan: DisruptionPlan
+    data: Path
+    source: Path
+    story: StoryLog
+    result: DemoResult
+    follow: bool = False
+
+    @property
+    def stream(self) -> Path:
+        """The directory with the checkpoint and the result of the stream."""
+        return self.data.parent / "stream"
+
+
 class DemoBroker:
     """The broker under load: its current process, restarted on the same port and directory after a kill."""
 
-    def __init__(
-        self,
-        children: ChildProcesses,
-        plan: DisruptionPlan,
-        *,
-        data: Path,
-        result: DemoResult,
-        story: StoryLog,
-        follow: bool,
-    ) -> None:
-        self._follow = follow
+    def __init__(self, children: ChildProcesses, demo: Demo) -> None:
         self._children = children
-        self._plan = plan
-        self._data = data
-        self._result = result
-        self._story = story
+        self._demo = demo
         self._port = 0
         self._child: ChildProcess | None = None
         self._lock = trio.Lock()
-        self._drop = f"when node 1 sends Produce reply do drop every {plan.lose_every} times"
+        self._drop = f"when node 1 sends Produce reply do drop every {demo.plan.lose_every} times"
         self._holds = deque(
-            event.round for event in plan.events if event.kind is Disruption.KILL_BROKER_AT_PREPARE
+            event.round for event in demo.plan.events if event.kind is Disruption.KILL_BROKER_AT_PREPARE
         )
         self.rounds = 0  # of the workers so far: a restarted broker counts its PREPAREs from 1 again
 
@@ -172,13 +169,13 @@ class DemoBroker:
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Starts the broker and handles its messages until cancelled."""
         await self._start()
-        if self._follow:
-            self._story.tell(f"to watch: fencepost lab --broker {self.bootstrap}")
+        if self._demo.follow:
+            self._demo.story.tell(f"to watch: fencepost lab --broker {self.bootstrap}")
         task_status.started()
         while (child := self._child) is not None:
             said = await child.hear()
             if said is not None and "struck" in said and said["fault"] == self._drop:
-                self._result.lost_replies += 1
+                self._demo.result.lost_replies += 1
             elif said is not None and "struck" in said:
                 self._holds.popleft()
                 state = said["point"].rpartition(" ")[2]
@@ -193,8 +190,8 @@ class DemoBroker:
         async with self._lock:
             assert self._child is not None, "a broker has been started"
             await self._child.end()
-            self._result.broker_kills += 1
-            self._story.tell(f"broker killed: {moment}")
+            self._demo.result.broker_kills += 1
+            self._demo.story.tell(f"broker killed: {moment}")
             await self._start()
 
     async def stop(self) -> None:
@@ -205,14 +202,14 @@ class DemoBroker:
             await child.end(signal.SIGTERM)
 
     async def _start(self) -> None:
-        arguments = ["fencepost", "serve", str(self._data), "--port", str(self._port)]
-        arguments += ["--sync", self._plan.sync, "--fault", self._drop, "--with-parent"]
+        arguments = ["fencepost", "serve", str(self._demo.data), "--port", str(self._port)]
+        arguments += ["--sync", self._demo.plan.sync, "--fault", self._drop, "--with-parent"]
         # The check compares each decision with the markers, so compaction must not remove one.
         arguments += ["--override", f"log.cleaner.min.compaction.lag.ms={INT64_MAX}"]
-        if self._follow:
+        if self._demo.follow:
             arguments += ["--follow"]
-        if self._result.broken in ("fencing", "dedup"):  # isolation is turned off in the readers
-            arguments += ["--break", self._result.broken]
+        if self._demo.result.broken in ("fencing", "dedup"):  # isolation is turned off in the readers
+            arguments += ["--break", self._demo.result.broken]
         if self._holds:
             number = max(1, self._holds[0] - self.rounds)
             decision = f"coordinator of {TRANSACTIONAL_ID} appends PREPARE #{number}"

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from pathlib import Path
 from typing import Any
 
-import attrs
 import trio
 
 from fencepost.check.directory import check_directory
@@ -24,36 +22,16 @@ from fencepost.demo.plan import (
     PRODUCER_FAILED,
     TRANSACTIONAL_ID,
     Disruption,
-    DisruptionPlan,
     PlannedDisruption,
     WorkerPoint,
     WorkerTask,
 )
-from fencepost.demo.processes import ChildProcess, ChildProcesses, DemoBroker, children
-from fencepost.demo.report import DemoResult, ProgressBar, StoryLog
+from fencepost.demo.processes import ChildProcess, ChildProcesses, Demo, DemoBroker, children
+from fencepost.demo.report import ProgressBar
 from fencepost.demo.stream import MICRO_BATCHES, NO_PAUSE
 from fencepost.journal.disk import DiskStorage
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import TransactionState
-
-
-@attrs.frozen(kw_only=True)
-class Demo:
-    """One run: `data` becomes the data directory, `source` is the file of flights; with `follow`, a lab may
-    follow the broker.
-    """
-
-    plan: DisruptionPlan
-    data: Path
-    source: Path
-    story: StoryLog
-    result: DemoResult
-    follow: bool = False
-
-    @property
-    def stream(self) -> Path:
-        """The directory with the checkpoint and the result of the stream."""
-        return self.data.parent / "stream"
 
 
 async def perform_unless_stopped(demo: Demo) -> None:
@@ -96,9 +74,7 @@ async def perform(demo: Demo) -> None:
 
 async def run_pipeline(demo: Demo, processes: ChildProcesses, reader: ChildProcess) -> None:
     """Runs broker, loader and workers; all have ended when it returns."""
-    broker = DemoBroker(
-        processes, demo.plan, data=demo.data, result=demo.result, story=demo.story, follow=demo.follow
-    )
+    broker = DemoBroker(processes, demo)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         async with trio.open_nursery() as streams:
@@ -109,15 +85,7 @@ async def run_pipeline(demo: Demo, processes: ChildProcesses, reader: ChildProce
             loaded.set()
             await reader.tell("warm up")
             with demo.story.progress("flights become delays", total=demo.plan.flights) as progress:
-                pipeline = Pipeline(
-                    demo.plan,
-                    broker=broker,
-                    children=processes,
-                    result=demo.result,
-                    story=demo.story,
-                    progress=progress,
-                )
-                await pipeline.run()
+                await Pipeline(demo, broker=broker, children=processes, progress=progress).run()
         await broker.stop()
         nursery.cancel_scope.cancel()
 
@@ -206,23 +174,14 @@ class Pipeline:
     """One run over all flights."""
 
     def __init__(
-        self,
-        plan: DisruptionPlan,
-        *,
-        broker: DemoBroker,
-        children: ChildProcesses,
-        result: DemoResult,
-        story: StoryLog,
-        progress: ProgressBar,
+        self, demo: Demo, *, broker: DemoBroker, children: ChildProcesses, progress: ProgressBar
     ) -> None:
-        self._plan = plan
+        self._plan, self._result, self._story = demo.plan, demo.result, demo.story
         self._broker = broker
         self._children = children
-        self._result = result
-        self._story = story
         self._progress = progress
         self._events = deque(
-            event for event in plan.events if event.kind is not Disruption.KILL_BROKER_AT_PREPARE
+            event for event in demo.plan.events if event.kind is not Disruption.KILL_BROKER_AT_PREPARE
         )
         self._flights = 0
         self._rounds = 0  # of all workers before the current one
