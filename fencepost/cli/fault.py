@@ -28,7 +28,10 @@ LISTED: Columns[DescribedFault] = (
 )
 WAIT_S: Final = 10.0
 
-FaultIds = Annotated[tuple[int, ...], Parameter(negative="", validator=validators.Number(gte=1))]
+FaultIds = Annotated[
+    tuple[int, ...],
+    Parameter(negative="", validator=validators.Number(gte=1), help="These faults; all if none is given."),
+]
 Seconds = Annotated[float, Parameter(validator=validators.Number(gte=0))]
 
 
@@ -85,8 +88,6 @@ def wait_for_faults(
 
     Parameters
     ----------
-    fault_id
-        These faults; all if none is given.
     timeout
         Seconds to wait for each.
     """
@@ -102,13 +103,7 @@ def wait_for_faults(
 def end_faults(
     fault_id: FaultIds = (), /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False
 ) -> None:
-    """Undo what faults did: release messages, resume the broker, repair its disk.
-
-    Parameters
-    ----------
-    fault_id
-        These faults; all if none is given.
-    """
+    """Undo what faults did: release messages, resume the broker, repair its disk."""
     for fault in _chosen(_faults(cluster), fault_id):
         was_lasting = fault.is_lasting
         fault.end()
@@ -124,13 +119,7 @@ def end_faults(
 def remove_faults(
     fault_id: FaultIds = (), /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False
 ) -> None:
-    """End faults and forget them.
-
-    Parameters
-    ----------
-    fault_id
-        These faults; all if none is given.
-    """
+    """End faults and forget them."""
     for fault in _chosen(_faults(cluster), fault_id):
         fault.remove()
         print_done(f"Removed fault {fault.fault_id}.", {"fault_id": fault.fault_id}, as_json=as_json)

@@ -7,7 +7,9 @@ markers and aborted records. Only the delete commands change anything.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
+
+from cyclopts import Parameter
 
 from fencepost.cli.errors import ADVICE, CommandFailed
 from fencepost.cli.options import LOCAL, AsJson, ClusterOptions, InPartitions, InTopic, partitions_of
@@ -16,6 +18,7 @@ from fencepost.client.admin import GroupDescription, GroupListing, MemberDescrip
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import GroupState, TopicPartition
 
+GroupName = Annotated[str, Parameter(help="The group.")]
 StateName = Literal[
     "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable"
 ]
@@ -86,14 +89,8 @@ def list_groups(
     print_rows(LISTED, listed, as_json=as_json)
 
 
-def describe_group(name: str, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
-    """Show the state and members of a group, and the committed offset and lag of each partition.
-
-    Parameters
-    ----------
-    name
-        The group.
-    """
+def describe_group(name: GroupName, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
+    """Show the state and members of a group, and the committed offset and lag of each partition."""
     with cluster.connect() as admin:
         found = admin.describe_consumer_group(name)
         if found.state is GroupState.DEAD:
@@ -133,21 +130,15 @@ def total_lag(lines: Iterable[OffsetLine]) -> int | None:
     return sum(known) if known else None
 
 
-def delete_group(name: str, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
-    """Delete a group that has no members, and all its offsets.
-
-    Parameters
-    ----------
-    name
-        The group.
-    """
+def delete_group(name: GroupName, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
+    """Delete a group that has no members, and all its offsets."""
     with cluster.connect() as admin:
         admin.delete_consumer_group(name)
     print_done(f"Deleted group {name}.", {"group": name}, as_json=as_json)
 
 
 def delete_offsets(
-    name: str,
+    name: GroupName,
     /,
     *,
     topic: InTopic,
@@ -159,8 +150,6 @@ def delete_offsets(
 
     Parameters
     ----------
-    name
-        The group.
     topic
         The topic.
     partition

@@ -25,6 +25,7 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, INTERNAL_TOPICS, TopicPartition
 
+TopicName = Annotated[str, Parameter(help="The topic.")]
 COUNT = validators.Number(gte=1, lte=INT32_MAX)
 EXAMPLE = "max.message.bytes=65536"
 LISTED: Columns[TopicDescription] = (
@@ -110,14 +111,8 @@ def list_topics(*, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> 
     print_rows(LISTED, topics, as_json=as_json)
 
 
-def describe_topic(name: str, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
-    """Show the partitions of a topic (leaders, offsets, open transactions) and its settings.
-
-    Parameters
-    ----------
-    name
-        The topic.
-    """
+def describe_topic(name: TopicName, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
+    """Show the partitions of a topic (leaders, offsets, open transactions) and its settings."""
     with cluster.connect() as admin:
         described = admin.describe_topic(name)
         partitions = [TopicPartition(name, number) for number in range(len(described.leaders))]
@@ -155,7 +150,7 @@ def describe_topic(name: str, /, *, cluster: ClusterOptions = LOCAL, as_json: As
 
 
 def alter_topic(
-    name: str,
+    name: TopicName,
     /,
     *,
     config: Configs = (),
@@ -168,8 +163,6 @@ def alter_topic(
 
     Parameters
     ----------
-    name
-        The topic.
     config
         A setting as name=value; `fencepost help compaction` lists them. Repeatable.
     delete_config
@@ -200,14 +193,8 @@ def alter_topic(
             print_done(grown, {"topic": name, "partitions": partitions}, as_json=as_json)
 
 
-def delete_topic(name: str, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
-    """Delete a topic and all its records.
-
-    Parameters
-    ----------
-    name
-        The topic.
-    """
+def delete_topic(name: TopicName, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
+    """Delete a topic and all its records."""
     _refuse_internal(name, "deleted")
     with cluster.connect() as admin:
         admin.delete_topic(name)
@@ -215,7 +202,7 @@ def delete_topic(name: str, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJs
 
 
 def delete_records(
-    name: str,
+    name: TopicName,
     /,
     *,
     partition: InPartition,
@@ -227,8 +214,6 @@ def delete_records(
 
     Parameters
     ----------
-    name
-        The topic.
     partition
         The partition of that topic.
     before

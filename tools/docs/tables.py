@@ -6,7 +6,7 @@ that runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import chain
 from typing import Any, cast
@@ -23,11 +23,6 @@ def title(member: Enum) -> str:
     if isinstance(named, str):
         return named
     return member.value if isinstance(member.value, str) else member.name
-
-
-def states_of(table: Table) -> list[Enum]:
-    """The states, in the order of the table."""
-    return list(table)
 
 
 def inputs_of(table: Table) -> list[Enum]:
@@ -56,15 +51,13 @@ def markdown(table: Table, *, corner: str = "state") -> str:
     dash.
     """
     inputs = inputs_of(table)
-    rows = [
-        [title(state), *(_cell(table, state, happened) for happened in inputs)] for state in states_of(table)
-    ]
+    rows = [[title(state), *(_cell(table, state, happened) for happened in inputs)] for state in table]
     return markdown_table([corner, *map(title, inputs)], rows)
 
 
 def markdown_turned(table: Table) -> str:
     """The same table with one line per input, for a table that is wider than a page."""
-    states = states_of(table)
+    states = list(table)
     rows = [
         [title(happened), *(_cell(table, state, happened) for state in states)]
         for happened in inputs_of(table)
@@ -81,14 +74,14 @@ def _cell(table: Table, state: Enum, happened: Enum) -> str:
     return "stays" if target is state else f"**{title(target)}**"
 
 
-def mermaid(table: Table, *, start: Enum, label: Callable[[Enum], str] = title) -> str:
+def mermaid(table: Table, *, start: Enum) -> str:
     """A Mermaid state diagram of the moves, without refusals and cells that stay."""
     # One arrow with several labels reads better than several arrows between the same states.
     arrows: dict[tuple[Enum, Enum], list[str]] = {}
     for state, row in table.items():
         for happened, target in row.items():
             if not isinstance(target, ErrorCode) and target is not state:
-                arrows.setdefault((state, target), []).append(label(happened))
+                arrows.setdefault((state, target), []).append(title(happened))
     lines = ["stateDiagram-v2", f"    [*] --> {start.name}"]
     lines += [
         f"    {source.name} --> {target.name}: {', '.join(labels)}"
