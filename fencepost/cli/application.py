@@ -33,9 +33,9 @@ from cyclopts import (
 )
 
 from fencepost import __version__
+from fencepost.cli.commands import COMMANDS
 from fencepost.cli.config_file import COMMAND_LINE, ConfigFile, take_profile
 from fencepost.cli.errors import INTERRUPTED, OK, WRONG_USAGE, CommandFailed, Stopped, complain, report
-from fencepost.cli.examples import EXAMPLES
 from fencepost.cli.help_text import UsageFormatter, print_options
 from fencepost.client.kafka_options import instead_of
 from fencepost.protocol.errors import FencepostError
@@ -48,339 +48,10 @@ FENCEPOST_BOOTSTRAP_SERVER, ~/.config/fencepost/config.toml and its profiles (--
 command) save typing; `fencepost help cli` describes them.
 """
 
-# Each command: its words, where its function is (None for a group of commands), and its help: one sentence
-# for the list of commands and, after an empty line, more for the help of the command itself. The help stands
-# here and not in the docstring of the function because the list must not import the commands.
-COMMANDS = (
-    (
-        "serve",
-        "fencepost.cli.serve:serve",
-        """Run a broker until Ctrl-C or SIGTERM.
 
-        When the broker is ready, it prints three lines: its address, an upper bound on the memory that
-        clients can make it use, and both as JSON. With --fault, it also prints which faults wait, and for
-        which clients.
-        """,
-    ),
-    (
-        "status",
-        "fencepost.cli.status:status",
-        """Show the health of a broker: version, partitions, transactions, disks.
-
-        The exit code is 1 if something is wrong: partitions that are not served, late or hanging
-        transactions, or a disk that failed in the last five minutes.
-        """,
-    ),
-    (
-        "top",
-        "fencepost.cli.top:top",
-        """Show the current load of a broker: topic and request rates, and open transactions.
-
-        The display refreshes until Ctrl-C. RECORDS/S counts the records that producers and coordinators
-        write, but not markers; LSO-LAG is the number of offsets that read_committed cannot read yet.
-        """,
-    ),
-    ("user", None, "Add users to the user file of a broker, or remove them."),
-    (
-        "user add",
-        "fencepost.cli.user:add_user",
-        """Add a user to a user file, or change a user's password.
-
-        The command asks for the password, or reads it from standard input. The file holds SCRAM credentials,
-        from which the password cannot be computed.
-        """,
-    ),
-    ("user remove", "fencepost.cli.user:remove_user", "Remove a user from a user file."),
-    ("fault", None, "Add faults to a running broker, for tests; list, end and remove them."),
-    (
-        "fault add",
-        "fencepost.cli.fault:add_faults",
-        """Add faults to a running broker.
-
-        A fault is "when POINT do ACTION [until POINT] [every N times] [at most N times]"; `fencepost help
-        faults` lists the points and actions. A client is named by its client id, `broker` is the
-        broker, and * matches any client or the broker. `#2` means the second time that the point is reached.
-        """,
-    ),
-    (
-        "fault list",
-        "fencepost.cli.fault:list_faults",
-        """List the faults of a broker.
-
-        STRUCK counts how often a fault struck, REACHED how often its point was reached while it
-        could strike. LASTS is yes while its effect, such as a pause, has not ended.
-        """,
-    ),
-    (
-        "fault wait",
-        "fencepost.cli.fault:wait_for_faults",
-        """Wait until faults have struck.
-
-        The exit code is 1 if a fault has not struck in time; the output then shows similar points that were
-        reached.
-        """,
-    ),
-    (
-        "fault end",
-        "fencepost.cli.fault:end_faults",
-        "Undo what faults did: release messages, resume the broker, repair its disk.",
-    ),
-    (
-        "fault remove",
-        "fencepost.cli.fault:remove_faults",
-        "Undo what faults did, and remove them from the broker.",
-    ),
-    ("topic", None, "Create, list, describe, alter and delete topics; delete records."),
-    ("topic create", "fencepost.cli.topic:create_topic", "Create a topic."),
-    ("topic list", "fencepost.cli.topic:list_topics", "List topics."),
-    (
-        "topic describe",
-        "fencepost.cli.topic:describe_topic",
-        """Show the settings of a topic, and its partitions with offsets and open transactions.
-
-        LAST-STABLE-OFFSET is where read_committed stops; HIGH-WATERMARK is where read_uncommitted stops.
-        """,
-    ),
-    (
-        "topic alter",
-        "fencepost.cli.topic:alter_topic",
-        """Change settings of a topic, or add partitions.
-
-        If one setting change is refused, no setting is changed. Changes take effect at once.
-        """,
-    ),
-    ("topic delete", "fencepost.cli.topic:delete_topic", "Delete a topic and all its records."),
-    (
-        "topic delete-records",
-        "fencepost.cli.topic:delete_records",
-        """Delete the records of a partition before an offset.
-
-        The remaining records keep their offsets.
-        """,
-    ),
-    ("group", None, "List, describe and delete consumer groups; reset and delete their offsets."),
-    ("group list", "fencepost.cli.group:list_groups", "List consumer groups."),
-    (
-        "group describe",
-        "fencepost.cli.group:describe_group",
-        """Show the members, offsets and lag of a group.
-
-        LAG is the log end offset minus the committed offset. It counts markers and aborted records too.
-        """,
-    ),
-    ("group delete", "fencepost.cli.group:delete_group", "Delete an empty group and its offsets."),
-    (
-        "group reset-offsets",
-        "fencepost.cli.reset_offsets:reset_offsets",
-        """Change the committed offsets of a group that has no members.
-
-        The command prints the new offsets, and commits them only with --execute.
-        An offset outside the range of a log is replaced by the nearest offset inside it, as in Kafka. Give
-        the partitions with --topic or --all-topics, and
-        one target: --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration or --shift-by.
-        """,
-    ),
-    (
-        "group delete-offsets",
-        "fencepost.cli.group:delete_offsets",
-        "Delete the offsets of a group for a topic.",
-    ),
-    (
-        "produce",
-        "fencepost.cli.produce:produce",
-        """Write lines of text, JSON or CSV, or whole files, as records.
-
-        Each line is a value, or a key and a value separated by a tab. With --format the command reads what
-        `fencepost consume` writes in that format. The command reports what it has written even if it
-        fails or Ctrl-C ends it; an open transaction is then aborted.
-        """,
-    ),
-    (
-        "consume",
-        "fencepost.cli.consume:consume",
-        """Print records as lines of text, JSON or CSV, or in a format of your own.
-
-        Each line is a value, or a key and a value separated by a tab. The command stops at the current end of
-        the topic, unless --follow is given; a read_committed reader stops before the first open transaction.
-        """,
-    ),
-    ("transactions", None, "List and describe transactions; find and abort hanging ones."),
-    ("transactions list", "fencepost.cli.transactions:list_transactions", "List transactional ids."),
-    (
-        "transactions describe",
-        "fencepost.cli.transactions:describe_transaction",
-        "Show one transactional id.",
-    ),
-    (
-        "transactions describe-producers",
-        "fencepost.cli.transactions:describe_producers",
-        "Show the producer state of a partition.",
-    ),
-    (
-        "transactions find-hanging",
-        "fencepost.cli.transactions:find_hanging",
-        """Find hanging transactions: open, but unknown to every coordinator.
-
-        They block read_committed readers until `fencepost transactions abort` ends them.
-        """,
-    ),
-    (
-        "transactions late",
-        "fencepost.cli.transactions:find_late",
-        """Show partitions whose oldest open transaction is more than five minutes past the maximum timeout.
-
-        Kafka reports the number of these partitions as the metric PartitionsWithLateTransactionsCount. The
-        metric is above 0 when transactions hang, or when coordinators are slow to end them.
-        """,
-    ),
-    (
-        "transactions abort",
-        "fencepost.cli.transactions:abort_transaction",
-        """Abort a hanging transaction in one partition.
-
-        It writes an ABORT marker to the partition without asking the coordinator.
-        """,
-    ),
-    (
-        "transactions force-terminate",
-        "fencepost.cli.transactions:force_terminate_transaction",
-        "Fence the producer of a transactional id and abort its open transaction.",
-    ),
-    (
-        "dump",
-        "fencepost.cli.dump:dump",
-        """Describe the contents of a log file or data directory.
-
-        It shows batches, markers, transactions, committed offsets, indexes and snapshots. The broker may be
-        running or stopped.
-        """,
-    ),
-    (
-        "check",
-        "fencepost.cli.check:check",
-        """Check every file of a data directory. The broker must be stopped.
-
-        The check verifies the batches and sequences of each log, and compares indexes, snapshots and
-        manifests with the log, and the transaction log with the markers. A problem is a broken guarantee
-        (exit code 1). A note is a leftover that the next start repairs, or a change that an administrator
-        made.
-        """,
-    ),
-    (
-        "audit",
-        "fencepost.cli.audit:audit",
-        """Look for broken guarantees in the logs, with Spark. The broker may be running or stopped.
-
-        The audit finds duplicates and gaps in sequences, records written with fenced epochs, markers that
-        contradict the coordinator or each other, transactions that hang or are overdue, a last stable offset
-        that does not move, and damage. With --acks it also finds acknowledged records that are missing; with
-        --input, --output and --by it compares the input topic of an application with its output topic. The
-        exit code is 1 if it finds a problem. It needs PySpark and Java: pip install 'fencepost[spark,java]'.
-        """,
-    ),
-    (
-        "export",
-        "fencepost.cli.export:export",
-        """Copy each committed record to Parquet files exactly once, with Spark. The broker may be running.
-
-        Each export adds a directory with the records committed since the last one; manifest.json, next to the
-        directories, lists the offsets. If an export is killed, the next one repeats it. It needs PySpark
-        and Java: pip install 'fencepost[spark,java]'.
-        """,
-    ),
-    (
-        "repair",
-        "fencepost.cli.repair:repair",
-        """List the damage in a data directory; repair it with --write. The broker must be stopped.
-
-        A repair keeps every intact batch at its offset, aborts transactions whose outcome is lost, sets the
-        damaged originals aside, and writes a report to the directory. Without --write nothing is changed,
-        and the exit code is 1 if there is damage.
-        """,
-    ),
-    (
-        "fuzz",
-        "fencepost.cli.fuzz:fuzz",
-        """Run random simulated clusters until one violates a rule.
-
-        Each seed determines its own nodes, clients and faults; the real broker and real clients run in
-        virtual time. If a rule is violated, the exit code is 1, and the output says how to replay and how to
-        shrink that seed. Known anomalies of Apache Kafka are counted by name and are not violations. In
-        transaction versions 0 and 1, a run also ends at the first anomaly of that version; the search
-        continues with the next seed.
-        """,
-    ),
-    (
-        "shrink",
-        "fencepost.cli.shrink:shrink",
-        """Reduce a failing run to a small scenario.
-
-        Ctrl-C ends the search and writes the smallest scenario found so far.
-        """,
-    ),
-    (
-        "run",
-        "fencepost.cli.run:run",
-        """Run scenarios: scripted clients, nodes and faults.
-
-        A scenario is a TOML file with the participants, the faults and the expected outcome. The exit code
-        is 1 if a scenario does not meet its expectations, or if --for ends the command before
-        every scenario has run.
-        """,
-    ),
-    (
-        "explore",
-        "fencepost.cli.explore:explore",
-        """Check every reachable state of a small cluster.
-
-        The cluster consists of the real broker and real producers. Each producer runs its transactions one
-        after the other. A transaction writes one record to every partition, and then commits or aborts; the
-        search explores both. The exit code is 1 if a violation is found or if the search ends before it has
-        checked all states.
-        """,
-    ),
-    (
-        "lab",
-        "fencepost.cli.lab:lab",
-        """Serve a web page for watching runs, stepping through them and adding faults to them.
-
-        The page has the bundled scenarios with their lessons, and an editor for others. A click on a message,
-        a node or a client adds a fault, and the scenario runs again.
-        The server listens on the loopback interface only. The command needs Starlette and Hypercorn:
-        pip install 'fencepost[lab]'.
-        """,
-    ),
-    (
-        "help",
-        "fencepost.cli.help:print_page",
-        """Print a page of the documentation, or list the pages.
-
-        The pages are part of the package, so they describe this version.
-        """,
-    ),
-    (
-        "demo",
-        "fencepost.cli.demo:demo",
-        "Run a transactional pipeline on real data, kill it repeatedly, and check the result.",
-    ),
-    (
-        "--install-completion",
-        "fencepost.cli.completion:install_completion",
-        """Install shell completion of commands and options.
-
-        The Tab key then completes them in new shells. The command writes to the startup file of bash or zsh.
-        """,
-    ),
-)
-
-
-ALIASES = (("transactions force-terminate", "forceTerminateTransaction"),)
-"""Further names of commands: those of Kafka's tools, where ours differ."""
-
-
-def _shown_examples(words: str) -> str:
+def _shown_examples(examples: Sequence[str]) -> str:
     """The examples as Markdown, a line for each."""
-    return "Examples:\n\n" + "  \n".join(f"`{example}`" for example in EXAMPLES.get(words, ()))
+    return "Examples:\n\n" + "  \n".join(f"`{example}`" for example in examples)
 
 
 def _is_utf_8(text: str) -> bool:
@@ -436,22 +107,20 @@ def application(profile: str | None = None) -> App:
             negative_iterable=(), show_default=_shown_default, converter=_unrounded, validator=_check_encoding
         ),
         group_parameters=Group("Options", help_formatter=print_options),
-        config=ConfigFile(frozenset(words for words, _, _ in COMMANDS), profile),
+        config=ConfigFile(frozenset(COMMANDS), profile),
     )
     root.help_formatter = UsageFormatter(root)
     groups = {"": root}
-    for words, place, text in COMMANDS:
+    for words, command in COMMANDS.items():
         group, _, name = words.rpartition(" ")
-        if place is None:
-            groups[name] = App(name=name, help=text)
+        if not command.place:
+            groups[name] = App(name=name, help=command.help)
             root.command(groups[name])
-        else:
-            groups[group].command(place, name=name, help=text, help_epilogue=_shown_examples(words))
-    for words, alias in ALIASES:
-        group, _, name = words.rpartition(" ")
-        groups[group].command(
-            next(place for each, place, _ in COMMANDS if each == words), name=alias, show=False
-        )
+            continue
+        place, examples = f"fencepost.cli.{command.place}", _shown_examples(command.examples)
+        groups[group].command(place, name=name, help=command.help, help_epilogue=examples)
+        if command.alias:
+            groups[group].command(place, name=command.alias, show=False)
     return root
 
 

@@ -29,7 +29,8 @@ import pytest
 import trio
 
 from fencepost.broker.embedded import Broker
-from fencepost.cli.application import COMMANDS, run
+from fencepost.cli.application import run
+from fencepost.cli.commands import COMMANDS
 from fencepost.client.errors import ProducerFenced
 from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.demo import run as demo_run
@@ -48,7 +49,7 @@ from tests.client.members import assignment, become_member
 from tests.spark.one_spark import one_spark
 
 SNAPSHOTS: Final = Path(__file__).parent / "snapshots"
-WORDS: Final = tuple(words for words, place, _ in COMMANDS if place is not None)
+WORDS: Final = tuple(words for words, command in COMMANDS.items() if command.place)
 COLUMNS: Final = 80
 
 

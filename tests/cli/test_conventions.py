@@ -16,12 +16,12 @@ from cyclopts import App
 from rich.console import Console
 
 from fencepost.broker.embedded import Broker
-from fencepost.cli.application import COMMANDS, application, run
+from fencepost.cli.application import application, run
+from fencepost.cli.commands import COMMANDS
 from fencepost.cli.config_file import take_profile
-from fencepost.cli.examples import EXAMPLES
 from fencepost.cli.options import DEFAULT
 
-WORDS: Final = tuple(words for words, place, _ in COMMANDS if place is not None)
+WORDS: Final = tuple(words for words, command in COMMANDS.items() if command.place)
 
 WITHOUT_JSON: Final = {
     "serve": "its last ready line is always JSON",
@@ -63,16 +63,12 @@ def options_of(words: str) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("words", WORDS)
 def test_every_command_has_examples_that_it_understands(words: str) -> None:
-    assert EXAMPLES.get(words), "add an example to fencepost/cli/examples.py"
-    for example in EXAMPLES[words]:
+    assert COMMANDS[words].examples, "add an example"
+    for example in COMMANDS[words].examples:
         commands = [shlex.split(called.partition(" < ")[0]) for called in example.split(" | ")]
         assert ["fencepost", *words.split()] in [called[: len(words.split()) + 1] for called in commands]
         for called in commands:
             application().parse_args(called[1:], exit_on_error=False, print_error=False)
-
-
-def test_examples_are_those_of_commands() -> None:
-    assert set(EXAMPLES) == set(WORDS)
 
 
 @pytest.mark.parametrize("words", WORDS)
@@ -90,7 +86,7 @@ def test_a_short_option_means_one_thing() -> None:
     assert dict(found) == MEANS
 
 
-@pytest.mark.parametrize("words", ["", *(words for words, _, _ in COMMANDS)])
+@pytest.mark.parametrize("words", ["", *COMMANDS])
 def test_the_help_fits_80_columns_and_breaks_no_word(words: str) -> None:
     shown = io.StringIO()
     app = app_of(words)

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from fencepost.cli.application import run
-from fencepost.cli.examples import EXAMPLES
+from fencepost.cli.commands import COMMANDS
 from fencepost.simulator.explore import ExploreConfig, Explored, explore
 from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import cases
@@ -70,8 +70,8 @@ def test_the_seed_of_the_page_is_shrunk_to_the_scenario_of_the_page(
 
 def test_the_examples_of_the_help_use_the_seed_of_the_page() -> None:
     _, again, small = (line.partition(": ")[2] for line in shown(PAGE, FOUND)[:3])
-    assert again in EXAMPLES["fuzz"]
-    assert small in EXAMPLES["shrink"]
+    assert again in COMMANDS["fuzz"].examples
+    assert small in COMMANDS["shrink"].examples
 
 
 def test_the_scenario_of_the_page_is_what_its_seed_became() -> None:

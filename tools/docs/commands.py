@@ -12,9 +12,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final
 
-from fencepost.cli.application import COMMANDS, application
+from fencepost.cli.application import application
+from fencepost.cli.commands import COMMANDS, Command
 from fencepost.cli.errors import EXIT_CODES
-from fencepost.cli.examples import EXAMPLES
 from fencepost.cli.step_screen import KEYS, Shown, screen
 from fencepost.cli.step_walk import Walk
 from fencepost.lab.pages import STATIC
@@ -79,16 +79,16 @@ def page_keys() -> str:
 
 def commands() -> str:
     """A section for each command: what it does, examples, and its JSON."""
-    return "\n\n".join(_command(words, text) for words, place, text in COMMANDS if place is not None)
+    return "\n\n".join(_command(words, command) for words, command in COMMANDS.items() if command.place)
 
 
 def _commands() -> list[str]:
-    return [words for words, place, _ in COMMANDS if place is not None]
+    return [words for words, command in COMMANDS.items() if command.place]
 
 
-def _command(words: str, text: str) -> str:
-    paragraphs = [" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n")]
-    examples = "\n".join(EXAMPLES[words])
+def _command(words: str, command: Command) -> str:
+    paragraphs = [" ".join(paragraph.split()) for paragraph in command.help.strip().split("\n\n")]
+    examples = "\n".join(command.examples)
     parts = [f"### fencepost {words}", *paragraphs, f"```console\n{examples}\n```"]
     if fields := _json_fields(words):
         parts.append(f"JSON: {fields}.")
