@@ -6,15 +6,15 @@ Rule: names of files follow from the failure alone, so the same failure writes t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import attrs
 
 from fencepost.cli.errors import WrongUsage
-from fencepost.cli.html_pages import is_page
-from fencepost.cli.output import Json, Target
+from fencepost.cli.files import OBJECT, PAGE, PICTURE, REPORT, SCENARIO, TABLE, Target
+from fencepost.cli.output import Json
 from fencepost.lab.document import RunDocument
 from fencepost.lab.pages import file_page
 from fencepost.simulator.draw.canvas import printable, tag, words
@@ -25,29 +25,7 @@ from fencepost.simulator.world.history import History
 TEXT_WIDTH: Final = 160
 
 
-def _is_scenario(text: str) -> bool:
-    return 'name = "' in text
-
-
-def _is_picture(text: str) -> bool:
-    return "<svg" in text
-
-
-def _is_table(text: str) -> bool:
-    return " end" in text
-
-
-def _is_object(text: str) -> bool:
-    return text.startswith("{")
-
-
-KINDS: Final[dict[str, tuple[str, Callable[[str], bool]]]] = {
-    ".toml": ("a scenario", _is_scenario),
-    ".html": ("a page of a run", is_page),
-    ".svg": ("an SVG picture", _is_picture),
-    ".txt": ("a table of a run", _is_table),
-    ".json": ("a JSON object", _is_object),
-}
+KINDS: Final = {".toml": SCENARIO, ".html": PAGE, ".svg": PICTURE, ".txt": TABLE, ".json": OBJECT}
 
 
 @attrs.frozen(kw_only=True)
@@ -86,9 +64,8 @@ def save(directory: Path, failure: FailedRun) -> list[Path]:
     written: list[Path] = []
     for suffix, text in contents.items():
         if text:
-            kind, is_kind = KINDS[suffix]
             path = directory / f"{failure.name}{suffix}"
-            target = Target(path=path, option="--output", kind=kind, is_kind=is_kind)
+            target = Target(path=path, option="--output", kind=KINDS[suffix])
             target.prove()
             target.write(text)
             written.append(path)
@@ -120,15 +97,11 @@ def junit_target(path: Path | None) -> Target | None:
     """
     if path is None:
         return None
-    target = Target(path=path, option="--junit", kind="a JUnit report", is_kind=_is_report)
+    target = Target(path=path, option="--junit", kind=REPORT)
     target.prove()
     if path.is_file():
         path.unlink()
     return target
-
-
-def _is_report(text: str) -> bool:
-    return "<testsuites" in text
 
 
 def junit(command: str, cases: Iterable[JUnitCase]) -> str:

@@ -10,7 +10,6 @@ Rule: the command line wins over the environment, the environment over the file.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
@@ -20,6 +19,7 @@ from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict
 
 from fencepost.cli.errors import CommandFailed, WrongUsage
+from fencepost.cli.files import read_toml
 
 SHARED: Final = ("bootstrap-server", "command-config")
 """The keys outside tables: options of every command that has them."""
@@ -49,7 +49,7 @@ class ConfigFile:
             if chosen is not None:
                 raise _wrong(f"profile {chosen!r} does not exist: there is no configuration file")
             return
-        values, profile = _read(path), dict[str, Any]()
+        values, profile = read_toml("the configuration file", path, then=THEN), dict[str, Any]()
         profiles = _profiles_in(path, values.pop(PROFILE, {}))
         root = app.app_stack.current_frame[0]
         self._check(path, values, root)
@@ -185,17 +185,6 @@ def config_path() -> Path | None:
     path = Path(home, "fencepost", "config.toml")
     # os.path.exists: a directory that belongs to another user, after `su` or `setpriv`, has no file for us.
     return path if os.path.exists(path) else None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        what = f"cannot read the configuration file {path}: {problem.strerror}"
-        raise _wrong(what) from problem
-    except ValueError as problem:  # not TOML, or not UTF-8
-        what = f"the configuration file {path} is not TOML: {problem}"
-        raise _wrong(what) from problem
 
 
 def _keys(values: dict[str, Any]) -> Iterator[tuple[str, bool]]:

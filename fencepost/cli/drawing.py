@@ -14,8 +14,8 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import WrongUsage
+from fencepost.cli.files import PICTURE, Target
 from fencepost.cli.html_pages import Pages, numbered
-from fencepost.cli.output import Target
 from fencepost.cli.table import terminal_width
 
 if TYPE_CHECKING:
@@ -153,4 +153,4 @@ class Pictures:
 
 
 def _picture(path: Path) -> Target:
-    return Target(path=path, option="--svg", kind="an SVG picture", is_kind=lambda text: "<svg" in text)
+    return Target(path=path, option="--svg", kind=PICTURE)

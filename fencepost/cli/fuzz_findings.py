@@ -13,9 +13,9 @@ import attrs
 from fencepost.check.findings import counted
 from fencepost.cli.artefacts import FailedRun, JUnitCase, files_in, save
 from fencepost.cli.errors import OK
+from fencepost.cli.files import Target
 from fencepost.cli.html_pages import Pages
-from fencepost.cli.output import Target
-from fencepost.cli.shrink import is_generated, shrink_to
+from fencepost.cli.shrink import GENERATED, shrink_to
 from fencepost.lab.recordings import record
 from fencepost.simulator.fuzz.shrinking import failing_seed
 from fencepost.simulator.scenarios.files import scenario_of
@@ -54,7 +54,7 @@ class FindingFiles:
         failing = failing_seed(finding.seed, self.options.planner)
         assert failing is not None, "the seed failed a moment ago"
         name, path = f"seed {finding.seed}", (self.output or Path()) / f"seed-{finding.seed}.toml"
-        target = Target(path=path, option="--output", kind="a generated scenario", is_kind=is_generated)
+        target = Target(path=path, option="--output", kind=GENERATED)
         text = scenario_text(name, failing, f"{name}{self.options}.")
         if self.shrinks or self.output is not None:
             target.prove()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import attrs
 
 from fencepost.cli.errors import WrongUsage
-from fencepost.cli.output import Target
+from fencepost.cli.files import PAGE, Target
 
 if TYPE_CHECKING:
     from fencepost.cli.scenario_files import Chosen
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from fencepost.simulator.scenarios.model import Case
 
 HTML: Final = ".html"
-
-
-def is_page(text: str) -> bool:
-    """Whether a text is a page that may be overwritten by another."""
-    return text.startswith("<!doctype html>") and 'id="boot"' in text
 
 
 def numbered(path: Path, count: int, suffix: str) -> Path:
@@ -71,7 +66,7 @@ class Pages:
 
 
 def _target(path: Path) -> Target:
-    return Target(path=path, option="--html", kind="a page of a run", is_kind=is_page)
+    return Target(path=path, option="--html", kind=PAGE)
 
 
 # --- beside -------------------------------------------------------------------------------------------------

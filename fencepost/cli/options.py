@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 import socket
-import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import attrs
 from cyclopts import Parameter, Token, validators
 
 from fencepost.cli.config_file import COMMAND_LINE, ENVIRONMENT
 from fencepost.cli.errors import NO_BROKER, START_A_BROKER, CommandFailed, WrongUsage
+from fencepost.cli.files import read_toml
 from fencepost.cli.times import seconds_given
 from fencepost.protocol.terms import ID_LENGTH_MAX, INT64_MAX, TopicPartition
 
@@ -171,7 +171,8 @@ def security_of(config: Path | None) -> SecuritySettings:
     from fencepost.client.security import Security, SecuritySettings
 
     names = SecuritySettings.__annotations__
-    found: dict[str, Any] = {} if config is None else _settings_in(config)
+    then = "`fencepost help access` shows such a file, and the environment variables that can replace it"
+    found = {} if config is None else read_toml("--command-config", config, then=then)
     if unknown := found.keys() - names.keys():
         what = f"{config}: unknown setting {min(unknown)!r}"
         raise WrongUsage(what, then=f"the settings are {', '.join(names)}")
@@ -185,27 +186,6 @@ def security_of(config: Path | None) -> SecuritySettings:
         then = f"correct {config or 'the environment'}; `fencepost help access` shows the settings"
         raise WrongUsage(str(problem), then=then) from problem
     return settings
-
-
-def text_of(option: str, file: Path, *, then: str) -> str:
-    """The text of the file that an option names; CommandFailed with this next step if it cannot be read."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as problem:
-        what = f"cannot read {option} {file}: {problem.strerror}"
-        raise WrongUsage(what, then=then) from problem
-    except UnicodeDecodeError as problem:
-        what = f"{option} {file} is not a text file: {problem.reason}"
-        raise WrongUsage(what, then=then) from problem
-
-
-def _settings_in(config: Path) -> dict[str, Any]:
-    then = "`fencepost help access` shows such a file, and the environment variables that can replace it"
-    try:
-        return tomllib.loads(text_of("--command-config", config, then=then))
-    except tomllib.TOMLDecodeError as problem:
-        what = f"--command-config {config} is not TOML: {problem}"
-        raise WrongUsage(what, then=then) from problem
 
 
 def settings_in(option: str, given: tuple[str, ...], *, example: str) -> dict[str, str]:

@@ -1,23 +1,16 @@
-"""What commands print and write: tables for people, JSON for programs, and output files.
+"""What commands print: tables for people, and JSON for programs.
 
-Rule: stdout holds only the result: text, or with --json one JSON object per line (docs/cli.md). A command
-overwrites an existing file only if that file is of the kind that it writes.
+Rule: stdout holds only the result: text, or with --json one JSON object per line (docs/cli.md).
 """
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from pathlib import Path
 from typing import TypeVar
 
-import attrs
-
-from fencepost.cli.errors import FAILED, WRONG_USAGE, CommandFailed, WrongUsage
 from fencepost.cli.table import print_block, print_table
 
 T = TypeVar("T")
@@ -96,58 +89,3 @@ def text_of(data: bytes | None) -> Json:
         from base64 import b64encode
 
         return {"base64": b64encode(data).decode()}
-
-
-@attrs.frozen(kw_only=True)
-class Target:
-    """A file that a command will write when its work is done.
-
-    `option` is the option that names it, `kind` describes its contents, and `is_kind` recognises older
-    contents that may be overwritten.
-    """
-
-    path: Path
-    option: str
-    kind: str
-    is_kind: Callable[[str], bool]
-
-    def prove(self) -> None:
-        """Raises CommandFailed before the work starts, if the file cannot be written or must not be
-        overwritten.
-
-        It changes nothing. Devices and pipes can only be tested by writing to them.
-        """
-        try:
-            old = self._old_contents()
-        except OSError as problem:
-            raise self._failure(problem, code=WRONG_USAGE) from None
-        if old and not self.is_kind(old):
-            raise WrongUsage(
-                f"{self.path} exists and is not {self.kind}; refusing to overwrite it",
-                then=f"give another file with {self.option}, or remove this one",
-            )
-
-    def _old_contents(self) -> str:
-        if self.path.is_file():
-            with self.path.open("r+", encoding="utf-8", errors="replace") as file:
-                return file.read()
-        if self.path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not self.path.exists():
-            self.path.touch(exist_ok=False)
-            self.path.unlink()
-        return ""
-
-    def write(self, text: str) -> None:
-        """Writes the file; CommandFailed if the disk refuses."""
-        try:
-            self.path.write_text(text, encoding="utf-8")
-        except OSError as problem:
-            raise self._failure(problem) from None
-
-    def _failure(self, problem: OSError, *, code: int = FAILED) -> CommandFailed:
-        return CommandFailed(
-            f"cannot write {self.path}: {problem.strerror}",
-            then=f"give a file in an existing, writable directory with {self.option}",
-            code=code,
-        )

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import OK, WrongUsage
+from fencepost.cli.files import read_text
 from fencepost.cli.log_lines import LogFormat, LogLevel, writing_log
-from fencepost.cli.options import WithoutFixes, settings_in, text_of
+from fencepost.cli.options import WithoutFixes, settings_in
 
 if TYPE_CHECKING:
     import trio
@@ -301,7 +302,7 @@ def _parsed(option: str, file: Path, parse: Callable[[str, str], Parsed]) -> Par
         "--users": "`fencepost user add FILE NAME` writes a user file",
         "--acls": "`fencepost help access` shows an ACL file",
     }
-    text = text_of(option, file, then=then[option])
+    text = read_text(option, file, then=then[option])
     try:
         return parse(text, str(file))
     except AccessFileError as problem:

@@ -17,11 +17,12 @@ from cyclopts import Parameter, validators
 
 from fencepost.check.findings import counted
 from fencepost.cli.errors import OK, CommandFailed, Ended, WrongUsage, code_of
+from fencepost.cli.files import FileKind, Target
 from fencepost.cli.fuzz import DEFAULT_WORLD, WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
 from fencepost.cli.html_pages import Pages
 from fencepost.cli.options import AsJson
-from fencepost.cli.output import Json, Target, print_json, print_progress, text_beside
+from fencepost.cli.output import Json, print_json, print_progress, text_beside
 from fencepost.cli.scenario_files import read
 
 if TYPE_CHECKING:
@@ -139,17 +140,19 @@ def _target(output: Path | None, file: Path | None, *, name: str, origin: str) -
     only a scenario that was shrunk from the same run.
     """
     if output is not None:
-        return Target(path=output, option="--output", kind="a generated scenario", is_kind=is_generated)
+        return Target(path=output, option="--output", kind=GENERATED)
     beside = None if file is None else file.with_name(f"{file.stem}-small.toml")
     return Target(
         path=beside or Path(f"{name.replace(' ', '-')}.toml"),
         option="--output",
-        kind=f"a scenario shrunk from {origin}",
-        is_kind=lambda text: is_generated(text) and f"# {origin}, shrunk: " in text,
+        kind=FileKind(
+            f"a scenario shrunk from {origin}",
+            lambda text: _is_generated(text) and f"# {origin}, shrunk: " in text,
+        ),
     )
 
 
-def is_generated(text: str) -> bool:
+def _is_generated(text: str) -> bool:
     """Whether a search wrote this text, so that it may be overwritten."""
     from fencepost.simulator.scenarios.codec import BadScenario
     from fencepost.simulator.scenarios.files import scenario_of
@@ -158,6 +161,9 @@ def is_generated(text: str) -> bool:
         return scenario_of(text, "what is there").seeded is not None
     except BadScenario:
         return False
+
+
+GENERATED: Final = FileKind("a generated scenario", _is_generated)
 
 
 def _write(target: Target, text: str) -> None:

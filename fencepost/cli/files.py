@@ -1,0 +1,108 @@
+"""Files that users name: read before the work begins, or written when it is done.
+
+Rule: a command overwrites an existing file only if that file is of the kind that it writes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from fencepost.cli.errors import FAILED, WRONG_USAGE, CommandFailed, WrongUsage
+
+
+def read_text(name: str, file: Path, *, then: str) -> str:
+    """The text of a file, which messages call by this name; WrongUsage with this next step if it cannot be
+    read.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise WrongUsage(f"cannot read {name} {file}: {problem.strerror}", then=then) from problem
+    except UnicodeDecodeError as problem:
+        raise WrongUsage(f"{name} {file} is not a text file: {problem.reason}", then=then) from problem
+
+
+def read_toml(name: str, file: Path, *, then: str) -> dict[str, Any]:
+    """The same for a TOML file."""
+    try:
+        return tomllib.loads(read_text(name, file, then=then))
+    except tomllib.TOMLDecodeError as problem:
+        raise WrongUsage(f"{name} {file} is not TOML: {problem}", then=then) from problem
+
+
+@attrs.frozen
+class FileKind:
+    """A kind of file that commands write."""
+
+    words: str
+    recognises: Callable[[str], bool]
+
+
+SCENARIO: Final = FileKind("a scenario", lambda text: 'name = "' in text)
+PAGE: Final = FileKind(
+    "a page of a run", lambda text: text.startswith("<!doctype html>") and 'id="boot"' in text
+)
+PICTURE: Final = FileKind("an SVG picture", lambda text: "<svg" in text)
+TABLE: Final = FileKind("a table of a run", lambda text: " end" in text)
+OBJECT: Final = FileKind("a JSON object", lambda text: text.startswith("{"))
+REPORT: Final = FileKind("a JUnit report", lambda text: "<testsuites" in text)
+
+
+@attrs.frozen(kw_only=True)
+class Target:
+    """A file that a command will write when its work is done.
+
+    `option` is the option that names it; older contents of this `kind` may be overwritten.
+    """
+
+    path: Path
+    option: str
+    kind: FileKind
+
+    def prove(self) -> None:
+        """Raises CommandFailed before the work starts, if the file cannot be written or must not be
+        overwritten.
+
+        It changes nothing. Devices and pipes can only be tested by writing to them.
+        """
+        try:
+            old = self._old_contents()
+        except OSError as problem:
+            raise self._failure(problem, code=WRONG_USAGE) from None
+        if old and not self.kind.recognises(old):
+            raise WrongUsage(
+                f"{self.path} exists and is not {self.kind.words}; refusing to overwrite it",
+                then=f"give another file with {self.option}, or remove this one",
+            )
+
+    def _old_contents(self) -> str:
+        if self.path.is_file():
+            with self.path.open("r+", encoding="utf-8", errors="replace") as file:
+                return file.read()
+        if self.path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not self.path.exists():
+            self.path.touch(exist_ok=False)
+            self.path.unlink()
+        return ""
+
+    def write(self, text: str) -> None:
+        """Writes the file; CommandFailed if the disk refuses."""
+        try:
+            self.path.write_text(text, encoding="utf-8")
+        except OSError as problem:
+            raise self._failure(problem) from None
+
+    def _failure(self, problem: OSError, *, code: int = FAILED) -> CommandFailed:
+        return CommandFailed(
+            f"cannot write {self.path}: {problem.strerror}",
+            then=f"give a file in an existing, writable directory with {self.option}",
+            code=code,
+        )
