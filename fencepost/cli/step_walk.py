@@ -14,7 +14,6 @@ import attrs
 from fencepost.lab.document import BatchEntry, RunDocument, StepEntry
 
 PAGE: Final = 10  # steps
-MANY: Final = 1 << 62
 
 ABORTED, COMMITTED, OPEN, PLAIN, MARKER = "aborted", "committed", "open", "plain", "marker"
 

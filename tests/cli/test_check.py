@@ -9,28 +9,8 @@ import pytest
 
 from fencepost.broker.embedded import Broker
 from fencepost.cli.application import run
-from fencepost.client.shells.sync import Producer
-
-Output = pytest.CaptureFixture[str]
-LOG = "00000000000000000000.log"
-
-
-def fill(broker: Broker) -> None:
-    """One transaction of one record."""
-    with Producer(broker.address, transactional_id="till") as producer:
-        producer.init_transactions()
-        with producer.transaction():
-            producer.send("payments", b"100")
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """What a broker left."""
-    directory = tmp_path / "data"
-    with Broker(str(directory)) as broker:
-        run(["topic", "create", "payments", "--bootstrap-server", broker.address])
-        fill(broker)
-    return directory
+from tests.cli.log_builder import LOG
+from tests.cli.tool import Output
 
 
 def state_of(directory: Path) -> dict[str, tuple[int, bytes]]:

@@ -5,23 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from fencepost.broker.embedded import Broker
 from fencepost.cli.application import run
 from fencepost.client.shells.sync import Producer
-
-Output = pytest.CaptureFixture[str]
-LOG = "00000000000000000000.log"
-
-
-def fill(broker: Broker) -> None:
-    """Three transactions of one record."""
-    with Producer(broker.address, transactional_id="till") as producer:
-        producer.init_transactions()
-        for value in (b"one", b"two", b"three"):
-            with producer.transaction():
-                producer.send("payments", value)
+from tests.cli.log_builder import LOG
+from tests.cli.tool import Output
 
 
 def consumed(data: Path, capsys: Output) -> list[str]:
@@ -29,16 +17,6 @@ def consumed(data: Path, capsys: Output) -> list[str]:
         capsys.readouterr()
         assert run(["consume", "payments", "--places", "--bootstrap-server", broker.address]) == 0
     return capsys.readouterr().out.split()
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """What a broker left."""
-    directory = tmp_path / "data"
-    with Broker(str(directory)) as broker:
-        run(["topic", "create", "payments", "--bootstrap-server", broker.address])
-        fill(broker)
-    return directory
 
 
 def flip(path: Path, at: int) -> bytes:
