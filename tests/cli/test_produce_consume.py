@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import signal
 from collections.abc import Generator, Iterator
@@ -15,7 +14,6 @@ import pytest
 
 from fencepost.broker.embedded import Broker
 from fencepost.cli import consume, positions, produce, times
-from fencepost.cli.application import run
 from fencepost.cli.errors import CommandFailed
 from fencepost.cli.positions import Kind, parse_position
 from fencepost.client.errors import CommitOutcomeUnknown
@@ -23,37 +21,10 @@ from fencepost.client.shells.sync import Admin, Producer
 from fencepost.protocol.terms import TopicPartition
 from tests.broker.story import FEW_LOGS
 from tests.cli.processes import PATIENCE_S, started
-from tests.cli.tool import Output, Tool
+from tests.cli.tool import DataTool, Output
 
 LONG_AGO = 1_700_000_000_000
 TOPICS = count(1)
-
-
-class DataTool(Tool):
-    """`fencepost produce` from text, and `consume`."""
-
-    def __init__(self, address: str, capture: Output, patch: pytest.MonkeyPatch) -> None:
-        super().__init__(address, capture)
-        self._patch = patch
-
-    def give(self, text: str | bytes) -> None:
-        """Puts this on standard input."""
-        data = text.encode() if isinstance(text, str) else text
-        self._patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
-
-    def produce(self, topic: str, text: str | bytes, *options: str, code: int = 0) -> str:
-        """Writes this text as records."""
-        self.give(text)
-        return self("produce", topic, *options, code=code)
-
-    def both(self, *arguments: str, code: int = 0) -> tuple[str, str]:
-        """Standard output and standard error."""
-        assert run([*arguments, "-b", self.address]) == code
-        return self._capture.readouterr()
-
-    def values(self, topic: str, *options: str) -> list[str | None]:
-        """The values as JSON."""
-        return [row["value"] for row in self.rows("consume", topic, *options)]
 
 
 @pytest.fixture(scope="module")

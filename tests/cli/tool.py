@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -33,3 +34,30 @@ class Tool:
         """The answer as JSON, one object per line, of a command that ends with this code."""
         assert run([*arguments, "--bootstrap-server", self.address, "--json"]) == code
         return [json.loads(line) for line in self._capture.readouterr().out.splitlines()]
+
+
+class DataTool(Tool):
+    """`fencepost produce` from text, and `consume`."""
+
+    def __init__(self, address: str, capture: Output, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(address, capture)
+        self._patch = patch
+
+    def give(self, text: str | bytes) -> None:
+        """Puts this on standard input."""
+        data = text.encode() if isinstance(text, str) else text
+        self._patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    def produce(self, topic: str, text: str | bytes, *options: str, code: int = 0) -> str:
+        """Writes this text as records."""
+        self.give(text)
+        return self("produce", topic, *options, code=code)
+
+    def both(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        """Standard output and standard error."""
+        assert run([*arguments, "-b", self.address]) == code
+        return self._capture.readouterr()
+
+    def values(self, topic: str, *options: str) -> list[str | None]:
+        """The values as JSON."""
+        return [row["value"] for row in self.rows("consume", topic, *options)]
