@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, cast
 import attrs
 
 from fencepost.check.findings import Findings, Place
-from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, follow_producers, offset_of
+from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, follow_producers, offset_of, sizes_of
 from fencepost.journal.indexes import without_preallocated
 from fencepost.journal.manifest import SegmentSummary, lost_segments
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
@@ -145,8 +145,7 @@ class DerivedFiles:
         self._check_closed()
 
     def _snapshot_offsets(self) -> list[int]:
-        found = (offset_of(name, SNAPSHOT_SUFFIX) for name in self.storage.files(self.log.directory))
-        return [offset for offset in found if offset is not None]
+        return list(sizes_of(self.storage, self.log.directory, SNAPSHOT_SUFFIX))
 
     def _check_strays(self) -> None:
         """Files that the next start removes: half-written ones, and indexes whose log is missing."""

@@ -22,7 +22,7 @@ from fencepost.check.derived_files import CLEAN_FILE, DerivedFiles, Object, seal
 from fencepost.check.findings import Findings, Place
 from fencepost.check.kafka_directory import check_kafka_directory
 from fencepost.check.records import Internals, KnownCluster, reading_order
-from fencepost.check.scan import LOG_SUFFIX, ScannedLog, scan_log
+from fencepost.check.scan import ScannedLog, scan_log, sizes_of
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.data_directory import partitions_in
 from fencepost.journal.layouts import KafkaLayout, open_layout
@@ -175,7 +175,7 @@ def _check_catalogue(
 
 def _has_log(storage: StorageReader, directory: str) -> bool:
     try:
-        return any(name.endswith(LOG_SUFFIX) for name in storage.files(directory))
+        return bool(sizes_of(storage, directory))
     except NoAccess:
         return True  # what cannot be read is not gone
 

@@ -180,6 +180,17 @@ def offset_of(name: str, suffix: str) -> int | None:
     return int(digits) if is_one else None
 
 
+def sizes_of(storage: StorageReader, directory: str, suffix: str = LOG_SUFFIX) -> dict[int, int]:
+    """The sizes of a partition's files of one kind, by the offset in their names, ascending."""
+    sizes = {offset_of(name, suffix): size for name, size in storage.files(directory).items()}
+    return {offset: size for offset, size in sizes.items() if offset is not None}
+
+
+def log_file(directory: str, base_offset: int) -> str:
+    """The path of the log file of a segment."""
+    return f"{directory}/{base_offset:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
+
+
 # --- batch by batch -----------------------------------------------------------------------------------------
 
 
@@ -196,14 +207,10 @@ def scan_log(
     `is_sparse`: as in ScannedLog.
     """
     log = ScannedLog(partition, was_closed, is_sparse)
-    sizes = {
-        offset: size
-        for name, size in storage.files(log.directory).items()
-        if (offset := offset_of(name, LOG_SUFFIX)) is not None
-    }
+    sizes = sizes_of(storage, log.directory)
     scan = _Scan(storage, log, contents, findings)
     for base, size in sizes.items():
-        file = f"{log.directory}/{base:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
+        file = log_file(log.directory, base)
         # The newest segment is never cleaned: a file begins where a cleaned one ends.
         is_cleaned = not was_closed and (is_sparse or log.end_offset in sizes)
         if log.segments and base < log.end_offset and is_cleaned:

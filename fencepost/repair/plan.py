@@ -32,7 +32,7 @@ from fencepost.check.derived_files import (
 from fencepost.check.directory import check_logs, vanished_logs
 from fencepost.check.findings import Findings, Severity
 from fencepost.check.records import Internals
-from fencepost.check.scan import LOG_SUFFIX, ScannedBatch, offset_of
+from fencepost.check.scan import ScannedBatch, offset_of, sizes_of
 from fencepost.journal.catalogue import CATALOGUE_FILE, damaged_lines
 from fencepost.journal.data_directory import (
     DEFAULT_CLUSTER_ID,
@@ -297,12 +297,9 @@ class _Planner:
 
     def _find_vanished(self) -> None:
         """The next start refuses them as well: it takes the mark as a second catalogue."""
-        closed = [name for name in self.closed if not self._has_log(name)]
+        closed = [name for name in self.closed if not sizes_of(self.storage, name)]
         parsed = map(parse_directory_name, {*vanished_logs(self.storage), *closed})
         self.vanished = {partition for partition in parsed if partition is not None}
-
-    def _has_log(self, directory: str) -> bool:
-        return any(offset_of(name, LOG_SUFFIX) is not None for name in self.storage.files(directory))
 
     def _read(self, partition: TopicPartition) -> None:
         witness = witness_of(self.storage, partition, self.closed.get(str(partition)))
@@ -394,7 +391,7 @@ class _Planner:
         """Partitions whose log is gone: something says that they had one. Others never had a record."""
         topics, decided = self.internals.cluster.named(), decisions_of(self.internals.histories)
         for partition in sorted(self.cluster.leaders):
-            if self._has_log(str(partition)):
+            if sizes_of(self.storage, str(partition)):
                 continue
             topic = topics.get(partition.topic)
             since = -1 if topic is None else topic.created_ms

@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.check.scan import LOG_SUFFIX, OFFSET_DIGITS, ScannedBatch, offset_of
+from fencepost.check.scan import ScannedBatch, log_file, sizes_of
 from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.journal.storage import StorageReader
 from fencepost.protocol.batches import (
@@ -163,7 +163,7 @@ class SalvagedLog:
     def lose(self, lost: LostRange, *, to: SalvagedSegment | None) -> None:
         """Put a lost range at the present end: into this segment, or into one of its own."""
         if to is None:
-            path = f"{self.partition}/{lost.start:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
+            path = log_file(str(self.partition), lost.start)
             to = SalvagedSegment(path, lost.start, lost.start)
             self.segments.append(to)
         to.pieces.append(lost)
@@ -191,20 +191,16 @@ def salvage(
 ) -> SalvagedLog:
     """Read a whole log."""
     log = SalvagedLog(partition)
-    sizes = {
-        offset: size
-        for name, size in storage.files(str(partition)).items()
-        if (offset := offset_of(name, LOG_SUFFIX)) is not None
-    }
+    sizes = sizes_of(storage, str(partition))
     if bounds.closed_at is not None:
         for base in _after(bounds.closed_at, sizes):
             del sizes[base]
-            file = f"{partition}/{base:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
+            file = log_file(str(partition), base)
             log.strays[file] = f"the log was closed at offset {bounds.closed_at}, without this segment"
     expected, bases, promised = min([bounds.start, *sizes]), sorted(sizes), bounds.promised
     cleaned_end = 0
     for number, base in enumerate(bases):
-        file = f"{partition}/{base:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
+        file = log_file(str(partition), base)
         if base < expected:
             if base < cleaned_end:
                 log.replaced.append(file)
@@ -232,7 +228,7 @@ def _after(closed_at: int, sizes: Mapping[int, int]) -> list[int]:
 
 def _lose_before(log: SalvagedLog, expected: int, base: int) -> None:
     """No file holds the offsets up to the next segment."""
-    file = f"{log.partition}/{expected:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
+    file = log_file(str(log.partition), expected)
     lost = LostRange(LossKind.MISSING_SEGMENT, expected, base, file, 0, 0, "no file holds these offsets")
     last = log.segments[-1] if log.segments else None
     # A segment without a batch begins where the lost one does, so a segment of its own would have the same

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from fencepost.check.scan import LOG_SUFFIX, offset_of
+from fencepost.check.scan import sizes_of
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
@@ -97,7 +97,6 @@ def witness_of(storage: StorageReader, partition: TopicPartition, closed: Synced
     `closed` is the last segment in the mark of a clean stop.
     """
     directory, bad_log_start = str(partition), None
-    bases = [base for name in storage.files(directory) if (base := offset_of(name, LOG_SUFFIX)) is not None]
     closed_at = None if closed is None else closed.end_offset
     start, promised, topic_id = 0, closed_at or 0, NO_TOPIC_ID
     manifest = storage.read_file(f"{directory}/{MANIFEST_FILE}")
@@ -114,6 +113,6 @@ def witness_of(storage: StorageReader, partition: TopicPartition, closed: Synced
         start = max(start, read_log_start(storage, directory))
     except DamagedLog as problem:
         bad_log_start = str(problem.__cause__)
-        start = max(start, min(bases, default=0))
+        start = max(start, min(sizes_of(storage, directory), default=0))
     bounds = Bounds(start=start, promised=max(start, promised), closed_at=closed_at)
     return Witness(bounds, bad_log_start, topic_id)
