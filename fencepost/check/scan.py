@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -246,20 +247,17 @@ class _Scan:
 
     def read(self, segment: ScannedSegment, size: int) -> None:
         """The valid batches of one file, up to the first that is not."""
-        opened = self.storage.open(segment.file)
-        try:
-            while segment.size < size and (batch := self._batch(opened, segment, size)) is not None:
+        with closing(self.storage.open(segment.file)) as file:
+            while segment.size < size and (batch := self._batch(file, segment, size)) is not None:
                 segment.add(batch)
-        finally:
-            opened.close()
         self.findings.batches += len(segment.batches)
         self.findings.bytes += segment.size
 
-    def _batch(self, opened: ReadableFile, segment: ScannedSegment, size: int) -> ScannedBatch | None:
+    def _batch(self, file: ReadableFile, segment: ScannedSegment, size: int) -> ScannedBatch | None:
         """The next batch; None at an end that a kill has torn, or at a fault."""
         position, left, place = segment.size, size - segment.size, Place(segment.file, segment.end_offset)
         try:
-            header = read_header(opened.read(position, HEADER_SIZE)) if left >= HEADER_SIZE else None
+            header = read_header(file.read(position, HEADER_SIZE)) if left >= HEADER_SIZE else None
         except ProtocolViolation as violation:
             return self.fail(place, f"no batch at byte {position}: {violation}")
         if header is None or header.size > left:
@@ -267,7 +265,7 @@ class _Scan:
             if segment.is_final:
                 return self.fail(place, what)
             return self.findings.note(place, what, "a write was cut short; the next start drops it")
-        data = opened.read(position, header.size)
+        data = file.read(position, header.size)
         if not checksum_matches(data, 0, header):
             return self.fail(place, f"the checksum of the batch at byte {position} does not match its bytes")
         if header.base_offset > segment.end_offset and self.log.is_sparse:

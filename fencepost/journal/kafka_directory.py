@@ -31,6 +31,7 @@ broker writes them every few seconds, and a copy is not made at one moment.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from functools import cached_property
 from typing import Final
 
@@ -196,18 +197,16 @@ def _apply(
     from_offset: int = 0,
 ) -> int:
     """Show the batches of a file to `cluster`, from an offset on. Returns the offset after the last one."""
-    file = storage.open(path)
     end = from_offset
     try:
-        for _, header, batch in walk_batches(file, 0, size):
-            if header.base_offset >= from_offset:
-                cluster.apply(batch, header)
-                end = header.next_offset
+        with closing(storage.open(path)) as file:
+            for _, header, batch in walk_batches(file, 0, size):
+                if header.base_offset >= from_offset:
+                    cluster.apply(batch, header)
+                    end = header.next_offset
     except ProtocolViolation as problem:
         if not may_be_torn:
             raise StorageError(f"{storage.location}/{path} is damaged: {problem}") from problem
-    finally:
-        file.close()
     return end
 
 

@@ -27,6 +27,7 @@ import re
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -257,22 +258,20 @@ class _Reader:
         """Add the segment to the log; return the offset at its end."""
         segment = SalvagedSegment(self.file, self.base, self.base)
         self.log.segments.append(segment)
-        opened, at = self.storage.open(self.file), 0
-        try:
+        at = 0
+        with closing(self.storage.open(self.file)) as file:
             while at < size:
-                data = self.data[at : at + HEADER_SIZE] if self.data else opened.read(at, HEADER_SIZE)
+                data = self.data[at : at + HEADER_SIZE] if self.data else file.read(at, HEADER_SIZE)
                 header = self._header(data, segment.end_offset, left=size - at)
-                batch = opened.read(at, header.size) if header is not None else b""
+                batch = file.read(at, header.size) if header is not None else b""
                 if header is None or not self._is_intact(batch, header):
-                    self.data = self.data or opened.read(0, size)
+                    self.data = self.data or file.read(0, size)
                     if not self._takes_places(at, segment.end_offset):
                         at = self._skip(segment, at)
                     continue
                 segment.pieces.append(IntactBatch(_scanned(self.file, at, header, batch)))
                 segment.end_offset = header.next_offset
                 at += header.size
-        finally:
-            opened.close()
         return segment.end_offset
 
     @property
@@ -494,11 +493,8 @@ def content_of(storage: StorageReader, piece: IntactBatch) -> bytes:
     """The bytes of a batch."""
     if piece.data is not None:
         return piece.data
-    opened = storage.open(piece.batch.file)
-    try:
-        return opened.read(piece.batch.position, piece.header.size)
-    finally:
-        opened.close()
+    with closing(storage.open(piece.batch.file)) as file:
+        return file.read(piece.batch.position, piece.header.size)
 
 
 def repaired_bytes(storage: StorageReader, segment: SalvagedSegment, leader_epoch: int) -> bytes:

@@ -7,6 +7,7 @@ if its checksums match.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import cache, partial
 from typing import Final
 
@@ -21,7 +22,7 @@ from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import INT64_MAX, NO_LEADER_EPOCH, NO_OFFSET, IsolationLevel
 from fencepost.spark_bridge.losses import Loss, Report
-from fencepost.spark_bridge.partition_files import SWAP_SUFFIX, DataLoss, PartitionFiles, SegmentFile, opened
+from fencepost.spark_bridge.partition_files import SWAP_SUFFIX, DataLoss, PartitionFiles, SegmentFile
 
 _RECOVER: Final = (
     "start the broker on this directory once to recover it, or set failOnDataLoss=false to read what exists"
@@ -133,7 +134,7 @@ def _lose_missing_segments(log: PartitionFiles, report: Report | None) -> None:
 def _end_of(log: PartitionFiles, base_offset: int) -> int:
     """Where the batches of the segment that begins at an offset end."""
     end = base_offset
-    with opened(log.storage, log.path(SegmentFile(base_offset, size=0))) as file:
+    with closing(log.storage.open(log.path(SegmentFile(base_offset, size=0)))) as file:
         try:
             # A cleaned segment may have taken its place since the files were listed, so its size counts now.
             for _, header in walk_headers(file, 0, file.size):
@@ -208,7 +209,7 @@ class _TailWalk:
                 first = log.header_at(segment, position)
                 self.end = first.base_offset if first else segment.base_offset
             try:
-                with opened(log.storage, log.path(segment)) as file:
+                with closing(log.storage.open(log.path(segment))) as file:
                     for at, header, batch in self._batches(segment, file, position):
                         if header.next_offset > self.ceiling:
                             self.end = min(header.base_offset, self.ceiling)

@@ -9,7 +9,7 @@ which it is.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.open_transactions import OpenTransactions
@@ -17,7 +17,7 @@ from fencepost.journal.segments import walk_headers
 from fencepost.protocol.batches import BatchHeader, checksum_matches
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import INT64_MAX
-from fencepost.spark_bridge.partition_files import PartitionFiles, SegmentFile, opened
+from fencepost.spark_bridge.partition_files import PartitionFiles, SegmentFile
 
 
 def walk_unindexed(log: PartitionFiles, start: int, *, upper: int) -> list[AbortedRange]:
@@ -79,6 +79,6 @@ def _headers(log: PartitionFiles, segment: SegmentFile, start: int) -> Iterator[
     """Yields the headers of a segment from a batch at or before an offset on, and the bytes of control
     batches; ProtocolViolation at damage or a torn end.
     """
-    with opened(log.storage, log.path(segment)) as file:
+    with closing(log.storage.open(log.path(segment))) as file:
         for at, header in walk_headers(file, log.position_before(segment, start), segment.size):
             yield header, file.read(at, header.size) if header.is_control else b""

@@ -8,8 +8,8 @@ describes exists, or the log start says that it was deleted; more may exist.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
@@ -30,7 +30,7 @@ from fencepost.journal.layouts import LogLayout
 from fencepost.journal.manifest import MANIFEST_FILE, Manifest, MisplacedFile, decode_manifest, misplaced
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TRANSACTION_INDEX, file_name, parse_file_name
-from fencepost.journal.storage import DamagedLog, MissingFile, ReadableFile, StorageReader, directory_name
+from fencepost.journal.storage import DamagedLog, MissingFile, StorageReader, directory_name
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, read_header
 from fencepost.protocol.errors import FencepostError, ProtocolViolation
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
@@ -150,7 +150,7 @@ class PartitionFiles:
         """The header of the batch at this byte, or None if no valid batch of this segment starts there."""
         if position + HEADER_SIZE > segment.size:
             return None
-        with opened(self.storage, self.path(segment)) as file:
+        with closing(self.storage.open(self.path(segment))) as file:
             try:
                 header = read_header(file.read(position, HEADER_SIZE))
             except ProtocolViolation:
@@ -233,16 +233,6 @@ def index_advice(layout: LogLayout) -> str:
         # Kafka rebuilds all indexes of a segment without .index (LogLoader.loadSegmentFiles), and no others.
         return "copy it again, or remove the segment's .index and start Kafka on it; it rebuilds its indexes"
     return "start the broker on this directory once; it rebuilds the index"
-
-
-@contextmanager
-def opened(storage: StorageReader, path: str) -> Generator[ReadableFile]:
-    """Opens a file and closes it at the end of the block."""
-    file = storage.open(path)
-    try:
-        yield file
-    finally:
-        file.close()
 
 
 def with_listing(

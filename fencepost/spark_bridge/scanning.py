@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -28,7 +29,6 @@ from fencepost.spark_bridge.partition_files import (
     PartitionFiles,
     Piece,
     index_advice,
-    opened,
     topic_id_of,
     with_listing,
 )
@@ -207,7 +207,7 @@ class RangeScan:
             piece = pieces.pop(0)
             position = piece.position
             try:
-                with opened(self._storage, self._path(piece)) as file:
+                with closing(self._storage.open(self._path(piece))) as file:
                     # Not before: the id must be that of the directory in which the file was opened.
                     if self._is_other_topic(topic_id_of(self._layout, self.range.partition)):
                         self._lose_topic()
@@ -320,7 +320,7 @@ class RangeScan:
         self, problem: ProtocolViolation, piece: Piece, position: int, following: list[Piece]
     ) -> list[Piece]:
         """Returns the pieces to read after damage at `position`; CorruptLog if losses are not allowed."""
-        with opened(self._storage, self._path(piece)) as file:
+        with closing(self._storage.open(self._path(piece))) as file:
             follower = _follower(file, position, piece.stop, self._next_offset)
         missing = "the rest of this file is" if follower is None else "that batch is"
         what = f"is damaged at byte {position}, at or after offset {self._reached}: {problem}"

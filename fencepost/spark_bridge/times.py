@@ -5,6 +5,7 @@ Rule: timestamps may go back, so the offset that is found is the first by offset
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import repeat
 
 from fencepost.journal.indexes import TIME_ENTRY, TimeIndex, without_preallocated
@@ -13,7 +14,7 @@ from fencepost.journal.storage import ReadableFile
 from fencepost.protocol.batches import LOG_APPEND_TIME_BIT, BatchHeader
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import read_columns
-from fencepost.spark_bridge.partition_files import CorruptLog, PartitionFiles, SegmentFile, opened
+from fencepost.spark_bridge.partition_files import CorruptLog, PartitionFiles, SegmentFile
 
 
 def find_timestamp(log: PartitionFiles, timestamp: int, *, low: int, high: int) -> int | None:
@@ -35,7 +36,7 @@ def find_timestamp(log: PartitionFiles, timestamp: int, *, low: int, high: int) 
 
 
 def _find_in(log: PartitionFiles, segment: SegmentFile, timestamp: int, *, low: int, high: int) -> int | None:
-    with opened(log.storage, log.path(segment)) as file:
+    with closing(log.storage.open(log.path(segment))) as file:
         start = max(low, _offset_before(log, segment, file, timestamp, low=low))
         for position, header in walk_headers(file, log.position_before(segment, start), segment.size):
             if header.base_offset >= high:
