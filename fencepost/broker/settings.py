@@ -12,8 +12,6 @@ from typing import Final
 import attrs
 
 from fencepost.broker.check_tables import Check, Looked, in_force
-from fencepost.broker.groups.consumer_group import ConsumerRules
-from fencepost.broker.groups.rebalance import GroupRules
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
 from fencepost.broker.log_config import (
     COMPACT,
@@ -24,7 +22,6 @@ from fencepost.broker.log_config import (
 )
 from fencepost.broker.partitions import checks
 from fencepost.broker.partitions.checks import MarkerCheck, WriteCheck
-from fencepost.broker.transactions.state import Rules
 from fencepost.broker.transactions.tables import NEWEST, TransactionVersion
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
@@ -130,14 +127,16 @@ class NodeSettings:
     group_consumer_max_size: int = INT32_MAX
     marker_retry_backoff_ms: int = 100  # retry.backoff.ms of TransactionMarkerChannelManager's sender
 
+    def can_store(self, version: TransactionVersion) -> bool:
+        """Whether the transaction log has records for transactions of clients of this version."""
+        return version.client_version == 0 or self.transaction_version.has_flexible_records
+
     @cached_property
-    def rules(self) -> Rules:
-        """The settings of this node's transaction coordinators."""
-        return Rules(
-            transaction_version=self.transaction_version,
-            transaction_max_timeout_ms=self.transaction_max_timeout_ms,
-            broken=self.broken,
-            fixes=self.fixes,
+    def persists_other_ids(self) -> bool:
+        """Whether the transaction log stores the producer ids before and after a rotation."""
+        return (
+            self.transaction_version.has_flexible_records
+            and self.fixes.persists_previous_and_next_producer_id
         )
 
     # Tables without the rows that are off are built once, so that the hot path does not look at `broken` or
@@ -194,24 +193,3 @@ class NodeSettings:
             ),
             CONSUMER_OFFSETS_TOPIC: attrs.evolve(compacted, segment_bytes=self.offsets_topic_segment_bytes),
         }
-
-    @cached_property
-    def group_rules(self) -> GroupRules:
-        """The settings of this node's group coordinators."""
-        return GroupRules(
-            initial_rebalance_delay_ms=self.group_initial_rebalance_delay_ms,
-            min_session_timeout_ms=self.group_min_session_timeout_ms,
-            max_session_timeout_ms=self.group_max_session_timeout_ms,
-            max_size=self.group_max_size,
-            new_member_join_timeout_ms=self.group_new_member_join_timeout_ms,
-        )
-
-    @cached_property
-    def consumer_rules(self) -> ConsumerRules:
-        """The same for groups of the consumer protocol."""
-        return ConsumerRules(
-            session_timeout_ms=self.group_consumer_session_timeout_ms,
-            heartbeat_interval_ms=self.group_consumer_heartbeat_interval_ms,
-            assignment_interval_ms=self.group_consumer_assignment_interval_ms,
-            max_size=self.group_consumer_max_size,
-        )

@@ -21,9 +21,10 @@ from fencepost.broker.check_tables import first_refusal
 from fencepost.broker.contract import Refused
 from fencepost.broker.groups import consumer_heartbeat
 from fencepost.broker.groups.assignors import ASSIGNORS
-from fencepost.broker.groups.consumer_group import ConsumerGroup, ConsumerRules, apply_records, changes
+from fencepost.broker.groups.consumer_group import ConsumerGroup, apply_records, changes
 from fencepost.broker.groups.consumer_heartbeat import Beat, ConsumerTurn, MemberClient
 from fencepost.broker.groups.reconciliation import RECONCILIATION, ReconcileInput
+from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.batches import read_header
 from fencepost.protocol.consumer_group_log import (
     AWAY_EPOCH,
@@ -39,8 +40,11 @@ from fencepost.protocol.offsets_log import tombstones_batch
 from fencepost.protocol.terms import GroupState
 from tests.simulator.planting import Edit, Mutation, planted
 
-RULES: Final = ConsumerRules(
-    session_timeout_ms=1, heartbeat_interval_ms=1, assignment_interval_ms=0, max_size=5
+SETTINGS: Final = NodeSettings(
+    group_consumer_session_timeout_ms=1,
+    group_consumer_heartbeat_interval_ms=1,
+    group_consumer_assignment_interval_ms=0,
+    group_consumer_max_size=5,
 )
 CLIENT: Final = MemberClient("client", "/127.0.0.1")
 TOPICS: Final = ("a", "b", "c")
@@ -118,7 +122,7 @@ class World:
 
     def turn(self) -> ConsumerTurn:
         group = self.group or ConsumerGroup(group_id="g")
-        return ConsumerTurn(group, now=self.now, topics=self.cluster, rules=RULES)
+        return ConsumerTurn(group, now=self.now, topics=self.cluster, settings=SETTINGS)
 
     def write(self, turn: ConsumerTurn) -> None:
         entries = changes(self.group, turn.group)
@@ -211,7 +215,7 @@ class World:
         random = self.random
         self.now += 1
         happens = random.random()
-        if happens < 0.15 and len(self.clients) < RULES.max_size:
+        if happens < 0.15 and len(self.clients) < SETTINGS.group_consumer_max_size:
             self.named += 1
             self.clients.append(Client(f"m{self.named}", self.subscription(), None))
         elif happens < 0.25:

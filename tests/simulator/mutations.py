@@ -191,7 +191,7 @@ OF_COORDINATORS: Final = (
             Edit(
                 "broker.transactions.end_txn:_end_cell",
                 {
-                    '"fencing" not in rules.broken or record': "record",
+                    '"fencing" not in settings.broken or record': "record",
                     "if not is_retry and not (": "if False and not (",
                 },
             ),

@@ -64,16 +64,6 @@ NAME_BYTES: Final = 64  # besides the characters of a name
 _KIND = ConsumerRecordKind
 
 
-@attrs.frozen(kw_only=True)
-class ConsumerRules:
-    """The settings of group coordinators for the consumer protocol."""
-
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    assignment_interval_ms: int
-    max_size: int
-
-
 class SubscribableTopic(Protocol):
     """A topic of the cluster."""
 

@@ -39,7 +39,7 @@ NO_GROUP = ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def _turn(node: Node, group: ConsumerGroup, now: int) -> ConsumerTurn:
-    return ConsumerTurn(group, now=now, topics=node.cluster, rules=node.settings.consumer_rules)
+    return ConsumerTurn(group, now=now, topics=node.cluster, settings=node.settings)
 
 
 def _carry_out(node: Node, log: GroupLog, turn: ConsumerTurn, *, must: bool = False) -> bool:
@@ -137,7 +137,7 @@ def _beat(
     return m.ConsumerGroupHeartbeatReply(
         member_id=member_id,
         member_epoch=beat.after.epoch,
-        heartbeat_interval_ms=turn.rules.heartbeat_interval_ms,
+        heartbeat_interval_ms=turn.settings.group_consumer_heartbeat_interval_ms,
         assignment=_assigned(beat.after.assigned) if tells else None,
     )
 
@@ -162,7 +162,9 @@ def _keep_session(node: Node, log: GroupLog, turn: ConsumerTurn, member_id: str,
         is_same = beat.after == beat.before and known is not None and known.revoke_ms is not None
         timeout_ms = turn.group.subscriptions[member_id].rebalance_timeout_ms
         revoke_ms = known.revoke_ms if known is not None and is_same else turn.now + timeout_ms
-    state.deadlines[key] = deadlines = MemberDeadlines(turn.now + turn.rules.session_timeout_ms, revoke_ms)
+    state.deadlines[key] = deadlines = MemberDeadlines(
+        turn.now + turn.settings.group_consumer_session_timeout_ms, revoke_ms
+    )
     node.wake_at(deadlines.next_ms)
 
 

@@ -20,7 +20,6 @@ from fencepost.broker.contract import Refused
 from fencepost.broker.groups.assignors import ASSIGNORS, UNIFORM, AssignmentInput
 from fencepost.broker.groups.consumer_group import (
     ConsumerGroup,
-    ConsumerRules,
     SubscribableTopics,
     evolved,
     metadata_hash,
@@ -34,6 +33,7 @@ from fencepost.broker.groups.consumer_group import (
 from fencepost.broker.groups.reconciliation import Reconciliation, reconciled
 from fencepost.broker.limits import GROUP_MEMBERS
 from fencepost.broker.patterns import BadPattern, whole_match
+from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.consumer_group_log import (
     AWAY_EPOCH,
     JOINING_EPOCH,
@@ -59,7 +59,7 @@ class ConsumerTurn:
     group: ConsumerGroup
     now: int = attrs.field(kw_only=True)
     topics: SubscribableTopics = attrs.field(kw_only=True)
-    rules: ConsumerRules = attrs.field(kw_only=True)
+    settings: NodeSettings = attrs.field(kw_only=True)
 
 
 # --- which requests are valid in any state ---------------------------------------------------------------
@@ -135,7 +135,7 @@ def heartbeat(
 ) -> Beat | Refused:
     """Join the group or stay in it. `member_id` is the request's, or a new one."""
     is_new = member_id not in turn.group.subscriptions
-    if is_new and len(turn.group.subscriptions) >= turn.rules.max_size:
+    if is_new and len(turn.group.subscriptions) >= turn.settings.group_consumer_max_size:
         return Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
     size = turn.group.membership.size
     before = _enter(turn, request, member_id)
@@ -304,7 +304,7 @@ def _assign(turn: ConsumerTurn) -> None:
     group = turn.group
     computed_ms = group.target_epoch.computed_ms
     # A clock that was set back leaves `computed_ms` in the future; this must not stop assignments.
-    is_too_early = computed_ms <= turn.now < computed_ms + turn.rules.assignment_interval_ms
+    is_too_early = computed_ms <= turn.now < computed_ms + turn.settings.group_consumer_assignment_interval_ms
     if group.epoch == group.target_epoch.epoch or is_too_early:
         return
     known = turn.topics.topics

@@ -59,8 +59,8 @@ def join_group(node: Node, arrived: Received, now: int) -> None:
     """JoinGroup. The reply waits for the other members; a new member gets its id at once."""
     request, to = arrived.request, arrived.to
     assert isinstance(request, m.JoinGroup), "dispatch.py hands over nothing else"
-    found, rules = _find(node, request.group_id, now), node.settings.group_rules
-    shortest_ms, longest_ms = rules.min_session_timeout_ms, rules.max_session_timeout_ms
+    found, settings = _find(node, request.group_id, now), node.settings
+    shortest_ms, longest_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
     if request.group_id and not shortest_ms <= request.session_timeout_ms <= longest_ms:
         found = Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
     if isinstance(found, Refused):
@@ -79,7 +79,7 @@ def join_group(node: Node, arrived: Received, now: int) -> None:
         return
     if consumers is not None:  # it is empty: the classic group takes its place, and its offsets
         forget_offsets(node, log, (), now, consumers=tombstones(consumers))
-    turn = Turn(group or _made(request.group_id), now, rules)
+    turn = Turn(group or _made(request.group_id), now, settings)
     if group is None:  # as in Kafka, the group exists from now on, even if no member completes its join
         turn.record = record_of(turn.group)
     fresh = _fresh_member_id(log, request, arrived.client_id)
@@ -114,11 +114,11 @@ def sync_group(node: Node, request: m.SyncGroup, to: ReplyTo, now: int) -> None:
     if group is None:
         node.after(log, (refused_sync(to, _refused_member(log, request, GroupInput.SYNC)),))
         return
-    turn = Turn(group, now, node.settings.group_rules)
+    turn = Turn(group, now, node.settings)
     group_requests.sync(turn, request, to)
     if not _carry_out(node, log, turn.decision(), now):
         # Nothing of the decision was kept, so the group is as before: decide again, without an assignment.
-        turn = Turn(group, now, node.settings.group_rules)
+        turn = Turn(group, now, node.settings)
         group_requests.refuse_assignment(turn, to, TOO_LARGE.error)
         _carry_out(node, log, turn.decision(), now)
 
@@ -152,7 +152,7 @@ def heartbeat(node: Node, request: m.Heartbeat, to: ReplyTo, now: int) -> None:
     if group is None:
         node.after(log, (Reply(to, error=_refused_member(log, request, GroupInput.HEARTBEAT)),))
         return
-    turn = Turn(group, now, node.settings.group_rules)
+    turn = Turn(group, now, node.settings)
     group_requests.heartbeat(turn, request, to)
     _carry_out(node, log, turn.decision(), now)
 
@@ -167,7 +167,7 @@ def leave_group(node: Node, request: m.LeaveGroup, to: ReplyTo, now: int) -> Non
     if (consumers := log.coordinator.consumers.get(request.group_id)) is not None:
         _remove_consumers(node, log, consumers, request, to, now)
         return
-    turn = Turn(group or Group(group_id=request.group_id), now, node.settings.group_rules)
+    turn = Turn(group or Group(group_id=request.group_id), now, node.settings)
     group_requests.leave(turn, request, to)
     _carry_out(node, log, turn.decision(), now)
 
@@ -214,7 +214,7 @@ def expire(node: Node, now: int) -> None:
         for group in list(log.coordinator.live.values()):
             with node.contained():
                 if min(group.deadlines(), default=now + 1) <= now:
-                    _carry_out(node, log, Turn(group, now, node.settings.group_rules).decision(), now)
+                    _carry_out(node, log, Turn(group, now, node.settings).decision(), now)
                 else:
                     _schedule(node, group)
 

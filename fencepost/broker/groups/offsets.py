@@ -125,7 +125,7 @@ def _check_member(
     if error is not NO_ERROR:
         return _not_a_member(error, request)
     if group is not None and group.members and not in_transaction:
-        turn = rebalance.Turn(group, now, node.settings.group_rules)
+        turn = rebalance.Turn(group, now, node.settings)
         rebalance.touch(turn, request.member_id)
         state.live[request.group_id] = turn.group
     return None

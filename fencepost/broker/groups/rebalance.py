@@ -37,6 +37,7 @@ from fencepost.broker.groups.group import (
     without,
 )
 from fencepost.broker.groups.tables import COMPLETING, MEMBERSHIP, PREPARING, STABLE, GroupInput
+from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import JoinedMember, JoinGroupReply, SyncGroupReply
 from fencepost.protocol.offsets_log import GroupEntry, GroupRecord
@@ -45,17 +46,6 @@ from fencepost.protocol.terms import GroupState
 # A join phase without any join is repeated; with a rebalance timeout of 0 it would be repeated without a
 # pause.
 PATIENCE_MS_MIN: Final = 100
-
-
-@attrs.frozen(kw_only=True)
-class GroupRules:
-    """The settings of group coordinators."""
-
-    initial_rebalance_delay_ms: int
-    min_session_timeout_ms: int
-    max_session_timeout_ms: int
-    max_size: int
-    new_member_join_timeout_ms: int
 
 
 def _group_of(turn: Turn) -> Group:
@@ -72,7 +62,7 @@ class Turn:
 
     group: Group
     now: int
-    rules: GroupRules
+    settings: NodeSettings
     before: Group = attrs.field(init=False, default=attrs.Factory(_group_of, takes_self=True))
     answers: list[Reply] = attrs.Factory(list[Reply])
     record: GroupRecord | None = None
@@ -165,7 +155,7 @@ def _prepare(turn: Turn, because: GroupInput) -> None:
     turn.group = attrs.evolve(turn.group, unsynced=(), sync_due_ms=None)
     if was_empty:
         # The members of a new group start at about the same time; one rebalance is cheaper than one for each.
-        delay_ms = turn.rules.initial_rebalance_delay_ms
+        delay_ms = turn.settings.group_initial_rebalance_delay_ms
         remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         first = FirstRebalance(delay_ms=delay_ms, remaining_ms=remaining_ms)
         turn.group = attrs.evolve(turn.group, first=first, join_due_ms=turn.now + delay_ms)
@@ -191,7 +181,7 @@ def end_join_phase(turn: Turn) -> None:
     if first is None or not first.has_grown or first.remaining_ms == 0:
         complete_join(turn)
         return
-    delay_ms = min(turn.rules.initial_rebalance_delay_ms, first.remaining_ms)
+    delay_ms = min(turn.settings.group_initial_rebalance_delay_ms, first.remaining_ms)
     longer = FirstRebalance(delay_ms=delay_ms, remaining_ms=max(first.remaining_ms - first.delay_ms, 0))
     turn.group = attrs.evolve(turn.group, first=longer, join_due_ms=turn.now + delay_ms)
 

@@ -51,7 +51,7 @@ class Newcomer(NamedTuple):
 def join(turn: Turn, request: m.JoinGroup, to: ReplyTo, newcomer: Newcomer) -> None:
     """Join the group. The reply waits for the other members."""
     group, member_id = turn.group, request.member_id
-    if not (_has_room(group, member_id, turn.rules.max_size) and _has_bytes(group, request)):
+    if not (_has_room(group, member_id, turn.settings.group_max_size) and _has_bytes(group, request)):
         if group.is_pending(member_id):  # the group became full after it granted this id
             turn.group = without(group, member_id)
         turn.answers.append(refused_join(to, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER))
@@ -119,7 +119,7 @@ def _add(turn: Turn, request: m.JoinGroup, to: ReplyTo, newcomer: Newcomer) -> N
         protocols=request.protocols,
         is_new=True,
         joining=to,
-        due_ms=turn.now + turn.rules.new_member_join_timeout_ms,
+        due_ms=turn.now + turn.settings.group_new_member_join_timeout_ms,
     )
     turn.group = attrs.evolve(
         group,

@@ -6,9 +6,9 @@ Rule: a partition is added before it takes a record of the transaction, so no ma
 from __future__ import annotations
 
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
+from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.state import (
     PREPARED,
-    Rules,
     TransactionDecision,
     Transactions,
     busy,
@@ -29,7 +29,7 @@ def decide_partitions(
     *,
     to: ReplyTo,
     now: int,
-    rules: Rules,
+    settings: NodeSettings,
     version: TransactionVersion,
 ) -> TransactionDecision | Refused:
     """Add partitions to the transaction; the first ones open it."""
@@ -42,10 +42,10 @@ def decide_partitions(
     # has to retry, and must not be refused as a stranger. The state is checked first for the same reason.
     if name in state.pending:
         return busy(name)
-    cell = rules.transaction_version.moves[found.state][CoordinatorInput.ADD]
+    cell = settings.transaction_version.moves[found.state][CoordinatorInput.ADD]
     if isinstance(cell, ErrorCode):
         return Refused(cell, f"{name} is in {found.state.title}", source=MOVE_SOURCE, table="MOVES")
-    refused = check_identity(found, request.producer_id, request.producer_epoch, rules)
+    refused = check_identity(found, request.producer_id, request.producer_epoch, settings)
     if refused is not None:
         return refused
     added = [PartitionError(topic=p.topic, partition=p.partition, error=NO_ERROR) for p in request.partitions]
@@ -54,7 +54,7 @@ def decide_partitions(
     # or the id would be busy.
     if found.state is ONGOING and partitions.issubset(found.partitions):
         return Decision(effects=(reply,))
-    if not rules.can_store(version):
+    if not settings.can_store(version):
         return unwritable(name, to)
     # A request without partitions opens a transaction, too, as in Kafka.
     joined = tuple(sorted(partitions.union(found.partitions)))
@@ -67,7 +67,7 @@ def decide_partitions(
 
 
 def verify_partitions(
-    state: Transactions, request: AddPartitionsToTxn, *, to: ReplyTo, rules: Rules
+    state: Transactions, request: AddPartitionsToTxn, *, to: ReplyTo, settings: NodeSettings
 ) -> TransactionDecision | Refused:
     """Report which partitions are in the transaction. A leader verifies an older client's batch this way
     (KIP-890 part 1, TransactionCoordinator.handleVerifyPartitionsInTransaction).
@@ -77,7 +77,7 @@ def verify_partitions(
         return found
     # `pending` is not consulted, and the order differs from `decide_partitions`, both as in Kafka: the guard
     # has the last word, at the append (handleVerifyPartitionsInTransaction).
-    refused = check_identity(found, request.producer_id, request.producer_epoch, rules)
+    refused = check_identity(found, request.producer_id, request.producer_epoch, settings)
     if refused is not None:
         return refused
     if found.state in PREPARED:

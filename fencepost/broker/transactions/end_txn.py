@@ -19,10 +19,10 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost.broker.contract import Decision, Effect, Refused, Reply, ReplyTo
+from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.state import (
     COMPLETED,
     LastEpoch,
-    Rules,
     TransactionDecision,
     Transactions,
     busy,
@@ -66,7 +66,7 @@ def decide_end(
     to: ReplyTo,
     now: int,
     fresh_producer_id: int | None,
-    rules: Rules,
+    settings: NodeSettings,
     version: TransactionVersion,
 ) -> TransactionDecision | Refused:
     """Decide how the transaction ends, by the table of the client's transaction version
@@ -76,35 +76,39 @@ def decide_end(
     found = find(state, name)
     if isinstance(found, Refused):
         return found
-    cell = _end_cell(state, found, request, rules, version)
+    cell = _end_cell(state, found, request, settings, version)
     if isinstance(cell, Refused):
         return cell
     # Already done: the same reply again, without a record.
     if cell is found.state:
-        return Decision(effects=(Reply(to, body=_identity(found, rules, version)),))
+        return Decision(effects=(Reply(to, body=_identity(found, settings, version)),))
     decision = prepare(
-        name, found, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules, version=version,
+        name, found, cell, now=now, fresh_producer_id=fresh_producer_id, settings=settings, version=version,
         fences=False,
     )  # fmt: skip
     if isinstance(decision, Refused):
         return decision
-    if not rules.can_store(version):
+    if not settings.can_store(version):
         return unwritable(name, to)
     ((_, prepared),) = decision.entries
     assert prepared is not None, "an end is a record, not a tombstone"
-    reply = Reply(to, body=_identity(prepared, rules, version))
+    reply = Reply(to, body=_identity(prepared, settings, version))
     return Decision(entries=decision.entries, note=decision.note, effects=(reply,))
 
 
 def _end_cell(
-    state: Transactions, record: TransactionRecord, request: EndTxn, rules: Rules, version: TransactionVersion
+    state: Transactions,
+    record: TransactionRecord,
+    request: EndTxn,
+    settings: NodeSettings,
+    version: TransactionVersion,
 ) -> TransactionState | Refused:
     # With fencing turned off, a former owner's EndTxn during a transaction must not pass as a retry: it ends
     # the open transaction, which is the anomaly that fencing prevents.
     is_retry = (
         version.renews_identity
         and _is_retry(record, request)
-        and ("fencing" not in rules.broken or record.state in COMPLETED)
+        and ("fencing" not in settings.broken or record.state in COMPLETED)
     )
     # The table is about durable records; until then the id is busy, whatever its state.
     is_pending = request.transactional_id in state.pending
@@ -112,7 +116,7 @@ def _end_cell(
     # In version 2 the identity of a busy id is about to change, and the caller cannot know the next one yet.
     # So CONCURRENT_TRANSACTIONS comes before the identity check (KAFKA-18464); in older versions, after it.
     if not is_retry and not (cell is BUSY and version.renews_identity):
-        refused = check_identity(record, request.producer_id, request.producer_epoch, rules)
+        refused = check_identity(record, request.producer_id, request.producer_epoch, settings)
         if refused is not None:
             return refused
     if is_pending:
@@ -140,11 +144,11 @@ def _is_retry(record: TransactionRecord, request: EndTxn) -> bool:
     return rotated and record.state in COMPLETED and request.producer_epoch == LAST_GRANTED_EPOCH
 
 
-def _identity(record: TransactionRecord, rules: Rules, version: TransactionVersion) -> EndTxnReply:
+def _identity(record: TransactionRecord, settings: NodeSettings, version: TransactionVersion) -> EndTxnReply:
     """The producer's identity in its next transaction. Older clients keep theirs and get none."""
     if not version.renews_identity:
         return EndTxnReply(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
-    if record.next_producer_id != NO_PRODUCER_ID and rules.fixes.tells_next_producer_id:
+    if record.next_producer_id != NO_PRODUCER_ID and settings.fixes.tells_next_producer_id:
         return EndTxnReply(producer_id=record.next_producer_id, producer_epoch=0)
     return EndTxnReply(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
 
@@ -156,7 +160,7 @@ def prepare(
     *,
     now: int,
     fresh_producer_id: int | None,
-    rules: Rules,
+    settings: NodeSettings,
     version: TransactionVersion,
     fences: bool = True,
     effects: tuple[Effect, ...] = (),
@@ -167,11 +171,11 @@ def prepare(
     """
     # Without the fix of KAFKA-19367 the fence and the end raise the epoch by one each.
     raised_by = int(version.renews_identity) + int(fences)
-    raised_by = min(raised_by, 1) if rules.fixes.fences_once else raised_by
+    raised_by = min(raised_by, 1) if settings.fixes.fences_once else raised_by
     if raised_by > 1 and record.producer_epoch + raised_by > INT16_MAX:
         return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the epoch would turn negative", source="KAFKA-19367")
     rotates = version.renews_identity and record.producer_epoch >= LAST_GRANTED_EPOCH
-    rotates = rotates and (rules.fixes.rotates_when_fencing or not fences)
+    rotates = rotates and (settings.fixes.rotates_when_fencing or not fences)
     next_producer_id = NO_PRODUCER_ID
     if rotates:
         if fresh_producer_id is None:
@@ -198,11 +202,11 @@ def prepare(
     return Decision(entries=((name, prepared),), note=note, effects=effects)
 
 
-def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> TransactionDecision:
+def complete(state: Transactions, name: str, *, now: int, settings: NodeSettings) -> TransactionDecision:
     """Complete the transaction after its last marker; an exhausted producer id is replaced by the next."""
     record = known_record(state, name)
     assert record is not None, "markers are only written for an id that is known"
-    cell = rules.transaction_version.moves[record.state][CoordinatorInput.MARKERS_WRITTEN]
+    cell = settings.transaction_version.moves[record.state][CoordinatorInput.MARKERS_WRITTEN]
     assert isinstance(cell, TransactionState), "markers are only written for a decided transaction"
     # The epoch stays: PREPARE_* raised it already, so that the markers have it.
     done = record._replace(state=cell, partitions=(), update_ms=now)
@@ -217,15 +221,15 @@ def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Trans
 
 
 def decide_timeout(
-    state: Transactions, name: str, *, now: int, fresh_producer_id: int | None, rules: Rules
+    state: Transactions, name: str, *, now: int, fresh_producer_id: int | None, settings: NodeSettings
 ) -> TransactionDecision | Refused:
     """Abort a transaction that exceeded transaction.timeout.ms, and fence its producer by a new epoch."""
     record = known_record(state, name)
     assert record is not None, "only an id that is known has a deadline"
     # By the version of the cluster: no request says which one the client implements.
-    cell = rules.transaction_version.moves[record.state][CoordinatorInput.TIMEOUT]
+    cell = settings.transaction_version.moves[record.state][CoordinatorInput.TIMEOUT]
     assert isinstance(cell, TransactionState), "only an open transaction has a deadline"
     return prepare(
-        name, record, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules,
-        version=rules.transaction_version,
+        name, record, cell, now=now, fresh_producer_id=fresh_producer_id, settings=settings,
+        version=settings.transaction_version,
     )  # fmt: skip

@@ -82,7 +82,7 @@ def init_producer_id(
     # one. An id that it does not use is offered again (writes.py).
     fresh = node.fresh_producer_id()
     if request.transactional_id is None:
-        refused = first_refusal((HALF_AN_IDENTITY,), request, node.settings.rules)
+        refused = first_refusal((HALF_AN_IDENTITY,), request, node.settings)
         if refused is not None or fresh is None:
             node.reply(to, refused or NO_PRODUCER_IDS)
             return
@@ -96,7 +96,7 @@ def init_producer_id(
         node.reply(to, log)
         return
     decided = decide_identity(
-        log.coordinator, request, to=to, now=now, fresh_producer_id=fresh, rules=node.settings.rules
+        log.coordinator, request, to=to, now=now, fresh_producer_id=fresh, settings=node.settings
     )
     _answer(node, log, decided, to, now, client_version)
 
@@ -121,12 +121,12 @@ def add_partitions(
     if isinstance(log, Refused):
         node.reply(to, log)
         return
-    state, rules = log.coordinator, node.settings.rules
+    state, settings = log.coordinator, node.settings
     if request.verify_only:
-        decided = verify_partitions(state, request, to=to, rules=rules)
+        decided = verify_partitions(state, request, to=to, settings=settings)
     else:
         decided = decide_partitions(
-            state, request, to=to, now=now, rules=rules, version=client_version.transaction_version
+            state, request, to=to, now=now, settings=settings, version=client_version.transaction_version
         )
         decided = _if_it_fits(node, decided)
     _answer(node, log, decided, to, now, client_version)
@@ -165,7 +165,7 @@ def add_offsets(
         add,
         to=to,
         now=now,
-        rules=node.settings.rules,
+        settings=node.settings,
         version=client_version.transaction_version,
     )
     if isinstance(decided, Decision):
@@ -197,14 +197,14 @@ def end_transaction(
     if isinstance(log, Refused):
         node.reply(to, log)
         return
-    state, rules = log.coordinator, node.settings.rules
+    state, settings = log.coordinator, node.settings
     decided = decide_end(
         state,
         request,
         to=to,
         now=now,
         fresh_producer_id=node.fresh_producer_id(),
-        rules=rules,
+        settings=settings,
         version=client_version.transaction_version,
     )
     _answer(node, log, decided, to, now, client_version)

@@ -19,10 +19,10 @@ from typing import Final
 
 from fencepost.broker.check_tables import Check, first_refusal
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
+from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.end_txn import NO_PRODUCER_IDS, prepare
 from fencepost.broker.transactions.state import (
     LastEpoch,
-    Rules,
     TransactionDecision,
     Transactions,
     busy,
@@ -113,16 +113,16 @@ GRANTS: Final[GrantTable] = {
 # --- the request, before its id is looked up --------------------------------------------------------------
 
 
-def _lacks_name(request: InitProducerId, rules: Rules) -> bool:
+def _lacks_name(request: InitProducerId, settings: NodeSettings) -> bool:
     return not request.transactional_id
 
 
-def _expects_half(request: InitProducerId, rules: Rules) -> bool:
+def _expects_half(request: InitProducerId, settings: NodeSettings) -> bool:
     return (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH)
 
 
-def _has_bad_timeout(request: InitProducerId, rules: Rules) -> bool:
-    return not 0 < request.transaction_timeout_ms <= rules.transaction_max_timeout_ms
+def _has_bad_timeout(request: InitProducerId, settings: NodeSettings) -> bool:
+    return not 0 < request.transaction_timeout_ms <= settings.transaction_max_timeout_ms
 
 
 HALF_AN_IDENTITY: Final = Check(
@@ -166,14 +166,14 @@ def decide_identity(
     to: ReplyTo,
     now: int,
     fresh_producer_id: int | None,
-    rules: Rules,
+    settings: NodeSettings,
 ) -> TransactionDecision | Refused:
     """Grant an identity, or abort the open transaction and make the caller retry
     (TransactionCoordinator.handleInitProducerId).
     """
     name = request.transactional_id
     assert name is not None, "a producer without transactional id never reaches a coordinator"
-    refused = first_refusal(INIT_CHECKS, request, rules)
+    refused = first_refusal(INIT_CHECKS, request, settings)
     if refused is not None:
         return refused
     if name in state.pending:  # also when the tombstone of an expired id is not durable yet
@@ -184,7 +184,7 @@ def decide_identity(
             return NO_PRODUCER_IDS
         first = _first_identity(request, now=now, fresh_producer_id=fresh_producer_id)
         return _granted(name, to, first, last_epoch=NO_PRODUCER_EPOCH)
-    cell = rules.transaction_version.moves[record.state][CoordinatorInput.INIT]
+    cell = settings.transaction_version.moves[record.state][CoordinatorInput.INIT]
     if isinstance(cell, ErrorCode):
         return Refused(cell, f"{name} is in {record.state.title}", source=MOVE_SOURCE, table="MOVES")
     last_epoch = state.last_epochs.get(name, NO_PRODUCER_EPOCH)
@@ -197,8 +197,8 @@ def decide_identity(
         # own, so it follows the version of the cluster.
         answer = Reply(to, error=ErrorCode.CONCURRENT_TRANSACTIONS)
         return prepare(
-            name, record, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules,
-            version=rules.transaction_version, effects=(answer,),
+            name, record, cell, now=now, fresh_producer_id=fresh_producer_id, settings=settings,
+            version=settings.transaction_version, effects=(answer,),
         )  # fmt: skip
     if grant is Grant.FIRST_EPOCH and fresh_producer_id is None:
         return NO_PRODUCER_IDS

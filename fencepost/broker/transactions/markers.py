@@ -242,7 +242,7 @@ def _finish(node: Node, log: TransactionLog, name: str, now: int) -> None:
     if name in state.pending_markers and not state.pending_markers[name]:
         # First, so that no further reply can complete the transaction a second time.
         del state.pending_markers[name]
-        decision = end_txn.complete(state, name, now=now, rules=node.settings.rules)
+        decision = end_txn.complete(state, name, now=now, settings=node.settings)
         carry_out(node, log, decision, now)
 
 

@@ -15,21 +15,19 @@ of a deleted id. `check_identity` fences zombies.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import attrs
 
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
-from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
+from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.tables import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
-    NEWEST,
     ONGOING,
     PREPARE_ABORT,
     PREPARE_COMMIT,
-    TransactionVersion,
 )
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Note
@@ -102,28 +100,6 @@ class Transactions:
     pending_markers: Note[dict[str, set[TopicPartition]]] = attrs.Factory(dict[str, set[TopicPartition]])
 
 
-@attrs.frozen(kw_only=True)
-class Rules:
-    """Settings of a node's transaction coordinators; `transaction_version` is the cluster's finalized one."""
-
-    transaction_version: TransactionVersion = NEWEST
-    transaction_max_timeout_ms: int = 900_000
-    broken: frozenset[str] = frozenset()
-    fixes: KafkaFixes = ALL_FIXES
-
-    def can_store(self, version: TransactionVersion) -> bool:
-        """Whether the log has records for transactions of clients of this version."""
-        return version.client_version == 0 or self.transaction_version.has_flexible_records
-
-    @cached_property
-    def persists_other_ids(self) -> bool:
-        """Whether the log stores the producer ids before and after a rotation."""
-        return (
-            self.transaction_version.has_flexible_records
-            and self.fixes.persists_previous_and_next_producer_id
-        )
-
-
 # --- what every request to a coordinator checks first ------------------------------------------------------
 
 
@@ -152,16 +128,16 @@ def busy(name: str) -> Refused:
 
 def unwritable(name: str, to: ReplyTo) -> TransactionDecision:
     """The decision on a request that passed every check, but whose record the log cannot store
-    (`Rules.can_store`). Kafka finds out when it writes the record (TransactionLog.valueToBytes).
+    (`NodeSettings.can_store`). Kafka finds out when it writes the record (TransactionLog.valueToBytes).
     """
     return Decision(note=Unwritable(name), effects=(Reply(to, error=ErrorCode.UNSUPPORTED_VERSION),))
 
 
 def check_identity(
-    record: TransactionRecord, producer_id: int, producer_epoch: int, rules: Rules
+    record: TransactionRecord, producer_id: int, producer_epoch: int, settings: NodeSettings
 ) -> Refused | None:
     """Why this is not the owner at its current epoch, or None. Here the coordinator fences zombies."""
-    if "fencing" in rules.broken:
+    if "fencing" in settings.broken:
         return None
     # The id comes first: an epoch says nothing about another producer id.
     if producer_id != record.producer_id:

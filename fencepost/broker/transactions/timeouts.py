@@ -30,8 +30,8 @@ def abort_timed_out(node: Node, now: int) -> None:
 
 
 def _abort_one(node: Node, log: TransactionLog, name: str, now: int) -> None:
-    state, rules, fresh = log.coordinator, node.settings.rules, node.fresh_producer_id()
-    decided = end_txn.decide_timeout(state, name, now=now, fresh_producer_id=fresh, rules=rules)
+    state, settings, fresh = log.coordinator, node.settings, node.fresh_producer_id()
+    decided = end_txn.decide_timeout(state, name, now=now, fresh_producer_id=fresh, settings=settings)
     # It is refused if the epochs are used up, and no producer id is left or the fix of KAFKA-19367 is off.
     # The next scan tries again.
     if isinstance(decided, Decision):
