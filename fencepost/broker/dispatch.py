@@ -69,7 +69,7 @@ from fencepost.broker.purgatory import (
     InFlightTopicCreation,
 )
 from fencepost.broker.transactions import handlers as transaction_handlers
-from fencepost.broker.transactions import markers, timeouts
+from fencepost.broker.transactions import markers
 from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import ClientVersion, client_version_of
 from fencepost.protocol import messages as m
@@ -223,7 +223,7 @@ def _lead(node: Node, arrived: BecomeLeader, now: int) -> None:
     match log.coordinator:
         case Transactions():
             markers.resume(node, cast("TransactionLog", log), now)
-            timeouts.schedule_scans(node, cast("TransactionLog", log).coordinator, now)
+            transaction_handlers.schedule_scans(node, cast("TransactionLog", log).coordinator, now)
         case Groups():
             group_handlers.resume(node, cast("GroupLog", log), now)
             consumer_handlers.resume(node, cast("GroupLog", log), now)
@@ -308,7 +308,7 @@ INPUTS: Final[dict[type[Any], Callable[[Node, Any, int], None]]] = {
 
 # Every kind of deadline, in this order; `step` itself sends the markers that are due.
 TICKS: Final[tuple[Callable[[Node, int], None], ...]] = (
-    timeouts.abort_timed_out,
+    transaction_handlers.abort_timed_out,
     group_handlers.expire,
     consumer_handlers.expire,
     expiration.scan_if_due,

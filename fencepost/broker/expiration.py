@@ -1,7 +1,7 @@
 """Expiration of unused state: transactional ids, producers, group offsets.
 
 Rule: state that an unfinished transaction needs never expires. Timeouts of transactions are in
-`transactions/timeouts.py`.
+`transactions/handlers.py`.
 """
 
 # Ids, offsets and groups expire by tombstones in their logs, so that every later leader forgets them, too.
@@ -24,8 +24,8 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.purgatory import Scan
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transactions.handlers import write_record
 from fencepost.broker.transactions.state import COMPLETED, Transactions
-from fencepost.broker.transactions.writes import write_record
 from fencepost.protocol.terms import (
     LATE_TRANSACTION_BUFFER_MS,
     MINUTE_MS,

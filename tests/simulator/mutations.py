@@ -179,7 +179,7 @@ OF_COORDINATORS: Final = (
         breaks="Partitions learn of a decision that the coordinator's log may yet lose.",
         edits=(
             Edit(
-                "broker.transactions.writes:write_record",
+                "broker.transactions.handlers:write_record",
                 {"state.pending[name] = header.next_offset": _MARKERS_AT_ONCE},
             ),
         ),
@@ -243,7 +243,7 @@ OF_COORDINATORS: Final = (
         "added partitions are kept in memory only",
         breaks="A transaction's later partitions are not logged, so the next coordinator does not know them"
         " (Redpanda 6018).",
-        edits=(Edit("broker.transactions.writes:write_record", {_APPENDS_RECORD: _ADDED_IN_MEMORY}),),
+        edits=(Edit("broker.transactions.handlers:write_record", {_APPENDS_RECORD: _ADDED_IN_MEMORY}),),
     ),
     Mutation(
         "a transaction is logged with its first partition only",
@@ -838,7 +838,7 @@ OF_ANSWERS_AND_TIMEOUTS: Final = (
         breaks="Without the controller, transactions stay open although their end needs no new producer id.",
         edits=(
             Edit(
-                "broker.transactions.timeouts:_abort_one",
+                "broker.transactions.handlers:_abort_one",
                 {"isinstance(decided, Decision)": "isinstance(decided, Decision) and fresh is not None"},
             ),
         ),

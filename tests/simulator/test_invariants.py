@@ -22,7 +22,7 @@ from fencepost.broker.leader_log import LeaderLog, TransactionLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks as batch_checks
 from fencepost.broker.partitions.partition import Partition
-from fencepost.broker.transactions import end_txn, markers, writes
+from fencepost.broker.transactions import end_txn, handlers, markers
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.state import TransactionDecision
 from fencepost.journal.indexes import AbortedRange
@@ -126,14 +126,14 @@ def _effects_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _markers_do_not_wait_for_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = writes.write_record
+    write = handlers.write_record
 
     def hasty(node: Node, log: TransactionLog, name: str, record: TransactionRecord | None, now: int) -> None:
         write(node, log, name, record, now)
         if record is not None and record.state in transactions.PREPARED:
             node.markers_due[log.partition.key, name] = now
 
-    monkeypatch.setattr(writes, "write_record", hasty)
+    monkeypatch.setattr(handlers, "write_record", hasty)
 
 
 def _owners_are_given_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """EndTxn, and every other end of a transaction: how it is decided, and how it is completed (KIP-98, KIP-890).
 
 Rule: from PREPARE_* on the transaction ends that way, whatever crashes. The version's table decides;
-`writes.carry_out` writes the decision, and `node.py` holds the reply back until it is durable.
+`handlers.carry_out` writes the decision, and `node.py` holds the reply back until it is durable.
 """
 
 # The epochs of an end, for an owner at epoch 4 (prepareAbortOrCommit, prepareFenceProducerEpoch):

@@ -1,7 +1,9 @@
-"""The handlers of a transaction coordinator: each gets a decision for its request, and carries it out.
+"""The handlers of a transaction coordinator: each gets a decision for its request, and carries it out. So
+does the scan for transactions that have been open for longer than transaction.timeout.ms.
 
 Rule: every reply that depends on the coordinator's log, even a refusal, waits until the log is durable as far
-as the decision has seen it.
+as the decision has seen it. Until its record is durable, a transactional id is pending, and no other record
+is decided for it.
 """
 
 from __future__ import annotations
@@ -17,11 +19,10 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions.checks import has_no_transactions
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.add_partitions import decide_partitions, verify_partitions
-from fencepost.broker.transactions.end_txn import NO_PRODUCER_IDS, decide_end
+from fencepost.broker.transactions.end_txn import NO_PRODUCER_IDS, decide_end, decide_timeout
 from fencepost.broker.transactions.init_producer_id import HALF_AN_IDENTITY, decide_identity
 from fencepost.broker.transactions.state import TransactionDecision, Transactions
-from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
-from fencepost.broker.transactions.writes import carry_out
+from fencepost.broker.transactions.tables import ONGOING, ClientVersion, TransactionVersion
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
@@ -32,7 +33,7 @@ from fencepost.protocol.terms import (
     TopicPartition,
     coordinator_partition,
 )
-from fencepost.protocol.transaction_log import transaction_batch
+from fencepost.protocol.transaction_log import TransactionRecord, transaction_batch
 
 RECORD_TOO_LARGE: Final = Refused(
     ErrorCode.UNKNOWN_SERVER_ERROR,  # as TransactionStateManager.appendTransactionToLog maps it
@@ -71,6 +72,47 @@ def _answer(
         carry_out(node, log, decided, now)
 
 
+# --- carrying out: the one way to write `__transaction_state` -----------------------------------------------
+
+
+def carry_out(node: Node, log: TransactionLog, decision: TransactionDecision, now: int) -> None:
+    """Carry out a decision: note and record now, effects when the record is durable.
+
+    `Node.after` holds them back, and `Node.became_durable` releases them.
+    """
+    if decision.note is not None:
+        transactions.take_note(log.coordinator, decision.note)
+    for name, record in decision.entries:
+        write_record(node, log, name, record, now)
+    node.after(log, decision.effects)
+
+
+def write_record(
+    node: Node, log: TransactionLog, name: str, record: TransactionRecord | None, now: int
+) -> None:
+    """Append the next record of an id (None: its tombstone); until it is durable, the id is pending."""
+    state, ids = log.coordinator, node.producer_ids
+    if record is not None:
+        # A decision is offered a fresh producer id and need not use it; only its record shows whether it did.
+        if ids.next_id in (record.producer_id, record.next_producer_id) and not ids.is_empty:
+            node.use_producer_id()
+        if not node.settings.persists_other_ids:
+            transactions.remember_other_ids(state, name, record)
+            record = transactions.without_other_ids(record)
+    entries = ((name, record),)
+    header = node.append(log, transaction_batch(name, record, timestamp=now), entries)
+    # Even if a write is durable at once: Durable, a later input, ends the wait (`clear_pending`).
+    state.pending[name] = header.next_offset
+    if record is not None and record.state is ONGOING:
+        schedule_scan(node, state.deadlines[name], now)
+
+
+def schedule_scan(node: Node, due_ms: int, now: int) -> None:
+    """Schedule the first scan after a deadline. Scans are a fixed interval apart, as in Kafka."""
+    interval = node.settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
+    node.wake_at((max(due_ms, now) // interval + 1) * interval)
+
+
 # --- requests --------------------------------------------------------------------------------------------
 
 
@@ -79,7 +121,7 @@ def init_producer_id(
 ) -> None:
     """Grant an identity: for a transactional id by its coordinator, otherwise any fresh producer id."""
     # A decision cannot wait for the controller, so it is offered an id before it is known whether it needs
-    # one. An id that it does not use is offered again (writes.py).
+    # one. An id that it does not use is offered again (`write_record`).
     fresh = node.fresh_producer_id()
     if request.transactional_id is None:
         refused = first_refusal((HALF_AN_IDENTITY,), request, node.settings)
@@ -208,3 +250,30 @@ def end_transaction(
         version=client_version.transaction_version,
     )
     _answer(node, log, decided, to, now, client_version)
+
+
+# --- timeouts ---------------------------------------------------------------------------------------------
+
+
+def schedule_scans(node: Node, state: Transactions, now: int) -> None:
+    """Schedule the first scan after the earliest deadline."""
+    if state.deadlines:
+        schedule_scan(node, min(state.deadlines.values()), now)
+
+
+def abort_timed_out(node: Node, now: int) -> None:
+    """Abort transactions that exceeded their timeout."""
+    for log in node.coordinator_logs(Transactions):
+        for name in transactions.timed_out(log.coordinator, now=now):
+            with node.contained():
+                _abort_one(node, log, name, now)
+        schedule_scans(node, log.coordinator, now)
+
+
+def _abort_one(node: Node, log: TransactionLog, name: str, now: int) -> None:
+    state, settings, fresh = log.coordinator, node.settings, node.fresh_producer_id()
+    decided = decide_timeout(state, name, now=now, fresh_producer_id=fresh, settings=settings)
+    # It is refused if the epochs are used up, and no producer id is left or the fix of KAFKA-19367 is off.
+    # The next scan tries again.
+    if isinstance(decided, Decision):
+        carry_out(node, log, decided, now)

@@ -42,8 +42,8 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions.checks import has_no_transactions, judge_marker
 from fencepost.broker.purgatory import InFlightLookup, InFlightMarkers, InFlightOffsetsTopic
 from fencepost.broker.transactions import end_txn
+from fencepost.broker.transactions.handlers import carry_out
 from fencepost.broker.transactions.state import PREPARED, RESULT_OF, Transactions
-from fencepost.broker.transactions.writes import carry_out
 from fencepost.protocol.batches import build_marker
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (

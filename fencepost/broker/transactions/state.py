@@ -1,8 +1,8 @@
 """The state of a transaction coordinator over one partition of `__transaction_state` (TransactionMetadata).
 
 Rule: only `apply` changes what the log says. Notes are changed by the functions whose docstrings begin with
-"Note", `pending` also by writes.py, and `pending_markers` by markers.py; `apply` drops those about the owner
-of a deleted id. `check_identity` fences zombies.
+"Note", `pending` also by handlers.py, and `pending_markers` by markers.py; `apply` drops those about the
+owner of a deleted id. `check_identity` fences zombies.
 """
 
 # `records` is what the log says. Notes are lost at a restart, as in Kafka's TransactionMetadata: the last
