@@ -7,7 +7,7 @@ other members are part of the group's value.
 from __future__ import annotations
 
 from fencepost.broker.contract import Received, Refused, Reply, ReplyTo
-from fencepost.broker.groups import requests as group_requests
+from fencepost.broker.groups import rebalance
 from fencepost.broker.groups.consumer_group import ConsumerGroup, tombstones
 from fencepost.broker.groups.consumer_handlers import remove_members
 from fencepost.broker.groups.consumer_heartbeat import static_problem
@@ -83,8 +83,8 @@ def join_group(node: Node, arrived: Received, now: int) -> None:
     if group is None:  # as in Kafka, the group exists from now on, even if no member completes its join
         turn.record = record_of(turn.group)
     fresh = _fresh_member_id(log, request, arrived.client_id)
-    newcomer = group_requests.Newcomer(fresh, arrived.client_id, arrived.client_host)
-    group_requests.join(turn, request, to, newcomer)
+    newcomer = rebalance.Newcomer(fresh, arrived.client_id, arrived.client_host)
+    rebalance.join(turn, request, to, newcomer)
     if not _carry_out(node, log, turn.decision(), now):
         node.after(log, (refused_join(to, TOO_LARGE.error, NO_MEMBER),))
     log.coordinator.member_ids_given += request.member_id == NO_MEMBER
@@ -115,11 +115,11 @@ def sync_group(node: Node, request: m.SyncGroup, to: ReplyTo, now: int) -> None:
         node.after(log, (refused_sync(to, _refused_member(log, request, GroupInput.SYNC)),))
         return
     turn = Turn(group, now, node.settings)
-    group_requests.sync(turn, request, to)
+    rebalance.sync(turn, request, to)
     if not _carry_out(node, log, turn.decision(), now):
         # Nothing of the decision was kept, so the group is as before: decide again, without an assignment.
         turn = Turn(group, now, node.settings)
-        group_requests.refuse_assignment(turn, to, TOO_LARGE.error)
+        rebalance.refuse_assignment(turn, to, TOO_LARGE.error)
         _carry_out(node, log, turn.decision(), now)
 
 
@@ -153,7 +153,7 @@ def heartbeat(node: Node, request: m.Heartbeat, to: ReplyTo, now: int) -> None:
         node.after(log, (Reply(to, error=_refused_member(log, request, GroupInput.HEARTBEAT)),))
         return
     turn = Turn(group, now, node.settings)
-    group_requests.heartbeat(turn, request, to)
+    rebalance.heartbeat(turn, request, to)
     _carry_out(node, log, turn.decision(), now)
 
 
@@ -168,7 +168,7 @@ def leave_group(node: Node, request: m.LeaveGroup, to: ReplyTo, now: int) -> Non
         _remove_consumers(node, log, consumers, request, to, now)
         return
     turn = Turn(group or Group(group_id=request.group_id), now, node.settings)
-    group_requests.leave(turn, request, to)
+    rebalance.leave(turn, request, to)
     _carry_out(node, log, turn.decision(), now)
 
 
