@@ -359,6 +359,10 @@ class Node:
                 return
         self.outcome.effects.append(reply)
 
+    def after_coordinators(self, kind: type[Above_co], reply: Reply) -> None:
+        """Send a reply that tells what all coordinators of this kind know."""
+        self.after_all([log.partition.key for log in self.coordinator_logs(kind)], reply)
+
     def release(self, log: LeaderLog, effects: Iterable[Inner]) -> None:
         """Perform effects whose wait is over; Collect and AfterAll may lead to further waits."""
         for effect in effects:

@@ -165,7 +165,7 @@ def describe_transactions(node: Node, request: m.DescribeTransactions, to: Reply
     found = {name: _transaction(node, name) for name in dict.fromkeys(request.transactional_ids)}
     # Kafka repeats the reply for a name that is requested twice.
     answers = tuple([found[name] for name in request.transactional_ids])
-    node.after_all(_coordinated(node), Reply(to, body=m.DescribeTransactionsReply(transactions=answers)))
+    node.after_coordinators(Transactions, Reply(to, body=m.DescribeTransactionsReply(transactions=answers)))
 
 
 def _transaction(node: Node, name: str) -> m.TransactionDescription:
@@ -225,7 +225,7 @@ def list_transactions(node: Node, request: m.ListTransactions, to: ReplyTo, now:
     )
     unknown = tuple(dict.fromkeys(state for state in request.states if state not in STATE_TITLES))
     body = m.ListTransactionsReply(unknown_states=unknown, transactions=listed)
-    node.after_all(_coordinated(node), Reply(to, body=body))
+    node.after_coordinators(Transactions, Reply(to, body=body))
 
 
 def _characters(node: Node) -> int:
@@ -235,8 +235,3 @@ def _characters(node: Node) -> int:
 
 def _always(_: str) -> bool:
     return True
-
-
-def _coordinated(node: Node) -> list[TopicPartition]:
-    """The partitions of `__transaction_state` that this node leads."""
-    return [log.partition.key for log in node.coordinator_logs(Transactions)]

@@ -19,15 +19,10 @@ from fencepost.protocol.offsets_log import OffsetKey
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, GroupState, GroupType, TopicPartition
 
 
-def _coordinated(node: Node) -> list[TopicPartition]:
-    """The partitions of `__consumer_offsets` that this node leads."""
-    return [log.partition.key for log in node.coordinator_logs(Groups)]
-
-
 def describe_groups(node: Node, request: m.DescribeGroups, to: ReplyTo, now: int) -> None:
     """DescribeGroups. Members' metadata is included only while the group is stable, as in Kafka."""
     found = tuple(_described(node, group_id, now) for group_id in dict.fromkeys(request.groups))
-    node.after_all(_coordinated(node), Reply(to, body=m.DescribeGroupsReply(groups=found)))
+    node.after_coordinators(Groups, Reply(to, body=m.DescribeGroupsReply(groups=found)))
 
 
 def _described(node: Node, group_id: str, now: int) -> m.DescribedGroup:
@@ -73,7 +68,7 @@ def list_groups(node: Node, request: m.ListGroups, to: ReplyTo, now: int) -> Non
     ]
     wanted = [group for group in found if not request.types or group.group_type in request.types]
     listed = tuple(sorted(wanted, key=_group_id))
-    node.after_all(_coordinated(node), Reply(to, body=m.ListGroupsReply(groups=listed)))
+    node.after_coordinators(Groups, Reply(to, body=m.ListGroupsReply(groups=listed)))
 
 
 def _listed(group: AnyGroup) -> m.ListedGroup:
@@ -98,7 +93,7 @@ def delete_groups(node: Node, request: m.DeleteGroups, to: ReplyTo, now: int) ->
     found = tuple(
         m.GroupError(group_id=group_id, error=_delete(node, group_id, now)) for group_id in request.groups
     )
-    node.after_all(_coordinated(node), Reply(to, body=m.DeleteGroupsReply(groups=found)))
+    node.after_coordinators(Groups, Reply(to, body=m.DeleteGroupsReply(groups=found)))
 
 
 def _delete(node: Node, group_id: str, now: int) -> ErrorCode:

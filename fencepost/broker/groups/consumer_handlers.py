@@ -221,8 +221,7 @@ def remove_members(node: Node, log: GroupLog, group_id: str, member_ids: set[str
 def describe(node: Node, request: m.ConsumerGroupDescribe, to: ReplyTo, now: int) -> None:
     """ConsumerGroupDescribe."""
     found = tuple(_described(node, group_id) for group_id in dict.fromkeys(request.groups))
-    keys = [log.partition.key for log in node.coordinator_logs(Groups)]
-    node.after_all(keys, Reply(to, body=m.ConsumerGroupDescribeReply(groups=found)))
+    node.after_coordinators(Groups, Reply(to, body=m.ConsumerGroupDescribeReply(groups=found)))
 
 
 def _described(node: Node, group_id: str) -> m.DescribedConsumerGroup:
