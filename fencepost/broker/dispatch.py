@@ -77,6 +77,8 @@ from fencepost.protocol.errors import ErrorCode
 
 Handler = Callable[[Node, Any, ReplyTo, int], None]
 VersionedHandler = Callable[[Node, Any, ReplyTo, int, ClientVersion], None]
+SenderHandler = Callable[[Node, Any, Received, int], None]
+"""For a request whose sender matters, too."""
 
 
 def step(node: Node, arrived: Input, now: int) -> Outcome:
@@ -149,13 +151,13 @@ VERSIONED_REQUESTS: Final[dict[type[Any], VersionedHandler]] = {
 }
 
 # Requests whose handlers need the name and the address of the client.
-REQUESTS_OF_MEMBERS: Final[dict[type[Any], Callable[[Node, Received, int], None]]] = {
+REQUESTS_OF_MEMBERS: Final[dict[type[Any], SenderHandler]] = {
     m.JoinGroup: group_handlers.join_group,
     m.ConsumerGroupHeartbeat: consumer_handlers.heartbeat,
 }
 
 # Requests that mean more, or only something, when a node sends them. access/table.py has the rights for them.
-REQUESTS_OF_NODES: Final[dict[type[Any], Callable[[Node, Received, int], None]]] = {
+REQUESTS_OF_NODES: Final[dict[type[Any], SenderHandler]] = {
     m.CreateTopics: cluster_handlers.create_any_topics,
     m.AllocateProducerIds: cluster_handlers.allocate_producer_ids,
     m.BrokerRegistration: cluster_handlers.register,
@@ -169,7 +171,7 @@ REQUESTS_OF_NODES: Final[dict[type[Any], Callable[[Node, Received, int], None]]]
 def _received(node: Node, arrived: Received, now: int) -> None:
     kind = type(arrived.request)
     if arrived.from_node is not None and kind in REQUESTS_OF_NODES:
-        REQUESTS_OF_NODES[kind](node, arrived, now)
+        REQUESTS_OF_NODES[kind](node, arrived.request, arrived, now)
         return
     if arrived.from_node is None and (refused := limits.refused(arrived.request)) is not None:
         node.reply(arrived.to, refused)
@@ -180,7 +182,7 @@ def _received(node: Node, arrived: Received, now: int) -> None:
         version = client_version_of(kind, arrived.version)
         VERSIONED_REQUESTS[kind](node, arrived.request, arrived.to, now, version)
     else:
-        REQUESTS_OF_MEMBERS[kind](node, arrived, now)
+        REQUESTS_OF_MEMBERS[kind](node, arrived.request, arrived, now)
 
 
 def _answered(node: Node, arrived: Answered, now: int) -> None:

@@ -56,33 +56,27 @@ def refuse_client(
 # --- from nodes ------------------------------------------------------------------------------------------
 
 
-def create_any_topics(node: Node, arrived: Received, now: int) -> None:
+def create_any_topics(node: Node, request: m.CreateTopics, arrived: Received, now: int) -> None:
     """CreateTopics from a node, which creates internal topics for FindCoordinator."""
-    assert isinstance(arrived.request, m.CreateTopics), "dispatch.py hands over nothing else"
-    _create(node, arrived.request, arrived.to, now, internal=True)
+    _create(node, request, arrived.to, now, internal=True)
 
 
-def allocate_producer_ids(node: Node, arrived: Received, now: int) -> None:
+def allocate_producer_ids(node: Node, request: m.AllocateProducerIds, arrived: Received, now: int) -> None:
     """AllocateProducerIds."""
-    request = arrived.request
-    assert isinstance(request, m.AllocateProducerIds), "dispatch.py hands over nothing else"
     decision = controller.allocate_producer_ids(node.cluster, node_id=request.node_id, to=arrived.to)
     _control(node, decision, arrived.to, now)
 
 
-def register(node: Node, arrived: Received, now: int) -> None:
+def register(node: Node, request: m.BrokerRegistration, arrived: Received, now: int) -> None:
     """BrokerRegistration."""
-    request = arrived.request
-    assert isinstance(request, m.BrokerRegistration), "dispatch.py hands over nothing else"
     address = m.NodeAddress(node_id=request.node_id, host=request.host, port=request.port)
     _control(node, _registered(node, address, arrived.to), arrived.to, now)
 
 
-def elect_leaders(node: Node, arrived: Received, now: int) -> None:
+def elect_leaders(node: Node, request: m.ElectLeaders, arrived: Received, now: int) -> None:
     """ElectLeaders from a node that lost logs in a storage failure."""
-    assert isinstance(arrived.request, m.ElectLeaders), "dispatch.py hands over nothing else"
     assert arrived.from_node is not None, "dispatch.py has another table for clients"
-    decision = controller.elect_again(node.cluster, arrived.request, node_id=arrived.from_node, to=arrived.to)
+    decision = controller.elect_again(node.cluster, request, node_id=arrived.from_node, to=arrived.to)
     _control(node, decision, arrived.to, now)
 
 

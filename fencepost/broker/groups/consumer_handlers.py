@@ -64,10 +64,9 @@ def _carry_out(node: Node, log: GroupLog, turn: ConsumerTurn, *, must: bool = Fa
 # --- heartbeats ------------------------------------------------------------------------------------------
 
 
-def heartbeat(node: Node, arrived: Received, now: int) -> None:
+def heartbeat(node: Node, request: m.ConsumerGroupHeartbeat, arrived: Received, now: int) -> None:
     """ConsumerGroupHeartbeat: join, stay or leave."""
-    request, to = arrived.request, arrived.to
-    assert isinstance(request, m.ConsumerGroupHeartbeat), "dispatch.py hands over nothing else"
+    to = arrived.to
     log = first_refusal(HEARTBEAT_CHECKS, request) or group_log(node, request.group_id)
     if isinstance(log, Refused):
         node.reply(to, log)

@@ -55,11 +55,9 @@ def _find(node: Node, group_id: str, now: int) -> tuple[GroupLog, Group | None] 
 # --- members ---------------------------------------------------------------------------------------------
 
 
-def join_group(node: Node, arrived: Received, now: int) -> None:
+def join_group(node: Node, request: m.JoinGroup, arrived: Received, now: int) -> None:
     """JoinGroup. The reply waits for the other members; a new member gets its id at once."""
-    request, to = arrived.request, arrived.to
-    assert isinstance(request, m.JoinGroup), "dispatch.py hands over nothing else"
-    found, settings = _find(node, request.group_id, now), node.settings
+    found, settings, to = _find(node, request.group_id, now), node.settings, arrived.to
     shortest_ms, longest_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
     if request.group_id and not shortest_ms <= request.session_timeout_ms <= longest_ms:
         found = Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
