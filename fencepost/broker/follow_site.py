@@ -27,7 +27,7 @@ from fencepost.broker.fault_requests import is_of_this_machine
 from fencepost.broker.feed import OFF, FeedBuffer
 from fencepost.broker.limits import FOLLOW_WAIT, FOLLOWERS
 from fencepost.broker.notices import BROKER
-from fencepost.broker.observer import BothObservers, Observer
+from fencepost.broker.observer import Observer, both
 from fencepost.broker.user_calls import UserCalls
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Follow
@@ -105,7 +105,7 @@ def observer_of(settings: BrokerSettings) -> Observer | None:
     if settings.feed is None:
         return settings.observer
     feed = UserCalls(report=_feed_failed).observing(settings.feed)
-    return feed if settings.observer is None else BothObservers(settings.observer, feed)
+    return feed if settings.observer is None else both(settings.observer, feed)
 
 
 def _feed_failed(what: str, problem: BaseException) -> None:

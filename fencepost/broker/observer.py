@@ -5,6 +5,7 @@ Rule: an observer looks and changes nothing. A broker without one asks once per 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import attrs
@@ -49,36 +50,38 @@ class Observer(Protocol):
 
 
 @attrs.frozen
-class BothObservers:
-    """Two observers, one after the other."""
+class ToldObserver:
+    """An observer that hears everything through `tell`, which says who is told, and how."""
 
-    first: Observer
-    second: Observer
+    tell: Callable[[Callable[[Observer], None]], None]
 
     def started(self, node: Node) -> None:
-        self.first.started(node)
-        self.second.started(node)
+        self.tell(lambda each: each.started(node))
 
     def killed(self) -> None:
-        self.first.killed()
-        self.second.killed()
+        self.tell(lambda each: each.killed())
 
     def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
-        self.first.asked(to, arrived)
-        self.second.asked(to, arrived)
+        self.tell(lambda each: each.asked(to, arrived))
 
     def answered(self, answer: Reply, lost_because: str | None) -> None:
-        self.first.answered(answer, lost_because)
-        self.second.answered(answer, lost_because)
+        self.tell(lambda each: each.answered(answer, lost_because))
 
     def appended(self, append: Append) -> None:
-        self.first.appended(append)
-        self.second.appended(append)
+        self.tell(lambda each: each.appended(append))
 
     def struck(self, label: str, to: ReplyTo | None) -> None:
-        self.first.struck(label, to)
-        self.second.struck(label, to)
+        self.tell(lambda each: each.struck(label, to))
 
     def stepped(self, arrived: Input, outcome: Outcome) -> None:
-        self.first.stepped(arrived, outcome)
-        self.second.stepped(arrived, outcome)
+        self.tell(lambda each: each.stepped(arrived, outcome))
+
+
+def both(first: Observer, second: Observer) -> Observer:
+    """Two observers, one after the other."""
+
+    def tell(hear: Callable[[Observer], None]) -> None:
+        hear(first)
+        hear(second)
+
+    return ToldObserver(tell)

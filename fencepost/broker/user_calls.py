@@ -7,15 +7,14 @@ function. Stopping the broker raises the error.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import attrs
 
-from fencepost.broker.contract import Append, Input, Outcome, Reply, ReplyTo
-from fencepost.broker.node import Node
-from fencepost.broker.observer import Observer
+from fencepost.broker.observer import Observer, ToldObserver
 from fencepost.protocol.errors import FencepostError
-from fencepost.protocol.frames import RequestFrame
+
+Heard = TypeVar("Heard")
 
 
 class ObserverFailed(FencepostError):
@@ -35,15 +34,15 @@ class UserCalls:
     report: Callable[[str, BaseException], None] = _no_report
     failures: list[tuple[str, BaseException]] = attrs.Factory(list[tuple[str, BaseException]])
 
-    def guarded(self, what: str, call: Callable[..., None]) -> Callable[..., None]:
+    def guarded(self, what: str, call: Callable[[Heard], None]) -> Callable[[Heard], None]:
         """A function that calls this one until it raises an error. `what`: its name in the report."""
         is_over = False
 
-        def guard(*arguments: Any) -> None:
+        def guard(heard: Heard) -> None:
             nonlocal is_over
             if not is_over:
                 try:
-                    call(*arguments)
+                    call(heard)
                 except BaseException as problem:  # noqa: BLE001 - pytest.fail() raises no Exception
                     is_over = True
                     self.failures.append((what, problem))
@@ -53,7 +52,11 @@ class UserCalls:
 
     def observing(self, observer: Observer) -> Observer:
         """An observer that hands everything to this one until it raises an error."""
-        return _Guarded(observer, self.guarded("the observer", _call))
+
+        def tell(hear: Callable[[Observer], None]) -> None:
+            hear(observer)
+
+        return ToldObserver(self.guarded("the observer", tell))
 
     def take_failure(self) -> ObserverFailed | None:
         """The first error since the last call, ready to be raised."""
@@ -64,36 +67,3 @@ class UserCalls:
         failed = ObserverFailed(f"{what} raised {type(problem).__name__}: {problem}")
         failed.__cause__ = problem
         return failed
-
-
-def _call(hear: Callable[..., None], *arguments: object) -> None:
-    hear(*arguments)
-
-
-@attrs.frozen
-class _Guarded:
-    """An observer whose errors are caught."""
-
-    observer: Observer
-    guard: Callable[..., None]
-
-    def started(self, node: Node) -> None:
-        self.guard(self.observer.started, node)
-
-    def killed(self) -> None:
-        self.guard(self.observer.killed)
-
-    def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
-        self.guard(self.observer.asked, to, arrived)
-
-    def answered(self, answer: Reply, lost_because: str | None) -> None:
-        self.guard(self.observer.answered, answer, lost_because)
-
-    def appended(self, append: Append) -> None:
-        self.guard(self.observer.appended, append)
-
-    def struck(self, label: str, to: ReplyTo | None) -> None:
-        self.guard(self.observer.struck, label, to)
-
-    def stepped(self, arrived: Input, outcome: Outcome) -> None:
-        self.guard(self.observer.stepped, arrived, outcome)
