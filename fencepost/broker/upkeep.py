@@ -6,46 +6,25 @@ Rule: files change only in `finish`, which the shell calls while no sync is unde
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import attrs
 
 from fencepost.broker.contract import CleanLog, ExpireLog, MoveLogStart
-from fencepost.broker.node import Node
 from fencepost.journal.cleaning import Cleaning, plan_cleaning
 from fencepost.journal.journal import Journal
 from fencepost.journal.storage import DamagedLog, StorageError
 from fencepost.protocol.terms import TopicPartition
 
-
-class OfLogs(Protocol):
-    """The part of a host that the upkeep needs."""
-
-    node: Node
-    changed: dict[TopicPartition, None]
-
-    def writable_journal(self, key: TopicPartition) -> Journal | None:
-        """The journal of a partition that this host leads; None if it no longer leads it."""
-        ...
-
-    def roll(self, journal: Journal) -> None: ...
-
-    def move_log_start(self, order: MoveLogStart, now: int) -> None: ...
-
-    def lose(self, key: TopicPartition, problem: Exception) -> None: ...
-
-    def warn(self, text: str) -> None: ...
-
-    def disk_failed(self, text: str) -> None: ...
-
-    def bug(self, what: str, problem: Exception) -> None: ...
+if TYPE_CHECKING:
+    from fencepost.broker.host import Host
 
 
 @attrs.define(eq=False)
 class Upkeep:
     """What is to be done for the logs of one host."""
 
-    host: OfLogs
+    host: Host
     cleanings: dict[TopicPartition, Cleaning] = attrs.Factory(dict[TopicPartition, Cleaning])  # oldest first
     # These have segments below their log start.
     outdated: set[TopicPartition] = attrs.Factory(set[TopicPartition])
