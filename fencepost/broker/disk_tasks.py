@@ -66,7 +66,7 @@ class DiskTasks:
                 if faults.is_active:
                     faults.check_sync(key)
             except StorageError as problem:
-                host.sync_failed(key, problem)
+                host.lose(key, problem)
                 has_failed = True
             else:
                 slower = faults.sync_takes(1) if faults.is_active else 0
@@ -83,7 +83,7 @@ class DiskTasks:
                     self._host.synced(journal.partition, result)
             case StorageError():
                 if self._host.directory.holds(journal):
-                    self._host.sync_failed(journal.partition, result)
+                    self._host.lose(journal.partition, result)
             case _:
                 raise result
 

@@ -653,12 +653,10 @@ class Host:
         # A later leader may have written beyond this host's end; this host only vouches for its own batches.
         self.inbox.appendleft(Durable(partition=key, offset=min(offset, self.written.get(key, 0))))
 
-    def sync_failed(self, key: TopicPartition, problem: Exception) -> None:
-        """A sync failed. It is not repeated (see above): give up leadership, and read the log again."""
-        self.lose(key, problem)
-
     def lose(self, key: TopicPartition, problem: Exception) -> None:
-        """The disk of a log failed: give up leadership, and read the log again."""
+        """The disk of a log failed: give up leadership, and read the log again. A sync that failed is not
+        repeated (see above).
+        """
         if isinstance(problem, MetadataLost):
             raise problem
         if key == METADATA_PARTITION:

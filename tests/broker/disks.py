@@ -79,7 +79,7 @@ def fail_syncs(story: Story) -> None:
         try:
             story.host.synced(key, story.host.directory.journal(key).sync())
         except StorageError as problem:
-            story.host.sync_failed(key, problem)
+            story.host.lose(key, problem)
 
 
 def test_what_follows_an_append_that_failed_is_not_written_either() -> None:

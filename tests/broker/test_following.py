@@ -384,7 +384,7 @@ def test_a_node_whose_disk_failed_when_it_had_been_replaced_stays_replaced() -> 
     cluster.cut_off(3)
     cluster.move(ORDERS, 1)
     after = epoch(cluster, ORDERS)
-    cluster.hosts[3].sync_failed(ORDERS, OSError("the disk is on fire"))
+    cluster.hosts[3].lose(ORDERS, OSError("the disk is on fire"))
     cluster.run()
     cluster.heal()
     assert (cluster.leader(ORDERS), epoch(cluster, ORDERS)) == (1, after)

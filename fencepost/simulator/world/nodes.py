@@ -343,7 +343,7 @@ class SimulatedNode(Participant):
             offset = min(journal.sync(), end)
         except StorageError as problem:
             try:
-                host.sync_failed(key, problem)
+                host.lose(key, problem)
             except MetadataLost:
                 self._end_without_metadata()
         else:
