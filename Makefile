@@ -70,12 +70,12 @@ thorough: env
 
 kafka-clients: export PYTHONDONTWRITEBYTECODE =
 kafka-clients: env $(JARS)
-	$(BIN)/pytest -n 2 --dist loadfile --durations 5 --library kafka-clients $(STORIES) $(MAVEN) $(ABSENT)
+	$(BIN)/pytest -n 2 --dist loadfile --durations 5 --java $(STORIES) $(MAVEN) $(ABSENT)
 
 $(JARS): $(MAVEN)/pom.xml
 	@{ command -v javac && command -v mvn; } >/dev/null || { echo 'Apache Kafka needs a JDK (17 or newer) and Maven.' >&2; exit 1; }
 	rm -rf $(@D)
-	mvn --quiet --batch-mode --file $< dependency:copy-dependencies
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies dependency:copy@older
 	@touch $@
 
 format: env

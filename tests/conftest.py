@@ -22,8 +22,8 @@ settings.load_profile("fencepost")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The one client library that tells the stories of tests/kafka_bridge, instead of all in Python."""
-    parser.addoption("--library")
+    """With --java, Java's clients tell the stories of tests/kafka_bridge, instead of those in Python."""
+    parser.addoption("--java", action="store_true")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,7 +10,7 @@ import pytest
 import fencepost
 from tests.kafka_bridge.aio import Aio, LoopThread
 from tests.kafka_bridge.confluent import Confluent
-from tests.kafka_bridge.java import Java
+from tests.kafka_bridge.java import NAMES, Java
 from tests.kafka_bridge.kafka_python import KafkaPython
 from tests.kafka_bridge.libraries import Access, Library
 from tests.kafka_bridge.story import Story
@@ -32,18 +32,19 @@ def servers() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def named() -> Iterator[Callable[[str], Library]]:
     """Libraries by name."""
-    loop, java = LoopThread(), Java()
-    libraries: list[Library] = [Confluent(), Aio(loop), KafkaPython(), java]
+    loop, javas = LoopThread(), [Java(name) for name in NAMES]
+    libraries: list[Library] = [Confluent(), Aio(loop), KafkaPython(), *javas]
     yield {library.name: library for library in libraries}.__getitem__
-    java.close()
+    for java in javas:
+        java.close()
     loop.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Tell each story once with each library."""
     if "library" in metafunc.fixturenames:
-        chosen = metafunc.config.getoption("library")
-        metafunc.parametrize("library", [chosen] if chosen else LIBRARIES, indirect=True)
+        chosen = NAMES if metafunc.config.getoption("java") else LIBRARIES
+        metafunc.parametrize("library", chosen, indirect=True)
 
 
 @pytest.fixture
@@ -54,9 +55,14 @@ def library(request: pytest.FixtureRequest, named: Callable[[str], Library]) -> 
     assert chosen.left() == []
 
 
+def own_topic(request: pytest.FixtureRequest) -> str:
+    """The name of a topic that only this test uses, with this library."""
+    name: str = request.node.name.removeprefix("test_")
+    return name.translate(str.maketrans("[]", "..")).strip(".")[-200:]
+
+
 @pytest.fixture
 def story(library: Library, servers: str, request: pytest.FixtureRequest) -> Iterator[Story]:
     """A story with a topic and a group of its own."""
-    name = request.node.name.partition("[")[0].removeprefix("test_")
-    with Story(library, Access(servers=servers), f"{library.name}.{name}") as told:
+    with Story(library, Access(servers=servers), own_topic(request)) as told:
         yield told

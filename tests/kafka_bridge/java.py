@@ -1,11 +1,12 @@
 """kafka-clients for the stories: Apache Kafka's own library in Java.
 
-One Java process serves all stories of a run. py4j calls its classes, so that no Java is written here. A call
-takes about 0.2 ms. `make kafka-clients` provides the jars.
+One Java process for each version serves all stories of a run. py4j calls its classes, so that no Java is
+written here. A call takes about 0.2 ms. `make kafka-clients` provides the jars.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -16,8 +17,14 @@ from typing import Any, Final
 from fencepost import TopicPartition
 from tests.kafka_bridge.libraries import CLASSIC, PATIENCE_S, POLL_S, Access, Headers, Message, Reported
 
-NAME: Final = "kafka-clients"
-JARS: Final = Path(__file__).parent.parent / "kafka_clients" / "target" / "jars"
+TARGET: Final = Path(__file__).parent.parent / "kafka_clients" / "target"
+JARS: Final = TARGET / "jars"
+OLDER_JARS: Final = TARGET / "older"
+NEWEST: Final = "kafka-clients-4.3.1"
+# The last one that breaks off at some features (KAFKA-17011), and one from before KRaft and idempotence by
+# default.
+OLDER: Final = ("kafka-clients-3.7.2", "kafka-clients-2.8.2")
+NAMES: Final = (NEWEST, *OLDER)
 JAVA_OPTIONS: Final = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # for many short runs
 PY4J: Any = import_module("py4j.java_gateway")  # it has no types
 JavaError: Any = import_module("py4j.protocol").Py4JJavaError
@@ -55,12 +62,20 @@ def _common(access: Access) -> dict[str, Any]:
     return settings
 
 
-class Machine:
-    """A Java process, and the classes in it."""
+def _classpath(name: str) -> str:
+    """The jars of the newest version; for an older one its jar, and those that are not Apache Kafka's."""
+    if name == NEWEST:
+        return f"{JARS}/*"
+    others = (jar for jar in JARS.glob("*.jar") if not jar.name.startswith("kafka"))
+    return os.pathsep.join(map(str, (OLDER_JARS / f"{name}.jar", *others)))
 
-    def __init__(self) -> None:
+
+class Machine:
+    """A Java process, and the classes of this version in it."""
+
+    def __init__(self, name: str) -> None:
         port, token, self._process = PY4J.launch_gateway(
-            classpath=f"{JARS}/*",
+            classpath=_classpath(name),
             javaopts=list(JAVA_OPTIONS),
             die_on_exit=True,
             enable_auth=True,
@@ -70,6 +85,7 @@ class Machine:
         self._gateway: Any = PY4J.JavaGateway(gateway_parameters=parameters)
         self.java: Any = self._gateway.jvm.java
         self.kafka: Any = self._gateway.jvm.org.apache.kafka
+        assert name.endswith(self.kafka.common.utils.AppInfoParser.getVersion())
 
     def static(self, name: str, method: str) -> Any:
         """A static method of a class that also has a method of this name: py4j finds only the latter."""
@@ -110,6 +126,7 @@ class JavaProducer:
             "key.serializer": f"{SERIALIZATION}.ByteArraySerializer",
             "value.serializer": f"{SERIALIZATION}.ByteArraySerializer",
             "compression.type": compression or "none",
+            "enable.idempotence": True,
             "max.request.size": 100_000_000,  # the broker shall refuse what is too large
         }
         if transactional_id is not None:
@@ -297,11 +314,11 @@ class JavaAdmin:
 
     def groups(self) -> set[str]:
         with reporting():
-            return {each.groupId() for each in self._admin.listGroups().all().get()}
+            return {each.groupId() for each in self._admin.listConsumerGroups().all().get()}
 
     def group_state(self, group: str) -> str:
         with reporting():
-            return self._admin.describeConsumerGroups([group]).all().get()[group].groupState().toString()
+            return self._admin.describeConsumerGroups([group]).all().get()[group].state().toString()
 
     def offsets(self, group: str) -> dict[TopicPartition, int]:
         with reporting():
@@ -318,16 +335,15 @@ class JavaAdmin:
 
 
 class Java:
-    """kafka-clients, with consumers of this group protocol."""
+    """A version of kafka-clients, with consumers of this group protocol."""
 
-    name = NAME
-
-    def __init__(self, protocol: str = CLASSIC) -> None:
+    def __init__(self, name: str = NEWEST, *, protocol: str = CLASSIC) -> None:
+        self.name = name
         self._protocol = protocol
 
     @cached_property
     def _machine(self) -> Machine:
-        return Machine()
+        return Machine(self.name)
 
     def producer(
         self,

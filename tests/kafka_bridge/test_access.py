@@ -13,6 +13,7 @@ import trustme
 import fencepost
 from fencepost.protocol.scram import PLAIN, SCRAM_SHA_256
 from tests.kafka_bridge.conftest import IMPATIENT
+from tests.kafka_bridge.java import NAMES
 from tests.kafka_bridge.libraries import POLLS_MAX, Access, Library, Reported, texts
 
 TOPIC: Final = "orders"
@@ -38,7 +39,7 @@ DENIED: Final = {
     "confluent-kafka": "TOPIC_AUTHORIZATION_FAILED",
     "aiokafka": "TopicAuthorizationFailedError",
     "kafka-python": "TopicAuthorizationFailedError",
-    "kafka-clients": "TopicAuthorizationException",
+    **dict.fromkeys(NAMES, "TopicAuthorizationException"),
 }
 
 

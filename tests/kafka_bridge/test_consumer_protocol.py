@@ -1,7 +1,7 @@
 """Stories with group.protocol=consumer (KIP-848), against a broker on a real socket.
 
-With confluent-kafka, and with Java's kafka-clients if `--library` names it. aiokafka and kafka-python do not
-have this protocol.
+With confluent-kafka, or with the newest of Java's kafka-clients if `--java` is given. aiokafka and
+kafka-python do not have this protocol.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fencepost import TopicPartition
 from tests.kafka_bridge import java
 from tests.kafka_bridge import test_stories as stories
 from tests.kafka_bridge.confluent import ADMIN, KAFKA, Confluent
-from tests.kafka_bridge.conftest import IMPATIENT
+from tests.kafka_bridge.conftest import IMPATIENT, own_topic
 from tests.kafka_bridge.libraries import (
     CONSUMER,
     PATIENCE_S,
@@ -38,10 +38,10 @@ QUICK: Final = {
     "group.consumer.heartbeat.interval.ms": 50,
     "group.consumer.assignment.interval.ms": 0,
 }
-CLIENT_IDS: Final = {"confluent-kafka": "rdkafka", "kafka-clients": "consumer-"}
+CLIENT_IDS: Final = {"confluent-kafka": "rdkafka", java.NEWEST: "consumer-"}
 INSTANCE_TAKEN: Final = {
     "confluent-kafka": "instance ID is still used by another member",
-    "kafka-clients": "UnreleasedInstanceIdException",
+    java.NEWEST: "UnreleasedInstanceIdException",
 }
 # A member that joins, says so, and then sends heartbeats until its process is killed.
 MEMBER: Final = """
@@ -69,8 +69,8 @@ def servers() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def modern(request: pytest.FixtureRequest) -> Iterator[Library]:
     """The library that the stories are told with."""
-    if request.config.getoption("library") == java.NAME:
-        library = java.Java(CONSUMER)
+    if request.config.getoption("java"):
+        library = java.Java(protocol=CONSUMER)
         yield library
         assert library.left() == []
         library.close()
@@ -81,8 +81,7 @@ def modern(request: pytest.FixtureRequest) -> Iterator[Library]:
 @pytest.fixture
 def story(modern: Library, servers: str, request: pytest.FixtureRequest) -> Iterator[Story]:
     """A story with a topic and a group of its own."""
-    name = request.node.name.translate(str.maketrans("[]", "..")).strip(".")
-    with Story(modern, Access(servers=servers), f"848.{name}"[-200:]) as told:
+    with Story(modern, Access(servers=servers), own_topic(request)) as told:
         yield told
 
 

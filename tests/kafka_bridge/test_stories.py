@@ -9,6 +9,7 @@ import pytest
 
 import fencepost
 from fencepost import TopicPartition
+from tests.kafka_bridge import java
 from tests.kafka_bridge.libraries import Producer, Reported, consume, poll_until, texts
 from tests.kafka_bridge.story import Story
 
@@ -17,36 +18,36 @@ ZOMBIE_COMMITS: Final = {
     "confluent-kafka": "_FENCED",
     "aiokafka": "ProducerFenced",
     "kafka-python": "ProducerFencedError",
-    "kafka-clients": "ProducerFencedException",
+    **dict.fromkeys(java.NAMES, "ProducerFencedException"),
 }
 ZOMBIE_SENDS: Final = ZOMBIE_COMMITS | {
     "kafka-python": "InvalidProducerEpochError",
-    "kafka-clients": "InvalidProducerEpochException",
+    **dict.fromkeys(java.NAMES, "InvalidProducerEpochException"),
 }
-ZOMBIE_BEGINS: Final = ZOMBIE_COMMITS | {"kafka-clients": "InvalidProducerEpochException"}
-LATE_COMMITS: Final = ZOMBIE_COMMITS | {"kafka-clients": "InvalidTxnStateException"}
+ZOMBIE_BEGINS: Final = ZOMBIE_COMMITS | {java.NEWEST: "InvalidProducerEpochException"}
+LATE_COMMITS: Final = ZOMBIE_COMMITS | {java.NEWEST: "InvalidTxnStateException"}
 TIMEOUT_TOO_LONG: Final = {
     "confluent-kafka": "INVALID_TRANSACTION_TIMEOUT",
     "aiokafka": "InvalidTransactionTimeout",
     "kafka-python": "KafkaError",
-    "kafka-clients": "KafkaException",
+    **dict.fromkeys(java.NAMES, "KafkaException"),
 }
 RECORD_TOO_LARGE: Final = {
     "confluent-kafka": "MSG_SIZE_TOO_LARGE",
     "aiokafka": "MessageSizeTooLargeError",
     "kafka-python": "MessageSizeTooLargeError",
-    "kafka-clients": "RecordTooLargeException",
+    **dict.fromkeys(java.NAMES, "RecordTooLargeException"),
 }
 KEY_MISSING: Final = {
     "confluent-kafka": "INVALID_RECORD",
     "aiokafka": "UnknownError",  # it does not know error 87
     "kafka-python": "InvalidRecordError",
-    "kafka-clients": "InvalidRecordException",
+    **dict.fromkeys(java.NAMES, "InvalidRecordException"),
 }
 MEMBER_GONE: Final = {
     "confluent-kafka": "UNKNOWN_MEMBER_ID",
     "kafka-python": "CommitFailedError",
-    "kafka-clients": "CommitFailedException",
+    **dict.fromkeys(java.NAMES, "CommitFailedException"),
 }
 GENERATION_GONE: Final = MEMBER_GONE | {"confluent-kafka": "ILLEGAL_GENERATION"}
 COMPRESSIONS: Final = ("gzip", "snappy", "lz4", "zstd")
