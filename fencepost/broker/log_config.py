@@ -146,6 +146,8 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicSetting]] = {
     "segment.ms": TopicSetting(integer(1, INT64_MAX), _LONG, "log.roll.ms"),
 }
 """What a topic can set; fixed_configs.py has the settings of Kafka that have one value here."""
+SETTABLE: Final = (*TOPIC_CONFIGS, *FIXED_CONFIGS)
+"""The names of both."""
 
 
 NAME_MAX: Final = 100  # only the start of an unknown name is compared with the known ones
@@ -156,9 +158,8 @@ def parse_config(name: str, value: str) -> Any:
     if (setting := TOPIC_CONFIGS.get(name)) is not None:
         return setting.parse(value)
     if (fixed := FIXED_CONFIGS.get(name)) is None:
-        known = {**TOPIC_CONFIGS, **FIXED_CONFIGS}
-        close = get_close_matches(name[:NAME_MAX], known, 1)
-        what = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+        close = get_close_matches(name[:NAME_MAX], SETTABLE, 1)
+        what = f"did you mean {close[0]}?" if close else f"it has {', '.join(SETTABLE)}"
         raise ValueError(f"a topic has no such setting; {what}")
     fixed.check(value)
     return fixed.value

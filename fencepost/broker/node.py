@@ -54,7 +54,7 @@ append.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
@@ -96,7 +96,7 @@ from fencepost.broker.leader_log import (
     LeaderLog,
     Ticket,
 )
-from fencepost.broker.log_config import LogConfig, with_own
+from fencepost.broker.log_config import SETTABLE, LogConfig, with_own
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.purgatory import (
@@ -192,6 +192,11 @@ class Node:
     def creates_named_topics(self) -> bool:
         """Whether a topic that a client only names is created: auto.create.topics.enable."""
         return self.settings.auto_create_topics_enable
+
+    @property
+    def topic_settings(self) -> Collection[str]:
+        """The names of all settings that a topic can have."""
+        return SETTABLE
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """The name of the topic with this id, or None."""

@@ -1,4 +1,4 @@
-"""DescribeConfigs and IncrementalAlterConfigs: the settings of topics and of the broker.
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: the settings of topics and of the broker.
 
 Rule: Kafka's request names resources of several types. Each type is a request of its own here, so that a
 right that is missing for one does not refuse the others.
@@ -7,13 +7,13 @@ right that is missing for one does not refuse the others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import attrs
 
-from fencepost.kafka_bridge.exchange import Answer, Exchange, Values
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Translated, Values
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import ASKED_NODE, INT32_MAX, ConfigOperation
@@ -152,6 +152,15 @@ _OPERATIONS: Final = {operation.value: operation for operation in ConfigOperatio
 
 def incremental_alter_configs(request: Any, _: int) -> Exchange:
     """Change settings of topics. Those of the broker are given to it when it starts."""
+    return _altered(request, lambda configs: tuple(map(_change, configs)))
+
+
+def alter_configs(request: Any, _: int) -> Translated:
+    """Replace the settings of topics: those that are not named get their defaults again."""
+    return lambda context: _altered(request, _Replacement(context.topics.topic_settings).changes)
+
+
+def _altered(request: Any, changes_of: Callable[[Sequence[Any]], tuple[m.ConfigChange, ...]]) -> Exchange:
     named = Counter((each.resource_type, each.resource_name) for each in request.resources)
     resources = {(each.resource_type, each.resource_name): each for each in request.resources}
     refused = {
@@ -160,7 +169,7 @@ def incremental_alter_configs(request: Any, _: int) -> Exchange:
         if (refusal := _refusal(each, times_named=named[key])) is not None
     }
     topics = tuple(
-        m.TopicConfigChanges(topic=each.resource_name, changes=tuple(map(_change, each.configs)))
+        m.TopicConfigChanges(topic=each.resource_name, changes=changes_of(each.configs))
         for key, each in resources.items()
         if key not in refused
     )
@@ -180,8 +189,12 @@ def incremental_alter_configs(request: Any, _: int) -> Exchange:
         return {
             "throttle_time": 0,
             "responses": [
-                {"resource_type": kind, "resource_name": name, **_error_values(results[kind, name])}
-                for kind, name in resources
+                {
+                    "resource_type": each.resource_type,
+                    "resource_name": each.resource_name,
+                    **_error_values(results[each.resource_type, each.resource_name]),
+                }
+                for each in request.resources
             ],
         }
 
@@ -196,11 +209,28 @@ def _refusal(resource: Any, *, times_named: int) -> _Result | None:
         because = "a broker's settings cannot change while it runs"
     elif resource.resource_type != ResourceType.TOPIC:
         because = _no_settings(resource)
-    elif any(each.config_operation not in _OPERATIONS for each in resource.configs):
+    elif not resource.resource_name:
+        because = "there are no settings of all topics"
+    elif any(_operation(each) not in _OPERATIONS for each in resource.configs):
         because = "the operation on a setting must be SET, DELETE, APPEND or SUBTRACT"
     return None if because is None else _Result(ErrorCode.INVALID_REQUEST, because)
 
 
+def _operation(config: Any) -> int:
+    return getattr(config, "config_operation", ConfigOperation.SET.value)  # AlterConfigs has no other
+
+
 def _change(config: Any) -> m.ConfigChange:
-    operation = _OPERATIONS[config.config_operation]
-    return m.ConfigChange(name=config.name, operation=operation, value=config.value)
+    return m.ConfigChange(name=config.name, operation=_OPERATIONS[_operation(config)], value=config.value)
+
+
+class _Replacement:
+    """The changes after which a topic has some settings, and of all others the defaults."""
+
+    def __init__(self, settings: Iterable[str]) -> None:
+        delete = ConfigOperation.DELETE
+        self._deleted = [m.ConfigChange(name=name, operation=delete, value=None) for name in settings]
+
+    def changes(self, configs: Sequence[Any]) -> tuple[m.ConfigChange, ...]:
+        named = {each.name for each in configs}
+        return (*map(_change, configs), *(each for each in self._deleted if each.name not in named))

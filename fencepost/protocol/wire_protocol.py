@@ -16,7 +16,7 @@ Rule: an instance belongs to one connection. It knows bytes and messages, and ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal, NamedTuple, Protocol
 
 import attrs
@@ -46,11 +46,16 @@ class Asked(NamedTuple):
 
 
 class NodeTopics(Protocol):
-    """What a node knows of topics and their ids (KIP-516)."""
+    """What a node knows of topics and their ids (KIP-516), and which settings topics can have."""
 
     @property
     def creates_named_topics(self) -> bool:
         """Whether a topic that a client only names is created: auto.create.topics.enable."""
+        ...
+
+    @property
+    def topic_settings(self) -> Collection[str]:
+        """The names of all settings that a topic can have."""
         ...
 
     def topic_name(self, topic_id: bytes) -> str | None:

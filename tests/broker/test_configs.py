@@ -234,7 +234,8 @@ def test_a_list_grows_and_shrinks() -> None:
         ("absent", [("retention.ms", SET, "1")], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("a/b", [("retention.ms", SET, "1")], ErrorCode.INVALID_TOPIC_EXCEPTION),
         (CONSUMER_OFFSETS_TOPIC, [("retention.ms", SET, "1")], ErrorCode.INVALID_TOPIC_EXCEPTION),
-        # What is wrong with the request itself is told first.
+        # What is wrong with the settings is told first.
+        ("absent", [("nope", SET, "1")], ErrorCode.INVALID_CONFIG),
         ("absent", [("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
         ("a/b", [("retention.ms", DELETE, None), ("retention.ms", SET, "1")], ErrorCode.INVALID_REQUEST),
     ],

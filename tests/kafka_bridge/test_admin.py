@@ -96,6 +96,16 @@ def test_settings_are_changed(admin: Any) -> None:
     assert refused(alter(admin, "1", "message.max.bytes", "SET", "9", "BROKER"))[0] == Code.INVALID_REQUEST
 
 
+def test_settings_are_replaced(admin: Any) -> None:
+    """By AlterConfigs, which older tools and kafkajs use."""
+    resource = kafka.ConfigResource(kafka.ConfigResource.Type.TOPIC, TOPIC)
+    resource.set_config("segment.ms", "5")
+    with pytest.warns(DeprecationWarning, match="alter_configs"):
+        done(admin.alter_configs([resource]))
+    found = configs_of(admin, TOPIC)
+    assert (found["segment.ms"].value, found["retention.ms"].value) == ("5", "604800000")
+
+
 def test_a_topic_gets_more_partitions(admin: Any) -> None:
     grow = admin.create_partitions
     done(grow([kafka.NewPartitions(TOPIC, 5)], validate_only=True))

@@ -39,6 +39,7 @@ class NoTopics:
     """A node that has none."""
 
     creates_named_topics = True
+    topic_settings = ()
 
     def topic_name(self, topic_id: bytes) -> str | None:
         return None

@@ -227,6 +227,7 @@ def test_a_fetch_that_is_refused_tells_each_partition(version: int, parts: list[
 
 class Topics:
     creates_named_topics = True
+    topic_settings = ()
 
     def topic_name(self, topic_id: bytes) -> str | None:
         return "orders" if topic_id == ORDERS.bytes else None

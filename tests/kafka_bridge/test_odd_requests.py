@@ -19,7 +19,7 @@ from fencepost.protocol.batches import CONTROL_BIT, build_batch, checksum_matche
 from fencepost.protocol.compression import Compression, compress
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.kafka_records import encode_record
-from fencepost.protocol.terms import NO_RETENTION
+from fencepost.protocol.terms import NO_RETENTION, ConfigSource
 from tests.kafka_bridge.conftest import IMPATIENT
 from tests.kafka_bridge.samples import filled
 from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
@@ -28,6 +28,7 @@ from tests.kafka_bridge.test_topic_ids import ORDERS, in_context
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP = 0, 1, 2, 3, 8, 9, 11
 API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, CREATE_PARTITIONS = 18, 19, 20, 21, 37
 SYNC_GROUP, DESCRIBE_GROUPS, SASL_HANDSHAKE, DELETE_GROUPS, DESCRIBE_CLUSTER = 14, 15, 17, 42, 60
+DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 33, 44
 CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE, DESCRIBE_TOPIC_PARTITIONS = 68, 69, 75
 TOPIC, GROUP = "orders", "readers"
 
@@ -278,6 +279,101 @@ def test_a_new_topic_has_no_setting_without_a_value(wire: KafkaSocket) -> None:
     created = create(wire, "null", ("retention.ms", None), ("cleanup.policy", "compact"), ("nonsense", None))
     assert created.error_code == ErrorCode.INVALID_CONFIG
     assert created.error_message.endswith("retention.ms, nonsense")
+
+
+# --- settings ----------------------------------------------------------------------------------------------
+
+OWN = {"retention.ms": "5000", "cleanup.policy": "compact"}
+TOPICS, BROKERS, GROUPS = 2, 4, 32
+
+
+@pytest.fixture
+def kept(wire: KafkaSocket) -> str:
+    """A topic with settings of its own."""
+    name = f"kept-{time.monotonic_ns()}"
+    assert create(wire, name, *OWN.items()).error_code == NO_ERROR
+    return name
+
+
+def resource(name: str, *configs: tuple[str, str | None], kind: int = TOPICS) -> dict[str, Any]:
+    entries = [{"name": config, "value": value, "config_operation": 0} for config, value in configs]
+    return {"resource_type": kind, "resource_name": name, "configs": entries}
+
+
+def alter(
+    wire: KafkaSocket, version: int, *resources: Any, api: int = ALTER_CONFIGS, only: bool = False
+) -> list[Any]:
+    told = ask(wire, api, version, resources=resources, validate_only=only).responses
+    return [(each.resource_name, each.error_code) for each in told]
+
+
+def own_settings(wire: KafkaSocket, topic: str) -> dict[str, str | None]:
+    """The settings that are the topic's own."""
+    asked = {"resource_type": TOPICS, "resource_name": topic, "configuration_keys": None}
+    (told,) = ask(wire, DESCRIBE_CONFIGS, 1, resources=[asked], include_synonyms=False).results
+    return {each.name: each.value for each in told.configs if each.config_source == ConfigSource.TOPIC}
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize(
+    "configs", [{}, OWN, {"retention.ms": "7"}, {"segment.bytes": "2097152", "compression.type": "producer"}]
+)
+def test_settings_that_are_not_named_are_defaults_again(
+    wire: KafkaSocket, kept: str, version: int, configs: dict[str, str]
+) -> None:
+    asked = resource(kept, *configs.items())
+    assert alter(wire, version, asked, only=True) == [(kept, NO_ERROR)]
+    assert own_settings(wire, kept) == OWN
+    assert alter(wire, version, asked) == [(kept, NO_ERROR)]
+    assert own_settings(wire, kept) == configs
+
+
+@pytest.mark.parametrize(
+    ("configs", "error"),
+    [
+        ([("retention.ms", None)], ErrorCode.INVALID_REQUEST),
+        ([("retention.ms", "x"), ("cleanup.policy", None)], ErrorCode.INVALID_REQUEST),
+        ([("retention.ms", "x"), ("retention.ms", "1")], ErrorCode.INVALID_REQUEST),
+        ([("retention.ms", "x")], ErrorCode.INVALID_CONFIG),
+        ([("retention.ms", "1"), ("nonsense", "1")], ErrorCode.INVALID_CONFIG),
+        ([("min.compaction.lag.ms", "2"), ("max.compaction.lag.ms", "1")], ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_settings_that_are_refused_replace_nothing(
+    wire: KafkaSocket, kept: str, configs: list[tuple[str, str | None]], error: ErrorCode
+) -> None:
+    assert alter(wire, 2, resource(kept, *configs), resource("absent")) == [
+        (kept, error),
+        ("absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    assert own_settings(wire, kept) == OWN
+
+
+@pytest.mark.parametrize(("api", "version"), [(ALTER_CONFIGS, 2), (INCREMENTAL_ALTER_CONFIGS, 1)])
+def test_a_resource_that_is_refused_does_not_refuse_the_others(
+    wire: KafkaSocket, kept: str, api: int, version: int
+) -> None:
+    """Kafka accepts settings of brokers and of groups, too. To a resource that AlterConfigs names twice it
+    never answers.
+    """
+    named_once = resource(kept, ("retention.ms", "7"), ("cleanup.policy", "delete"))
+    others = [
+        resource(TOPIC, ("retention.ms", "1")),
+        resource("", ("retention.ms", "1")),
+        resource("1", ("message.max.bytes", "1"), kind=BROKERS),
+        resource("g", kind=GROUPS),
+        resource(TOPIC),
+    ]
+    error = ErrorCode.INVALID_REQUEST
+    assert alter(wire, version, named_once, *others, api=api) == [
+        (kept, NO_ERROR),
+        *((each["resource_name"], error) for each in others),
+    ]
+    assert own_settings(wire, kept) == {"retention.ms": "7", "cleanup.policy": "delete"}
+    assert own_settings(wire, TOPIC) == {}
+
+
+# --- topics that are deleted -------------------------------------------------------------------------------
 
 
 def delete(wire: KafkaSocket, *topics: tuple[str | None, UUID | None]) -> set[Any]:

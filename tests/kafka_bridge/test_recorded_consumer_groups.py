@@ -52,6 +52,7 @@ class KnownTopics:
     """The ids of the topics, as a connection knows them."""
 
     creates_named_topics = True
+    topic_settings = ()
 
     def __init__(self, cluster: Controller) -> None:
         self._cluster = cluster

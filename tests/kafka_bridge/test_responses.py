@@ -41,6 +41,7 @@ class Topics:
     """Some ids have names, and some names ids."""
 
     creates_named_topics = True
+    topic_settings = ()
 
     def topic_name(self, topic_id: bytes) -> str | None:
         return f"topic-{topic_id[0]}" if topic_id[0] % 4 else None

@@ -29,6 +29,7 @@ UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_ID
 
 class Topics:
     creates_named_topics = True
+    topic_settings = ()
 
     def topic_name(self, topic_id: bytes) -> str | None:
         return "orders" if topic_id == ORDERS.bytes else None

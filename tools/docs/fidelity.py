@@ -348,7 +348,8 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="settings of brokers, and of internal topics",
-        kafka="IncrementalAlterConfigs changes some of them at run time; groups also have settings.",
+        kafka="AlterConfigs and IncrementalAlterConfigs change some of them at run time; groups also have "
+        "settings.",
         here="A broker's settings are fixed when it starts, and the settings of internal topics follow "
         "from them. Settings of other topics can be changed at run time.",
         because="One process has no other brokers to keep in step, and a restart takes a moment.",
@@ -458,6 +459,13 @@ DIFFERENCES: Final = (
         here="Each partition gets its result.",
         because="Every request gets a reply.",
         noticed="UNKNOWN_TOPIC_OR_PARTITION.",
+    ),
+    Difference(
+        what="a resource that AlterConfigs names twice",
+        kafka="The request is never answered (4.3.1).",
+        here="The resource is refused, and the others get their results.",
+        because="Every request gets a reply.",
+        noticed="INVALID_REQUEST.",
     ),
     Difference(
         what="an interrupted commit",

@@ -414,17 +414,19 @@ def _changed_configs(
     if because is not None:
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
     topic = state.topics.get(wanted.topic)
-    if topic is None:
-        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.topic!r} does not exist")
+    before: Mapping[str, str] = {} if topic is None else topic.configs
     records: list[TopicConfigured] = []
     for change in wanted.changes:
-        value = _changed_value(topic.configs.get(change.name), change)
+        value = _changed_value(before.get(change.name), change)
         if isinstance(value, Refused):
             return value
-        if value != topic.configs.get(change.name):
-            records.append(TopicConfigured(topic.name, name=change.name, value=value))
-    own = {**topic.configs, **{record.name: record.value for record in records}}
-    return _conflict({name: value for name, value in own.items() if value is not None}) or records
+        if value != before.get(change.name):
+            records.append(TopicConfigured(wanted.topic, name=change.name, value=value))
+    own = {**before, **{record.name: record.value for record in records}}
+    refused = _conflict({name: value for name, value in own.items() if value is not None})
+    if refused is None and topic is None:  # after the settings, as in Kafka
+        refused = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.topic!r} does not exist")
+    return refused or records
 
 
 def _changed_value(own: str | None, change: m.ConfigChange) -> str | Refused | None:
