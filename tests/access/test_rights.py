@@ -75,8 +75,8 @@ def cases_of(kind: type[Any]) -> Iterator[Case]:
         for version in versions_of(kind):
             request = sample()
             asked = effective(kind, version)
-            needs = [need for need in RIGHTS[kind].needs if need.when(request, asked)]
-            filters = [hidden for hidden in RIGHTS[kind].filters if hidden.when(request, asked)]
+            needs = [need for need in RIGHTS[kind].needs if need.when.holds(request, asked)]
+            filters = [hidden for hidden in RIGHTS[kind].filters if hidden.when.holds(request, asked)]
             name = f"{kind.__name__}.{number}.v{asked}"
             yield from needs_cases(name, request, version, needs)
             yield from filter_cases(name, request, version, needs, filters)
@@ -218,7 +218,7 @@ def test_every_message_has_a_row_and_a_sample_for_each_need() -> None:
             for sample in SAMPLES[kind]
             for version in versions_of(kind)
             for need in row.needs
-            if need.when(sample(), effective(kind, version))
+            if need.when.holds(sample(), effective(kind, version))
         ]
         assert set(asked) == set(row.needs), f"no sample of {kind.__name__} meets each need"
     with_entries = {kind for kind, row in RIGHTS.items() if any(n.entries for n in row.needs)}

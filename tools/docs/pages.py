@@ -255,7 +255,7 @@ def _rights() -> str:
 
 
 def _need(need: Need) -> str:
-    where = ", ".join(filter(None, [need.condition, "each" if need.entries else ""]))
+    where = ", ".join(filter(None, [need.when.text, "each" if need.entries else ""]))
     return (f"{where}: " if where else "") + " or ".join(map(_right, need.rights))
 
 
@@ -265,7 +265,7 @@ def _filter(hidden: Filter) -> str:
         (right,) = hidden.rights
         needed = f"**{right.operation.value}** on each {right.resource.value} of their members"
         return f"{what} with {needed}; for each of the others, only an error"
-    where = f"for {hidden.condition}: " if hidden.condition else ""
+    where = f"for {hidden.when.text}: " if hidden.when.text else ""
     return f"{where}{what} with {' or '.join(map(_right, hidden.rights))}"
 
 

@@ -93,14 +93,14 @@ def authorize(acls: Acls, principal: str, request: Request, version: int) -> Ver
     row, allowed = RIGHTS[type(request)], _Asker(acls, principal)
     of_entries: Need | None = None
     for need in row.needs:
-        if not need.when(request, version):
+        if not need.when.holds(request, version):
             continue
         # Later: a refusal of the whole request comes first, whatever the order of the needs.
         if need.entries:
             of_entries = need
         elif not allowed(need.rights, name := _name_of(request, need.rights[0].resource)):
             return Verdict(error=ERRORS[need.rights[0].resource], denial=_denial(need, name))
-    filters = tuple(hidden for hidden in row.filters if hidden.when(request, version))
+    filters = tuple(hidden for hidden in row.filters if hidden.when.holds(request, version))
     if of_entries is None:
         amendment = Amendment(principal=principal, acls=acls, filters=filters) if filters else None
         return Verdict(request=request, amendment=amendment)

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
+import attrs
+
 from fencepost.broker.access.acls import Operation, Resource
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
@@ -39,12 +41,15 @@ class Right(NamedTuple):
     every_name: bool = False
 
 
-When = Callable[[Any, int], bool]
-"""Whether a need applies to a request in this version."""
+@attrs.frozen
+class Condition:
+    """The requests, in a version of the API, to which a need or a filter applies; and the same in words."""
+
+    text: str
+    holds: Callable[[Any, int], bool]
 
 
-def _always(request: Any, version: int) -> bool:
-    return True
+ALWAYS: Final = Condition("", lambda request, version: True)
 
 
 class Need(NamedTuple):
@@ -53,9 +58,7 @@ class Need(NamedTuple):
     rights: tuple[Right, ...]
     entries: str = ""
     """The list of the request whose entries name the resources; empty: the whole request needs it."""
-    when: When = _always
-    condition: str = ""
-    """`when` in words."""
+    when: Condition = ALWAYS
 
 
 class Filter(NamedTuple):
@@ -65,8 +68,7 @@ class Filter(NamedTuple):
     rights: tuple[Right, ...]
     inner: str = ""
     """If set, this list inside each entry is filtered, not the entries themselves."""
-    when: When = _always
-    condition: str = ""
+    when: Condition = ALWAYS
     names: Callable[[Any], Iterable[str]] | None = None
     """The names in an entry with several. If the right to one is missing, the entry gets an error instead."""
 
@@ -80,73 +82,38 @@ class RequestRights(NamedTuple):
     """One refused entry refuses the others too, with OPERATION_NOT_ATTEMPTED."""
 
 
-def _need(
-    resource: Resource, operation: Operation, entries: str = "", *, when: When = _always, condition: str = ""
-) -> Need:
-    return Need((Right(resource, operation),), entries, when, condition)
+def _need(resource: Resource, operation: Operation, entries: str = "", *, when: Condition = ALWAYS) -> Need:
+    return Need((Right(resource, operation),), entries, when)
 
 
 # --- conditions ---------------------------------------------------------------------------------------------
 
+ADD_PARTITIONS_OF_NODES: Final = 4
+"""From this version on, AddPartitionsToTxn is sent by partition leaders (KIP-890)."""
 
-def _describes_node(request: m.DescribeConfigs, version: int) -> bool:
-    return request.node_id is not None
-
-
-def _has_id(request: m.Produce | m.InitProducerId, version: int) -> bool:
-    return request.transactional_id is not None
-
-
-def _has_no_id(request: m.InitProducerId, version: int) -> bool:
-    return request.transactional_id is None
-
-
-def _finds_group(request: m.FindCoordinator, version: int) -> bool:
-    return request.kind == CoordinatorType.GROUP
-
-
-def _finds_transaction(request: m.FindCoordinator, version: int) -> bool:
-    return request.kind == CoordinatorType.TRANSACTION
-
-
-def _names_topics(request: m.Metadata, version: int) -> bool:
-    return request.topics is not None
-
-
-def _names_no_topics(request: m.Metadata, version: int) -> bool:
-    return request.topics is None
+_HAS_ID: Final = Condition("with a transactional id", lambda r, _: r.transactional_id is not None)
+_HAS_NO_ID: Final = Condition("without one", lambda r, _: r.transactional_id is None)
+_NAMES_TOPICS: Final = Condition("named topics", lambda r, _: r.topics is not None)
+_NAMES_NO_TOPICS: Final = Condition("all topics", lambda r, _: r.topics is None)
+_NAMES_PARTITIONS: Final = Condition("named partitions", lambda r, _: r.partitions is not None)
+_NAMES_NO_PARTITIONS: Final = Condition("all partitions", lambda r, _: r.partitions is None)
+_FINDS_GROUP: Final = Condition("a group", lambda r, _: r.kind == CoordinatorType.GROUP)
+_FINDS_TRANSACTION: Final = Condition(
+    "a transactional id", lambda r, _: r.kind == CoordinatorType.TRANSACTION
+)
+_SUBSCRIBES: Final = Condition("named topics", lambda r, _: r.subscribed_topic_names is not None)
+_NAMES_REGEX: Final = Condition("with a regular expression", lambda r, _: bool(r.subscribed_topic_regex))
+_DESCRIBES_NODE: Final = Condition("of a broker", lambda r, _: r.node_id is not None)
+_IS_OF_CLIENT: Final = Condition("up to version 3", lambda _, version: version < ADD_PARTITIONS_OF_NODES)
+_IS_OF_NODE: Final = Condition(
+    "from version 4, which brokers send", lambda _, version: version >= ADD_PARTITIONS_OF_NODES
+)
+_ONLY_ABORTS: Final = Condition("ABORT markers", lambda r, _: not _commits(r))
+_COMMITS: Final = Condition("COMMIT markers", lambda r, _: _commits(r))
 
 
-def _names_partitions(request: m.OffsetFetch, version: int) -> bool:
-    return request.partitions is not None
-
-
-def _names_no_partitions(request: m.OffsetFetch, version: int) -> bool:
-    return request.partitions is None
-
-
-def _is_of_client(request: m.AddPartitionsToTxn, version: int) -> bool:
-    return version < ADD_PARTITIONS_OF_NODES
-
-
-def _is_of_node(request: m.AddPartitionsToTxn, version: int) -> bool:
-    return version >= ADD_PARTITIONS_OF_NODES
-
-
-def _subscribes(request: m.ConsumerGroupHeartbeat, version: int) -> bool:
-    return request.subscribed_topic_names is not None
-
-
-def _names_regex(request: m.ConsumerGroupHeartbeat, version: int) -> bool:
-    return bool(request.subscribed_topic_regex)
-
-
-def _commits(request: m.WriteTxnMarkers, version: int) -> bool:
+def _commits(request: m.WriteTxnMarkers) -> bool:
     return any(marker.result is TransactionResult.COMMIT for marker in request.markers)
-
-
-def _only_aborts(request: m.WriteTxnMarkers, version: int) -> bool:
-    return not _commits(request, version)
 
 
 def _topics_of_members(group: m.DescribedConsumerGroup) -> Iterable[str]:
@@ -158,9 +125,6 @@ def _topics_of_members(group: m.DescribedConsumerGroup) -> Iterable[str]:
 
 # --- the table ----------------------------------------------------------------------------------------------
 
-ADD_PARTITIONS_OF_NODES: Final = 4
-"""From this version on, AddPartitionsToTxn is sent by partition leaders (KIP-890)."""
-
 _CLUSTER_ACTION: Final = _need(_R.CLUSTER, _O.CLUSTER_ACTION)
 _READ_GROUP: Final = _need(_R.GROUP, _O.READ)
 _WRITE_ID: Final = _need(_R.TRANSACTIONAL_ID, _O.WRITE)
@@ -169,30 +133,30 @@ _ANYONE: Final = RequestRights()
 
 RIGHTS: Final[dict[type[Any], RequestRights]] = {
     m.Produce: RequestRights((
-        _WRITE_ID._replace(when=_has_id, condition="with a transactional id"),
+        _WRITE_ID._replace(when=_HAS_ID),
         _need(_R.TOPIC, _O.WRITE, "partitions"),
     )),
     m.Fetch: RequestRights((_need(_R.TOPIC, _O.READ, "partitions"),)),
     m.ListOffsets: RequestRights((_need(_R.TOPIC, _O.DESCRIBE, "partitions"),)),
     m.OffsetForLeaderEpoch: RequestRights((_need(_R.TOPIC, _O.DESCRIBE, "partitions"),)),
     m.Metadata: RequestRights(
-        (_need(_R.TOPIC, _O.DESCRIBE, "topics", when=_names_topics, condition="named topics"),),
-        (Filter("topics", _DESCRIBE_TOPIC, when=_names_no_topics, condition="all topics"),),
+        (_need(_R.TOPIC, _O.DESCRIBE, "topics", when=_NAMES_TOPICS),),
+        (Filter("topics", _DESCRIBE_TOPIC, when=_NAMES_NO_TOPICS),),
     ),
     m.OffsetCommit: RequestRights((_READ_GROUP, _need(_R.TOPIC, _O.READ, "offsets"))),
     m.OffsetFetch: RequestRights(
         (
             _need(_R.GROUP, _O.DESCRIBE),
             _need(
-                _R.TOPIC, _O.DESCRIBE, "partitions", when=_names_partitions, condition="named partitions"
+                _R.TOPIC, _O.DESCRIBE, "partitions", when=_NAMES_PARTITIONS
             ),
         ),
-        (Filter("offsets", _DESCRIBE_TOPIC, when=_names_no_partitions, condition="all partitions"),),
+        (Filter("offsets", _DESCRIBE_TOPIC, when=_NAMES_NO_PARTITIONS),),
     ),
     m.FindCoordinator: RequestRights((
-        _need(_R.GROUP, _O.DESCRIBE, when=_finds_group, condition="a group"),
+        _need(_R.GROUP, _O.DESCRIBE, when=_FINDS_GROUP),
         _need(
-            _R.TRANSACTIONAL_ID, _O.DESCRIBE, when=_finds_transaction, condition="a transactional id"
+            _R.TRANSACTIONAL_ID, _O.DESCRIBE, when=_FINDS_TRANSACTION
         ),
     )),
     m.JoinGroup: RequestRights((_READ_GROUP,)),
@@ -205,11 +169,10 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
         _READ_GROUP,
         Need(
             (Right(_R.TOPIC, _O.DESCRIBE, every_name=True),),
-            when=_names_regex,
-            condition="with a regular expression",
+            when=_NAMES_REGEX,
         ),
         _need(
-            _R.TOPIC, _O.DESCRIBE, "subscribed_topic_names", when=_subscribes, condition="named topics"
+            _R.TOPIC, _O.DESCRIBE, "subscribed_topic_names", when=_SUBSCRIBES
         ),
     )),
     m.ConsumerGroupDescribe: RequestRights(
@@ -230,26 +193,25 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
     )),
     m.DeleteTopics: RequestRights((_need(_R.TOPIC, _O.DELETE, "topics"),)),
     m.DescribeConfigs: RequestRights((
-        _need(_R.CLUSTER, _O.DESCRIBE_CONFIGS, when=_describes_node, condition="of a broker"),
+        _need(_R.CLUSTER, _O.DESCRIBE_CONFIGS, when=_DESCRIBES_NODE),
         _need(_R.TOPIC, _O.DESCRIBE_CONFIGS, "topics"),
     )),
     m.IncrementalAlterConfigs: RequestRights((_need(_R.TOPIC, _O.ALTER_CONFIGS, "topics"),)),
     m.CreatePartitions: RequestRights((_need(_R.TOPIC, _O.ALTER, "topics"),)),
     m.DeleteRecords: RequestRights((_need(_R.TOPIC, _O.DELETE, "partitions"),)),
     m.InitProducerId: RequestRights((
-        _WRITE_ID._replace(when=_has_id, condition="with a transactional id"),
+        _WRITE_ID._replace(when=_HAS_ID),
         Need(
             # Producers are idempotent by default, so whoever may write to some topic may be one (KIP-679).
             (Right(_R.CLUSTER, _O.IDEMPOTENT_WRITE), Right(_R.TOPIC, _O.WRITE, any_name=True)),
-            when=_has_no_id,
-            condition="without one",
+            when=_HAS_NO_ID,
         ),
     )),
     m.AddPartitionsToTxn: RequestRights(
         (
-            _WRITE_ID._replace(when=_is_of_client, condition="up to version 3"),
-            _need(_R.TOPIC, _O.WRITE, "partitions", when=_is_of_client, condition="up to version 3"),
-            _CLUSTER_ACTION._replace(when=_is_of_node, condition="from version 4, which brokers send"),
+            _WRITE_ID._replace(when=_IS_OF_CLIENT),
+            _need(_R.TOPIC, _O.WRITE, "partitions", when=_IS_OF_CLIENT),
+            _CLUSTER_ACTION._replace(when=_IS_OF_NODE),
         ),
         all_or_none=True,
     ),
@@ -262,10 +224,9 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
     m.WriteTxnMarkers: RequestRights((
         Need(
             (Right(_R.CLUSTER, _O.ALTER), Right(_R.CLUSTER, _O.CLUSTER_ACTION)),
-            when=_only_aborts,
-            condition="ABORT markers",
+            when=_ONLY_ABORTS,
         ),
-        _CLUSTER_ACTION._replace(when=_commits, condition="COMMIT markers"),
+        _CLUSTER_ACTION._replace(when=_COMMITS),
     )),
     m.DescribeProducers: RequestRights((_need(_R.TOPIC, _O.READ, "partitions"),)),
     m.DescribeTransactions: RequestRights(
