@@ -21,7 +21,6 @@ from fencepost.kafka_bridge.exchange import (
     nested,
     of_each,
     one,
-    refusing,
 )
 from fencepost.kafka_bridge.fetch_session import FIRST_FETCH_BY_ID, NO_SESSION
 from fencepost.kafka_bridge.topic_ids import ById, Replaced
@@ -51,7 +50,7 @@ FIRST_WITH_TIMESTAMP: Final = {
 }
 
 
-_not_produced = refusing(m.ProducedPartition, base_offset=NO_OFFSET, log_start_offset=NO_OFFSET)
+_not_produced = m.refusing(m.ProducedPartition, base_offset=NO_OFFSET, log_start_offset=NO_OFFSET)
 
 
 def _refused_produce(topic: Any) -> Values:
@@ -137,7 +136,7 @@ def fetch(request: Any, version: int) -> Translated:
     return within_session
 
 
-_not_fetched = refusing(
+_not_fetched = m.refusing(
     m.FetchedPartition,
     high_watermark=NO_OFFSET,
     last_stable_offset=NO_OFFSET,
@@ -223,7 +222,7 @@ def _isolation_level(request: Any) -> IsolationLevel | None:
     return _LEVELS.get(getattr(request, "isolation_level", IsolationLevel.READ_UNCOMMITTED.value))
 
 
-_not_listed = refusing(m.ListedOffset, timestamp=NO_TIMESTAMP, offset=NO_OFFSET)
+_not_listed = m.refusing(m.ListedOffset, timestamp=NO_TIMESTAMP, offset=NO_OFFSET)
 
 
 def list_offsets(request: Any, version: int) -> Exchange:
@@ -275,7 +274,7 @@ def _listed_values(part: m.ListedOffset) -> Values:
     }
 
 
-_no_epoch = refusing(m.EpochEndOffset, leader_epoch=NO_LEADER_EPOCH, end_offset=NO_OFFSET)
+_no_epoch = m.refusing(m.EpochEndOffset, leader_epoch=NO_LEADER_EPOCH, end_offset=NO_OFFSET)
 
 
 def offset_for_leader_epoch(request: Any, _: int) -> Exchange:
@@ -307,7 +306,7 @@ def _epoch_values(part: m.EpochEndOffset) -> Values:
     }
 
 
-_not_deleted = refusing(m.DeletedRecords, low_watermark=NO_OFFSET)
+_not_deleted = m.refusing(m.DeletedRecords, low_watermark=NO_OFFSET)
 
 
 def delete_records(request: Any, _: int) -> Exchange:

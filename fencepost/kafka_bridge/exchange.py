@@ -103,13 +103,6 @@ class OfTopic(Protocol):
     def topic(self) -> str: ...
 
 
-class OfPartition(OfTopic, Protocol):
-    """Anything that names a partition."""
-
-    @property
-    def partition(self) -> int: ...
-
-
 Part = TypeVar("Part", bound=OfTopic)
 Asked = TypeVar("Asked")
 Told = TypeVar("Told")
@@ -140,8 +133,3 @@ def of_each(
     if answer.body is not None:
         return getattr(answer.body, told)
     return [refused(each, answer.error) for each in asked]
-
-
-def refusing(kind: Callable[..., Told], **rest: Any) -> Callable[[OfPartition, ErrorCode], Told]:
-    """A function that makes the result of a refused partition: of this kind, with these other fields."""
-    return lambda part, error: kind(topic=part.topic, partition=part.partition, error=error, **rest)

@@ -20,7 +20,6 @@ from fencepost.kafka_bridge.exchange import (
     nested,
     of_each,
     one,
-    refusing,
 )
 from fencepost.kafka_bridge.operations import TellsOperations
 from fencepost.kafka_bridge.topic_ids import ById, Replaced, name_of, uuid_of
@@ -113,7 +112,7 @@ def _offset_fetch_by_id(request: Any, version: int, known: NodeTopics) -> Exchan
     return attrs.evolve(exchange, respond=respond)
 
 
-_not_fetched = refusing(m.FetchedOffset, offset=NO_OFFSET, leader_epoch=NO_LEADER_EPOCH, metadata="")
+_not_fetched = m.refusing(m.FetchedOffset, offset=NO_OFFSET, leader_epoch=NO_LEADER_EPOCH, metadata="")
 
 
 def _refused_fetch(topic: Any) -> Values:

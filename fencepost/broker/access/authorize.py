@@ -203,82 +203,40 @@ def _refused(request: Request, need: Need, allowed: _Asker) -> tuple[Any, ...]:
     )
 
 
-def _partition(entry: Any, error: ErrorCode) -> m.PartitionError:
-    return m.PartitionError(topic=entry.topic, partition=entry.partition, error=error)
-
-
-def _produced(entry: m.ProducePartition, error: ErrorCode) -> m.ProducedPartition:
-    return m.ProducedPartition(
-        topic=entry.topic, partition=entry.partition, error=error, base_offset=-1, log_start_offset=-1
-    )
-
-
-def _fetched(entry: m.FetchPartition, error: ErrorCode) -> m.FetchedPartition:
-    return m.FetchedPartition(
-        topic=entry.topic, partition=entry.partition, error=error, high_watermark=-1, last_stable_offset=-1,
-        log_start_offset=-1, aborted=None, records=b"",
-    )  # fmt: skip
-
-
-def _listed(entry: m.ListOffsetsPartition, error: ErrorCode) -> m.ListedOffset:
-    return m.ListedOffset(topic=entry.topic, partition=entry.partition, error=error, timestamp=-1, offset=-1)
-
-
-def _epoch_end(entry: m.LeaderEpochPartition, error: ErrorCode) -> m.EpochEndOffset:
-    return m.EpochEndOffset(
-        topic=entry.topic, partition=entry.partition, error=error, leader_epoch=-1, end_offset=-1
-    )
-
-
-def _fetched_offset(entry: Any, error: ErrorCode) -> m.FetchedOffset:
-    return m.FetchedOffset(
-        topic=entry.topic, partition=entry.partition, error=error, offset=-1, leader_epoch=-1, metadata=""
-    )
-
-
-def _deleted(entry: m.DeleteRecordsPartition, error: ErrorCode) -> m.DeletedRecords:
-    return m.DeletedRecords(topic=entry.topic, partition=entry.partition, low_watermark=-1, error=error)
-
-
-def _producers(entry: Any, error: ErrorCode) -> m.DescribedProducers:
-    return m.DescribedProducers(topic=entry.topic, partition=entry.partition, error=error, producers=())
-
-
 def _topic(entry: Any, error: ErrorCode) -> m.TopicError:
     return m.TopicError(topic=_named(entry), error=error, because="")
 
 
-def _described_topic(topic: str, error: ErrorCode) -> m.TopicMetadata:
-    return m.TopicMetadata(topic=topic, error=error, is_internal=False, partitions=())
-
-
-def _topic_configs(topic: str, error: ErrorCode) -> m.TopicConfigs:
-    return m.TopicConfigs(topic=topic, error=error, because="", configs=())
-
+_partition = m.refusing(m.PartitionError)
 
 REFUSALS: Final[dict[type[Any], Refuse]] = {
-    m.Produce: _produced,
-    m.Fetch: _fetched,
-    m.ListOffsets: _listed,
-    m.OffsetForLeaderEpoch: _epoch_end,
-    m.Metadata: _described_topic,
+    m.Produce: m.refusing(m.ProducedPartition, base_offset=-1, log_start_offset=-1),
+    m.Fetch: m.refusing(
+        m.FetchedPartition, high_watermark=-1, last_stable_offset=-1, log_start_offset=-1, aborted=None,
+        records=b"",
+    ),
+    m.ListOffsets: m.refusing(m.ListedOffset, timestamp=-1, offset=-1),
+    m.OffsetForLeaderEpoch: m.refusing(m.EpochEndOffset, leader_epoch=-1, end_offset=-1),
+    m.Metadata: lambda topic, error: m.TopicMetadata(
+        topic=topic, error=error, is_internal=False, partitions=()
+    ),
     m.OffsetCommit: _partition,
-    m.OffsetFetch: _fetched_offset,
+    m.OffsetFetch: m.refusing(m.FetchedOffset, offset=-1, leader_epoch=-1, metadata=""),
     m.DescribeGroups: lambda group_id, error: m.DescribedGroup(group_id=group_id, error=error),
     m.ConsumerGroupDescribe: lambda group_id, error: m.DescribedConsumerGroup(group_id=group_id, error=error),
     m.DeleteGroups: lambda group_id, error: m.GroupError(group_id=group_id, error=error),
     m.OffsetDelete: _partition,
     m.CreateTopics: _topic,
     m.DeleteTopics: _topic,
-    m.DescribeConfigs: _topic_configs,
+    m.DescribeConfigs: lambda topic, error: m.TopicConfigs(topic=topic, error=error, because="", configs=()),
     m.IncrementalAlterConfigs: _topic,
     m.CreatePartitions: _topic,
-    m.DeleteRecords: _deleted,
+    m.DeleteRecords: m.refusing(m.DeletedRecords, low_watermark=-1),
     m.AddPartitionsToTxn: _partition,
     m.TxnOffsetCommit: _partition,
-    m.DescribeProducers: _producers,
+    m.DescribeProducers: m.refusing(m.DescribedProducers, producers=()),
     m.DescribeTransactions: lambda name, error: m.TransactionDescription(transactional_id=name, error=error),
-}
+}  # fmt: skip
 """How a refused entry is answered, for each request with a need of entries."""
 
 
