@@ -33,6 +33,7 @@ from fencepost.protocol.primitives import (
     INT64,
     Fields,
     put_compact_int32s,
+    put_compact_nullable_string,
     put_compact_string,
     put_string,
     put_tagged_fields,
@@ -201,21 +202,14 @@ def consumer_value(record: ConsumerRecord) -> bytes:
 
 
 def _put_subscription(out: bytearray, record: Subscription) -> None:
-    _put_nullable(out, record.instance_id)
-    _put_nullable(out, record.rack_id)
+    put_compact_nullable_string(out, record.instance_id)
+    put_compact_nullable_string(out, record.rack_id)
     put_compact_string(out, record.client_id)
     put_compact_string(out, record.client_host)
     _put_texts(out, record.topics)
     put_compact_string(out, record.regex)
     out += INT32.pack(record.rebalance_timeout_ms)
-    _put_nullable(out, record.assignor)
-
-
-def _put_nullable(out: bytearray, text: str | None) -> None:
-    if text is None:
-        put_unsigned_varint(out, 0)
-    else:
-        put_compact_string(out, text)
+    put_compact_nullable_string(out, record.assignor)
 
 
 def _put_texts(out: bytearray, texts: tuple[str, ...]) -> None:

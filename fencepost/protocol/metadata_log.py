@@ -32,6 +32,7 @@ from fencepost.protocol.primitives import (
     UUID_SIZE,
     Fields,
     put_compact_int32s,
+    put_compact_nullable_string,
     put_compact_string,
     put_tagged_fields,
     put_unsigned_varint,
@@ -205,10 +206,7 @@ def _config_content(record: TopicConfigured) -> bytes:
     out = bytearray((_TOPIC_RESOURCE,))
     for text in (record.topic, record.name):
         put_compact_string(out, text)
-    if record.value is None:
-        put_unsigned_varint(out, 0)
-    else:
-        put_compact_string(out, record.value)
+    put_compact_nullable_string(out, record.value)
     return bytes(out)
 
 
@@ -230,7 +228,7 @@ def _broker_content(record: BrokerRegistered) -> bytes:
     out += _PORT.pack(record.port, _PLAINTEXT)
     put_tagged_fields(out, [])
     put_unsigned_varint(out, 0 + 1)  # no features
-    put_unsigned_varint(out, 0)  # no rack
+    put_compact_nullable_string(out, None)  # no rack
     out.append(False)  # fenced
     return bytes(out)
 

@@ -93,6 +93,14 @@ def put_compact_string(out: bytearray, text: str) -> None:
     out += encoded
 
 
+def put_compact_nullable_string(out: bytearray, text: str | None) -> None:
+    """COMPACT_NULLABLE_STRING: a COMPACT_STRING, or the length 0."""
+    if text is None:
+        put_unsigned_varint(out, 0)
+    else:
+        put_compact_string(out, text)
+
+
 def put_compact_int32s(out: bytearray, values: tuple[int, ...]) -> None:
     """COMPACT_ARRAY of int32: unsigned varint of the count plus one, then the values."""
     put_unsigned_varint(out, len(values) + 1)
