@@ -222,17 +222,6 @@ def read_framing(data: Buffer, at: int = 0) -> BatchHeader:
     return header
 
 
-def read_batch(data: Buffer, at: int = 0) -> BatchHeader:
-    """The header of the batch at byte `at`; ProtocolViolation unless all of it is there with the right
-    checksum.
-    """
-    header = read_header(data, at)
-    if len(data) - at < header.size:
-        raise ProtocolViolation(f"a batch of {header.size} bytes is cut off after {len(data) - at}")
-    check(data, at, header)
-    return header
-
-
 def check(data: Buffer, at: int, header: BatchHeader) -> None:
     """ProtocolViolation unless the checksum of the batch at byte `at` matches its header."""
     if not checksum_matches(data, at, header):

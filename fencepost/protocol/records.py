@@ -182,7 +182,7 @@ def _check_headers(column: Sequence[RecordHeaders | None]) -> None:
 def read_columns(batch: Buffer, header: BatchHeader, at: int = 0) -> Columns:
     """The records of the batch at byte `at`, of either magic; ProtocolViolation when they are malformed.
 
-    Does not verify the checksum (`read_batch` does). A batch that compaction emptied gives empty columns.
+    Does not verify the checksum (`check` does). A batch that compaction emptied gives empty columns.
     """
     return columns_of(payload_of(batch, header, at), header)
 

@@ -9,12 +9,13 @@ import pytest
 from fencepost.broker.partitions.checks import latest_timestamp
 from fencepost.protocol import messages as m
 from fencepost.protocol.batch_work import work_of
-from fencepost.protocol.batches import LOG_APPEND_TIME_BIT, build_batch, read_batch
+from fencepost.protocol.batches import LOG_APPEND_TIME_BIT, build_batch
 from fencepost.protocol.compression import Compression, compress
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.kafka_records import encode_record
 from fencepost.protocol.records import build_data_batch, payload_of
 from fencepost.protocol.terms import NO_TIMESTAMP
+from tests.batches import read_batch
 from tests.broker.requests import NOON, ORDERS, UNCOMMITTED, body_of, produce_batches
 from tests.broker.story import Story
 

@@ -23,10 +23,11 @@ from fencepost.client.errors import Failure
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ProducerSettings
 from fencepost.protocol import messages as m
-from fencepost.protocol.batches import BatchHeader, read_batch
+from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ReplyBody
 from fencepost.protocol.terms import TopicPartition
+from tests.batches import read_batch
 
 RequestT = TypeVar("RequestT")
 

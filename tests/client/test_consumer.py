@@ -15,12 +15,13 @@ from fencepost.client.errors import ClientError, CorruptRecords, OffsetOutOfRang
 from fencepost.client.serializers import json_deserializer, json_serializer, string_deserializer
 from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol import messages as m
-from fencepost.protocol.batches import build_marker, place, read_batch
+from fencepost.protocol.batches import build_marker, place
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint, fork
 from fencepost.protocol.messages import AbortedTransaction, ReplyBody
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import IsolationLevel, TopicPartition, TransactionResult
+from tests.batches import read_batch
 
 HERE = TopicPartition("t", 0)
 RequestT = TypeVar("RequestT")

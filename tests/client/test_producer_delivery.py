@@ -17,10 +17,10 @@ from fencepost.client.errors import (
 )
 from fencepost.client.producer_states import ProducerState
 from fencepost.protocol import messages as m
-from fencepost.protocol.batches import read_batch
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.records import read_columns
+from tests.batches import read_batch
 from tests.client.conversation import ProducerTalk, idempotent, transactional
 
 

@@ -22,7 +22,6 @@ from fencepost.protocol.batches import (
     build_batch,
     build_marker,
     place,
-    read_batch,
     read_marker,
 )
 from fencepost.protocol.compression import Compression
@@ -36,6 +35,7 @@ from fencepost.protocol.terms import (
     NO_SEQUENCE,
     TransactionResult,
 )
+from tests.batches import read_batch
 
 DAY_MS = 86_400_000
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT

@@ -9,11 +9,12 @@ import attrs
 import pytest
 from hypothesis import strategies as st
 
-from fencepost.protocol.batches import MAGIC_COLUMNS, MAGIC_KAFKA, build_batch, read_batch, read_header
+from fencepost.protocol.batches import MAGIC_COLUMNS, MAGIC_KAFKA, build_batch, read_header
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, encode_record
 from fencepost.protocol.records import Columns, build_data_batch, read_columns
+from tests.batches import read_batch
 from tests.protocol.strategies import nullable_bytes, words
 
 SPOKEN = [Compression.NONE, Compression.GZIP, Compression.LZ4, Compression.ZSTD]

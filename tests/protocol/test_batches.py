@@ -20,7 +20,6 @@ from fencepost.protocol.batches import (
     build_marker,
     covering_batch,
     place,
-    read_batch,
     read_header,
     read_marker,
     renumber,
@@ -30,6 +29,7 @@ from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.terms import INT32_MAX, NO_SEQUENCE, TransactionResult
+from tests.batches import read_batch
 from tests.protocol import kafka_bytes
 from tests.protocol.strategies import int16s, int32s, int64s
 

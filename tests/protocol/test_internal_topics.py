@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fencepost.protocol.batches import read_batch, read_header
+from fencepost.protocol.batches import read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.metadata_log import (
@@ -29,6 +29,7 @@ from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, offsets_batc
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TopicPartition, TransactionState
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions, transaction_batch
+from tests.batches import read_batch
 from tests.protocol import kafka_bytes
 from tests.protocol.strategies import int16s, int32s, int64s, topic_partitions, transaction_states, words
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.protocol.batches import HEADER_SIZE, MAGIC_KAFKA, place, read_batch
+from fencepost.protocol.batches import HEADER_SIZE, MAGIC_KAFKA, place
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_columns import KafkaColumns, read_kafka_columns
 from fencepost.protocol.kafka_records import (
@@ -17,6 +17,7 @@ from fencepost.protocol.kafka_records import (
 )
 from fencepost.protocol.primitives import varint
 from fencepost.protocol.records import read_columns, read_keys_and_values
+from tests.batches import read_batch
 from tests.protocol import kafka_bytes
 from tests.protocol.batches_drawn import (
     built,

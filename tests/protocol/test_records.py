@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencepost.protocol.batches import HEADER_SIZE, MAGIC_COLUMNS, MAGIC_KAFKA, place, read_batch, read_header
+from fencepost.protocol.batches import HEADER_SIZE, MAGIC_COLUMNS, MAGIC_KAFKA, place, read_header
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import Columns, build_data_batch, read_columns
 from fencepost.protocol.terms import INT64_MAX
+from tests.batches import read_batch
 from tests.protocol import kafka_bytes
 from tests.protocol.batches_drawn import (
     SPOKEN,

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencepost.protocol.batches import BatchHeader, build_batch, read_batch, read_header
+from fencepost.protocol.batches import BatchHeader, build_batch, read_header
 from fencepost.protocol.column_entries import PIECE_MAX
 from fencepost.protocol.compression import Compression, compress
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, read_kafka_records, walk_kafka_records
 from fencepost.protocol.records import Columns, has_null_key, payload_of, read_columns
 from fencepost.protocol.thinning import KeyedRecord, keyed_records, thinned
+from tests.batches import read_batch
 from tests.protocol.batches_drawn import (
     SPOKEN,
     built,
