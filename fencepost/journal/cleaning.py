@@ -166,7 +166,7 @@ class Cleaning:
                 written.append(header.crc)
                 aborted = self._transactions.see(header, batch)
                 if aborted is not None:
-                    made.append_aborted(made.transaction_index.append(aborted))
+                    made.append_aborted(aborted)
             made.complete_time_index()
             made.save_indexes()
             made.sync(indexes=True)

@@ -235,7 +235,7 @@ class Journal:
             active.append(batch, header, last_offset=last_offset, leader_epoch=leader_epoch)
             # After the batch: an entry without its marker would hide records of an open transaction.
             if aborted is not None:
-                active.append_aborted(active.transaction_index.append(aborted))
+                active.append_aborted(aborted)
         except StorageError as error:
             self._fail(error)
             raise

@@ -26,6 +26,7 @@ from typing import Final
 
 from fencepost.journal.indexes import (
     INDEX_INTERVAL_BYTES,
+    AbortedRange,
     CorruptIndex,
     OffsetIndex,
     TimeIndex,
@@ -337,10 +338,10 @@ class Segment:
             self._index_in_doubt = True  # the file may end in half an entry: replace it the next time
             raise
 
-    def append_aborted(self, entry: bytes) -> None:
-        """Write an entry that the transaction index in memory already holds."""
+    def append_aborted(self, aborted: AbortedRange) -> None:
+        """Add a transaction that a marker in this segment aborts to the index, in memory and on the disk."""
         # At once, unlike the other indexes: a reader of the files that sees the marker needs its entry.
-        self._append_to(TRANSACTION_INDEX, entry)
+        self._append_to(TRANSACTION_INDEX, self.transaction_index.append(aborted))
 
     def _append_to(self, kind: str, data: bytes) -> None:
         file = self._storage.open(self.path(kind), create=True)
