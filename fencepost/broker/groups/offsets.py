@@ -39,7 +39,7 @@ from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, TransactionalOffsets, judge
-from fencepost.broker.partitions.produce import add_request, ask_coordinator, asks_coordinator
+from fencepost.broker.partitions.produce import ask_coordinator, asks_coordinator
 from fencepost.broker.purgatory import InFlightAddOffsets
 from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol import messages as m
@@ -274,17 +274,11 @@ def commit_in_transaction(
             starts_at_zero=client_version.transaction_version.adds_implicitly,
             now=now,
         )
-        add = add_request(
-            request.transactional_id,
-            request.producer_id,
-            request.producer_epoch,
-            [state.key],
-            verify_only=not client_version.transaction_version.adds_implicitly,
-        )
         why = InFlightAddOffsets(
             request=request, to=to, key=state.key, verification_guard=guard, client_version=client_version
         )
-        if not ask_coordinator(node, add, why):
+        who = (request.transactional_id, request.producer_id, request.producer_epoch)
+        if not ask_coordinator(node, *who, (state.key,), why):
             _refuse(node, request, to, _NO_COORDINATOR)
 
 

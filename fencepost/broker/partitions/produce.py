@@ -59,7 +59,7 @@ from fencepost.broker.log_config import COMPACT
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks, partition
 from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate, FormRules, Parsed
-from fencepost.broker.purgatory import Incoming, InFlight, InFlightAddPartitions
+from fencepost.broker.purgatory import Incoming, InFlightAddOffsets, InFlightAddPartitions
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol.batches import LOG_APPEND_TIME_BIT, mark_create_time, set_max_timestamp, writable
@@ -234,34 +234,10 @@ def _ask_to_add(
     # All batches have this producer and epoch: REQUEST_CHECKS refuse a request with several.
     header = batches[0][0].header
     why = InFlightAddPartitions(tuple(batches), client_version=client_version)
-    request = add_request(
-        transactional_id,
-        header.producer_id,
-        header.producer_epoch,
-        [incoming.key for incoming, _ in batches],
-        verify_only=not client_version.transaction_version.adds_implicitly,
-    )
-    if not ask_coordinator(node, request, why):
+    keys = tuple([incoming.key for incoming, _ in batches])
+    if not ask_coordinator(node, transactional_id, header.producer_id, header.producer_epoch, keys, why):
         unavailable = Answered(token=0, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, body=None)
         answer_to_add(node, why, unavailable, now)
-
-
-def add_request(
-    transactional_id: str,
-    producer_id: int,
-    producer_epoch: int,
-    partitions: list[TopicPartition],
-    *,
-    verify_only: bool,
-) -> AddPartitionsToTxn:
-    """A leader's request to add its partitions to a transaction, or to verify that they are in it."""
-    return AddPartitionsToTxn(
-        transactional_id=transactional_id,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        verify_only=verify_only,
-        partitions=tuple(partitions),
-    )
 
 
 def asks_coordinator(node: Node, client_version: ClientVersion) -> bool:
@@ -269,13 +245,30 @@ def asks_coordinator(node: Node, client_version: ClientVersion) -> bool:
     return client_version.transaction_version.adds_implicitly or node.settings.partition_verification
 
 
-def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: InFlight) -> bool:
-    """Send a request to the coordinator of its transactional id. Returns False if there is none."""
+def ask_coordinator(
+    node: Node,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    keys: tuple[TopicPartition, ...],
+    why: InFlightAddPartitions | InFlightAddOffsets,
+) -> bool:
+    """Ask the coordinator to add this leader's partitions to a transaction, or, for an older client, to
+    verify that they are in it. Returns False if there is no coordinator.
+    """
     count = node.coordinator_count(TRANSACTION_STATE_TOPIC)
-    leader = node.cluster.leader(transactions.key_of_id(request.transactional_id, count))
-    if leader is not None:
-        node.ask(leader.node_id, request, why)
-    return leader is not None
+    leader = node.cluster.leader(transactions.key_of_id(transactional_id, count))
+    if leader is None:
+        return False
+    request = AddPartitionsToTxn(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        verify_only=not why.client_version.transaction_version.adds_implicitly,
+        partitions=keys,
+    )
+    node.ask(leader.node_id, request, why)
+    return True
 
 
 def answer_to_add(node: Node, in_flight: InFlightAddPartitions, answer: Answered, now: int) -> None:
