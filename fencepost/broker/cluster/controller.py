@@ -110,6 +110,8 @@ class RemovedTopic:
 
 ClusterDecision = Decision[ClusterRecord]
 
+NAMED_TWICE: Final = Refused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+
 
 @attrs.define(eq=False)
 class Controller:
@@ -218,7 +220,7 @@ def create_topics(
             made[wanted.topic] = new_topic_id(wanted.topic, number=at + 1, created_ms=now)
             records.extend(_new_topic(state, wanted, at=at, topic_id=made[wanted.topic]))
         topic_id = made.get(wanted.topic, NO_TOPIC_ID)
-        told = _told(wanted.topic, problem or Refused(NO_ERROR), topic_id)
+        told = _told(wanted.topic, problem, topic_id)
         answers.append(told if problem else attrs.evolve(told, partition_count=wanted.partition_count))
     reply = Reply(to, body=m.CreateTopicsReply(topics=tuple(answers)))
     return Decision(entries=() if request.validate_only else tuple(records), effects=(reply,))
@@ -256,7 +258,7 @@ def create_partitions(state: Controller, request: m.CreatePartitions, *, to: Rep
         problem = too_many or _growth_problem(state, wanted, times_named[wanted.topic])
         if problem is None:
             records.extend(_new_partitions(state, wanted))
-        answers.append(_told(wanted.topic, problem or Refused(NO_ERROR)))
+        answers.append(_told(wanted.topic, problem))
     reply = Reply(to, body=m.CreatePartitionsReply(topics=tuple(answers)))
     return Decision(entries=() if request.validate_only else tuple(records), effects=(reply,))
 
@@ -269,7 +271,7 @@ def _growth(state: Controller, wanted: m.NewPartitions) -> int:
 def _growth_problem(state: Controller, wanted: m.NewPartitions, times_named: int) -> Refused | None:
     topic = state.topics.get(wanted.topic)
     if times_named > 1:
-        return Refused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+        return NAMED_TWICE
     if wanted.topic in INTERNAL_TOPICS:
         because = "an internal topic cannot grow: its partitions decide which node coordinates an id"
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
@@ -322,7 +324,7 @@ def _topic_problem(
     internal: bool,
 ) -> Refused | None:
     if times_named[wanted.topic] > 1:
-        return Refused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+        return NAMED_TWICE
     because = topic_name_problem(wanted.topic)
     if because is None and wanted.topic in INTERNAL_TOPICS and not internal:
         because = "the name belongs to an internal topic"
@@ -360,9 +362,10 @@ def _unified(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _told(topic: str, refused: Refused, topic_id: bytes = NO_TOPIC_ID) -> m.TopicError:
-    because = refused.because[:BECAUSE_LENGTH_MAX]
-    return m.TopicError(topic=topic, error=refused.error, because=because, topic_id=topic_id)
+def _told(topic: str, refused: Refused | None, topic_id: bytes = NO_TOPIC_ID) -> m.TopicError:
+    """The result for one topic; without a refusal, what was asked for is done."""
+    error, because = (NO_ERROR, "") if refused is None else (refused.error, refused.because)
+    return m.TopicError(topic=topic, error=error, because=because[:BECAUSE_LENGTH_MAX], topic_id=topic_id)
 
 
 def delete_topics(state: Controller, request: m.DeleteTopics, *, to: ReplyTo) -> ClusterDecision:
@@ -370,9 +373,9 @@ def delete_topics(state: Controller, request: m.DeleteTopics, *, to: ReplyTo) ->
     records: list[ClusterRecord] = []
     answers: list[m.TopicError] = []
     for name, times_named in Counter(request.topics).items():
-        topic, refused = None if times_named > 1 else state.topics.get(name), Refused(NO_ERROR)
+        topic, refused = None if times_named > 1 else state.topics.get(name), None
         if times_named > 1:
-            refused = Refused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+            refused = NAMED_TWICE
         elif name in INTERNAL_TOPICS:
             refused = Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics cannot be deleted")
         elif topic is None:
@@ -393,7 +396,7 @@ def alter_configs(state: Controller, request: m.IncrementalAlterConfigs, *, to: 
         changed = _changed_configs(state, wanted, times_named[wanted.topic])
         if not isinstance(changed, Refused):
             records += [] if request.validate_only else changed
-        answers.append(_told(wanted.topic, changed if isinstance(changed, Refused) else Refused(NO_ERROR)))
+        answers.append(_told(wanted.topic, changed if isinstance(changed, Refused) else None))
     reply = Reply(to, body=m.IncrementalAlterConfigsReply(topics=tuple(answers)))
     return Decision(entries=tuple(records), effects=(reply,))
 
@@ -403,7 +406,7 @@ def _changed_configs(
 ) -> list[TopicConfigured] | Refused:
     """The records of one topic's changes (ConfigurationControlManager.incrementalAlterConfigs)."""
     if times_named > 1:
-        return Refused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+        return NAMED_TWICE
     if len({change.name for change in wanted.changes}) < len(wanted.changes):
         return Refused(ErrorCode.INVALID_REQUEST, "the request changes a setting twice")
     if without := [each.name for each in wanted.changes if each.value is None and _needs_value(each)]:
