@@ -149,9 +149,7 @@ def _metadata_by_id(ids: Sequence[UUID], version: int, topics: NodeTopics) -> Ex
                 name = topic.topic if topic.error is NO_ERROR else no_name
                 described.append({**_described_topic(topic), "name": name, "topic_id": named[topic.topic]})
         told = {topic["topic_id"] for topic in described}
-        unknown = m.TopicMetadata(
-            topic="", error=ErrorCode.UNKNOWN_TOPIC_ID, is_internal=False, partitions=()
-        )
+        unknown = m.TopicMetadata(topic="", error=ErrorCode.UNKNOWN_TOPIC_ID)
         described += [
             {**_described_topic(unknown), "name": no_name, "topic_id": topic_id}
             for topic_id in ids
@@ -165,9 +163,7 @@ def _metadata_by_id(ids: Sequence[UUID], version: int, topics: NodeTopics) -> Ex
 def _or_refused(answer: Answer, names: Iterable[str]) -> m.MetadataReply:
     if answer.body is not None:
         return answer.body
-    topics = tuple(
-        m.TopicMetadata(topic=name, error=answer.error, is_internal=False, partitions=()) for name in names
-    )
+    topics = tuple(m.TopicMetadata(topic=name, error=answer.error) for name in names)
     return m.MetadataReply(cluster_id="", controller_id=-1, nodes=(), topics=topics)
 
 
@@ -317,7 +313,7 @@ def _with_refusals(
 
 
 def _refused_topic(name: str, error: ErrorCode) -> m.TopicError:
-    return m.TopicError(topic=name, error=error, because="")
+    return m.TopicError(topic=name, error=error)
 
 
 def _created_values(result: m.TopicError, shown: m.TopicConfigs | None, *, is_hidden: bool) -> Values:

@@ -83,22 +83,19 @@ def describe_topic_partitions(request: Any, _: int) -> Exchange:
     names = sorted({topic.name for topic in request.topics})
     wanted = [name for name in names if cursor is None or name >= cursor.topic_name]
     if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
-        refused = [_topic_values(_refused(name)) for name in names]
+        error = ErrorCode.INVALID_REQUEST
+        refused = [_topic_values(m.TopicMetadata(topic=name, error=error)) for name in names]
         return known({"throttle_time": 0, "topics": refused, "next_cursor": None})
 
     def respond(answer: Answer) -> Values:
         if answer.body is None:
-            topics = [_topic_values(_refused(name, answer.error)) for name in wanted]
+            topics = [_topic_values(m.TopicMetadata(topic=name, error=answer.error)) for name in wanted]
             return {"throttle_time": 0, "topics": topics, "next_cursor": None}
         # At least one, or no page would ever bring its reader further.
         limit = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
         return _page(answer.body.topics, cursor, limit)
 
     return one(m.Metadata(topics=tuple(wanted) if names else None), respond)
-
-
-def _refused(name: str, error: ErrorCode = ErrorCode.INVALID_REQUEST) -> m.TopicMetadata:
-    return m.TopicMetadata(topic=name, error=error, is_internal=False, partitions=())
 
 
 def _page(topics: Iterable[m.TopicMetadata], cursor: Any, limit: int) -> Values:

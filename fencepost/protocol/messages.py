@@ -311,8 +311,8 @@ class PartitionMetadata:
 class TopicMetadata:
     topic: str
     error: ErrorCode
-    is_internal: bool
-    partitions: tuple[PartitionMetadata, ...]
+    is_internal: bool = False
+    partitions: tuple[PartitionMetadata, ...] = ()
     topic_id: bytes = NO_TOPIC_ID  # of the topic that has the name now (KIP-516)
 
 
@@ -392,7 +392,7 @@ class TopicError:
 
     topic: str
     error: ErrorCode
-    because: str
+    because: str = ""
     topic_id: bytes = NO_TOPIC_ID  # of the topic that was created or deleted
     partition_count: Int32 = -1  # of the topic that was created
 
@@ -517,8 +517,8 @@ class TopicConfigs:
 
     topic: str
     error: ErrorCode
-    because: str
-    configs: tuple[DescribedConfig, ...]
+    because: str = ""
+    configs: tuple[DescribedConfig, ...] = ()
 
 
 @value(kw_only=True)

@@ -204,7 +204,7 @@ def _refused(request: Request, need: Need, allowed: _Asker) -> tuple[Any, ...]:
 
 
 def _topic(entry: Any, error: ErrorCode) -> m.TopicError:
-    return m.TopicError(topic=_named(entry), error=error, because="")
+    return m.TopicError(topic=_named(entry), error=error)
 
 
 _partition = m.refusing(m.PartitionError)
@@ -217,9 +217,7 @@ REFUSALS: Final[dict[type[Any], Refuse]] = {
     ),
     m.ListOffsets: m.refusing(m.ListedOffset, timestamp=-1, offset=-1),
     m.OffsetForLeaderEpoch: m.refusing(m.EpochEndOffset, leader_epoch=-1, end_offset=-1),
-    m.Metadata: lambda topic, error: m.TopicMetadata(
-        topic=topic, error=error, is_internal=False, partitions=()
-    ),
+    m.Metadata: lambda topic, error: m.TopicMetadata(topic=topic, error=error),
     m.OffsetCommit: _partition,
     m.OffsetFetch: m.refusing(m.FetchedOffset, offset=-1, leader_epoch=-1, metadata=""),
     m.DescribeGroups: lambda group_id, error: m.DescribedGroup(group_id=group_id, error=error),
@@ -228,7 +226,7 @@ REFUSALS: Final[dict[type[Any], Refuse]] = {
     m.OffsetDelete: _partition,
     m.CreateTopics: _topic,
     m.DeleteTopics: _topic,
-    m.DescribeConfigs: lambda topic, error: m.TopicConfigs(topic=topic, error=error, because="", configs=()),
+    m.DescribeConfigs: lambda topic, error: m.TopicConfigs(topic=topic, error=error),
     m.IncrementalAlterConfigs: _topic,
     m.CreatePartitions: _topic,
     m.DeleteRecords: m.refusing(m.DeletedRecords, low_watermark=-1),

@@ -50,14 +50,14 @@ def _topic(node: Node, name: str, plain: tuple[m.DescribedConfig, ...]) -> m.Top
     because = topic_name_problem(name)
     if because is not None:
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
-        return m.TopicConfigs(topic=name, error=error, because=because, configs=())
+        return m.TopicConfigs(topic=name, error=error, because=because)
     topic = node.cluster.topics.get(name)
     if topic is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return m.TopicConfigs(topic=name, error=error, because="", configs=())
+        return m.TopicConfigs(topic=name, error=error)
     is_plain = not topic.configs and name not in node.settings.internal_log_configs
     configs = plain if is_plain else tuple(_described(node, name, topic.configs))
-    return m.TopicConfigs(topic=name, error=NO_ERROR, because="", configs=configs)
+    return m.TopicConfigs(topic=name, error=NO_ERROR, configs=configs)
 
 
 def _described(node: Node, topic: str, own: Mapping[str, str]) -> Iterator[m.DescribedConfig]:

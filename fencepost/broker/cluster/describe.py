@@ -69,7 +69,7 @@ def _topic(name: str, topic: Topic | None) -> m.TopicMetadata:
     if topic is None:
         is_missing = topic_name_problem(name) is None
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_missing else ErrorCode.INVALID_TOPIC_EXCEPTION
-        return m.TopicMetadata(topic=name, error=error, is_internal=name in INTERNAL_TOPICS, partitions=())
+        return m.TopicMetadata(topic=name, error=error, is_internal=name in INTERNAL_TOPICS)
     if topic.described is None:
         # Clients ask for this again and again, and a topic of 10,000 partitions takes 20 ms.
         parts = (
