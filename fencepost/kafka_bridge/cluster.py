@@ -14,7 +14,16 @@ from uuid import UUID
 import attrs
 
 from fencepost.kafka_bridge.configs import config_values
-from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Translated, Values, of_each, one
+from fencepost.kafka_bridge.exchange import (
+    NOT_ASKED,
+    Answer,
+    Exchange,
+    Translated,
+    Values,
+    explained,
+    of_each,
+    one,
+)
 from fencepost.kafka_bridge.operations import TellsOperations
 from fencepost.kafka_bridge.topic_ids import name_of, uuid_of
 from fencepost.protocol import messages as m
@@ -147,11 +156,11 @@ def _metadata_by_id(ids: Sequence[UUID], version: int, topics: NodeTopics) -> Ex
             if is_same and topic.error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 # The name of a topic that the client may not describe is a secret, its id is not.
                 name = topic.topic if topic.error is NO_ERROR else no_name
-                described.append({**_described_topic(topic), "name": name, "topic_id": named[topic.topic]})
+                described.append({**described_topic(topic), "name": name, "topic_id": named[topic.topic]})
         told = {topic["topic_id"] for topic in described}
         unknown = m.TopicMetadata(topic="", error=ErrorCode.UNKNOWN_TOPIC_ID)
         described += [
-            {**_described_topic(unknown), "name": no_name, "topic_id": topic_id}
+            {**described_topic(unknown), "name": no_name, "topic_id": topic_id}
             for topic_id in ids
             if topic_id not in told
         ]
@@ -177,12 +186,15 @@ def _described(reply: m.MetadataReply) -> Values:
         ],
         "cluster_id": reply.cluster_id,
         "controller_id": reply.controller_id,
-        "topics": [_described_topic(topic) for topic in reply.topics],
+        "topics": [described_topic(topic) for topic in reply.topics],
         "cluster_authorized_operations": NOT_ASKED,
     }
 
 
-def _described_topic(topic: m.TopicMetadata) -> Values:
+def described_topic(
+    topic: m.TopicMetadata, partitions: Iterable[m.PartitionMetadata] | None = None
+) -> Values:
+    """A topic with all of its partitions, or with these."""
     return {
         "error_code": topic.error,
         "name": topic.topic,
@@ -196,9 +208,11 @@ def _described_topic(topic: m.TopicMetadata) -> Values:
                 "leader_epoch": each.leader_epoch,
                 "replica_nodes": [each.leader_id],
                 "isr_nodes": [each.leader_id],
+                "eligible_leader_replicas": [],
+                "last_known_elr": [],
                 "offline_replicas": [],
             }
-            for each in topic.partitions
+            for each in (topic.partitions if partitions is None else partitions)
         ],
         "topic_authorized_operations": NOT_ASKED,
     }
@@ -226,8 +240,7 @@ def _coordinator(key: str, answer: Answer) -> Values:
         "node_id": node.node_id,
         "host": node.host,
         "port": node.port,
-        "error_code": answer.error,
-        "error_message": None if answer.error is NO_ERROR else answer.error.meaning,
+        **explained(answer.error),
     }
 
 
@@ -349,8 +362,7 @@ def _topic_values(result: m.TopicError) -> dict[str, Any]:
     return {
         "name": result.topic,
         "topic_id": uuid_of(result.topic_id),
-        "error_code": result.error,
-        "error_message": None if result.error is NO_ERROR else result.because or result.error.meaning,
+        **explained(result.error, result.because),
     }
 
 

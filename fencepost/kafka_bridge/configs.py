@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 
-from fencepost.kafka_bridge.exchange import Answer, Exchange, Translated, Values
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Translated, Values, explained
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import ASKED_NODE, INT32_MAX, ConfigOperation
 
 DEFAULTS_OF_BROKERS: Final = ""  # dynamic settings of all brokers, of which there are none
@@ -99,11 +99,8 @@ def _no_settings(resource: Any) -> str:
     return f"only topics and brokers have settings here, not resources of type {resource.resource_type}"
 
 
-def _error_values(result: _Result) -> dict[str, Any]:
-    return {
-        "error_code": result.error,
-        "error_message": None if result.error is NO_ERROR else result.because or result.error.meaning,
-    }
+def _error_values(result: _Result) -> Values:
+    return explained(result.error, result.because)
 
 
 def config_values(config: m.DescribedConfig) -> dict[str, Any]:

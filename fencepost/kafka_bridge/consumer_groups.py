@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Values, known, of_each, one
+from fencepost.kafka_bridge.exchange import (
+    NOT_ASKED,
+    Answer,
+    Exchange,
+    Values,
+    explained,
+    known,
+    of_each,
+    one,
+)
 from fencepost.kafka_bridge.operations import TellsOperations
 from fencepost.kafka_bridge.topic_ids import uuid_of
 from fencepost.kafka_bridge.wire import milliseconds
@@ -51,8 +60,7 @@ def _beat_values(error: ErrorCode, body: m.ConsumerGroupHeartbeatReply | None = 
     assignment = None if body is None else body.assignment
     return {
         "throttle_time": 0,
-        "error_code": error,
-        "error_message": None if error is NO_ERROR else error.meaning,
+        **explained(error),
         "member_id": None if body is None else body.member_id,
         "member_epoch": 0 if body is None else body.member_epoch,
         "heartbeat_interval": 0 if body is None else body.heartbeat_interval_ms,
@@ -89,12 +97,10 @@ def _not_described(name: str, error: ErrorCode) -> m.DescribedConsumerGroup:
 
 
 def _described(group: m.DescribedConsumerGroup) -> Values:
-    has_failed = group.error is not NO_ERROR
     return {
-        "error_code": group.error,
-        "error_message": group.error.meaning if has_failed else None,
+        **explained(group.error),
         "group_id": group.group_id,
-        "group_state": "" if has_failed else group.state.title,
+        "group_state": group.state.title if group.error is NO_ERROR else "",
         "group_epoch": group.group_epoch,
         "assignment_epoch": group.assignment_epoch,
         "assignor_name": group.assignor_name,

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final
-from uuid import UUID
 
+from fencepost.kafka_bridge.cluster import described_topic
 from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Values, known, one
 from fencepost.kafka_bridge.operations import TellsOperations
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import NO_TOPIC_ID
 
 BROKERS: Final = 1  # EndpointType
 CONTROLLERS: Final = 2
@@ -84,12 +83,12 @@ def describe_topic_partitions(request: Any, _: int) -> Exchange:
     wanted = [name for name in names if cursor is None or name >= cursor.topic_name]
     if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
         error = ErrorCode.INVALID_REQUEST
-        refused = [_topic_values(m.TopicMetadata(topic=name, error=error)) for name in names]
+        refused = [described_topic(m.TopicMetadata(topic=name, error=error)) for name in names]
         return known({"throttle_time": 0, "topics": refused, "next_cursor": None})
 
     def respond(answer: Answer) -> Values:
         if answer.body is None:
-            topics = [_topic_values(m.TopicMetadata(topic=name, error=answer.error)) for name in wanted]
+            topics = [described_topic(m.TopicMetadata(topic=name, error=answer.error)) for name in wanted]
             return {"throttle_time": 0, "topics": topics, "next_cursor": None}
         # At least one, or no page would ever bring its reader further.
         limit = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
@@ -106,7 +105,7 @@ def _page(topics: Iterable[m.TopicMetadata], cursor: Any, limit: int) -> Values:
     for number, topic in enumerate(rest_of_topics, start=1):
         first = 0 if cursor is None or topic.topic != cursor.topic_name else cursor.partition_index
         rest = topic.partitions[first:]
-        shown.append(_topic_values(topic, rest[:limit]))
+        shown.append(described_topic(topic, rest[:limit]))
         # Below 0, it is minus the number of partitions that found no room, which the next page begins with.
         limit -= len(rest)
         if limit < 0:
@@ -120,27 +119,3 @@ def _page(topics: Iterable[m.TopicMetadata], cursor: Any, limit: int) -> Values:
 def _paged(shown: list[Values], after: tuple[str, int] | None) -> Values:
     cursor = None if after is None else {"topic_name": after[0], "partition_index": after[1]}
     return {"throttle_time": 0, "topics": shown, "next_cursor": cursor}
-
-
-def _topic_values(topic: m.TopicMetadata, partitions: Iterable[m.PartitionMetadata] = ()) -> Values:
-    return {
-        "error_code": topic.error,
-        "name": topic.topic,
-        "topic_id": None if topic.topic_id == NO_TOPIC_ID else UUID(bytes=topic.topic_id),
-        "is_internal": topic.is_internal,
-        "partitions": [
-            {
-                "error_code": NO_ERROR,
-                "partition_index": each.partition,
-                "leader_id": each.leader_id,
-                "leader_epoch": each.leader_epoch,
-                "replica_nodes": [each.leader_id],
-                "isr_nodes": [each.leader_id],
-                "eligible_leader_replicas": [],
-                "last_known_elr": [],
-                "offline_replicas": [],
-            }
-            for each in partitions
-        ],
-        "topic_authorized_operations": NOT_ASKED,
-    }

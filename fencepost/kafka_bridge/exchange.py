@@ -37,7 +37,7 @@ import attrs
 
 from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.kafka_bridge.raw_login import RawLogin
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import Request
 from fencepost.protocol.wire_protocol import NodeTopics, Operations
 
@@ -80,6 +80,12 @@ class Context:
     fetch_session: FetchSession
     operations: Operations = lambda kind, name: NOT_ASKED
     raw_login: RawLogin = attrs.Factory(RawLogin)
+
+
+def explained(error: ErrorCode, because: str = "") -> dict[str, Any]:
+    """The two fields of an error in responses that also have it in words."""
+    words = None if error is NO_ERROR else because or error.meaning
+    return {"error_code": error, "error_message": words}
 
 
 Translated = Exchange | Callable[[Context], Exchange]

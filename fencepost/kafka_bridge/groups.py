@@ -16,6 +16,7 @@ from fencepost.kafka_bridge.exchange import (
     Exchange,
     Translated,
     Values,
+    explained,
     known,
     nested,
     of_each,
@@ -333,8 +334,7 @@ def _or_unknown(group: m.DescribedGroup, version: int) -> m.DescribedGroup:
 
 def _described(group: m.DescribedGroup) -> Values:
     return {
-        "error_code": group.error,
-        "error_message": None if group.error is NO_ERROR else group.error.meaning,
+        **explained(group.error),
         "group_id": group.group_id,
         "group_state": group.state.title,
         "protocol_type": group.protocol_type,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated, Values, one
+from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated, Values, explained, one
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR
 
@@ -36,8 +36,7 @@ def sasl_authenticate(request: Any, _: int) -> Exchange:
     def respond(answer: Answer) -> Values:
         body = answer.body or m.SaslAuthenticateReply(auth_bytes=b"")
         return {
-            "error_code": answer.error,
-            "error_message": None if answer.error is NO_ERROR else answer.error.meaning,
+            **explained(answer.error),
             "auth_bytes": body.auth_bytes,
             "session_lifetime": body.session_lifetime_ms,
         }

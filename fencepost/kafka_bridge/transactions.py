@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, nested, of_each, one
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, explained, nested, of_each, one
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import NO_GENERATION
@@ -208,8 +208,7 @@ def describe_producers(request: Any, _: int) -> Exchange:
 def _producers(part: m.DescribedProducers) -> Values:
     return {
         "partition_index": part.partition,
-        "error_code": part.error,
-        "error_message": None if part.error is NO_ERROR else part.error.meaning,
+        **explained(part.error),
         "active_producers": [
             {
                 "producer_id": each.producer_id,
