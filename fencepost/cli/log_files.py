@@ -6,23 +6,16 @@ Rule: takes no lock and writes nothing; a batch that a running broker has not fi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from fencepost.cli.errors import CommandFailed, WrongUsage
 from fencepost.journal.data_directory import META_FILE
 from fencepost.journal.segments import LOG, parse_file_name
-from fencepost.log_model.transactions import COMPLETED, DECISIONS, Histories, LoggedState
+from fencepost.journal.storage import parse_directory_name
 from fencepost.protocol.batches import BatchHeader, checksum_matches, read_header
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.terms import (
-    INTERNAL_TOPICS,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-    TransactionState,
-)
-from fencepost.protocol.transaction_log import read_transactions
+from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
 
 
 class StoredBatch(NamedTuple):
@@ -46,8 +39,7 @@ class Torn(NamedTuple):
 
 def partition_of(directory: Path) -> TopicPartition | None:
     """The partition that the directory is named after, or None."""
-    topic, dash, number = directory.name.rpartition("-")
-    return TopicPartition(topic, int(number)) if dash and topic and number.isdecimal() else None
+    return parse_directory_name(directory.name)
 
 
 def partition_directories(data: Path) -> list[tuple[TopicPartition, Path]]:
@@ -91,21 +83,6 @@ def read_batches(file: Path) -> Iterator[StoredBatch | Torn]:
         at += header.size
 
 
-def partition_batches(directory: Path) -> Iterator[StoredBatch]:
-    """The whole batches of a partition, over all its segments."""
-    for file in segment_files(directory):
-        yield from (
-            batch for batch in read_batches(file) if isinstance(batch, StoredBatch) and batch.is_intact
-        )
-
-
-def topic_batches(data: Path, topic: str) -> Iterator[tuple[TopicPartition, StoredBatch]]:
-    """The whole batches of every partition of a topic."""
-    for partition, directory in partition_directories(data):
-        if partition.topic == topic:
-            yield from ((partition, batch) for batch in partition_batches(directory))
-
-
 def check_is_log(path: Path) -> None:
     """CommandFailed unless `path` is a data directory, a partition directory or a file."""
     if not path.exists():
@@ -129,34 +106,4 @@ def holds_log(directory: Path) -> bool:
         (directory / META_FILE).exists()
         or bool(segment_files(directory))
         or any(segment_files(path) for _, path in partition_directories(directory))
-    )
-
-
-def read_histories(data: Path) -> Histories:
-    """Read `__transaction_state` of a data directory: the records of each transactional id, in order."""
-    histories: dict[str, list[LoggedState]] = {}
-    for _partition, batch in topic_batches(data, TRANSACTION_STATE_TOPIC):
-        header = batch.header
-        for name, record in read_transactions(batch.data, header):
-            state = LoggedState(record, str(batch.file), header.base_offset, header.leader_epoch)
-            histories.setdefault(name, []).append(state)
-    return histories
-
-
-def count_states(histories: Histories, *states: TransactionState) -> int:
-    """How many records have one of these states."""
-    logged = (state for history in histories.values() for state in history)
-    return sum(state.record is not None and state.record.state in states for state in logged)
-
-
-def count_finished_after_restart(histories: Histories) -> int:
-    """How many decisions one leader prepared and a later leader completed."""
-    return sum(
-        before.record is not None
-        and before.record.state in DECISIONS
-        and after.record is not None
-        and after.record.state in COMPLETED
-        and after.leader_epoch > before.leader_epoch
-        for history in histories.values()
-        for before, after in pairwise(history)
     )

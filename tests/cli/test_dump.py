@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from fencepost.cli.application import run
-from fencepost.cli.log_files import count_finished_after_restart, count_states, read_histories
+from fencepost.demo.histories import count_finished_after_restart, count_states, read_histories
 from fencepost.journal.indexes import (
     AbortedRange,
     OffsetIndex,

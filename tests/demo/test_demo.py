@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fencepost.cli.application import run
-from fencepost.cli.log_files import count_finished_after_restart, count_states, read_histories
+from fencepost.demo.histories import count_finished_after_restart, count_states, read_histories
 from fencepost.protocol.terms import TransactionState
 from tests.cli.processes import COMMAND, started
 
