@@ -117,10 +117,10 @@ def application(profile: str | None = None) -> App:
             groups[name] = App(name=name, help=command.help)
             root.command(groups[name])
             continue
-        place, examples = f"fencepost.cli.{command.place}", _shown_examples(command.examples)
-        groups[group].command(place, name=name, help=command.help, help_epilogue=examples)
+        examples = _shown_examples(command.examples)
+        groups[group].command(command.place, name=name, help=command.help, help_epilogue=examples)
         if command.alias:
-            groups[group].command(place, name=command.alias, show=False)
+            groups[group].command(command.place, name=command.alias, show=False)
     return root
 
 

@@ -15,7 +15,7 @@ class Command(NamedTuple):
 
     help: str
     place: str = ""
-    """Module and function in `fencepost.cli`; empty for a group."""
+    """Module and function; empty for a group."""
     examples: tuple[str, ...] = ()
     alias: str = ""
     """A further name: that of Kafka's tools, where ours differs."""
@@ -29,7 +29,7 @@ COMMANDS: Final = {
         clients can make it use, and both as JSON. With --fault, it also prints which faults wait, and for
         which clients.
         """,
-        place="serve:serve",
+        place="fencepost.cli.serve:serve",
         examples=("fencepost serve ./data", "fencepost serve --memory --port 0"),
     ),
     "status": Command(
@@ -38,7 +38,7 @@ COMMANDS: Final = {
         The exit code is 1 if something is wrong: partitions that are not served, late or hanging
         transactions, or a disk that failed in the last five minutes.
         """,
-        place="status:status",
+        place="fencepost.cli.status:status",
         examples=("fencepost status", "fencepost status --json"),
     ),
     "top": Command(
@@ -47,7 +47,7 @@ COMMANDS: Final = {
         The display refreshes until Ctrl-C. RECORDS/S counts the records that producers and coordinators
         write, but not markers; LSO-LAG is the number of offsets that read_committed cannot read yet.
         """,
-        place="top:top",
+        place="fencepost.cli.top:top",
         examples=("fencepost top", "fencepost top --once --json"),
     ),
     "user": Command("Add users to the user file of a broker, or remove them."),
@@ -57,12 +57,12 @@ COMMANDS: Final = {
         The command asks for the password, or reads it from standard input. The file holds SCRAM credentials,
         from which the password cannot be computed.
         """,
-        place="user:add_user",
+        place="fencepost.cli.user:add_user",
         examples=("fencepost user add users.toml alice",),
     ),
     "user remove": Command(
         "Remove a user from a user file.",
-        place="user:remove_user",
+        place="fencepost.cli.user:remove_user",
         examples=("fencepost user remove users.toml alice",),
     ),
     "fault": Command("Add faults to a running broker, for tests; list, end and remove them."),
@@ -73,7 +73,7 @@ COMMANDS: Final = {
         faults` lists the points and actions. A client is named by its client id, `broker` is the
         broker, and * matches any client or the broker. `#2` means the second time that the point is reached.
         """,
-        place="fault:add_faults",
+        place="fencepost.cli.fault:add_faults",
         examples=(
             'fencepost fault add "when broker sends EndTxn reply to * #2 do drop"',
             'fencepost fault add "when coordinator of till-1 appends PREPARE_COMMIT do crash broker"',
@@ -85,7 +85,7 @@ COMMANDS: Final = {
         STRUCK counts how often a fault struck, REACHED how often its point was reached while it
         could strike. LASTS is yes while its effect, such as a pause, has not ended.
         """,
-        place="fault:list_faults",
+        place="fencepost.cli.fault:list_faults",
         examples=("fencepost fault list",),
     ),
     "fault wait": Command(
@@ -94,32 +94,34 @@ COMMANDS: Final = {
         The exit code is 1 if a fault has not struck in time; the output then shows similar points that were
         reached.
         """,
-        place="fault:wait_for_faults",
+        place="fencepost.cli.fault:wait_for_faults",
         examples=("fencepost fault wait --timeout 30",),
     ),
     "fault end": Command(
         "Undo what faults did: release messages, resume the broker, repair its disk.",
-        place="fault:end_faults",
+        place="fencepost.cli.fault:end_faults",
         examples=("fencepost fault end 1",),
     ),
     "fault remove": Command(
         "Undo what faults did, and remove them from the broker.",
-        place="fault:remove_faults",
+        place="fencepost.cli.fault:remove_faults",
         examples=("fencepost fault remove",),
     ),
     "topic": Command("Create, list, describe, alter and delete topics; delete records."),
     "topic create": Command(
         "Create a topic.",
-        place="topic:create_topic",
+        place="fencepost.cli.topic:create_topic",
         examples=("fencepost topic create orders -p 6 -c cleanup.policy=compact",),
     ),
-    "topic list": Command("List topics.", place="topic:list_topics", examples=("fencepost topic list",)),
+    "topic list": Command(
+        "List topics.", place="fencepost.cli.topic:list_topics", examples=("fencepost topic list",)
+    ),
     "topic describe": Command(
         """Show the settings of a topic, and its partitions with offsets and open transactions.
 
         LAST-STABLE-OFFSET is where read_committed stops; HIGH-WATERMARK is where read_uncommitted stops.
         """,
-        place="topic:describe_topic",
+        place="fencepost.cli.topic:describe_topic",
         examples=("fencepost topic describe orders",),
     ),
     "topic alter": Command(
@@ -127,12 +129,12 @@ COMMANDS: Final = {
 
         If one setting change is refused, no setting is changed. Changes take effect at once.
         """,
-        place="topic:alter_topic",
+        place="fencepost.cli.topic:alter_topic",
         examples=("fencepost topic alter orders -c retention.ms=3600000",),
     ),
     "topic delete": Command(
         "Delete a topic and all its records.",
-        place="topic:delete_topic",
+        place="fencepost.cli.topic:delete_topic",
         examples=("fencepost topic delete orders",),
     ),
     "topic delete-records": Command(
@@ -140,24 +142,26 @@ COMMANDS: Final = {
 
         The remaining records keep their offsets.
         """,
-        place="topic:delete_records",
+        place="fencepost.cli.topic:delete_records",
         examples=("fencepost topic delete-records orders -p 0 --before end",),
     ),
     "group": Command("List, describe and delete consumer groups; reset and delete their offsets."),
     "group list": Command(
-        "List consumer groups.", place="group:list_groups", examples=("fencepost group list --state Stable",)
+        "List consumer groups.",
+        place="fencepost.cli.group:list_groups",
+        examples=("fencepost group list --state Stable",),
     ),
     "group describe": Command(
         """Show the members, offsets and lag of a group.
 
         LAG is the log end offset minus the committed offset. It counts markers and aborted records too.
         """,
-        place="group:describe_group",
+        place="fencepost.cli.group:describe_group",
         examples=("fencepost group describe billing",),
     ),
     "group delete": Command(
         "Delete an empty group and its offsets.",
-        place="group:delete_group",
+        place="fencepost.cli.group:delete_group",
         examples=("fencepost group delete billing",),
     ),
     "group reset-offsets": Command(
@@ -168,7 +172,7 @@ COMMANDS: Final = {
         the partitions with --topic or --all-topics, and
         one target: --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration or --shift-by.
         """,
-        place="reset_offsets:reset_offsets",
+        place="fencepost.cli.reset_offsets:reset_offsets",
         examples=(
             "fencepost group reset-offsets billing -t orders --to-earliest",
             "fencepost group reset-offsets billing --all-topics --by-duration 1h30m --execute",
@@ -176,7 +180,7 @@ COMMANDS: Final = {
     ),
     "group delete-offsets": Command(
         "Delete the offsets of a group for a topic.",
-        place="group:delete_offsets",
+        place="fencepost.cli.group:delete_offsets",
         examples=("fencepost group delete-offsets billing -t orders",),
     ),
     "produce": Command(
@@ -186,7 +190,7 @@ COMMANDS: Final = {
         `fencepost consume` writes in that format. The command reports what it has written even if it
         fails or Ctrl-C ends it; an open transaction is then aborted.
         """,
-        place="produce:produce",
+        place="fencepost.cli.produce:produce",
         examples=(
             "fencepost produce orders orders.tsv",
             "fencepost produce orders orders.csv -f csv --key-column id",
@@ -200,7 +204,7 @@ COMMANDS: Final = {
         Each line is a value, or a key and a value separated by a tab. The command stops at the current end of
         the topic, unless --follow is given; a read_committed reader stops before the first open transaction.
         """,
-        place="consume:consume",
+        place="fencepost.cli.consume:consume",
         examples=(
             "fencepost consume orders --from -10",
             "fencepost consume orders --from 2026-11-22T13:00 --until 2026-11-22T14:00 -f csv",
@@ -211,17 +215,17 @@ COMMANDS: Final = {
     "transactions": Command("List and describe transactions; find and abort hanging ones."),
     "transactions list": Command(
         "List transactional ids.",
-        place="transactions:list_transactions",
+        place="fencepost.cli.transactions:list_transactions",
         examples=("fencepost transactions list --state Ongoing",),
     ),
     "transactions describe": Command(
         "Show one transactional id.",
-        place="transactions:describe_transaction",
+        place="fencepost.cli.transactions:describe_transaction",
         examples=("fencepost transactions describe till-1",),
     ),
     "transactions describe-producers": Command(
         "Show the producer state of a partition.",
-        place="transactions:describe_producers",
+        place="fencepost.cli.transactions:describe_producers",
         examples=("fencepost transactions describe-producers -t orders -p 0",),
     ),
     "transactions find-hanging": Command(
@@ -229,7 +233,7 @@ COMMANDS: Final = {
 
         They block read_committed readers until `fencepost transactions abort` ends them.
         """,
-        place="transactions:find_hanging",
+        place="fencepost.cli.transactions:find_hanging",
         examples=("fencepost transactions find-hanging -t orders",),
     ),
     "transactions late": Command(
@@ -238,7 +242,7 @@ COMMANDS: Final = {
         Kafka reports the number of these partitions as the metric PartitionsWithLateTransactionsCount. The
         metric is above 0 when transactions hang, or when coordinators are slow to end them.
         """,
-        place="transactions:find_late",
+        place="fencepost.cli.transactions:find_late",
         examples=("fencepost transactions late",),
     ),
     "transactions abort": Command(
@@ -246,12 +250,12 @@ COMMANDS: Final = {
 
         It writes an ABORT marker to the partition without asking the coordinator.
         """,
-        place="transactions:abort_transaction",
+        place="fencepost.cli.transactions:abort_transaction",
         examples=("fencepost transactions abort -t orders -p 0 --start-offset 42",),
     ),
     "transactions force-terminate": Command(
         "Fence the producer of a transactional id and abort its open transaction.",
-        place="transactions:force_terminate_transaction",
+        place="fencepost.cli.transactions:force_terminate_transaction",
         examples=("fencepost transactions force-terminate till-1",),
         alias="forceTerminateTransaction",
     ),
@@ -261,7 +265,7 @@ COMMANDS: Final = {
         It shows batches, markers, transactions, committed offsets, indexes and snapshots. The broker may be
         running or stopped.
         """,
-        place="dump:dump",
+        place="fencepost.cli.dump:dump",
         examples=("fencepost dump ./data", "fencepost dump ./data/orders-0 --records"),
     ),
     "check": Command(
@@ -272,7 +276,7 @@ COMMANDS: Final = {
         (exit code 1). A note is a leftover that the next start repairs, or a change that an administrator
         made.
         """,
-        place="check:check",
+        place="fencepost.cli.check:check",
         examples=("fencepost check ./data",),
     ),
     "audit": Command(
@@ -284,7 +288,7 @@ COMMANDS: Final = {
         --input, --output and --by it compares the input topic of an application with its output topic. The
         exit code is 1 if it finds a problem. It needs PySpark and Java: pip install 'fencepost[spark,java]'.
         """,
-        place="audit:audit",
+        place="fencepost.cli.audit:audit",
         examples=(
             "fencepost audit ./data",
             "fencepost audit ./data --acks acks.jsonl",
@@ -298,7 +302,7 @@ COMMANDS: Final = {
         directories, lists the offsets. If an export is killed, the next one repeats it. It needs PySpark
         and Java: pip install 'fencepost[spark,java]'.
         """,
-        place="export:export",
+        place="fencepost.cli.export:export",
         examples=("fencepost export ./data ./lake --to parquet --topic orders",),
     ),
     "repair": Command(
@@ -308,7 +312,7 @@ COMMANDS: Final = {
         damaged originals aside, and writes a report to the directory. Without --write nothing is changed,
         and the exit code is 1 if there is damage.
         """,
-        place="repair:repair",
+        place="fencepost.cli.repair:repair",
         examples=("fencepost repair ./data", "fencepost repair ./data --write"),
     ),
     "fuzz": Command(
@@ -320,7 +324,7 @@ COMMANDS: Final = {
         transaction versions 0 and 1, a run also ends at the first anomaly of that version; the search
         continues with the next seed.
         """,
-        place="fuzz:fuzz",
+        place="fencepost.cli.fuzz:fuzz",
         examples=(
             "fencepost fuzz --seeds 500",
             "fencepost fuzz --first-seed 33 --seeds 1 --break fencing",
@@ -332,7 +336,7 @@ COMMANDS: Final = {
 
         Ctrl-C ends the search and writes the smallest scenario found so far.
         """,
-        place="shrink:shrink",
+        place="fencepost.cli.shrink:shrink",
         examples=("fencepost shrink --seed 33 --break fencing",),
     ),
     "run": Command(
@@ -342,7 +346,7 @@ COMMANDS: Final = {
         is 1 if a scenario does not meet its expectations, or if --for ends the command before
         every scenario has run.
         """,
-        place="run:run",
+        place="fencepost.cli.run:run",
         examples=(
             "fencepost run --list",
             "fencepost run late_end_txn --variant 1 --text",
@@ -360,7 +364,7 @@ COMMANDS: Final = {
         search explores both. The exit code is 1 if a violation is found or if the search ends before it has
         checked all states.
         """,
-        place="explore:explore",
+        place="fencepost.cli.explore:explore",
         examples=(
             "fencepost explore",
             "fencepost explore --transaction-version 0 --text",
@@ -375,7 +379,7 @@ COMMANDS: Final = {
         The server listens on the loopback interface only. The command needs Starlette and Hypercorn:
         pip install 'fencepost[lab]'.
         """,
-        place="lab:lab",
+        place="fencepost.cli.lab:lab",
         examples=("fencepost lab", "fencepost lab --port 0 --no-browser"),
     ),
     "help": Command(
@@ -383,12 +387,12 @@ COMMANDS: Final = {
 
         The pages are part of the package, so they describe this version.
         """,
-        place="help:print_page",
+        place="fencepost.cli.help:print_page",
         examples=("fencepost help", "fencepost help operations"),
     ),
     "demo": Command(
         "Run a transactional pipeline on real data, kill it repeatedly, and check the result.",
-        place="demo:demo",
+        place="fencepost.cli.demo:demo",
         examples=("fencepost demo --flights 20000", "fencepost demo --break fencing"),
     ),
     "--install-completion": Command(
@@ -396,7 +400,7 @@ COMMANDS: Final = {
 
         The Tab key then completes them in new shells. The command writes to the startup file of bash or zsh.
         """,
-        place="completion:install_completion",
+        place="fencepost.cli.completion:install_completion",
         examples=("fencepost --install-completion",),
     ),
 }
