@@ -73,6 +73,16 @@ class ChildProcess:
             if self._process.returncode is None:
                 os.killpg(self._process.pid, how)
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
     async def wait(self) -> int:
         """Waits for its end and returns its return code."""
         return await self._process.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.broker.transactions import writes
+from fencepost.broker.transactions import handlers
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
 from fencepost.protocol.transaction_log import TransactionRecord
@@ -57,7 +57,7 @@ def test_a_snapshot_tells_of_a_producer_what_the_log_does(*, stops_in_order: boo
 
 def test_a_batch_that_does_not_say_what_the_node_believes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Live and at recovery a batch comes by the same way into the state, and what it says is compared."""
-    build = writes.transaction_batch
+    build = handlers.transaction_batch
 
     def build_without_partitions(name: str, record: TransactionRecord | None, *, timestamp: int) -> bytearray:
         forgetful = None if record is None else record._replace(partitions=record.partitions[:1])
@@ -65,7 +65,7 @@ def test_a_batch_that_does_not_say_what_the_node_believes_is_found(monkeypatch: 
 
     story = Story()
     me = story.identity()
-    monkeypatch.setattr(writes, "transaction_batch", build_without_partitions)
+    monkeypatch.setattr(handlers, "transaction_batch", build_without_partitions)
     story.produce(me, "a")
     with pytest.raises(AssertionError, match="is written as"):
         story.produce(me, "b", key=OTHERS)
