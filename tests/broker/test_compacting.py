@@ -40,6 +40,7 @@ from tests.broker.requests import (
     plain_offset_request,
     produce_batches,
     produced,
+    visible_values,
 )
 from tests.broker.story import CLEANED, SCAN_MS, Story, offsets_log_of, transaction_log_of
 
@@ -378,6 +379,23 @@ def test_segments_beyond_a_size_are_deleted() -> None:
     story.wait(2 * SCAN_MS)
     assert 5_000 <= size_of(story, ORDERS) < 5_000 + 2 * 2_000
     assert story.partition().log_start_offset > 20
+
+
+def test_retention_does_not_wait_for_an_open_transaction() -> None:
+    """As in Apache Kafka: what it deletes, no read_committed reader has seen."""
+    story = Story(settings=attrs.evolve(HURRIED, log_retention_ms=60_000), journal=SMALL)
+    slow = story.identity(timeout_ms=600_000)
+    story.produce(slow, "begin")
+    fill(story, 3)
+    assert story.visible() == ""
+    story.wait(60_000 + 2 * SCAN_MS)
+    partition = story.partition()
+    assert (partition.log_start_offset, partition.log_end_offset) == (4, 4)
+    story.restart()
+    assert story.produce(slow, "end", sequence=1).error is ErrorCode.NONE
+    story.ended(slow, COMMIT)
+    assert visible_values(story.fetch(offset=4)) == ["end"]
+    story.check_recovery()
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
