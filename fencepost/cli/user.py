@@ -18,8 +18,9 @@ from pathlib import Path
 
 import attrs
 
-from fencepost.broker.access.files import check_name, format_users, parse_users
+from fencepost.broker.access.files import AccessFileError, check_name, format_users, parse_users
 from fencepost.cli.errors import CommandFailed, WrongUsage
+from fencepost.cli.files import read_text
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_done
 from fencepost.journal.data_directory import META_FILE
@@ -94,7 +95,12 @@ def _locked(file: Path) -> Generator[None]:
 def _users_in(file: Path) -> Users:
     if not file.exists():
         return Users(credentials={}, decoy_key=secrets.token_bytes(KEY_SIZE))
-    return parse_users(file.read_text(encoding="utf-8"), str(file))
+    then = "`fencepost user add FILE NAME` with a new file writes a user file"
+    text = read_text("the user file", file, then=then)
+    try:
+        return parse_users(text, str(file))
+    except AccessFileError as problem:
+        raise WrongUsage(str(problem)) from problem
 
 
 def _password(name: str) -> str:

@@ -106,6 +106,25 @@ def test_a_bad_name_or_password_writes_nothing(
 
 
 @pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"\xff", "the user file {file} is not a text file"),
+        (b"junk", "{file}: not TOML"),
+        (b"[[acl]]", "{file}: this is an ACL file"),
+    ],
+)
+def test_a_file_that_is_not_a_user_file_is_kept(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, text: bytes, words: str
+) -> None:
+    file.write_bytes(text)
+    for command in ("add", "remove"):
+        give(monkeypatch, "x\n")
+        assert run(["user", command, str(file), "alice"]) == WRONG_USAGE
+        assert words.format(file=file) in capsys.readouterr().err
+    assert file.read_bytes() == text
+
+
+@pytest.mark.parametrize(
     ("option", "text", "words", "advice"),
     [
         ("--users", None, "cannot read --users {file}: No such file", "`fencepost user add FILE NAME`"),
