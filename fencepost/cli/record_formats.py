@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import attrs
 
+from fencepost.check.findings import counted
 from fencepost.cli.errors import WrongUsage
 from fencepost.cli.output import Json, as_json_line, text_of
 from fencepost.cli.table import moment
@@ -199,9 +200,10 @@ def read_lines(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoin
 def read_jsonl(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoing]:
     """One JSON object per line: a record, or with --key-column or --value-column a document."""
     is_document = dialect.key_column is not None or dialect.value_column is not None
-    for line in lines:
+    for line in _decoded(lines):  # from bytes, Python would also accept UTF-16 and UTF-32
+        text = line.removeprefix("\ufeff")
         try:
-            found = json.loads(line, object_pairs_hook=_object)
+            found = json.loads(text, object_pairs_hook=_object)
         except BadRecord:
             raise
         except (ValueError, RecursionError) as problem:
@@ -209,7 +211,7 @@ def read_jsonl(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoin
         if not isinstance(found, dict):
             raise BadRecord("not a JSON object")
         fields = cast("dict[str, Any]", found)
-        yield _document(fields, dialect, line.strip()) if is_document else _record(fields)
+        yield _document(fields, dialect, text.strip().encode()) if is_document else _record(fields)
 
 
 def _why_not_json(problem: ValueError | RecursionError) -> str:
@@ -245,7 +247,7 @@ def read_csv(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoing]
         is_document = _check_columns(names, dialect)
         for row in rows:
             if len(row) != len(names):
-                raise BadRecord(f"expected {len(names)} cells in the row, found {len(row)}")
+                raise BadRecord(f"the row has {counted(len(row), 'cell')}, not {len(names)}")
             cells = dict(zip(names, row, strict=True))
             yield _csv_document(cells, dialect) if is_document else _csv_record(cells, dialect)
     except csv.Error as problem:

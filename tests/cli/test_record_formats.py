@@ -150,13 +150,19 @@ def test_json_that_is_no_record(line: str, said: str) -> None:
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize("line", [b'{"value": "\xff"}\n', b"\xff\xfe\n", '{"value": "v"}'.encode("utf-16")])
+def test_json_that_is_not_utf_8(line: bytes) -> None:
+    with pytest.raises(BadRecord, match="not UTF-8"):
+        list(read_jsonl([line], TSV))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "there is no first line with the names of the columns"),
         ("id,amount\n1,2\n", "no column 'value'; the columns are id, amount"),
         ("value,id\nv,1\n", "unknown field id"),
-        ("key,value\nk\n", "expected 2 cells in the row, found 1"),
+        ("key,value\nk\n", "the row has 1 cell, not 2"),
         ('value\n"a"b\n', "not CSV"),
         ('value\n"a\n', "not CSV"),
         ("value,headers\nv,[1]\n", "pairs"),
