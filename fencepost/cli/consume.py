@@ -29,6 +29,7 @@ from fencepost.cli.options import (
 )
 from fencepost.cli.output import print_json
 from fencepost.cli.positions import (
+    STOP_ADVICE,
     Kind,
     Offsets,
     Position,
@@ -204,7 +205,7 @@ def consume(
         topic=topic,
         isolation=isolation,
         start=parse_position("--from", from_ or "earliest"),
-        until=parse_position("--until", until or "end"),
+        until=parse_position("--until", until or "end", then=STOP_ADVICE),
         partitions=partition,
         group=group,
         records_max=max_,

@@ -19,6 +19,14 @@ from fencepost.client.shells.sync import Admin
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 
 Offsets = dict[TopicPartition, int]
+STOP_ADVICE: Final = (
+    "give an offset, a time such as 2026-11-22T13:00 (UTC) or @1795352400000, -15m for 15 minutes ago, or "
+    "latest for the current end"
+)
+START_ADVICE: Final = (
+    "give earliest, latest, an offset, -10 for the last ten records, a time such as 2026-11-22T13:00 (UTC) "
+    "or @1795352400000, or -15m for 15 minutes ago"
+)
 ENDS: Final = {"earliest": "EARLIEST", "beginning": "EARLIEST", "latest": "LATEST", "end": "LATEST"}
 
 
@@ -49,8 +57,8 @@ class OffsetRange(NamedTuple):
     ends: Offsets
 
 
-def parse_position(option: str, text: str) -> Position:
-    """The position that the text names; CommandFailed if it names none."""
+def parse_position(option: str, text: str, *, then: str = START_ADVICE) -> Position:
+    """The position that the text names; CommandFailed with this next step if it names none."""
     if text in ENDS:
         return Position(text, Kind[ENDS[text]])
     if is_offset(text):
@@ -62,11 +70,7 @@ def parse_position(option: str, text: str) -> Position:
     try:
         since = now_ms() - round(seconds_in(text[1:]) * 1_000) if text.startswith("-") else moment_in(text)
     except (ValueError, OverflowError):
-        raise WrongUsage(
-            f"{option} {text} is not a position",
-            then="give earliest, latest, an offset, -10 for the last ten records, a time such as "
-            "2026-11-22T13:00 (UTC) or @1795352400000, or -15m for 15 minutes ago",
-        ) from None
+        raise WrongUsage(f"{option} {text} is not a position", then=then) from None
     return Position(text, Kind.TIME, max(0, since))  # all records are later than 1970
 
 
@@ -132,10 +136,7 @@ def ends_at(admin: Admin, where: Position, has: OffsetRange) -> Offsets:
             found = _from_time(admin, where.number, has)
             return {part: min(offset, has.stable_ends[part]) for part, offset in found.items()}
         case Kind.EARLIEST | Kind.LAST:
-            raise WrongUsage(
-                f"--until {where.text} is not a position to stop at",
-                then="give an offset, a time, or latest for the current end",
-            )
+            raise WrongUsage(f"--until {where.text} is not a position to stop at", then=STOP_ADVICE)
 
 
 Read = Callable[[Offsets, Offsets], Iterator[Record]]

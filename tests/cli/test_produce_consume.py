@@ -299,7 +299,9 @@ def test_what_is_no_position(text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--until", "-5"), "is not a position to stop at"),
+        (("--until", "-5"), "--until -5 is not a position to stop at"),
+        (("--until", "earliest"), "give an offset, a time such as 2026-11-22T13:00 (UTC)"),
+        (("--until", "monday"), "give an offset, a time such as 2026-11-22T13:00 (UTC)"),
         (("--until", "5", "--follow"), "leave out one"),
         (("--group", "g", "-p", "0"), "--partition has no effect"),
         (("--group", "g", "--from", "5"), "starts at committed offsets"),
