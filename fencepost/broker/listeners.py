@@ -6,6 +6,7 @@ of the broker exists.
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import Final, NamedTuple
 
@@ -71,7 +72,9 @@ def _bound(host: str, port: int, name: str, *, listens: bool) -> socket.socket:
             listener.listen(1024)
     except (OSError, UnicodeError) as problem:  # UnicodeError: no host can have this name
         listener.close()
-        is_wrong_host = isinstance(problem, socket.gaierror | UnicodeError)
+        is_wrong_host = (
+            isinstance(problem, socket.gaierror | UnicodeError) or problem.errno == errno.EADDRNOTAVAIL
+        )
         option = f"--{name.replace(' ', '-')}"
         other = f"stop what listens there, or choose another {name} ({option} N); 0 is a free one"
         advice = "choose another host" if is_wrong_host else other

@@ -195,6 +195,7 @@ def test_serve_says_which_faults_wait_and_for_whom() -> None:
         (["serve", "--memory", "--host", "0.0.0.0", "--insecure"], 1, "--advertised-listener HOST:PORT"),
         (["serve", "--memory", "--host", "nowhere.invalid"], 1, "choose another host"),
         (["serve", "--memory", "--host", "a" * 64], 1, "choose another host"),
+        (["serve", "--memory", "--insecure", "--host", "192.0.2.1"], 1, "choose another host"),
         (["serve", "--memory", "--fault", "when node 1 crashes do drop"], 2, "a broker cannot see"),
         (["topic", "list", "--bootstrap-server", "127.0.0.1:1"], 3, "fencepost serve"),
         (["topic", "list", "--bootstrap-server", "nowhere"], 2, "host:port"),
