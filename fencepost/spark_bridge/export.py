@@ -339,6 +339,8 @@ def locked(target: Path) -> Generator[None]:
     which a failed export has written nothing is removed.
     """
     is_new = not target.exists()
+    if not is_new and not target.is_dir():
+        raise UnusableExport(f"{target} is not a directory: export into an empty or a new directory")
     target.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

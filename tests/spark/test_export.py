@@ -237,6 +237,8 @@ def test_files_of_others_survive(spark: SparkSession, source: Source, tmp_path: 
     with pytest.raises(UnusableExport, match=r"has other files \(export=2024\) and no manifest.json"):
         plan(source.directory, target)
     assert [path.name for path in target.iterdir()] == ["export=2024"]
+    with pytest.raises(UnusableExport, match="is not a directory: export into an empty or a new directory"):
+        plan(source.directory, precious)
     precious.unlink()
     precious.parent.rmdir()
     assert run_export(spark, source, target).name == "export=000001"
