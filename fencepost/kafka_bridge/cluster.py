@@ -21,6 +21,7 @@ from fencepost.kafka_bridge.exchange import (
     Translated,
     Values,
     explained,
+    known,
     of_each,
     one,
 )
@@ -42,9 +43,10 @@ FIRST_WITH_SOFTWARE: Final = 3  # ApiVersions
 FIRST_WITH_FEATURES_FROM_0: Final = 4  # ApiVersions
 SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """The name of a client's software, and its version (ApiVersionsRequest.isValid)."""
-FIRST_NULL_NAME: Final = 12  # Metadata
+FIRST_BY_ID: Final = 12  # Metadata
 FIRST_DELETE_BY_ID: Final = 6  # DeleteTopics
 FIRST_WITH_CONFIGS: Final = 5  # CreateTopics
+NO_CLUSTER: Final = m.MetadataReply(cluster_id="", controller_id=-1, nodes=(), topics=())
 AUTO_CREATES_ALWAYS: Final = 3  # Metadata: the last version that does not say whether topics may be created
 
 
@@ -103,11 +105,14 @@ def metadata(request: Any, version: int) -> Translated:
     it; the client asks again until it is there.
     """
     asked = request.topics
+    named_otherwise = any(topic.name is None or getattr(topic, "topic_id", None) for topic in asked or ())
+    if version < FIRST_BY_ID and named_otherwise:
+        return known(_not_by_id(asked))
     # One id makes it a request by ids, and names beside it do not count
     # (KafkaApis.handleTopicMetadataRequest).
     if asked and any(getattr(topic, "topic_id", None) for topic in asked):
         ids = tuple(dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id is not None))
-        return lambda context: _metadata_by_id(ids, version, context.topics)
+        return lambda context: _metadata_by_id(ids, context.topics)
     # An empty list asks for no topic; in version 0, which cannot send null, for all topics.
     names = None if asked is None or not (asked or version) else tuple(topic.name or "" for topic in asked)
     may_create = version <= AUTO_CREATES_ALWAYS or request.allow_auto_topic_creation
@@ -142,10 +147,18 @@ def _metadata_by_name(names: tuple[str, ...] | None, creates: bool) -> Exchange:
     return Exchange((m.Metadata(topics=names),), respond, follow_up)
 
 
-def _metadata_by_id(ids: Sequence[UUID], version: int, topics: NodeTopics) -> Exchange:
+def _not_by_id(topics: Iterable[Any]) -> Values:
+    """The refusal of a version that has a field for ids, and was never to use it (KAFKA-12701)."""
+    refused = m.TopicMetadata(topic="", error=ErrorCode.INVALID_REQUEST)
+    told = [
+        {**described_topic(refused), "name": topic.name or "", "topic_id": topic.topic_id} for topic in topics
+    ]
+    return {**_described(NO_CLUSTER), "topics": told}
+
+
+def _metadata_by_id(ids: Sequence[UUID], topics: NodeTopics) -> Exchange:
     """Describe topics by their ids; none is created."""
     named = {name: topic_id for topic_id in ids if (name := name_of(topics, topic_id)) is not None}
-    no_name = None if version >= FIRST_NULL_NAME else ""
 
     def respond(answers: Sequence[Answer]) -> Values:
         reply = _or_refused(answers[0], tuple(named))
@@ -155,12 +168,12 @@ def _metadata_by_id(ids: Sequence[UUID], version: int, topics: NodeTopics) -> Ex
             is_same = topic.error is not NO_ERROR or topic.topic_id == named[topic.topic].bytes
             if is_same and topic.error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 # The name of a topic that the client may not describe is a secret, its id is not.
-                name = topic.topic if topic.error is NO_ERROR else no_name
+                name = topic.topic if topic.error is NO_ERROR else None
                 described.append({**described_topic(topic), "name": name, "topic_id": named[topic.topic]})
         told = {topic["topic_id"] for topic in described}
         unknown = m.TopicMetadata(topic="", error=ErrorCode.UNKNOWN_TOPIC_ID)
         described += [
-            {**described_topic(unknown), "name": no_name, "topic_id": topic_id}
+            {**described_topic(unknown), "name": None, "topic_id": topic_id}
             for topic_id in ids
             if topic_id not in told
         ]
@@ -173,7 +186,7 @@ def _or_refused(answer: Answer, names: Iterable[str]) -> m.MetadataReply:
     if answer.body is not None:
         return answer.body
     topics = tuple(m.TopicMetadata(topic=name, error=answer.error) for name in names)
-    return m.MetadataReply(cluster_id="", controller_id=-1, nodes=(), topics=topics)
+    return attrs.evolve(NO_CLUSTER, topics=topics)
 
 
 def _described(reply: m.MetadataReply) -> Values:

@@ -59,7 +59,7 @@ def test_settings_are_described_with_their_sources(admin: Any) -> None:
     of_topic = configs_of(admin, TOPIC)
     assert (of_topic["retention.ms"].value, of_topic["retention.ms"].source) == ("1000", 1)
     assert (of_topic["cleanup.policy"].value, of_topic["cleanup.policy"].source) == ("delete", 5)
-    assert list(of_topic["retention.ms"].synonyms) == ["retention.ms", "log.retention.ms"]
+    assert list(of_topic["retention.ms"].synonyms) == ["retention.ms"]
     of_broker = configs_of(admin, "1", "BROKER")
     assert of_broker["message.max.bytes"].value == "1048588"
     assert of_broker["message.max.bytes"].is_read_only

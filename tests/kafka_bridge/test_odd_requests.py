@@ -69,6 +69,26 @@ def topic_id(wire: KafkaSocket, name: str = TOPIC) -> UUID | None:
     return told.topics[0].topic_id
 
 
+@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize("also", ["", None])
+def test_two_versions_have_ids_and_refuse_them(wire: KafkaSocket, version: int, also: str | None) -> None:
+    told = ask(
+        wire,
+        METADATA,
+        version,
+        topics=[
+            {"topic_id": None, "name": TOPIC},
+            {"topic_id": also if also is None else ORDERS, "name": also},
+        ],
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    error = ErrorCode.INVALID_REQUEST
+    assert [(topic.name, topic.error_code) for topic in told.topics] == [(TOPIC, error), ("", error)]
+    assert (told.brokers, told.controller_id) == ((), -1)
+
+
 # --- authorized operations ---------------------------------------------------------------------------------
 
 NOT_ASKED = -(2**31)
@@ -107,6 +127,9 @@ def test_descriptions_tell_operations_if_asked(wire: KafkaSocket, is_asked: bool
         assert found == (expected if is_asked else dict.fromkeys(expected, NOT_ASKED))
     told = ask(wire, CONSUMER_GROUP_DESCRIBE, 1, group_ids=["absent"], **asks)
     assert [group.authorized_operations for group in told.groups] == [NOT_ASKED]
+    told = ask(wire, CONSUMER_GROUP_DESCRIBE, 1, group_ids=["", "absent"], **asks)
+    errors = [ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_ID_NOT_FOUND]
+    assert [group.error_code for group in told.groups] == errors
     cluster = {"include_cluster_authorized_operations": is_asked, "include_fenced_brokers": False}
     for endpoint_type, bits in ((1, OF_CLUSTER), (2, NOT_ASKED)):
         told = ask(wire, DESCRIBE_CLUSTER, 2, endpoint_type=endpoint_type, **cluster)

@@ -26,9 +26,19 @@ _DEFAULTS: Final = NodeSettings()
 _FIELDS: Final = frozenset(field.name for field in attrs.fields(NodeSettings))
 
 
+# Of these, Kafka's brokers have no default: if they are not set, others count, such as log.retention.hours.
+_WITHOUT_DEFAULT: Final = frozenset(
+    {"log.flush.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms"}
+)
+
+
 class _Value(NamedTuple):
     text: str
     source: ConfigSource
+
+
+_NamedValues = list[tuple[str | None, _Value]]
+"""The values that a setting has, the one in force first, each with the name of the setting that it is of."""
 
 
 def describe_configs(node: Node, request: m.DescribeConfigs, to: ReplyTo, now: int) -> None:
@@ -69,7 +79,7 @@ def _described(node: Node, topic: str, own: Mapping[str, str]) -> Iterator[m.Des
         # Internal topics have settings of their own that are in no record.
         if text is None and getattr(in_force, field) != getattr(of_broker, field):
             text = _text(getattr(in_force, field))
-        values = [] if text is None else [(name, _Value(text, ConfigSource.TOPIC))]
+        values: _NamedValues = [] if text is None else [(name, _Value(text, ConfigSource.TOPIC))]
         if setting.field in _FIELDS:
             values += [(setting.of_broker, each) for each in _values(node.settings, setting.field)]
         else:
@@ -78,13 +88,13 @@ def _described(node: Node, topic: str, own: Mapping[str, str]) -> Iterator[m.Des
         yield _config(name, values, setting.config_type, is_read_only=False)
     for name, fixed in FIXED_CONFIGS.items():
         values = [(name, _Value(own[name], ConfigSource.TOPIC))] if name in own else []
-        values.append((fixed.of_broker or name, _Value(fixed.value, ConfigSource.DEFAULT)))
+        values.append((fixed.of_broker, _Value(fixed.value, ConfigSource.DEFAULT)))
         yield _config(name, values, fixed.config_type, is_read_only=False)
 
 
 def _of_node(settings: NodeSettings) -> Iterator[m.DescribedConfig]:
     for name, setting in NODE_CONFIGS.items():
-        values = [(name, each) for each in _values(settings, setting.field)]
+        values: _NamedValues = [(name, each) for each in _values(settings, setting.field)]
         yield _config(name, values, setting.config_type, is_read_only=True)
 
 
@@ -96,7 +106,7 @@ def _values(settings: NodeSettings, field: str) -> list[_Value]:
 
 
 def _config(
-    name: str, values: list[tuple[str, _Value]], config_type: ConfigType, *, is_read_only: bool
+    name: str, values: _NamedValues, config_type: ConfigType, *, is_read_only: bool
 ) -> m.DescribedConfig:
     _, first = values[0]
     return m.DescribedConfig(
@@ -106,7 +116,10 @@ def _config(
         config_type=config_type,
         is_read_only=is_read_only,
         synonyms=tuple(
-            m.ConfigSynonym(name=known_as, value=each.text, source=each.source) for known_as, each in values
+            m.ConfigSynonym(name=known_as, value=each.text, source=each.source)
+            for known_as, each in values
+            if known_as is not None
+            and not (each.source is ConfigSource.DEFAULT and known_as in _WITHOUT_DEFAULT)
         ),
     )
 

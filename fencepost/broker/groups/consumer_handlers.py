@@ -19,7 +19,7 @@ from fencepost.broker.groups.consumer_heartbeat import (
     MemberClient,
     assignor_of,
 )
-from fencepost.broker.groups.offsets import TOO_LARGE, group_log
+from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, group_log
 from fencepost.broker.groups.state import GroupBatch, Groups, MemberDeadlines
 from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
@@ -224,7 +224,7 @@ def describe(node: Node, request: m.ConsumerGroupDescribe, to: ReplyTo, now: int
 
 
 def _described(node: Node, group_id: str) -> m.DescribedConsumerGroup:
-    log = group_log(node, group_id)
+    log = group_log(node, group_id) if group_id else NO_GROUP_ID
     group = None if isinstance(log, Refused) else log.coordinator.consumers.get(group_id)
     if group is None:
         error = log.error if isinstance(log, Refused) else NO_GROUP
