@@ -31,7 +31,7 @@ from fencepost.simulator.explore import ExploreConfig, Explored
 from fencepost.simulator.explore import explore as explore_config
 from fencepost.simulator.failure import SimulationFailed
 from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally, try_one
-from fencepost.simulator.fuzz.worlds import planner_of, simulate
+from fencepost.simulator.fuzz.worlds import WorldKind, simulate
 from fencepost.simulator.run import RunResult, counted
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.codec import BadScenario
@@ -224,7 +224,7 @@ def fuzz(
     """
     if seeds < 1:
         raise ValueError(f"seeds must be a whole number from 1, not {seeds!r}")
-    planner = planner_of(**world)
+    planner = WorldKind(**world).planner
     tally = SeedTally(first_seed, keep_going=keep_going)
     for seed in range(first_seed, first_seed + seeds):
         tally.add(try_one(seed, planner))

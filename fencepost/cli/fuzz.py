@@ -27,6 +27,7 @@ from fencepost.cli.table import print_table
 if TYPE_CHECKING:
     from fencepost.simulator.fuzz.plan import Planner
     from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally, Tried
+    from fencepost.simulator.fuzz.worlds import WorldKind
     from fencepost.simulator.judges.coverage import Coverage, Row
 
 
@@ -101,13 +102,18 @@ class WorldOptions:
         return 2 if self.transaction_version is None else self.transaction_version
 
     @property
-    def planner(self) -> Planner:
-        """The planner that draws a run from a seed; it can be sent to other processes."""
-        from fencepost.simulator.fuzz.worlds import planner_of
+    def kind(self) -> WorldKind:
+        """The same for the simulator."""
+        from fencepost.simulator.fuzz.worlds import WorldKind
 
         given = attrs.asdict(self)
         given["transaction_version"] = self.version
-        return planner_of(**given)
+        return WorldKind(**given)
+
+    @property
+    def planner(self) -> Planner:
+        """The planner that draws a run from a seed; it can be sent to other processes."""
+        return self.kind.planner
 
     @property
     def verifies(self) -> bool:
@@ -117,15 +123,7 @@ class WorldOptions:
         return verifies(self.version, self.partition_verification)
 
     def __str__(self) -> str:
-        from fencepost.simulator.fuzz.worlds import options_of
-
-        return options_of(
-            workload=self.workload,
-            transaction_version=self.version,
-            partition_verification=self.partition_verification,
-            without_fixes=self.without_fixes,
-            broken=self.broken,
-        )
+        return str(self.kind)
 
 
 DEFAULT_WORLD: Final = WorldOptions()

@@ -17,7 +17,7 @@ from fencepost.simulator.explore import ExploreConfig, Explored, StateSearch
 from fencepost.simulator.fuzz.plan import Planner
 from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally, try_one
 from fencepost.simulator.fuzz.shrinking import Failing, ShrinkSearch, failing_run, failing_seed
-from fencepost.simulator.fuzz.worlds import options_of, planner_of
+from fencepost.simulator.fuzz.worlds import WorldKind
 from fencepost.simulator.judges.known_anomalies import KnownAnomaly
 from fencepost.simulator.scenarios.files import scenario_of, text_of
 from fencepost.simulator.scenarios.found import scenario_text
@@ -88,7 +88,8 @@ def _fuzz(search: Search) -> None:
         "broken": search.asked.names("broken") or (),
         "without_fixes": search.asked.names("without_fixes") or (),
     }
-    planner, options, tally = planner_of(**world), options_of(**world), SeedTally(first)
+    kind, tally = WorldKind(**world), SeedTally(first)
+    planner, options = kind.planner, str(kind)
     known: set[str] = set()
 
     def progress(*, is_last: bool = False) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import fencepost
 from fencepost.simulator.fuzz.plan import draw, draw_groups
-from fencepost.simulator.fuzz.worlds import planner_of, try_seed
+from fencepost.simulator.fuzz.worlds import WorldKind, try_seed
 from fencepost.simulator.world.choices import Choices
 
 
@@ -37,7 +37,7 @@ def test_a_workload_is_another_world() -> None:
 
 
 def test_partition_leaders_ask_unless_it_is_version_0() -> None:
-    plans = [planner_of(version, (), ())(Choices(3)) for version in (0, 1, 2)]
+    plans = [WorldKind(transaction_version=version).planner(Choices(3)) for version in (0, 1, 2)]
     assert [plan.partition_verification for plan in plans] == [False, True, True]
 
 

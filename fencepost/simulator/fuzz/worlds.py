@@ -125,79 +125,69 @@ def simulate(
     # Python's generator takes more than whole numbers, and -1 and True would name the world of seed 1.
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         raise ValueError(f"seed must be a whole number from 0, not {seed!r}")
-    broken, without_fixes = _kept(broken), _kept(without_fixes)
-    planner = planner_of(
-        transaction_version,
-        broken,
-        without_fixes,
-        partition_verification=partition_verification,
-        workload=workload,
-    )
-    options = options_of(
+    kind = WorldKind(
         workload=workload,
         transaction_version=transaction_version,
         partition_verification=partition_verification,
-        without_fixes=without_fixes,
         broken=broken,
+        without_fixes=without_fixes,
     )
     commands = (
-        f"replay: fencepost fuzz --first-seed {seed} --seeds 1{options}",
-        f"shrink: fencepost shrink --seed {seed}{options}",
+        f"replay: fencepost fuzz --first-seed {seed} --seeds 1{kind}",
+        f"shrink: fencepost shrink --seed {seed}{kind}",
     )
-    return attrs.evolve(try_seed(seed, planner), commands=commands)
+    return attrs.evolve(try_seed(seed, kind.planner), commands=commands)
 
 
-def _kept(names: Iterable[str]) -> Iterable[str]:
-    """The names as a tuple, which can be read twice; one that is not a list of names is refused later."""
-    return names if isinstance(names, str) else tuple(names)
+def _names(given: Iterable[str], of: str) -> tuple[str, ...]:
+    if isinstance(given, str):  # it would be taken for a list of its letters
+        raise ValueError(f"{of} must be a tuple of names, not {given!r}: write ({given!r},)")
+    return tuple(given)
 
 
-def options_of(
-    *,
-    workload: str,
-    transaction_version: int,
-    partition_verification: bool | None,
-    without_fixes: Iterable[str],
-    broken: Iterable[str],
-) -> str:
-    """The options of `fencepost fuzz` that describe such worlds, each with a leading space."""
-    said = [f" --workload {workload}"] if workload != "transactions" else []
-    if transaction_version != 2:
-        said.append(f" --transaction-version {transaction_version}")
-    if partition_verification is not None:
-        said.append(f" --{'' if partition_verification else 'no-'}partition-verification")
-    said += [f" --without-fix {name}" for name in without_fixes]
-    return "".join((*said, *(f" --break {protection}" for protection in broken)))
+@attrs.frozen(kw_only=True)
+class WorldKind:
+    """Which random worlds: the arguments of `simulate`, which explains them. ValueError for a version or a
+    name that does not exist.
+    """
 
+    workload: str = "transactions"
+    transaction_version: int = 2
+    partition_verification: bool | None = None
+    broken: tuple[str, ...] = attrs.field(default=(), converter=partial(_names, of="broken"))
+    without_fixes: tuple[str, ...] = attrs.field(default=(), converter=partial(_names, of="without_fixes"))
 
-def planner_of(
-    transaction_version: int = 2,
-    broken: Iterable[str] = (),
-    without_fixes: Iterable[str] = (),
-    *,
-    partition_verification: bool | None = None,
-    workload: str = "transactions",
-) -> Planner:
-    """The planner that draws such worlds; it can be sent to other processes."""
-    for key, names in (("broken", broken), ("without_fixes", without_fixes)):
-        if isinstance(names, str):  # it would be taken for a list of its letters
-            raise ValueError(f"{key} must be a tuple of names, not {names!r}: write ({names!r},)")
-    protections = sorted(set(broken))
-    if transaction_version not in TRANSACTION_VERSIONS:
-        raise ValueError(
-            f"transaction_version must be one of {sorted(TRANSACTION_VERSIONS)}, not {transaction_version}"
+    def __attrs_post_init__(self) -> None:
+        version, protections = self.transaction_version, sorted(set(self.broken))
+        if version not in TRANSACTION_VERSIONS:
+            raise ValueError(
+                f"transaction_version must be one of {sorted(TRANSACTION_VERSIONS)}, not {version}"
+            )
+        if self.workload not in PLANNERS:
+            raise ValueError(f"workload must be one of {sorted(PLANNERS)}, not {self.workload!r}")
+        if not PROTECTIONS.issuperset(protections):
+            raise ValueError(f"broken may only name {sorted(PROTECTIONS)}, not {protections}")
+
+    @property
+    def planner(self) -> Planner:
+        """The planner that draws such worlds; it can be sent to other processes."""
+        return partial(
+            PLANNERS[self.workload],
+            transaction_version=self.transaction_version,
+            partition_verification=verifies(self.transaction_version, self.partition_verification),
+            broken=tuple(sorted(set(self.broken))),
+            without_fixes=self.without_fixes,
         )
-    if workload not in PLANNERS:
-        raise ValueError(f"workload must be one of {sorted(PLANNERS)}, not {workload!r}")
-    if not PROTECTIONS.issuperset(protections):
-        raise ValueError(f"broken may only name {sorted(PROTECTIONS)}, not {protections}")
-    return partial(
-        PLANNERS[workload],
-        transaction_version=transaction_version,
-        partition_verification=verifies(transaction_version, partition_verification),
-        broken=tuple(protections),
-        without_fixes=tuple(without_fixes),
-    )
+
+    def __str__(self) -> str:
+        """The options of `fencepost fuzz` that describe such worlds, each with a leading space."""
+        said = [f" --workload {self.workload}"] if self.workload != "transactions" else []
+        if self.transaction_version != 2:
+            said.append(f" --transaction-version {self.transaction_version}")
+        if self.partition_verification is not None:
+            said.append(f" --{'' if self.partition_verification else 'no-'}partition-verification")
+        said += [f" --without-fix {name}" for name in self.without_fixes]
+        return "".join((*said, *(f" --break {protection}" for protection in self.broken)))
 
 
 def try_seed(seed: int, planner: Planner = draw) -> RunResult:
