@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import attrs
 
-from fencepost.lab.document import RunDocument, RunFacts, document
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.settings import NodeSettings
+from fencepost.lab.document import Json, RunDocument, RunFacts, document
 from fencepost.lab.explored import PathObserver
 from fencepost.lab.observer import RunObserver, consumer_of
 from fencepost.lab.points import StepPoints
 from fencepost.simulator.explore import Explored
 from fencepost.simulator.explore.history import BROKER_NAME
-from fencepost.simulator.fuzz.plan import verifies
 from fencepost.simulator.run import Run, RunResult, Task
 from fencepost.simulator.scenarios.model import Case
 from fencepost.simulator.scenarios.runner import record_case
@@ -47,14 +48,7 @@ def record_explored(found: Explored) -> RunDocument | None:
     observer.details.breaches[found.violation] = _decisive(history)
     clients = [name for name in history.participants if name != BROKER_NAME]
     facts = RunFacts(
-        settings={
-            "transaction_version": config.transaction_version,
-            "partition_verification": verifies(config.transaction_version, config.partition_verification),
-            "broken": sorted(config.broken),
-            "without_fixes": list(config.fixes.off),
-            "nodes": 1,
-            "sync": "none",
-        },
+        settings=_settings(config.node_settings, nodes=1, policy=SyncPolicy.NONE),
         transaction_version=config.transaction_version,
         passed=False,
         broken=[(found.violation, found.because)],
@@ -99,14 +93,7 @@ class _Watch:
         of_role = {role.name: role.transactional_id for role in run.spec.roles}
         named = {each.process.participant: of_role.get(each.role.name) for each in run.cast}
         return RunFacts(
-            settings={
-                "transaction_version": settings.transaction_version.number,
-                "partition_verification": settings.partition_verification,
-                "broken": sorted(settings.broken),
-                "without_fixes": list(settings.fixes.off),
-                "nodes": len(run.world.nodes),
-                "sync": run.world.settings.policy.value,
-            },
+            settings=_settings(settings, nodes=len(run.world.nodes), policy=run.world.settings.policy),
             transaction_version=settings.transaction_version.number,
             passed=result.passed,
             expected=result.expected,
@@ -116,6 +103,18 @@ class _Watch:
             isolation=_isolation(run),
             transactional_ids={lane: name for lane, name in named.items() if name is not None},
         )
+
+
+def _settings(settings: NodeSettings, *, nodes: int, policy: SyncPolicy) -> dict[str, Json]:
+    """What a page says about the brokers of a run."""
+    return {
+        "transaction_version": settings.transaction_version.number,
+        "partition_verification": settings.partition_verification,
+        "broken": sorted(settings.broken),
+        "without_fixes": list(settings.fixes.off),
+        "nodes": nodes,
+        "sync": policy.value,
+    }
 
 
 def _isolation(run: Run) -> dict[str, str]:

@@ -66,6 +66,19 @@ class ExploreConfig:
     """Count worlds that differ only in which producer is which as one."""
     max_states: int = 1_000_000
 
+    @property
+    def node_settings(self) -> NodeSettings:
+        """The settings of the broker."""
+        return NodeSettings(
+            port=1,
+            transaction_version=TRANSACTION_VERSIONS[self.transaction_version],
+            partition_verification=verifies(self.transaction_version, self.partition_verification),
+            broken=self.broken,
+            fixes=self.fixes,
+            transaction_state_log_num_partitions=1,
+            offsets_topic_num_partitions=1,
+        )
+
     def __str__(self) -> str:
         """The options of `fencepost explore` that differ from its defaults, each with a leading space."""
         usual = ExploreConfig()
@@ -118,16 +131,7 @@ class ExploredBroker:
     @classmethod
     def started(cls, config: ExploreConfig) -> ExploredBroker:
         """A broker that has one topic."""
-        settings = NodeSettings(
-            port=1,
-            transaction_version=TRANSACTION_VERSIONS[config.transaction_version],
-            partition_verification=verifies(config.transaction_version, config.partition_verification),
-            broken=config.broken,
-            fixes=config.fixes,
-            transaction_state_log_num_partitions=1,
-            offsets_topic_num_partitions=1,
-        )
-        broker = cls(Node(settings), may_die=config.crashes > 0)
+        broker = cls(Node(config.node_settings), may_die=config.crashes > 0)
         broker.settle(broker.restart())
         request = CreateTopics(topics=(CreateTopic(topic=TOPIC, partition_count=config.partitions),))
         broker.take(Received(request, to=ReplyTo(0, 0)))

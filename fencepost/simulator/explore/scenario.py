@@ -19,7 +19,6 @@ import attrs
 from fencepost.simulator.draw.fates import DrawnMessage, follow
 from fencepost.simulator.explore.broker import TOPIC, ExploreConfig
 from fencepost.simulator.explore.history import BROKER_NAME
-from fencepost.simulator.fuzz.plan import verifies
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.model import Scenario, ScenarioExpectation, cases
 from fencepost.simulator.scenarios.runner import run_case
@@ -75,7 +74,7 @@ def _story(history: History, config: ExploreConfig, faults: Sequence[FaultWords]
     told: Builder = scenario(history.title, lesson).cluster(
         topics={TOPIC: config.partitions},
         transaction_version=config.transaction_version,
-        partition_verification=verifies(config.transaction_version, config.partition_verification),
+        partition_verification=config.node_settings.partition_verification,
         broken=sorted(config.broken),
         without_fixes=config.fixes.off,
     )
