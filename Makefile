@@ -14,7 +14,7 @@ STORIES := $(addprefix tests/kafka_bridge/test_,stories.py broken_brokers.py acc
 # Go's and C's clients are tested where their tools are installed.
 ABSENT := $(foreach tool,go kcat,$(if $(shell command -v $(tool)),,--ignore=$(MAVEN)/test_$(tool).py))
 
-.PHONY: help env demo test pytest thorough lint format screenshots kafka-clients kafka-jars oracle attack sweep bench docs reference clean
+.PHONY: help env demo test pytest thorough lint format screenshots kafka-clients kafka-jars stores oracle attack sweep bench docs reference clean
 
 help:
 	@echo 'make env     create the environment in $(VENV) with PYTHON=$(PYTHON)'
@@ -25,6 +25,7 @@ help:
 	@echo 'make lint    run the static checks; make format fixes what it can'
 	@echo 'make kafka-clients  run Java clients, tools and Streams of Apache Kafka against the broker; needs a JDK and Maven;'
 	@echo '             runs franz-go and kcat, too, where Go and kcat are'
+	@echo 'make stores  install emulators of Google'"'"'s and Azure'"'"'s stores, and HDFS, for make thorough; each where its tools are'
 	@echo 'make oracle  compare Fencepost with recorded answers of Apache Kafka; FILES="..." replays others; WIRE=kafka'
 	@echo 'make attack  attack a broker on loopback while a client checks every record; SEED=2 draws other requests'
 	@echo 'make sweep   300 kills, 10,000 simulated clusters that lose power, every bit of a directory, 20 kills of a stream; SEED=2'
@@ -101,6 +102,10 @@ bench: env
 
 kafka-jars: $(JARS)
 
+# Their tests are skipped where they are not installed.
+stores:
+	tests/stores/install.sh
+
 # What changed shows `git diff --stat`, and in what the pictures themselves: look at each.
 screenshots: env
 	FENCEPOST_SCREENSHOTS=renew $(BIN)/pytest tests/lab/browser/test_screenshots.py
@@ -113,5 +118,5 @@ reference: env
 	$(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) $(MAVEN)/target build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MAVEN)/target tests/stores/target build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,6 +23,7 @@ could have foreseen. Every failure is a StorageError, as on a local disk.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -54,18 +55,23 @@ class ArrowStorage:
         self._advice = advice
 
     def exists(self) -> bool:
-        with self._reported("find", ""):
-            found = self._filesystem.get_file_info(self._directory)
-        return found.type is not fs.FileType.NotFound
+        return not self._lacks("")
 
     def directories(self) -> list[str]:
+        # Of Google's store, pyarrow lists only those directories that have an object of their own, and copies
+        # have no such objects (issue 32403 of Arrow). So there, the paths of all files tell the directories.
+        flat = self._filesystem.type_name == "gcs"
         try:
-            return sorted(found.base_name for found in self._list("") if found.type is fs.FileType.Directory)
+            found = self._list("", recursive=flat)
         except MissingFile as problem:
             raise NotADataDirectory(
                 f"there is no directory {self.location}: give the directory that a broker was started with, "
                 "or a copy of it"
             ) from problem
+        if flat:
+            below = (each.path.removeprefix(f"{self._directory}/").partition("/") for each in found)
+            return sorted({name for name, slash, _ in below if slash})
+        return sorted(each.base_name for each in found if each.type is fs.FileType.Directory)
 
     def files(self, directory: str) -> dict[str, int]:
         try:
@@ -76,14 +82,14 @@ class ArrowStorage:
 
     def read_file(self, path: str) -> bytes | None:
         try:
-            with self._reported("read", path), self._filesystem.open_input_file(self._path(path)) as file:
+            with self._reported("read", path), self._opened(path) as file:
                 return file.read()
         except MissingFile:
             return None
 
     def open(self, path: str) -> ArrowFile:
         with self._reported("open", path):
-            file = self._filesystem.open_input_file(self._path(path))
+            file = self._opened(path)
             size = file.size()
 
         def fetch(position: int, length: int) -> bytes:
@@ -91,30 +97,47 @@ class ArrowStorage:
                 with self._reported("read", path):
                     return file.read_at(length, position)  # pyright: ignore - the stubs know no arguments
             except StorageError as problem:
-                if self._filesystem.get_file_info(self._path(path)).type is fs.FileType.NotFound:
+                if self._lacks(path):
                     raise MissingFile(f"{self.location}/{path} has disappeared") from problem
                 raise
 
         return ArrowFile(size, fetch, file.close)
 
-    def _list(self, directory: str) -> list[fs.FileInfo]:
+    def _list(self, directory: str, *, recursive: bool = False) -> list[fs.FileInfo]:
         with self._reported("list", directory):
-            return self._filesystem.get_file_info(fs.FileSelector(self._path(directory)))
+            return self._filesystem.get_file_info(fs.FileSelector(self._path(directory), recursive=recursive))
+
+    def _opened(self, path: str) -> pa.NativeFile:
+        # libhdfs prints a stack trace for a file that does not exist, and most logs lack some of their files.
+        if self._filesystem.type_name == "hdfs" and self._lacks(path):
+            raise FileNotFoundError(path)
+        return self._filesystem.open_input_file(self._path(path))
+
+    def _lacks(self, path: str) -> bool:
+        with self._reported("find", path):
+            return self._filesystem.get_file_info(self._path(path)).type is fs.FileType.NotFound
 
     def _path(self, path: str) -> str:
         return f"{self._directory}/{path}" if path else self._directory
 
     @contextmanager
     def _reported(self, doing: str, path: str) -> Generator[None]:
-        """Turns the errors of pyarrow into ours, with the location."""
+        """Turns the errors of pyarrow into ours, with the location and without credentials."""
         try:
             yield
         except (OSError, pa.ArrowException) as problem:
             where = f"{self.location}/{path}" if path else self.location
-            if isinstance(problem, FileNotFoundError):
-                raise MissingFile(f"cannot {doing} {where}: there is no such file") from problem
+            told = _without_queries(str(problem))
+            # A list of objects that do not exist is, of Google's store, an error without a number.
+            if isinstance(problem, FileNotFoundError) or told.startswith("No such file"):
+                raise MissingFile(f"cannot {doing} {where}: there is no such file") from None
             advice = f" ({self._advice})" if self._advice else ""
-            raise StorageError(f"cannot {doing} {where}: {problem}{advice}") from problem
+            raise StorageError(f"cannot {doing} {where}: {told}{advice}") from None
+
+
+def _without_queries(text: str) -> str:
+    """Azure's errors repeat URLs, and the query of one may be a token."""
+    return re.sub(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*", r"\1", text)
 
 
 @attrs.frozen

@@ -25,11 +25,12 @@ _SPARKS_NAMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}  # pyarrow's name
 _CREDENTIALS: Final = {
     "s3": "credentials come from the environment of each process, such as AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, from ~/.aws, or from the role of the instance, and not from Spark's settings",
-    "gs": "credentials come from GOOGLE_APPLICATION_CREDENTIALS, or from the machine's service account",
-    "abfs": "credentials come from the environment of each process, such as AZURE_CLIENT_ID, AZURE_TENANT_ID "
-    "and AZURE_CLIENT_SECRET, or from the identity of the machine",
-    "hdfs": "each process needs libhdfs: JAVA_HOME, HADOOP_HOME, and CLASSPATH as `hadoop classpath --glob` "
-    "prints it",
+    "gs": "credentials come from GOOGLE_APPLICATION_CREDENTIALS of each process, or from the service account "
+    "of the machine; gs://anonymous@bucket/dir sends none",
+    "abfs": "credentials come from a SAS token in the URI, from the environment of each process, such as "
+    "AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET, or from the identity of the machine",
+    "hdfs": "libhdfs prints the cause to standard error; each process needs JAVA_HOME, libhdfs.so in "
+    "ARROW_LIBHDFS_DIR or HADOOP_HOME/lib/native, and CLASSPATH as `hadoop classpath --glob` prints it",
 }
 REMOTE_SCHEMES: Final = frozenset({"s3", "gs", "abfs", "abfss", "hdfs", "viewfs", *_SPARKS_NAMES})
 _GCS_PATIENCE: Final = "retry_limit_seconds=60"  # instead of 15 minutes: nobody waits that long for an error
@@ -101,4 +102,4 @@ def _filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
         # The message of pyarrow may repeat the whole URI.
         told = str(problem).replace(uri, shown(uri)).replace(f"{scheme}://{rest}", shown(uri))
         advice = _CREDENTIALS.get(scheme, "")
-        raise StorageError(f"cannot use {shown(uri)}: {told} ({advice})") from problem
+        raise StorageError(f"cannot use {shown(uri)}: {told} ({advice})") from None

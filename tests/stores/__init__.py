@@ -1,0 +1,1 @@
+"""Object stores and HDFS: emulators and servers that speak the real protocols, installed by `make stores`."""
