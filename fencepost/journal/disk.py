@@ -317,6 +317,12 @@ class DiskStorage:
                 raise self._no_directory() from error
 
     def _no_directory(self) -> NotADataDirectory:
+        scheme, slash, _ = self.location.partition(":/")
+        if slash and scheme.isalnum():  # the rest may contain credentials
+            return NotADataDirectory(
+                f"a URI ({scheme}:) is not a local directory: give a copy; only audit, export and PySpark "
+                "read URIs"
+            )
         problem = (
             f"{self.location} is not a directory"
             if self.exists()

@@ -127,7 +127,7 @@ class ArrowStorage:
             yield
         except (OSError, pa.ArrowException) as problem:
             where = f"{self.location}/{path}" if path else self.location
-            told = _without_queries(str(problem))
+            told = without_queries(str(problem))
             # A list of objects that do not exist is, of Google's store, an error without a number.
             if isinstance(problem, FileNotFoundError) or told.startswith("No such file"):
                 raise MissingFile(f"cannot {doing} {where}: there is no such file") from None
@@ -135,7 +135,7 @@ class ArrowStorage:
             raise StorageError(f"cannot {doing} {where}: {told}{advice}") from None
 
 
-def _without_queries(text: str) -> str:
+def without_queries(text: str) -> str:
     """Azure's errors repeat URLs, and the query of one may be a token."""
     return re.sub(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*", r"\1", text)
 

@@ -104,3 +104,11 @@ def test_what_is_no_directory_is_named(command: str, capsys: pytest.CaptureFixtu
     assert run([command, "/dev/null"]) == 2
     told = capsys.readouterr().err
     assert told.startswith("fencepost: /dev/null is not a directory: give the directory that a broker was")
+
+
+@pytest.mark.parametrize("command", ["check", "repair"])
+def test_a_uri_is_refused_without_its_credentials(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "s3://me:secret@bucket/data"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("fencepost: a URI (s3:) is not a local directory: give a copy; only audit, ")
+    assert "secret" not in told

@@ -19,7 +19,13 @@ from fencepost.journal.disk import DiskStorage
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import MissingFile, NotADataDirectory, StorageError, StorageReader
 from fencepost.protocol.terms import IsolationLevel
-from fencepost.spark_bridge.arrow_storage import BLOCK_BYTES, FIRST_BLOCK_BYTES, ArrowFile, ArrowStorage
+from fencepost.spark_bridge.arrow_storage import (
+    BLOCK_BYTES,
+    FIRST_BLOCK_BYTES,
+    ArrowFile,
+    ArrowStorage,
+    without_queries,
+)
 from fencepost.spark_bridge.export import export
 from fencepost.spark_bridge.filesystems import absolute, open_directories, open_storage, shown
 from tests.kafka_directories import NAMES, consumed, unpack
@@ -205,6 +211,11 @@ class TestErrors:
             open_storage(store.uri("data", key="nobody")).directories()
         assert "secret" not in str(refused.value)
         assert "nobody" not in str(refused.value)
+
+    def test_queries_of_urls_stay_secret(self) -> None:
+        """Errors of Azure's client contain URLs with the token."""
+        told = "Check of 'https://me.blob.core.windows.net/logs?se=2100&sig=secret' failed. Why?"
+        assert without_queries(told) == "Check of 'https://me.blob.core.windows.net/logs' failed. Why?"
 
     def test_a_malformed_uri(self) -> None:
         with pytest.raises(StorageError, match=r"cannot use s3://logs/data: .*'colour'") as refused:
