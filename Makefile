@@ -25,7 +25,7 @@ help:
 	@echo 'make lint    run the static checks; make format fixes what it can'
 	@echo 'make kafka-clients  run Java clients, tools and Streams of Apache Kafka against the broker; needs a JDK and Maven;'
 	@echo '             runs franz-go and kcat, too, where Go and kcat are'
-	@echo 'make stores  install emulators of Google'"'"'s and Azure'"'"'s stores, and HDFS, for make thorough; each where its tools are'
+	@echo 'make stores  read directories in fake-gcs-server, Azurite and HDFS; installs each where its tools are'
 	@echo 'make oracle  compare Fencepost with recorded answers of Apache Kafka; FILES="..." replays others; WIRE=kafka'
 	@echo 'make attack  attack a broker on loopback while a client checks every record; SEED=2 draws other requests'
 	@echo 'make sweep   300 kills, 10,000 simulated clusters that lose power, every bit of a directory, 20 kills of a stream; SEED=2'
@@ -102,9 +102,10 @@ bench: env
 
 kafka-jars: $(JARS)
 
-# Their tests are skipped where they are not installed.
-stores:
+# Tests of a store are skipped where it could not be installed. Afterwards `make thorough` runs them, too.
+stores: env
 	tests/stores/install.sh
+	$(BIN)/pytest --durations 5 -rs -m thorough tests/stores
 
 # What changed shows `git diff --stat`, and in what the pictures themselves: look at each.
 screenshots: env
