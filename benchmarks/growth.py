@@ -30,7 +30,7 @@ from benchmarks.restarts import Broker, identity
 from fencepost import Admin, Producer
 from fencepost.protocol import messages as m
 from fencepost.protocol.records import build_data_batch
-from fencepost.protocol.terms import CoordinatorType, IsolationLevel, TransactionResult
+from fencepost.protocol.terms import NO_TOPIC_ID, CoordinatorType, IsolationLevel, TransactionResult
 
 TOPIC: Final = "grown"
 COMMITS: Final = 1_000  # of a row, unless the time is over before
@@ -114,7 +114,7 @@ class Cores:
             base_sequence=0,
             transactional=True,
         )
-        part = m.ProducePartition(topic=TOPIC, partition=partition, records=records)
+        part = m.ProducePartition(topic=TOPIC, topic_id=NO_TOPIC_ID, partition=partition, records=records)
         request = m.Produce(transactional_id=name, acks=-1, timeout_ms=1_000, partitions=(part,))
         (stored,) = self.broker.ask(request).partitions
         assert not stored.error, stored

@@ -39,6 +39,7 @@ from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TOPIC_ID,
     TopicPartition,
     sequence_after,
 )
@@ -276,6 +277,8 @@ class PartitionQueue:
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
     next_sequence: int = 0
+    topic_id: bytes = NO_TOPIC_ID
+    """Of the topic to which batches are sent."""
     numbered: int = 0
     """Batches that got a sequence since `unacked` was empty."""
     is_broken: bool = False
@@ -298,6 +301,17 @@ class PartitionQueue:
             if not batch.is_refused:
                 return None if batch.in_flight else batch.retry_at
         return None
+
+    def turn_to(self, topic_id: bytes) -> bool:
+        """Whether batches may be sent to the topic with this id: not while others are in flight to a topic
+        that had the name before. That one is gone, so they may be sent again, and must come first.
+        """
+        if self.topic_id == topic_id:
+            return True
+        if any(batch.in_flight for batch in self.unacked):
+            return False
+        self.topic_id = topic_id
+        return True
 
     def adopt(self, producer_id: int, producer_epoch: int) -> None:
         """Adopts a new identity once no batch of the old one can still arrive; renumbers rejected batches."""

@@ -29,6 +29,14 @@ failed batch means for the producer.
 #    idempotent producer asks for a new identity, and `PartitionQueue.adopt` takes it only when no batch of
 #    the old one can still arrive (KIP-360).
 #
+# A topic may be deleted and created again under its name. A request names the topic that the client means by
+# its id (KIP-516), so a batch that arrives late for the old topic is refused (UNKNOWN_TOPIC_ID) and cannot
+# enter the new one, which knows none of the old sequences. As in Kafka's client, a batch without an
+# acknowledgement is then sent to the new topic (Sender.topicIdsForBatches), with the sequence that it has: a
+# leader takes any sequence from a producer that it does not know. So here, too, the order counts: the queue
+# turns to the new topic when no batch is in flight to the old one (`PartitionQueue.turn_to`), and then sends
+# the one with the lowest sequence first (rule 2).
+#
 # One request carries at most one batch per partition, so a reply has one result per partition and a batch
 # needs no further key. Produce requests pass through `PendingCalls.once`: they are not retried as requests,
 # because each batch is retried on its own, perhaps at another leader and together with other batches.
@@ -88,14 +96,15 @@ class Delivery:
         """Sends batches that are due, of `only` these partitions if given; True if it sent one."""
         if producer_id == NO_PRODUCER_ID:
             return False
+        cluster = self.calls.cluster
         by_node: dict[int, list[PartitionQueue]] = {}
         for queue in self.accumulator.active.values():
             queue.adopt(producer_id, producer_epoch)
             if only is not None and queue.partition not in only:
                 continue
             if queue.next_to_send(now) is not None:
-                leader = self.calls.cluster.leader(queue.partition)
-                if leader is not None:
+                leader = cluster.leader(queue.partition)
+                if leader is not None and queue.turn_to(cluster.topic_ids[queue.partition.topic]):
                     by_node.setdefault(leader, []).append(queue)
         sent = False
         for node, queues in by_node.items():
@@ -132,12 +141,18 @@ class Delivery:
         return taken
 
     def _send(self, node: int, batches: list[ProducerBatch]) -> None:
+        topic_ids = self.calls.cluster.topic_ids
         request = m.Produce(
             transactional_id=self.settings.transactional_id,
             acks=ACKS_ALL,
             timeout_ms=self.settings.request_timeout_ms,
             partitions=tuple(
-                m.ProducePartition(topic=batch.topic, partition=batch.partition, records=batch.data or b"")
+                m.ProducePartition(
+                    topic=batch.topic,
+                    topic_id=topic_ids[batch.topic],
+                    partition=batch.partition,
+                    records=batch.data or b"",
+                )
                 for batch in batches
             ),
         )

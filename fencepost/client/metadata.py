@@ -90,6 +90,8 @@ class ClusterMetadata:
     partition_counts: dict[str, int] = attrs.field(factory=dict, kw_only=True)
     last_counts: dict[str, int] = attrs.field(factory=dict, kw_only=True)
     """The newest known counts. They are kept when a topic is unknown for a time, to detect older replies."""
+    topic_ids: dict[str, bytes] = attrs.field(factory=dict, kw_only=True)
+    """The ids of the topics that have these names, by the newest replies, as for `last_counts`."""
     topic_errors: dict[str, ErrorCode] = attrs.field(factory=dict, kw_only=True)
     coordinators: dict[CoordinatorKey, int] = attrs.field(factory=dict, kw_only=True)
     wanted: Ordered[dict[str, None]] = attrs.field(factory=dict, kw_only=True)
@@ -239,6 +241,7 @@ class ClusterMetadata:
             self.topic_errors.pop(topic.topic, None)
             if not is_older or topic.topic not in self.last_counts:
                 self.last_counts[topic.topic] = len(topic.partitions)
+                self.topic_ids[topic.topic] = topic.topic_id
             self.partition_counts[topic.topic] = self.last_counts[topic.topic]
 
     def _learn_leaders(self, topic: TopicMetadata, *, may_go_back: bool) -> bool:

@@ -23,7 +23,7 @@ from fencepost.kafka_bridge.exchange import (
     one,
 )
 from fencepost.kafka_bridge.fetch_session import FIRST_FETCH_BY_ID, NO_SESSION
-from fencepost.kafka_bridge.topic_ids import ById, Replaced
+from fencepost.kafka_bridge.topic_ids import ById, Replaced, id_of
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import BASE_OFFSET_SIZE, HEADER_SIZE, MAGIC_AT, MAGIC_KAFKA, Buffer
@@ -69,7 +69,12 @@ def _refused_produce(topic: Any) -> Values:
 def produce(request: Any, _: int) -> Exchange:
     """One batch for each partition."""
     parts = tuple(
-        m.ProducePartition(topic=topic.name, partition=part.index, records=_batch_of(part.records))
+        m.ProducePartition(
+            topic=topic.name,
+            topic_id=id_of(getattr(topic, "topic_id", None)),
+            partition=part.index,
+            records=_batch_of(part.records),
+        )
         for topic in request.topic_data
         for part in topic.partition_data
     )

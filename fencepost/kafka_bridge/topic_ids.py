@@ -3,8 +3,8 @@
 Rule: an id that no topic has gets UNKNOWN_TOPIC_ID, and the rest of the request is carried out.
 """
 
-# Ids become names before a request is authorized and carried out, so the node knows names alone. A topic that
-# is deleted and made again in between would get the request: Kafka has the same gap.
+# Ids become names before a request is authorized and carried out. A topic that is deleted and made again in
+# between would get the request, as in Kafka. Only a Produce takes its ids along, and the node compares them.
 
 from __future__ import annotations
 
@@ -37,6 +37,11 @@ class Replaced:
 def uuid_of(topic_id: bytes | None) -> UUID | None:
     """An id in a response; None is Kafka's zero."""
     return None if topic_id is None or topic_id == NO_TOPIC_ID else UUID(bytes=topic_id)
+
+
+def id_of(topic_id: UUID | None) -> bytes:
+    """An id in a request; zeros for Kafka's zero, and for requests that only name their topics."""
+    return NO_TOPIC_ID if topic_id is None else topic_id.bytes
 
 
 def name_of(topics: NodeTopics, topic_id: UUID | None) -> str | None:

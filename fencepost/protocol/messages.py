@@ -69,9 +69,14 @@ def refusing(kind: Callable[..., Refused], **rest: Any) -> Callable[[Any, ErrorC
 
 @value(kw_only=True)
 class ProducePartition:
-    """The batches for one partition. Clients send exactly one, as Kafka's do since 0.11."""
+    """The batches for one partition. Clients send exactly one, as Kafka's do since 0.11.
+
+    `topic_id` is the topic that the client means: another topic of this name may have replaced it. Zeros, as
+    in Kafka's requests before version 13, mean the one that has the name when the request is handled.
+    """
 
     topic: str
+    topic_id: bytes
     partition: Int32
     records: Records
 

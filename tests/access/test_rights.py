@@ -20,7 +20,7 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, APIS, OWN_APIS, Request
 from fencepost.protocol.scram import Users, make_credential, plain_message
-from fencepost.protocol.terms import NEWEST_VERSION, GroupState, TopicPartition
+from fencepost.protocol.terms import NEWEST_VERSION, NO_TOPIC_ID, GroupState, TopicPartition
 from tests.access.samples import PAY, SAMPLES, TOPIC
 from tests.broker.requests import add_request
 from tests.broker.wire import Wire, Wires, serving
@@ -290,7 +290,10 @@ def test_the_table_is_kafkas() -> None:
 
 
 def two_topics() -> m.Produce:
-    parts = [m.ProducePartition(topic=topic, partition=0, records=b"") for topic in (TOPIC, "secret")]
+    parts = [
+        m.ProducePartition(topic=topic, topic_id=NO_TOPIC_ID, partition=0, records=b"")
+        for topic in (TOPIC, "secret")
+    ]
     return m.Produce(transactional_id=None, acks=1, timeout_ms=0, partitions=tuple(parts))
 
 

@@ -15,7 +15,7 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.batch_work import COMPRESSED_RECORDS_MAX
 from fencepost.protocol.batches import MAGIC_COLUMNS, build_batch, walk
 from fencepost.protocol.compression import Compression, compress
-from fencepost.protocol.terms import IsolationLevel
+from fencepost.protocol.terms import NO_TOPIC_ID, IsolationLevel
 from tests.attack.attacks import Attack
 from tests.attack.scene import Scene
 from tests.attack.wires import encoded, exchange
@@ -81,7 +81,7 @@ async def unfolding(scene: Scene) -> None:
     for number, records in enumerate(stored):
         for at, header in walk(records):
             batch = records[at : at + header.size]
-            part = m.ProducePartition(topic=FOLDED, partition=number, records=batch)
+            part = m.ProducePartition(topic=FOLDED, topic_id=NO_TOPIC_ID, partition=number, records=batch)
             produce = m.Produce(transactional_id=None, acks=1, timeout_ms=1_000, partitions=(part,))
             await exchange(scene, encoded([produce]), answers=1)
     received = answers = 0
@@ -122,7 +122,8 @@ async def unfolding_for_brokers(scene: Scene) -> None:
     )
     keyed = folded(count, keys=array(count, b"\xc4\x01k"), values=array(count, NIL), late_ms=1_000)
     parts = [
-        m.ProducePartition(topic=FOLDED, partition=number, records=keyed) for number in range(partitions)
+        m.ProducePartition(topic=FOLDED, topic_id=NO_TOPIC_ID, partition=number, records=keyed)
+        for number in range(partitions)
     ]
     together = m.Produce(transactional_id=None, acks=1, timeout_ms=1_000, partitions=tuple(parts))
     alone = [attrs.evolve(together, partitions=(part,)) for part in parts * scene.scaled(1, 3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from fencepost.broker.contract import Reply
@@ -15,6 +16,7 @@ from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TOPIC_ID,
     IsolationLevel,
     TopicPartition,
     TransactionResult,
@@ -72,10 +74,20 @@ def produce_request(
 
 
 def produce_batches(
-    batches: Mapping[TopicPartition, bytearray], *, name: str | None, acks: int = -1
+    batches: Mapping[TopicPartition, bytearray],
+    *,
+    name: str | None,
+    acks: int = -1,
+    topic_ids: Mapping[str, bytes] = MappingProxyType({}),
 ) -> m.Produce:
+    """For the topics with these ids; for those that have their names now where `topic_ids` has none."""
     parts = (
-        m.ProducePartition(topic=key.topic, partition=key.partition, records=records)
+        m.ProducePartition(
+            topic=key.topic,
+            topic_id=topic_ids.get(key.topic, NO_TOPIC_ID),
+            partition=key.partition,
+            records=records,
+        )
         for key, records in batches.items()
     )
     return m.Produce(transactional_id=name, acks=acks, timeout_ms=1_000, partitions=tuple(parts))

@@ -40,10 +40,14 @@ from tests.broker.requests import (
     ORDERS,
     OTHERS,
     UNCOMMITTED,
+    Identity,
+    batch,
     body_of,
     init_request,
     plain_offset_request,
+    produce_batches,
     produce_request,
+    produced,
 )
 from tests.broker.story import SETTINGS, Story, offsets_log_of
 
@@ -358,6 +362,43 @@ def test_a_topic_that_is_deleted_and_made_again_at_once_never_shows_its_old_reco
         assert ("orders" in names) <= (topic is not None)
         if topic is not None:
             assert story.visible(isolation_level=UNCOMMITTED) == ("old" if is_old else "")
+
+
+def topic_id(story: Story, name: str) -> bytes:
+    (topic,) = body_of(story.ask(m.Metadata(topics=(name,))), m.MetadataReply).topics
+    return topic.topic_id
+
+
+def produced_by_id(story: Story, words: str, topic: bytes, *, sequence: int = 0) -> ErrorCode:
+    """The result of a batch of an idempotent producer for the topic with this id."""
+    request = produce_batches(
+        {ORDERS: batch(Identity(7, 0), words, sequence=sequence, transactional=False)},
+        name=None,
+        topic_ids={"orders": topic},
+    )
+    return produced(story.ask(request))[ORDERS].error
+
+
+def test_a_late_batch_for_a_deleted_topic_does_not_enter_the_next_topic_of_its_name() -> None:
+    """Its sequences went with the deleted topic, so nothing else tells it from a new batch (KIP-516)."""
+    story = Story()
+    old = topic_id(story, "orders")
+    assert produced_by_id(story, "a", old) is ErrorCode.NONE
+    assert deleted(story, "orders") == [ErrorCode.NONE]
+    assert produced_by_id(story, "a", old) is ErrorCode.UNKNOWN_TOPIC_ID
+    assert created(story, "orders", 2) is ErrorCode.NONE
+    assert produced_by_id(story, "a", old) is ErrorCode.UNKNOWN_TOPIC_ID
+    story.restart()
+    assert produced_by_id(story, "a", old) is ErrorCode.UNKNOWN_TOPIC_ID
+    assert story.visible(isolation_level=UNCOMMITTED) == ""
+    assert produced_by_id(story, "b", topic_id(story, "orders"), sequence=1) is ErrorCode.NONE
+    assert story.visible(isolation_level=UNCOMMITTED) == "b"
+
+
+def test_a_batch_for_the_id_of_another_topic_is_refused() -> None:
+    """A client may write to the topics whose names it may write to: the id alone does not admit it."""
+    story = Story(topics={"orders": 1, "secret": 1})
+    assert produced_by_id(story, "a", topic_id(story, "secret")) is ErrorCode.UNKNOWN_TOPIC_ID
 
 
 def test_a_topic_deleted_inside_a_transaction_does_not_keep_it_from_ending() -> None:

@@ -47,6 +47,8 @@ class Talk:
         self.resolved: dict[TransactionCall, Failure | None] = {}
         self.warned: list[str] = []
         self.wake_at: int | None = None
+        self.topic_ids: dict[str, bytes] = {}
+        self.leader_epoch = 0
 
     def hear(self, effects: list[Effect]) -> None:
         """Takes what a machine wants; questions about the cluster are answered at once."""
@@ -79,14 +81,21 @@ class Talk:
     def metadata(self, request: m.Metadata) -> m.MetadataReply:
         """One node leads every partition of every topic that is asked for."""
         parts = tuple(
-            m.PartitionMetadata(partition=i, leader_id=NODE, leader_epoch=0) for i in range(self.partitions)
+            m.PartitionMetadata(partition=i, leader_id=NODE, leader_epoch=self.leader_epoch)
+            for i in range(self.partitions)
         )
         return m.MetadataReply(
             cluster_id="c",
             controller_id=NODE,
             nodes=(m.NodeAddress(node_id=NODE, host="h", port=1),),
             topics=tuple(
-                m.TopicMetadata(topic=name, error=ErrorCode.NONE, is_internal=False, partitions=parts)
+                m.TopicMetadata(
+                    topic=name,
+                    error=ErrorCode.NONE,
+                    is_internal=False,
+                    partitions=parts,
+                    topic_id=self.topic_ids.get(name, bytes(range(16))),
+                )
                 for name in request.topics or ()
             ),
         )

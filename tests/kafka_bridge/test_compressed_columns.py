@@ -35,7 +35,7 @@ from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, Compression, c
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch, read_kafka_records
 from fencepost.protocol.records import Columns, build_data_batch, payload_of
-from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.protocol.terms import NO_TOPIC_ID, IsolationLevel, TopicPartition
 from tests.broker.wire import PATIENCE_S
 from tests.kafka_bridge.test_connection import KafkaWire, kafka_client
 from tests.protocol.batches_drawn import built, column_sets, stranger
@@ -52,7 +52,7 @@ def packed(*sizes: int, compression: Compression = ZSTD) -> bytearray:
 
 
 def produce(records: Buffer, key: TopicPartition = FIRST) -> m.Produce:
-    part = m.ProducePartition(topic=key.topic, partition=key.partition, records=records)
+    part = m.ProducePartition(topic=key.topic, topic_id=NO_TOPIC_ID, partition=key.partition, records=records)
     return m.Produce(transactional_id=None, acks=1, timeout_ms=1_000, partitions=(part,))
 
 

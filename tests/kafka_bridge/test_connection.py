@@ -20,7 +20,7 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.frames import FrameReader, ReplyFrame
 from fencepost.protocol.messages import Request
-from fencepost.protocol.terms import CoordinatorType, IsolationLevel, TopicPartition
+from fencepost.protocol.terms import NO_TOPIC_ID, CoordinatorType, IsolationLevel, TopicPartition
 from tests.broker.requests import init_request
 from tests.broker.wire import PATIENCE_S, RECEIVE_SIZE, serving
 from tests.oracle.batches import recorded_batch
@@ -39,7 +39,7 @@ def version_of(request: Request) -> int:
 
 def produce(acks: int, topic: str = ORDERS.topic) -> m.Produce:
     batch = recorded_batch({"records": 1}, producer_id=-1, now_ms=1, is_kafka=True)
-    part = m.ProducePartition(topic=topic, partition=0, records=batch)
+    part = m.ProducePartition(topic=topic, topic_id=NO_TOPIC_ID, partition=0, records=batch)
     return m.Produce(transactional_id=None, acks=acks, timeout_ms=1_000, partitions=(part,))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
@@ -20,6 +21,7 @@ from fencepost.protocol.terms import (
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    NO_TOPIC_ID,
 )
 from fencepost.protocol.wire_protocol import SessionRoom
 
@@ -79,6 +81,23 @@ def test_metadata_by_id(answer: Answer, expected: tuple[str | None, ErrorCode]) 
         for topic in exchange.respond([answer])["topics"]
     }
     assert topics == {ORDERS: expected, GHOST: (None, UNKNOWN)}
+
+
+@pytest.mark.parametrize(("version", "topic_id"), [(12, NO_TOPIC_ID), (13, ORDERS.bytes)])
+def test_a_produce_by_id_keeps_the_id(version: int, topic_id: bytes) -> None:
+    """The topic may be another one when the node handles the request."""
+    parts = [SimpleNamespace(index=0, records=b"")]
+    topic = (
+        SimpleNamespace(name="orders", partition_data=parts)
+        if version < 13
+        else SimpleNamespace(name=None, topic_id=ORDERS, partition_data=parts)
+    )
+    request = SimpleNamespace(
+        transactional_id=None, acks=-1, timeout=timedelta(seconds=1), topic_data=[topic]
+    )
+    (asked,) = in_context(data.produce(request, version)).requests
+    assert isinstance(asked, m.Produce)
+    assert [(part.topic, part.topic_id) for part in asked.partitions] == [("orders", topic_id)]
 
 
 def test_topics_are_deleted_by_name_and_by_id() -> None:

@@ -16,6 +16,7 @@ from fencepost.protocol.terms import (
     LATEST_TIMESTAMP,
     NO_LEADER_EPOCH,
     NO_OFFSET,
+    NO_TOPIC_ID,
     IsolationLevel,
 )
 from tests.oracle.batches import recorded_batch
@@ -46,7 +47,7 @@ def _produced(asking: Asking, partition: str, batches: list[Fields]) -> m.Produc
         records += recorded_batch(
             batch, producer_id=producer_id, now_ms=asking.now_ms, is_kafka=asking.is_kafka
         )
-    return m.ProducePartition(topic=key.topic, partition=key.partition, records=records)
+    return m.ProducePartition(topic=key.topic, topic_id=NO_TOPIC_ID, partition=key.partition, records=records)
 
 
 def tell_produced(reply: Reply, telling: Telling) -> Told:

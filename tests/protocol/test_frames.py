@@ -30,7 +30,7 @@ from fencepost.protocol.frames import (
     encode_reply,
     encode_request,
 )
-from fencepost.protocol.terms import CoordinatorType
+from fencepost.protocol.terms import NO_TOPIC_ID, CoordinatorType
 from tests.protocol.strategies import values_of
 
 each_api = pytest.mark.parametrize("api", m.APIS, ids=lambda api: api.name)
@@ -93,7 +93,7 @@ def test_record_batches_are_neither_copied_on_the_way_out_nor_on_the_way_in() ->
         transactional_id=None,
         acks=-1,
         timeout_ms=1,
-        partitions=(m.ProducePartition(topic="t", partition=0, records=records),),
+        partitions=(m.ProducePartition(topic="t", topic_id=NO_TOPIC_ID, partition=0, records=records),),
     )
     pieces = encode_request(request, correlation_id=1)
     assert pieces[1] is records
@@ -284,7 +284,7 @@ def test_a_length_out_of_bounds_is_refused_before_a_byte_of_it_is_awaited(length
 
 def test_a_frame_larger_than_anybody_accepts_is_never_built() -> None:
     records = memoryview(bytes(1)).cast("B")
-    huge = m.ProducePartition(topic="t", partition=0, records=bytes(FRAME_SIZE_MAX))
+    huge = m.ProducePartition(topic="t", topic_id=NO_TOPIC_ID, partition=0, records=bytes(FRAME_SIZE_MAX))
     request = m.Produce(transactional_id=None, acks=-1, timeout_ms=1, partitions=(huge,))
     with pytest.raises(FrameTooLarge, match="the limit is"):
         encode_request(request, correlation_id=1)
@@ -310,7 +310,7 @@ def test_arrays_are_bounded_by_the_frame_that_holds_them() -> None:
 
 def test_an_array_of_a_request_that_is_far_too_long_is_not_decoded() -> None:
     """350,000 partitions fit into the header of a Produce, and would take a second and 90 MB."""
-    part = m.ProducePartition(topic="", partition=0, records=b"")
+    part = m.ProducePartition(topic="", topic_id=NO_TOPIC_ID, partition=0, records=b"")
     for count, is_decoded in ((REQUEST_ARRAY_LENGTH_MAX, True), (REQUEST_ARRAY_LENGTH_MAX + 1, False)):
         request = m.Produce(transactional_id=None, acks=1, timeout_ms=1, partitions=(part,) * count)
         data = after_length(encode_request(request, correlation_id=1))

@@ -7,7 +7,7 @@ Rule: checks run in Kafka's order, and the first whose predicate is true refuses
 # Theory of operation (Kafka: UnifiedLog.analyzeAndValidateProducerState, ProducerAppendInfo)
 #
 #     Produce   REQUEST_CHECKS      the request as a whole
-#                  |  per partition: does this node lead it, is it one batch?
+#                  |  per partition: is it of this topic, does this node lead it, is it one batch?
 #               BEFORE_ASKING       before the transaction coordinator is asked to add the partition
 #                  |  the coordinator answers
 #               FORM_CHECKS         the batch, whatever its producer did before

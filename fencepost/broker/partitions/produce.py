@@ -76,6 +76,7 @@ from fencepost.protocol.terms import (
     INTERNAL_TOPICS,
     NO_OFFSET,
     NO_TIMESTAMP,
+    NO_TOPIC_ID,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
@@ -119,7 +120,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
         if refused is not None:
             _refuse(node, ticket, index, key, refused, table="REQUEST_CHECKS")
             continue
-        log = node.log_of(key)
+        log = _log_of(node, key, part.topic_id)
         if isinstance(log, Refused):
             _refuse(node, ticket, index, key, log)
             continue
@@ -164,6 +165,18 @@ def _by_partition(
             if isinstance(header, Refused):
                 entries[key] = (part, header)
     return entries
+
+
+def _log_of(node: Node, key: TopicPartition, topic_id: bytes) -> LeaderLog | Refused:
+    """The log of a partition of the topic with this id, if this node leads it (KIP-516). A batch for a
+    deleted topic may arrive after another one got its name: it knows none of the sequences, and would take
+    the batch.
+    """
+    topic = node.cluster.topics.get(key.topic)
+    if topic_id != NO_TOPIC_ID and (topic is None or topic.topic_id != topic_id):
+        because = "is for a topic that was deleted, or that this node does not know yet"
+        return Refused(ErrorCode.UNKNOWN_TOPIC_ID, because, source="KafkaApis.handleProduceRequest")
+    return node.log_of(key)
 
 
 def _refuse(
