@@ -1,13 +1,15 @@
-"""A producer whose topic is deleted and created again: each of its batches enters the topic that it names."""
+"""Clients whose topic is deleted and created again: a batch enters only the topic for which it was sent."""
 
 from __future__ import annotations
 
 import attrs
 
+from fencepost import Admin, Broker, Consumer, Producer
 from fencepost.client.metadata import ClusterMetadata
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
+from fencepost.testing.topic import create_topic
 from tests.client.conversation import HERE, ProducerTalk, idempotent
 
 OLD, NEW = bytes(15) + b"\1", bytes(15) + b"\2"
@@ -112,3 +114,20 @@ def test_a_node_that_does_not_know_the_new_topic_yet_is_not_believed() -> None:
     cluster.learn(attrs.evolve(told(OLD, 0), topics=(gone,)), from_node=1)
     cluster.learn(told(NEW, 1), from_node=1)
     assert (cluster.topic_ids, cluster.leader(HERE)) == ({"t": NEW}, 1)
+
+
+def test_a_consumer_reads_the_new_topic_from_its_beginning() -> None:
+    """A Fetch needs no topic id: by its leader epoch, the position is not one in the new topic (KIP-320)."""
+    here = TopicPartition("t", 0)
+    with Broker() as broker, Consumer(broker.address, auto_offset_reset="earliest") as consumer:
+        consumer.assign([here])
+        for words in (["a", "b", "c"], ["d", "e", "f", "g"]):
+            create_topic(broker, "t", 1)
+            with Producer(broker.address) as producer:
+                producer.send_many("t", [word.encode() for word in words])
+            read: list[str] = []
+            while len(read) < len(words):
+                read += [bytes(r.value or b"").decode() for batch in consumer.poll() for r in batch]
+            assert read == words
+            with Admin(broker.address) as admin:
+                admin.delete_topic("t")

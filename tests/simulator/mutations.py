@@ -494,6 +494,12 @@ OF_READERS: Final = (
 
 OF_TOPICS: Final = (
     Mutation(
+        "a leader does not compare topic ids",
+        breaks="A late batch for a deleted topic enters the next topic of its name.",
+        workload="topics",
+        edits=(Edit("broker.partitions.produce:_log_of", {"topic_id != NO_TOPIC_ID and": "False and"}),),
+    ),
+    Mutation(
         "recovery does not compare topic ids",
         breaks="The records of a deleted topic appear in the next topic of its name.",
         workload="topics",

@@ -26,6 +26,10 @@ from fencepost.protocol.messages import (
     ListOffsetsPartition,
     ListOffsetsReply,
     PartitionError,
+    Produce,
+    ProducedPartition,
+    ProducePartition,
+    ProduceReply,
     TransactionMarker,
     WriteTxnMarkers,
     WriteTxnMarkersReply,
@@ -517,7 +521,7 @@ def test_nodes_that_number_what_they_ask_themselves_alike_are_told_apart() -> No
     world.start()
     partitions = {KEY: record_of(), OTHER: record_of(OTHER)}
     book = TransactionBook(Exercised(int), partitions)
-    rules = ReplyRules(Exercised(int), partitions, book, {}, Counter())
+    rules = ReplyRules(Exercised(int), partitions, book, {}, Counter(), {})
     ticket = ReplyTo(NODE, 1)
     for node, key, producer_id in zip(world.nodes, partitions, (PRODUCER, 8), strict=True):
         marker = TransactionMarker(
@@ -538,6 +542,29 @@ def test_nodes_that_number_what_they_ask_themselves_alike_are_told_apart() -> No
     assert list(rules.asked) == [(2, ticket)]
     rules.died(2)
     assert not rules.asked
+
+
+def test_a_reply_to_a_produce_is_judged_by_the_log_of_the_topic_that_it_names() -> None:
+    """Another one may have been durable in a topic that was deleted while the reply waited."""
+    world = World(WorldSettings(nodes=1, node_settings=NodeSettings()), Choices())
+    world.start()
+    partitions, old, new = {KEY: record_of()}, bytes(15) + b"\1", bytes(15) + b"\2"
+    book = TransactionBook(Exercised(int), partitions, deleted={KEY.topic})
+    rules = ReplyRules(Exercised(int), partitions, book, {}, Counter(), {KEY.topic: new})
+    done = ProducedPartition(
+        topic=KEY.topic, partition=KEY.partition, error=ErrorCode.NONE, base_offset=7, log_start_offset=0
+    )
+    reply = Reply(to=ReplyTo(1, 1), body=ProduceReply(partitions=(done,)))
+
+    def replied(topic_id: bytes) -> None:
+        part = ProducePartition(topic=KEY.topic, topic_id=topic_id, partition=KEY.partition, records=b"")
+        produce = Produce(transactional_id=None, acks=-1, timeout_ms=1, partitions=(part,))
+        rules.asked[1, reply.to] = Unanswered(produce)
+        rules.replied(world.nodes[0], reply)
+
+    replied(old)
+    with pytest.raises(Violation, match="a batch at 7 was acknowledged, but the log is durable only up to 0"):
+        replied(new)
 
 
 def test_acknowledged_offsets_take_effect(coordinator: Coordinator) -> None:

@@ -12,6 +12,11 @@ DELETED_AT, CREATED_AT = 100, 200
 READER = "final"
 
 
+def wrote_plainly(begun: int, ended: int) -> ClientOperation:
+    actions = (Write(KEPT, b"kept", 0), Write(FLEETING, b"fleeting", 0))
+    return ClientOperation("strayer", 0, OperationOutcome.OK, actions, begun, ended)
+
+
 def wrote(begun: int, ended: int) -> ClientOperation:
     """A committed transaction in both topics."""
     actions = (Write(KEPT, b"kept", 0), Write(FLEETING, b"fleeting", 0))
@@ -39,6 +44,12 @@ def broken(*operations: ClientOperation) -> list[str]:
 def test_a_record_of_the_deleted_topic_must_not_be_read() -> None:
     assert broken(wrote(10, 50), read()) == []
     assert broken(wrote(10, 50), read(b"fleeting")) == ["phantom"]
+
+
+def test_nor_one_that_was_written_without_a_transaction() -> None:
+    assert broken(wrote_plainly(10, 50), read()) == []
+    assert broken(wrote_plainly(10, 50), read(b"fleeting")) == ["phantom"]
+    assert broken(wrote_plainly(50, 150), read(b"fleeting")) == []
 
 
 def test_a_record_that_may_be_in_either_topic_may_be_missing() -> None:

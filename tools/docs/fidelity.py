@@ -145,8 +145,8 @@ DIFFERENCES: Final = (
         what="request versions",
         kafka="Every version since Kafka 2.1 (KIP-896); the newest versions use topic ids.",
         here="Kafka's clients are served every version that Kafka 4.3.1 has. In Fencepost's own protocol, "
-        "the requests of a transaction have all their versions, and every other request has one; topics "
-        "are identified by name.",
+        "the requests of a transaction have all their versions, and every other request has one. A Produce "
+        "identifies its topics by name and id, all other requests by name.",
         because="Only the requests of a transaction change their meaning with the version.",
         noticed="UNSUPPORTED_VERSION, and the reply of ApiVersions.",
     ),

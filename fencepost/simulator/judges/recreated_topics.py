@@ -1,7 +1,7 @@
 """What clients saw of topics that were deleted and created again, as the black box may judge it.
 
 Rule: the judge believes only the times at which the deletion was requested and the new topic was known to
-all nodes. A transaction belongs to the old topic if it ended before the one, and to the new topic if it began
+all nodes. An operation belongs to the old topic if it ended before the one, and to the new topic if it began
 after the other; in between, it may belong to either.
 """
 
@@ -60,10 +60,8 @@ def _divided(
             if action.partition not in fleeting or (is_new and isinstance(action, Write))
         )
     )
-    # A request may arrive after its retry was acknowledged. Outside of transactions, nothing in a new topic
-    # refuses it: the sequences that it would repeat went with the old one (as in Kafka before version 13 of
-    # Produce, which names topics by their ids).
-    if is_new or (operation.transactional and operation.completed_at < deleted_at):
+    # A request may arrive after its retry was acknowledged. The id in it keeps it out of the new topic.
+    if is_new or operation.completed_at < deleted_at:
         return
     is_over = operation.outcome is OperationOutcome.FAIL
     for action in operation.actions:

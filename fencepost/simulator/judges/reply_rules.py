@@ -26,6 +26,7 @@ from fencepost.protocol.messages import (
     OffsetCommit,
     OffsetCommitReply,
     PartitionError,
+    Produce,
     ProduceReply,
     TxnOffsetCommit,
     TxnOffsetCommitReply,
@@ -67,14 +68,12 @@ REFUSALS: Final = frozenset(
 
 
 Committing = OffsetCommit | TxnOffsetCommit
-Watched = EndTxn | InitProducerId | WriteTxnMarkers | Committing
+Watched = Produce | EndTxn | InitProducerId | WriteTxnMarkers | Committing
 
 WATCHED: Final = frozenset(get_args(Watched))
 """The requests that must be known to judge their replies."""
 
-JUDGED: Final = frozenset(
-    {ProduceReply, WriteTxnMarkersReply, EndTxnReply, InitProducerIdReply, AllocateProducerIdsReply}
-)
+JUDGED: Final = frozenset({WriteTxnMarkersReply, EndTxnReply, InitProducerIdReply, AllocateProducerIdsReply})
 """The replies whose contents are judged."""
 
 
@@ -109,6 +108,7 @@ class ReplyRules:
     transactions: TransactionBook
     offsets: Mapping[TopicPartition, OffsetsRecord]
     rare_states: Counter[str]
+    topic_ids: Mapping[str, bytes]
     asked: dict[tuple[int, ReplyTo], Unanswered] = attrs.Factory(dict[tuple[int, ReplyTo], Unanswered])
     granted: dict[Identity, Any] = attrs.Factory(dict[Identity, Any])
     renewed: dict[str, tuple[Renewal, Identity]] = attrs.Factory(dict[str, tuple[Renewal, Identity]])
@@ -131,8 +131,8 @@ class ReplyRules:
             return
         request = None if asked is None else asked.request
         match reply.body:
-            case ProduceReply():
-                self._produced(reply.body)
+            case ProduceReply() if isinstance(request, Produce):
+                self._produced(reply.body, request)
             case WriteTxnMarkersReply() if isinstance(request, WriteTxnMarkers):
                 self._wrote_markers(reply.body, request)
             case EndTxnReply(producer_id=producer_id, producer_epoch=epoch):
@@ -166,27 +166,22 @@ class ReplyRules:
 
     # --- writes ---------------------------------------------------------------------------------------------
 
-    def _produced(self, body: ProduceReply) -> None:
+    def _produced(self, body: ProduceReply, request: Produce) -> None:
+        meant = {part.topic: part.topic_id for part in request.partitions}
         for part in body.partitions:
             if part.error or part.base_offset < 0:
                 if part.error is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
                     self.rare_states[UNKNOWN_TO_COORDINATOR] += 1
                 continue
-            record = self._judged(TopicPartition(part.topic, part.partition))
-            if record is None:
-                continue
+            record = self.partitions.get(TopicPartition(part.topic, part.partition))
+            if record is None or meant[part.topic] != self.topic_ids[part.topic]:
+                continue  # the topic was deleted while the reply waited for other partitions
             self.exercised[rules.DURABLE_REPLIES.name] += 1
             if part.base_offset >= record.high_watermark:
                 raise rules.DURABLE_REPLIES.broken(
                     f"{record.key}: a batch at {part.base_offset} was acknowledged, but the log is durable "
                     f"only up to {record.high_watermark}"
                 )
-
-    def _judged(self, key: TopicPartition) -> PartitionRecord | None:
-        """The record of a partition, unless a topic of its name was deleted: what the reply confirms may have
-        been durable in that one, while the reply waited for other partitions.
-        """
-        return None if key.topic in self.transactions.deleted else self.partitions[key]
 
     def _wrote_markers(self, body: WriteTxnMarkersReply, request: WriteTxnMarkers) -> None:
         epochs = {marker.producer_id: marker.producer_epoch for marker in request.markers}
@@ -197,9 +192,10 @@ class ReplyRules:
                     if part.error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                         self.rare_states[OLD_COORDINATOR] += 1
                     continue
-                record = self._judged(TopicPartition(part.topic, part.partition))
-                if record is None:
+                # Markers name topics, not their ids: they may be durable in one that was deleted.
+                if part.topic in self.transactions.deleted:
                     continue
+                record = self.partitions[TopicPartition(part.topic, part.partition)]
                 self.exercised[rules.DURABLE_REPLIES.name] += 1
                 # The first one: a repeated marker is acknowledged as soon as the one before it is durable.
                 marker = record.model.first_marker(producer_id, epoch)

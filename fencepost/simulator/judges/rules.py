@@ -2,7 +2,7 @@
 
 Two judges, two lists. The *black box* sees what clients saw, once a run is over: its rules are named as
 Jepsen's where Jepsen has the rule (jepsen/src/jepsen/tests/kafka.clj), and a breach is an Anomaly. The *white
-box* sees every step of every node: its rules are I1 to I20, and a breach is a Violation, raised in the step
+box* sees every step of every node: its rules are I1 to I21, and a breach is a Violation, raised in the step
 that breaks it. I10, exactly once from end to end, is judged from outside (black_box.exactly_once).
 
 Each rule also counts how often it had something to look at (`Exercised`): a rule that never does proves
@@ -306,6 +306,11 @@ FORGOTTEN_OFFSETS = Rule(
     "I20 forgotten offsets",
     meaning="Once a topic is deleted, no group has a committed offset of it, even if its name is used again.",
     exercised_by="offsets that were committed when their topic was deleted",
+)
+TOPIC_IDS = Rule(
+    "I21 topic ids",
+    meaning="A batch enters only the topic that its Produce names by id, not another one of the same name.",
+    exercised_by="batches that arrived with the id of their topic",
 )
 
 STEP_RULES: Final = tuple(

@@ -4,7 +4,7 @@ Theory of operation. A world publishes every step (NodeStepped: a node, its inpu
 that it decided). The judge keeps a second account of the whole cluster, made from the appends alone, and
 compares:
 
-    step ──▶ appends ──▶ PartitionRecord   log model of each partition, bounds, leaders     I1-I4, I11, I12
+    step ──▶ appends ──▶ PartitionRecord   log model of each partition, bounds          I1-4, I11, I12, I21
         │           ├──▶ TransactionBook   records of each coordinator, durable or not      I4-I7, I13, I19
         │           └──▶ OffsetsRecord     committed and pending offsets of each group      I9
         ├──▶ replies ──▶ ReplyRules        replies to clients and nodes, even to retries    I7, I13, I15, I16
@@ -51,6 +51,7 @@ from fencepost.broker.transactions.state import Transactions
 from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.batches import BatchHeader, Buffer, checksum_matches, marker_of, walk
 from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.messages import Produce
 from fencepost.protocol.metadata_log import TopicCreated, TopicRemoved, read_cluster_records
 from fencepost.protocol.offsets_log import read_offsets
 from fencepost.protocol.terms import (
@@ -58,6 +59,7 @@ from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     LAST_GRANTED_EPOCH,
     NO_PRODUCER_ID,
+    NO_TOPIC_ID,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     TransactionResult,
@@ -82,6 +84,7 @@ from fencepost.simulator.judges.rules import (
     FORGOTTEN_OFFSETS,
     RECOVERY,
     TIMEOUT,
+    TOPIC_IDS,
     Exercised,
     Violation,
 )
@@ -116,7 +119,7 @@ class Invariants:
         self.topic_names: dict[bytes, str] = {}  # of all topics, as a damaged metadata log may forget one
         self.rare_states: Counter[str] = Counter()
         self.replies = ReplyRules(
-            self.exercised, self.partitions, self.transactions, self.offsets, self.rare_states
+            self.exercised, self.partitions, self.transactions, self.offsets, self.rare_states, self.topic_ids
         )
         self.listings = ListingRule(self.exercised, self.partitions, world.journals)
         self.acknowledged = AcknowledgedOffsets(self.exercised, self.transactions, self.offsets)
@@ -294,6 +297,8 @@ class Invariants:
         # The journal refuses the batches of a leader that was replaced: they are never written.
         if record is None or record.host is not host or record.leader_epoch != append.leader_epoch:
             return
+        if isinstance(arrived, Received) and isinstance(arrived.request, Produce):
+            self._judge_topic(key, arrived.request)
         marker = None
         if header.producer_id != NO_PRODUCER_ID:
             if header.is_control:
@@ -321,6 +326,14 @@ class Invariants:
             self._enter_metadata(append)
         elif key.topic == CONSUMER_OFFSETS_TOPIC:
             self._enter_offsets(host, append, None if marker is None else marker.result)
+
+    def _judge_topic(self, key: TopicPartition, request: Produce) -> None:
+        self.exercised[TOPIC_IDS.name] += 1
+        there = self.world.journals.journal(key).topic_id
+        if there == NO_TOPIC_ID:
+            return  # nobody has said yet of which topic the log is
+        if any(part.topic == key.topic and part.topic_id != there for part in request.partitions):
+            raise TOPIC_IDS.broken(f"{key}: a batch for another topic of this name was appended")
 
     def _enter_metadata(self, append: Append) -> None:
         for record in read_cluster_records(append.batch, append.header):
