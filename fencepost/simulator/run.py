@@ -45,7 +45,7 @@ from fencepost.faults.phrases import Fault, Point
 from fencepost.journal.storage import DamagedLog
 from fencepost.log_model.compaction import CleanupRules
 from fencepost.protocol.messages import TopicConfig
-from fencepost.protocol.terms import NO_TOPIC_ID, TopicPartition
+from fencepost.protocol.terms import TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.actors.clients import Actor
 from fencepost.simulator.actors.workloads import Copies, Recreation, transform
@@ -466,9 +466,7 @@ class Run:
 
     def _end(self, where: TopicPartition) -> int:
         try:
-            journals = self.world.journals
-            # By its id: damage may have put the log of a deleted topic in its place.
-            return journals.journal(where, journals.topic_ids.get(where, NO_TOPIC_ID)).log_end_offset
+            return self.world.journals.journal(where).log_end_offset
         except DamagedLog:
             return UNREACHABLE
 

@@ -20,7 +20,6 @@ after the other; in between, it may belong to either.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from math import inf
 
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome, Write
@@ -40,7 +39,7 @@ def of_the_last_topics(
         for operation in operations
         for part in (
             [operation]
-            if operation.process == last_reader and created_at < inf
+            if operation.process == last_reader and operation.invoked_at > created_at
             else _divided(operation, fleeting, deleted_at=deleted_at, created_at=created_at)
         )
     ]

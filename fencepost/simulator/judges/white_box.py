@@ -59,7 +59,6 @@ from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     LAST_GRANTED_EPOCH,
     NO_PRODUCER_ID,
-    NO_TOPIC_ID,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     TransactionResult,
@@ -298,7 +297,7 @@ class Invariants:
         if record is None or record.host is not host or record.leader_epoch != append.leader_epoch:
             return
         if isinstance(arrived, Received) and isinstance(arrived.request, Produce):
-            self._judge_topic(key, arrived.request)
+            self._judge_topic(host, key, arrived.request)
         marker = None
         if header.producer_id != NO_PRODUCER_ID:
             if header.is_control:
@@ -327,11 +326,15 @@ class Invariants:
         elif key.topic == CONSUMER_OFFSETS_TOPIC:
             self._enter_offsets(host, append, None if marker is None else marker.result)
 
-    def _judge_topic(self, key: TopicPartition, request: Produce) -> None:
+    def _judge_topic(self, host: Host, key: TopicPartition, request: Produce) -> None:
         self.exercised[TOPIC_IDS.name] += 1
-        there = self.world.journals.journal(key).topic_id
-        if there == NO_TOPIC_ID:
-            return  # nobody has said yet of which topic the log is
+        held = host.held.get(key)
+        if held is None:  # this batch creates the log, as that of the topic which the node knows by this name
+            there = host.node.topic_id(key.topic)
+        elif self.world.journals.holds(held.journal):
+            there = held.journal.topic_id
+        else:
+            return  # the log was lost, and takes no batch
         if any(part.topic == key.topic and part.topic_id != there for part in request.partitions):
             raise TOPIC_IDS.broken(f"{key}: a batch for another topic of this name was appended")
 

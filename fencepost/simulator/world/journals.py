@@ -50,8 +50,12 @@ class ClusterJournals:
     leaving: dict[TopicPartition, DeletedLog] = attrs.Factory(dict[TopicPartition, DeletedLog])
 
     def journal(self, partition: TopicPartition, topic_id: bytes = NO_TOPIC_ID) -> Journal:
-        """The log, created or recovered if no node has it open."""
-        if topic_id != NO_TOPIC_ID:
+        """The log, created or recovered if no node has it open. Who asks without an id, as judges do, gets no
+        log of a deleted topic that damage put in its place.
+        """
+        if topic_id == NO_TOPIC_ID:
+            topic_id = self.topic_ids.get(partition, NO_TOPIC_ID)
+        else:
             known = self.topic_ids.setdefault(partition, topic_id)
             # A node that learns late of a deletion. With a directory of its own, it would disturb nobody.
             if topic_number(known) > topic_number(topic_id):
@@ -75,7 +79,7 @@ class ClusterJournals:
             self.opened[partition] = journal
             # Until the first sync, the names of its files may be lost with the power.
             self.listed.setdefault(partition, False)
-        # A judge, which asks without an id, may have opened it.
+        # A judge may have opened it before anyone said of which topic it is.
         if journal.topic_id == NO_TOPIC_ID:
             journal.topic_id = topic_id
         return journal
