@@ -17,7 +17,7 @@ from fencepost.broker.memory import FETCHES_MAX
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
 from fencepost.broker.purgatory import InFlight, InFlightMarkers
-from fencepost.broker.transactions import end_txn, markers
+from fencepost.broker.transactions import handlers, markers
 from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.journal import Journal
 from fencepost.journal.storage import StorageError
@@ -365,14 +365,14 @@ def test_one_timeout_that_cannot_be_handled_does_not_hold_up_the_others(
     names = ["a", "b", "c", "d"]
     for name in names:
         story.produce(story.identity(name), "x", name=name)
-    abort = end_txn.decide_timeout
+    abort = handlers.decide_timeout
 
     def buggy(state: Transactions, name: str, **options: Any) -> Any:
         if name == "a":
             raise Bug("planted")
         return abort(state, name, **options)
 
-    monkeypatch.setattr(end_txn, "decide_timeout", buggy)
+    monkeypatch.setattr(handlers, "decide_timeout", buggy)
     story.wait(600_000)
     ended = [story.states(name)[-1] is TransactionState.COMPLETE_ABORT for name in names]
     assert ended == [False, True, True, True]

@@ -18,7 +18,7 @@ Rule: the node plans with offsets alone; `complete_*`, called by the host, read 
 # So a reader never sees bytes of a batch that was appended, or became durable, after its bound was taken. A
 # parked fetch keeps its request only, and is planned again when it is answered.
 #
-# At read_committed the reply contains all records up to the LSO, aborted ones included, together with the
+# At read_committed the reply contains all records below the LSO, aborted ones included, together with the
 # list of aborted transactions that overlap them. The client filters: the broker would otherwise have to parse
 # and copy batches (KIP-98; the client's side is client/consumer_records.py).
 
