@@ -15,6 +15,9 @@ collect_ignore = ["kafka_clients"]  # unless it is named, as `make kafka-clients
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", os.environ["SPARK_SUBMIT_OPTS"])
 
+# The configuration file of whoever runs the tests is nothing to the commands in them.
+os.environ["FENCEPOST_CONFIG"] = os.devnull
+
 # Hypothesis's default deadline of 200 ms per example fails on a busy machine. What a test asserts must not
 # depend on how fast the machine is, so no example has a deadline.
 settings.register_profile("fencepost", deadline=None)

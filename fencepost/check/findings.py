@@ -52,6 +52,8 @@ class Findings:
     """All that was found so far, in the order in which it was found, and how much was looked at."""
 
     found: list[Finding] = attrs.Factory(list[Finding])
+    unread: list[StorageError] = attrs.Factory(list[StorageError])
+    """Why directories could not be read to their end."""
     partitions: int = 0
     segments: int = 0
     batches: int = 0
@@ -77,7 +79,8 @@ class Findings:
         try:
             yield
         except StorageError as problem:
-            self.problem(Place(directory), str(problem), "it was not checked")
+            self.unread.append(problem)
+            self.problem(Place(directory), str(problem), "the rest of it was not checked")
 
     def count(self, severity: Severity) -> int:
         """How many findings have this severity."""

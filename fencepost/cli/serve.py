@@ -248,10 +248,17 @@ def _together(node: NodeSettings) -> NodeSettings:
 
 
 def _check_place(directory: Path | None, *, memory: bool) -> None:
+    from fencepost.journal.disk import uri_scheme
+
     if memory and directory is not None:
         raise WrongUsage(
             f"serve cannot keep its data both in memory and in {directory}",
             then="leave out --memory, or the directory (data in memory is lost when the broker stops)",
+        )
+    if directory is not None and (scheme := uri_scheme(str(directory))) and not directory.exists():
+        raise WrongUsage(
+            f"a URI ({scheme}:) is not a local directory, and serve keeps its data in one",
+            then="give the path of a directory",
         )
     if not memory and directory is None:
         raise WrongUsage(

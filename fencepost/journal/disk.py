@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 import sys
@@ -30,6 +31,7 @@ from fencepost.protocol.forked_process import in_child
 
 LOCK_FILE = ".lock"
 RESERVE_FILE = ".reserve"
+_URI: Final = re.compile(r"([A-Za-z][\w+.-]+):/")
 RESERVE_BYTES: Final = 256 * 1024  # two thousand records of the cluster's metadata
 BLOCK_BYTES: Final = 4_096
 SYNC_THREADS: Final = 16  # with more, few more syncs would be shared, and each thread may open a file
@@ -100,6 +102,14 @@ def _size_of(entry: os.DirEntry[str]) -> int | None:
         return entry.stat().st_size
     except FileNotFoundError:
         return None
+
+
+def uri_scheme(location: str) -> str | None:
+    """The scheme of a URI, also of one that `Path` has shortened; None for a path. No error repeats the rest,
+    since it may contain credentials.
+    """
+    found = _URI.match(location)
+    return None if found is None else found[1]
 
 
 class DiskFile:
@@ -317,11 +327,11 @@ class DiskStorage:
                 raise self._no_directory() from error
 
     def _no_directory(self) -> NotADataDirectory:
-        scheme, slash, _ = self.location.partition(":/")
-        if slash and scheme.isalnum():  # the rest may contain credentials
+        scheme = uri_scheme(self.location)
+        if scheme is not None:
             return NotADataDirectory(
-                f"a URI ({scheme}:) is not a local directory: give a copy; only audit, export and PySpark "
-                "read URIs"
+                f"a URI ({scheme}:) is not a local directory: give the path of a copy; only audit, export "
+                "and PySpark read URIs"
             )
         problem = (
             f"{self.location} is not a directory"

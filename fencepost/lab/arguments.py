@@ -41,7 +41,9 @@ class Arguments:
 
     def number(self, key: str, usual: int, *, least: int, most: int) -> int:
         """A number, or the usual one. BadRequest if it is none, or too small or large."""
-        value = self.given.get(key, usual)
+        value = self.given.get(key)
+        if value is None:
+            return usual
         if type(value) is not int or not least <= value <= most:
             raise BadRequest(f"{key} is {value!r:.80}, but must be a whole number from {least} to {most}")
         return value

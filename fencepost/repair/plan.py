@@ -500,9 +500,12 @@ class _Planner:
         self._report(f"{partition}/{LOG_START}", "damaged derived file", because, stake, saved)
 
     def _check_derived(self) -> None:
-        """Files that differ from a log that has no fault itself."""
+        """Files that differ from a log that has no fault itself. StorageError if one cannot be read."""
         plans = {str(key): plan for key, plan in self.logs.items()}
-        for finding in check_logs(self.storage).found:
+        findings = check_logs(self.storage)
+        if findings.unread:
+            raise findings.unread[0]
+        for finding in findings.found:
             directory, _, name = finding.file.partition("/")
             plan = plans.get(directory)
             if plan is None or finding.severity is not Severity.PROBLEM:

@@ -119,6 +119,18 @@ def states(story: Story) -> dict[TopicPartition, Any]:
     return {key: story.host.node.state_of(key) for key in story.host.node.logs}
 
 
+def test_extreme_batches_get_past_the_topic_id() -> None:
+    story = prepared()
+    drawn, errors = extremes(3, story), set[ErrorCode]()
+    for _ in range(150):
+        to = story.offer(drawn.message(m.Produce))
+        story.run()
+        reply = story.replies.get(to)
+        if reply is not None and isinstance(reply.body, m.ProduceReply):
+            errors |= {part.error for part in reply.body.partitions}
+    assert {ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_TOPIC_ID} <= errors
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_each_extreme_request_is_answered_once_and_the_log_tells_all(seed: int) -> None:
     story = prepared()

@@ -62,7 +62,7 @@ def test_a_partition_that_cannot_be_read_is_a_problem_beside_others(data: Path, 
     *found, _ = map(json.loads, capsys.readouterr().out.splitlines())
     by_file = {each["file"]: each for each in found}
     assert by_file["payments-0"]["what"].startswith(f"cannot read {manifest}: ")
-    assert by_file["payments-0"]["means"] == "it was not checked"
+    assert by_file["payments-0"]["means"] == "the rest of it was not checked"
     assert f"{coordinator.parent.name}/manifest.json" in by_file, "the check went on"
 
 
@@ -110,5 +110,28 @@ def test_what_is_no_directory_is_named(command: str, capsys: pytest.CaptureFixtu
 def test_a_uri_is_refused_without_its_credentials(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "s3://me:secret@bucket/data"]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("fencepost: a URI (s3:) is not a local directory: give a copy; only audit, ")
+    assert told.startswith("fencepost: a URI (s3:) is not a local directory: give the path of a copy; ")
     assert "secret" not in told
+
+
+@pytest.mark.parametrize("command", ["dump", "serve", "export data"])
+def test_a_uri_is_not_taken_for_a_new_local_directory(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run([*command.split(), "s3a+x://me:secret@bucket/data"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("fencepost: a URI (s3a+x:) is not a local directory")
+    assert "secret" not in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_repair_refuses_what_check_could_not_read(data: Path, capsys: Output) -> None:
+    index = data / "payments-0" / f"{'0' * 20}.index"
+    index.unlink(missing_ok=True)
+    index.mkdir()
+    capsys.readouterr()
+    assert run(["check", str(data)]) == 1
+    for words in ([], ["--write"]):
+        assert run(["repair", *words, str(data)]) == 1
+        assert f"cannot read {index}: " in capsys.readouterr().err

@@ -31,7 +31,7 @@ from fencepost.protocol.codec import STRING_LENGTH_MAX
 from fencepost.protocol.frames import FrameTooLarge, encode_request
 from fencepost.protocol.messages import APIS, Request
 from fencepost.protocol.records import build_data_batch
-from fencepost.protocol.terms import INT32_MAX, INTERNAL_TOPICS, TransactionResult
+from fencepost.protocol.terms import INT32_MAX, INTERNAL_TOPICS, NO_TOPIC_ID, TransactionResult
 from fencepost.simulator.world.choices import Choices
 
 KINDS: Final[tuple[type[Request], ...]] = tuple(api.request for api in APIS)
@@ -101,6 +101,8 @@ class Extremes:
             return choices.one_of(tuple(hint))
         if hint is str:
             return self._text(field)
+        if field == "topic_id":  # another id is refused before anything else is looked at
+            return choices.one_of((NO_TOPIC_ID, NO_TOPIC_ID, *_PLAIN[bytes]))
         return choices.one_of(_PLAIN[hint])
 
     def _list(self, hint: Any, field: str) -> tuple[Any, ...]:

@@ -147,8 +147,8 @@ def _names(given: Iterable[str], of: str) -> tuple[str, ...]:
 
 @attrs.frozen(kw_only=True)
 class WorldKind:
-    """Which random worlds: the arguments of `simulate`, which explains them. ValueError for a version or a
-    name that does not exist.
+    """Which random worlds: the arguments of `simulate`, which explains them. ValueError for a version,
+    workload or protection that does not exist.
     """
 
     workload: str = "transactions"
