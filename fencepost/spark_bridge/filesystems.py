@@ -77,6 +77,8 @@ def shown(path: str) -> str:
         return path
     parts = urlsplit(path)
     user, at, host = parts.netloc.rpartition("@")
+    if _scheme(path) in ("s3", "gs") and ":" in host:  # no bucket has a port: this is a secret with a slash
+        return f"{parts.scheme}://{parts.path.rpartition('@')[2]}"
     # In Azure's URIs, the name before the @ is that of the container or of the account.
     name = user.partition(":")[0] if _scheme(path) in ("abfs", "abfss") else ""
     return urlunsplit((parts.scheme, f"{name}{at}{host}" if name else host, parts.path.rstrip("/"), "", ""))

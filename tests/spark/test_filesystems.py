@@ -227,6 +227,7 @@ class TestErrors:
         [
             ("/data", "/data"),
             ("s3a://key:secret@bucket/dir/?region=x", "s3a://bucket/dir"),
+            ("s3://key:sec/ret@bucket/dir?region=x", "s3://bucket/dir"),
             ("gs://bucket/dir", "gs://bucket/dir"),
             ("hdfs://user@host:8020/dir", "hdfs://host:8020/dir"),
             ("abfss://box:secret@me.dfs.core.windows.net/dir", "abfss://box@me.dfs.core.windows.net/dir"),
