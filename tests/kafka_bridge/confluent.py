@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -212,8 +213,12 @@ class ConfluentConsumer:
         has no timeout, so it runs in a thread, and a hang costs one test and not all that follow.
         """
         closing = threading.Thread(target=self._consumer.close, name="close", daemon=True)
+        # Its callback for a rebalance holds the GIL while it waits for librdkafka's own thread, which may not
+        # answer any more (seen once, with 2.16.1). Then nothing in Python goes on, and the process must end.
+        faulthandler.dump_traceback_later(2 * PATIENCE_S, exit=True)
         closing.start()
         closing.join(PATIENCE_S)
+        faulthandler.cancel_dump_traceback_later()
         assert not closing.is_alive(), f"close() has not returned within {PATIENCE_S} s"
 
 
