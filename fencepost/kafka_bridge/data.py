@@ -26,6 +26,7 @@ from fencepost.kafka_bridge.fetch_session import FIRST_FETCH_BY_ID, NO_SESSION
 from fencepost.kafka_bridge.topic_ids import ById, Replaced, id_of
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
+from fencepost.protocol import refusals
 from fencepost.protocol.batches import BASE_OFFSET_SIZE, HEADER_SIZE, MAGIC_AT, MAGIC_KAFKA, Buffer
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
@@ -34,8 +35,6 @@ from fencepost.protocol.terms import (
     MAX_TIMESTAMP,
     NO_ACKS,
     NO_LEADER_EPOCH,
-    NO_OFFSET,
-    NO_TIMESTAMP,
     IsolationLevel,
     TopicPartition,
 )
@@ -50,12 +49,9 @@ FIRST_WITH_TIMESTAMP: Final = {
 }
 
 
-_not_produced = m.refusing(m.ProducedPartition, base_offset=NO_OFFSET, log_start_offset=NO_OFFSET)
-
-
 def _refused_produce(topic: Any) -> Values:
     parts = [TopicPartition("", part.index) for part in topic.partition_data]
-    produced = [_not_produced(part, ErrorCode.UNKNOWN_TOPIC_ID) for part in parts]
+    produced = [refusals.not_produced(part, ErrorCode.UNKNOWN_TOPIC_ID) for part in parts]
     return {"partition_responses": [_produced_values(part) for part in produced]}
 
 
@@ -86,7 +82,7 @@ def produce(request: Any, _: int) -> Exchange:
     )
 
     def respond(answer: Answer) -> Values:
-        produced = of_each(answer, "partitions", parts, _not_produced)
+        produced = of_each(answer, "partitions", parts, refusals.not_produced)
         return {
             "responses": nested(produced, _produced_values, partitions="partition_responses"),
             "throttle_time": 0,
@@ -141,19 +137,9 @@ def fetch(request: Any, version: int) -> Translated:
     return within_session
 
 
-_not_fetched = m.refusing(
-    m.FetchedPartition,
-    high_watermark=NO_OFFSET,
-    last_stable_offset=NO_OFFSET,
-    log_start_offset=NO_OFFSET,
-    aborted=None,
-    records=b"",
-)
-
-
 def _refused_fetch(topic: Any) -> Values:
     parts = [TopicPartition("", part.partition) for part in topic.partitions]
-    fetched = [_not_fetched(part, ErrorCode.UNKNOWN_TOPIC_ID) for part in parts]
+    fetched = [refusals.not_fetched(part, ErrorCode.UNKNOWN_TOPIC_ID) for part in parts]
     return {"partitions": [_fetched_part(part) for part in fetched]}
 
 
@@ -177,7 +163,7 @@ def _fetch(request: Any, version: int) -> Exchange:
         # Before version 13 an error of the whole request stands in each partition, too: the oldest versions
         # have no other place (FetchRequest.getErrorResponse).
         refused = parts if version < FIRST_FETCH_BY_ID else ()
-        fetched = of_each(answer, "partitions", refused, _not_fetched)
+        fetched = of_each(answer, "partitions", refused, refusals.not_fetched)
         return _fetched_values(fetched, error=answer.error)
 
     isolation_level = _isolation_level(request)
@@ -227,9 +213,6 @@ def _isolation_level(request: Any) -> IsolationLevel | None:
     return _LEVELS.get(getattr(request, "isolation_level", IsolationLevel.READ_UNCOMMITTED.value))
 
 
-_not_listed = m.refusing(m.ListedOffset, timestamp=NO_TIMESTAMP, offset=NO_OFFSET)
-
-
 def list_offsets(request: Any, version: int) -> Exchange:
     """Find offsets by timestamp, or the ends of logs."""
     every = tuple(
@@ -247,8 +230,8 @@ def list_offsets(request: Any, version: int) -> Exchange:
 
     def respond(answer: Answer) -> Values:
         listed = [
-            *of_each(answer, "partitions", parts, _not_listed),
-            *(_not_listed(part, ErrorCode.UNSUPPORTED_VERSION) for part in too_new),
+            *of_each(answer, "partitions", parts, refusals.offset_not_listed),
+            *(refusals.offset_not_listed(part, ErrorCode.UNSUPPORTED_VERSION) for part in too_new),
         ]
         return {"throttle_time": 0, "topics": nested(listed, _listed_values)}
 
@@ -279,9 +262,6 @@ def _listed_values(part: m.ListedOffset) -> Values:
     }
 
 
-_no_epoch = m.refusing(m.EpochEndOffset, leader_epoch=NO_LEADER_EPOCH, end_offset=NO_OFFSET)
-
-
 def offset_for_leader_epoch(request: Any, _: int) -> Exchange:
     """Find where leader epochs end."""
     parts = tuple(
@@ -296,7 +276,7 @@ def offset_for_leader_epoch(request: Any, _: int) -> Exchange:
     )
 
     def respond(answer: Answer) -> Values:
-        ends = of_each(answer, "partitions", parts, _no_epoch)
+        ends = of_each(answer, "partitions", parts, refusals.no_epoch_end)
         return {"throttle_time": 0, "topics": nested(ends, _epoch_values, name="topic")}
 
     return one(m.OffsetForLeaderEpoch(partitions=parts), respond)
@@ -311,9 +291,6 @@ def _epoch_values(part: m.EpochEndOffset) -> Values:
     }
 
 
-_not_deleted = m.refusing(m.DeletedRecords, low_watermark=NO_OFFSET)
-
-
 def delete_records(request: Any, _: int) -> Exchange:
     """Move the start of logs forward."""
     parts = tuple(
@@ -324,7 +301,7 @@ def delete_records(request: Any, _: int) -> Exchange:
     asked = m.DeleteRecords(timeout_ms=milliseconds(request.timeout), partitions=parts)
 
     def respond(answer: Answer) -> Values:
-        deleted = of_each(answer, "partitions", parts, _not_deleted)
+        deleted = of_each(answer, "partitions", parts, refusals.records_not_deleted)
         return {"throttle_time": 0, "topics": nested(deleted, _deleted_values)}
 
     return one(asked, respond)

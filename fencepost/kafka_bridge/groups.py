@@ -27,16 +27,10 @@ from fencepost.kafka_bridge.topic_ids import ById, Replaced, name_of, uuid_of
 from fencepost.kafka_bridge.transactions import committed, error_values, offsets_to_commit
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
+from fencepost.protocol import refusals
 from fencepost.protocol.consumer_protocol import NO_GENERATION
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import (
-    NO_LEADER_EPOCH,
-    NO_OFFSET,
-    NO_RETENTION,
-    GroupState,
-    GroupType,
-    TopicPartition,
-)
+from fencepost.protocol.terms import NO_RETENTION, GroupState, GroupType, TopicPartition
 from fencepost.protocol.wire_protocol import NodeTopics
 
 FIRST_GROUP_ERROR: Final = 2  # OffsetFetch
@@ -113,14 +107,13 @@ def _offset_fetch_by_id(request: Any, version: int, known: NodeTopics) -> Exchan
     return attrs.evolve(exchange, respond=respond)
 
 
-_not_fetched = m.refusing(m.FetchedOffset, offset=NO_OFFSET, leader_epoch=NO_LEADER_EPOCH, metadata="")
-
-
 def _refused_fetch(topic: Any) -> Values:
     return {
         "topic_id": topic.topic_id,
         "partitions": [
-            _offset_values(_not_fetched(TopicPartition("", number), ErrorCode.UNKNOWN_TOPIC_ID))
+            _offset_values(
+                refusals.offset_not_fetched(TopicPartition("", number), ErrorCode.UNKNOWN_TOPIC_ID)
+            )
             for number in topic.partition_indexes
         ],
     }
@@ -163,7 +156,7 @@ def _offsets_of(group: Any, *, stable: bool) -> m.OffsetFetch:
 def _fetched(asked: m.OffsetFetch, answer: Answer, version: int) -> dict[str, Any]:
     # The first version has no other place for the error of a group.
     refused = (asked.partitions or ()) if version < FIRST_GROUP_ERROR else ()
-    offsets = of_each(answer, "offsets", refused, _not_fetched)
+    offsets = of_each(answer, "offsets", refused, refusals.offset_not_fetched)
     return {"group_id": asked.group_id, "error_code": answer.error, "topics": nested(offsets, _offset_values)}
 
 

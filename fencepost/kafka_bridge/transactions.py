@@ -12,6 +12,7 @@ from typing import Any, Final
 from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, explained, nested, of_each, one
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
+from fencepost.protocol import refusals
 from fencepost.protocol.consumer_protocol import NO_GENERATION
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
@@ -29,7 +30,7 @@ ERRORS_OF_ALL: Final = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorC
 
 def partition_errors(asked: Iterable[TopicPartition], answer: Answer) -> Sequence[m.PartitionError]:
     """The result of each partition."""
-    return of_each(answer, "partitions", asked, m.refusing(m.PartitionError))
+    return of_each(answer, "partitions", asked, refusals.refused_partition)
 
 
 def error_values(part: m.PartitionError) -> Values:
@@ -199,7 +200,7 @@ def describe_producers(request: Any, _: int) -> Exchange:
     )
 
     def respond(answer: Answer) -> Values:
-        described = of_each(answer, "partitions", parts, m.refusing(m.DescribedProducers, producers=()))
+        described = of_each(answer, "partitions", parts, refusals.producers_not_described)
         return {"throttle_time": 0, "topics": nested(described, _producers)}
 
     return one(m.DescribeProducers(partitions=parts), respond)

@@ -13,8 +13,7 @@ single partitions are fields.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import attrs
 
@@ -48,16 +47,6 @@ class PartitionError:
     topic: str
     partition: Int32
     error: ErrorCode
-
-
-Refused = TypeVar("Refused")
-
-
-def refusing(kind: Callable[..., Refused], **rest: Any) -> Callable[[Any, ErrorCode], Refused]:
-    """A function of a part of a request that names a partition, and of an error: it makes the result of this
-    kind with which the part is refused. `rest` are the other fields.
-    """
-    return lambda part, error: kind(topic=part.topic, partition=part.partition, error=error, **rest)
 
 
 # --- records: Produce, Fetch, ListOffsets, DeleteRecords ----------------------------------------------------

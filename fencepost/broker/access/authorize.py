@@ -22,6 +22,7 @@ import attrs
 from fencepost.broker.access.acls import CLUSTER_NAME, Acls, Operation, Resource
 from fencepost.broker.access.table import ERRORS, RIGHTS, Filter, Need, Right
 from fencepost.protocol import messages as m
+from fencepost.protocol import refusals
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, ReplyBody, Request
 
@@ -207,32 +208,27 @@ def _topic(entry: Any, error: ErrorCode) -> m.TopicError:
     return m.TopicError(topic=_named(entry), error=error)
 
 
-_partition = m.refusing(m.PartitionError)
-
 REFUSALS: Final[dict[type[Any], Refuse]] = {
-    m.Produce: m.refusing(m.ProducedPartition, base_offset=-1, log_start_offset=-1),
-    m.Fetch: m.refusing(
-        m.FetchedPartition, high_watermark=-1, last_stable_offset=-1, log_start_offset=-1, aborted=None,
-        records=b"",
-    ),
-    m.ListOffsets: m.refusing(m.ListedOffset, timestamp=-1, offset=-1),
-    m.OffsetForLeaderEpoch: m.refusing(m.EpochEndOffset, leader_epoch=-1, end_offset=-1),
+    m.Produce: refusals.not_produced,
+    m.Fetch: refusals.not_fetched,
+    m.ListOffsets: refusals.offset_not_listed,
+    m.OffsetForLeaderEpoch: refusals.no_epoch_end,
     m.Metadata: lambda topic, error: m.TopicMetadata(topic=topic, error=error),
-    m.OffsetCommit: _partition,
-    m.OffsetFetch: m.refusing(m.FetchedOffset, offset=-1, leader_epoch=-1, metadata=""),
+    m.OffsetCommit: refusals.refused_partition,
+    m.OffsetFetch: refusals.offset_not_fetched,
     m.DescribeGroups: lambda group_id, error: m.DescribedGroup(group_id=group_id, error=error),
     m.ConsumerGroupDescribe: lambda group_id, error: m.DescribedConsumerGroup(group_id=group_id, error=error),
     m.DeleteGroups: lambda group_id, error: m.GroupError(group_id=group_id, error=error),
-    m.OffsetDelete: _partition,
+    m.OffsetDelete: refusals.refused_partition,
     m.CreateTopics: _topic,
     m.DeleteTopics: _topic,
     m.DescribeConfigs: lambda topic, error: m.TopicConfigs(topic=topic, error=error),
     m.IncrementalAlterConfigs: _topic,
     m.CreatePartitions: _topic,
-    m.DeleteRecords: m.refusing(m.DeletedRecords, low_watermark=-1),
-    m.AddPartitionsToTxn: _partition,
-    m.TxnOffsetCommit: _partition,
-    m.DescribeProducers: m.refusing(m.DescribedProducers, producers=()),
+    m.DeleteRecords: refusals.records_not_deleted,
+    m.AddPartitionsToTxn: refusals.refused_partition,
+    m.TxnOffsetCommit: refusals.refused_partition,
+    m.DescribeProducers: refusals.producers_not_described,
     m.DescribeTransactions: lambda name, error: m.TransactionDescription(transactional_id=name, error=error),
 }  # fmt: skip
 """How a refused entry is answered, for each request with a need of entries."""
