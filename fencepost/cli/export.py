@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from fencepost.check.findings import counted
-from fencepost.cli.errors import OK, CommandFailed, WrongUsage
+from fencepost.cli.errors import OK, CommandFailed
+from fencepost.cli.files import refuse_uri
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json
 from fencepost.cli.spark_calls import with_spark
-from fencepost.journal.disk import uri_scheme
 from fencepost.spark_bridge.export import Exported, RecordsDeleted
 from fencepost.spark_bridge.export import export as export_records
 from fencepost.spark_bridge.filesystems import absolute, open_directories
@@ -53,11 +53,8 @@ def export(
         The Spark master URL.
     """
     del to  # there is one
-    if (scheme := uri_scheme(str(target))) and not target.exists():
-        raise WrongUsage(
-            f"a URI ({scheme}:) is not a local directory, and export writes to one",
-            then="give the path of a directory, and copy it afterwards",
-        )
+    what = "a local directory, and export writes to one"
+    refuse_uri(target, what, then="give the path of a directory, and copy it afterwards")
     require_spark()
     layout = open_directories((directory, *more))
     paths = [absolute(path) for path in (directory, *more)]

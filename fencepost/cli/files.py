@@ -17,6 +17,15 @@ import attrs
 from fencepost.cli.errors import FAILED, WRONG_USAGE, CommandFailed, WrongUsage
 
 
+def refuse_uri(path: Path, what: str, *, then: str) -> None:
+    """WrongUsage with this next step if the path was meant as a URI: a URI "is not `what`"."""
+    from fencepost.journal.disk import uri_scheme
+
+    scheme = uri_scheme(str(path))
+    if scheme is not None and not path.exists():
+        raise WrongUsage(f"a URI ({scheme}:) is not {what}", then=then)
+
+
 def read_text(name: str, file: Path, *, then: str) -> str:
     """The text of a file, which messages call by this name; WrongUsage with this next step if it cannot be
     read.

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fencepost.cli.errors import CommandFailed, WrongUsage
+from fencepost.cli.files import refuse_uri
 from fencepost.journal.data_directory import META_FILE
-from fencepost.journal.disk import uri_scheme
 from fencepost.journal.segments import LOG, parse_file_name
 from fencepost.journal.storage import parse_directory_name
 from fencepost.protocol.batches import BatchHeader, checksum_matches, read_header
@@ -86,12 +86,8 @@ def read_batches(file: Path) -> Iterator[StoredBatch | Torn]:
 
 def check_is_log(path: Path) -> None:
     """CommandFailed unless `path` is a data directory, a partition directory or a file."""
-    scheme = uri_scheme(str(path))
-    if not path.exists() and scheme is not None:
-        raise WrongUsage(
-            f"a URI ({scheme}:) is not a local directory or file",
-            then="give the path of a copy; only audit, export and PySpark read URIs",
-        )
+    then = "give the path of a copy; only audit, export and PySpark read URIs"
+    refuse_uri(path, "a local directory or file", then=then)
     if not path.exists():
         raise WrongUsage(
             f"no such file or directory: {path}",

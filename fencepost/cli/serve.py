@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import OK, WrongUsage
-from fencepost.cli.files import read_text
+from fencepost.cli.files import read_text, refuse_uri
 from fencepost.cli.log_lines import LogFormat, LogLevel, writing_log
 from fencepost.cli.options import WithoutFixes, settings_in
 
@@ -248,18 +248,14 @@ def _together(node: NodeSettings) -> NodeSettings:
 
 
 def _check_place(directory: Path | None, *, memory: bool) -> None:
-    from fencepost.journal.disk import uri_scheme
-
     if memory and directory is not None:
         raise WrongUsage(
             f"serve cannot keep its data both in memory and in {directory}",
             then="leave out --memory, or the directory (data in memory is lost when the broker stops)",
         )
-    if directory is not None and (scheme := uri_scheme(str(directory))) and not directory.exists():
-        raise WrongUsage(
-            f"a URI ({scheme}:) is not a local directory, and serve keeps its data in one",
-            then="give the path of a directory",
-        )
+    if directory is not None:
+        what = "a local directory, and serve keeps its data in one"
+        refuse_uri(directory, what, then="give the path of a directory")
     if not memory and directory is None:
         raise WrongUsage(
             "serve needs either a data directory or --memory", then="for example: fencepost serve ./data"
