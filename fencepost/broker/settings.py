@@ -127,12 +127,12 @@ class NodeSettings:
     group_consumer_max_size: int = INT32_MAX
     marker_retry_backoff_ms: int = 100  # retry.backoff.ms of TransactionMarkerChannelManager's sender
 
-    def can_store(self, version: TransactionVersion) -> bool:
+    def can_store_transactions(self, version: TransactionVersion) -> bool:
         """Whether the transaction log has records for transactions of clients of this version."""
         return version.client_version == 0 or self.transaction_version.has_flexible_records
 
     @cached_property
-    def persists_other_ids(self) -> bool:
+    def persists_other_producer_ids(self) -> bool:
         """Whether the transaction log stores the producer ids before and after a rotation."""
         return (
             self.transaction_version.has_flexible_records

@@ -35,8 +35,9 @@ failed batch means for the producer.
 # acknowledgement is then sent to the new topic (Sender.topicIdsForBatches), with the sequence that it has. A
 # leader takes any sequence from a producer that it does not know, except in a transaction of version 2, which
 # then aborts (`_begins_late` in broker/partitions/checks.py). So here, too, the order counts: the queue turns
-# to the new topic when no batch is in flight to the old one (`PartitionQueue.turn_to`), and then sends that
-# with the lowest sequence first (rule 2). It does not wait so when only the leader changes, as in Kafka.
+# to the new topic when no batch is in flight to the old one (`PartitionQueue.turn_to`), and then sends
+# the batch with the lowest sequence first (rule 2). It does not wait so when only the leader changes, as in
+# Kafka.
 #
 # One request carries at most one batch per partition, so a reply has one result per partition and a batch
 # needs no further key. Produce requests pass through `PendingCalls.once`: they are not retried as requests,

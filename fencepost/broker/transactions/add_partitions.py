@@ -54,7 +54,7 @@ def decide_partitions(
     # or the id would be busy.
     if found.state is ONGOING and partitions.issubset(found.partitions):
         return Decision(effects=(reply,))
-    if not settings.can_store(version):
+    if not settings.can_store_transactions(version):
         return unwritable(name, to)
     # A request without partitions opens a transaction, too, as in Kafka.
     joined = tuple(sorted(partitions.union(found.partitions)))

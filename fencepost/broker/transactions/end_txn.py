@@ -88,7 +88,7 @@ def decide_end(
     )  # fmt: skip
     if isinstance(decision, Refused):
         return decision
-    if not settings.can_store(version):
+    if not settings.can_store_transactions(version):
         return unwritable(name, to)
     ((_, prepared),) = decision.entries
     assert prepared is not None, "an end is a record, not a tombstone"

@@ -96,7 +96,7 @@ def write_record(
         # A decision is offered a fresh producer id and need not use it; only its record shows whether it did.
         if ids.next_id in (record.producer_id, record.next_producer_id) and not ids.is_empty:
             node.use_producer_id()
-        if not node.settings.persists_other_ids:
+        if not node.settings.persists_other_producer_ids:
             transactions.remember_other_ids(state, name, record)
             record = transactions.without_other_ids(record)
     entries = ((name, record),)

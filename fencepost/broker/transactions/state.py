@@ -128,7 +128,8 @@ def busy(name: str) -> Refused:
 
 def unwritable(name: str, to: ReplyTo) -> TransactionDecision:
     """The decision on a request that passed every check, but whose record the log cannot store
-    (`NodeSettings.can_store`). Kafka finds out when it writes the record (TransactionLog.valueToBytes).
+    (`NodeSettings.can_store_transactions`). Kafka finds out when it writes the record
+    (TransactionLog.valueToBytes).
     """
     return Decision(note=Unwritable(name), effects=(Reply(to, error=ErrorCode.UNSUPPORTED_VERSION),))
 

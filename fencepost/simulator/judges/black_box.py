@@ -206,7 +206,7 @@ def _count(seen: Observations, log: ObservedLog, counts: dict[int, _Count], *, f
             ):
                 exercised[rules.ABORTED_READ.name] += 1
             continue
-        # Of a write without a known offset nobody can say that it was passed; it may be unseen, though.
+        # Whether a reader passed a write is known only if the offset of the write is. It may still be unseen.
         met = [] if offset is None else [level for level in levels if offset <= level.highest]
         exercised[rules.LOST_WRITE.name] += bool(met)
         exercised[rules.UNSEEN.name] += finally_read

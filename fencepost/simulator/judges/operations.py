@@ -56,8 +56,8 @@ class Poll(NamedTuple):
 
 
 class PositionSet(NamedTuple):
-    """The consumer's position was set, by an assignment or a seek: whatever it reads next continues nothing.
-    Somebody must have read what lies before it, or that counts as lost.
+    """The consumer's position was set, by an assignment or a seek, so what it reads next need not follow what
+    it read last. Records before the position count as lost unless someone else has read them.
     """
 
     partition: TopicPartition

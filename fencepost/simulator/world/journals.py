@@ -79,7 +79,7 @@ class ClusterJournals:
             self.opened[partition] = journal
             # Until the first sync, the names of its files may be lost with the power.
             self.listed.setdefault(partition, False)
-        # A judge may have opened it before anyone said of which topic it is.
+        # A judge may have opened it before the id of its topic was known.
         if journal.topic_id == NO_TOPIC_ID:
             journal.topic_id = topic_id
         return journal
