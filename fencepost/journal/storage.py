@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fencepost.protocol.batches import Buffer
-from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.errors import FencepostError, Unusable
 from fencepost.protocol.terms import INT32_MAX, TopicPartition, topic_name_problem
 
 
@@ -78,7 +78,7 @@ class DirectoryInUse(StorageError):
     """Another broker has locked this data directory."""
 
 
-class NotADataDirectory(StorageError):
+class NotADataDirectory(StorageError, Unusable):
     """The directory is not a Fencepost data directory, or has another format; the message says what to do."""
 
 

@@ -165,6 +165,10 @@ class FencepostError(Exception):
     """Parent of every error that Fencepost raises on purpose."""
 
 
+class Unusable(FencepostError):
+    """A file, a directory or a package that the user must provide is missing or wrong; nothing was done."""
+
+
 class ProtocolViolation(FencepostError):
     """The bytes are not a message, frame or batch of this protocol; the connection that sent them is
     closed.

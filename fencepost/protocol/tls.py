@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from fencepost.protocol.batches import Buffer
-from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.errors import Unusable
 from fencepost.protocol.secure import ALERT_RECORD, HANDSHAKE_RECORD, VERSION_ALERT, TlsFailed, WrongTransport
 
 _READ_SIZE: Final = 1 << 16
@@ -41,7 +41,7 @@ Subject = Iterable[Iterable[tuple[str, str]]]
 """The parts of a name, each with one or more attributes."""
 
 
-class BadCertificate(FencepostError):
+class BadCertificate(Unusable):
     """A certificate or key file cannot be used; the message names it."""
 
 

@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.errors import Unusable
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -51,7 +51,10 @@ def require_spark() -> None:
     try:
         import_module("pyspark")
     except ImportError as problem:
-        raise SparkMissing("PySpark is not installed: run `pip install 'fencepost[spark]'`") from problem
+        raise SparkMissing(
+            f"PySpark is not installed: run `pip install 'fencepost[spark,java]'`, or without java if Java "
+            f"{OLDEST_JAVA} or newer is installed"
+        ) from problem
 
 
 def session(
@@ -143,11 +146,11 @@ exec {java} "$@"
 """
 
 
-class SparkMissing(FencepostError):
+class SparkMissing(Unusable):
     """PySpark is not installed."""
 
 
-class NoJava(FencepostError):
+class NoJava(Unusable):
     """There is no Java on this machine that Spark can use."""
 
 

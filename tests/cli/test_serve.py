@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,3 +85,12 @@ def test_what_cannot_be_set_is_refused_in_words(overrides: list[str], words: str
     options = [word for each in overrides for word in ("--override", each)]
     assert run(["serve", "--memory", *options]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_a_certificate_is_wrong_usage(tmp_path: Path, capsys: Output) -> None:
+    """As is a user file that is not one."""
+    file = tmp_path / "notes.txt"
+    file.write_text("no certificate")
+    assert run(["serve", "--memory", "--port", "0", "--tls-cert", str(file), "--tls-key", str(file)]) == 2
+    assert f"{file} holds no certificate" in capsys.readouterr().err
+    assert run(["serve", "--memory", "--port", "0", "--users", str(file)]) == 2
