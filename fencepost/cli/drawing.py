@@ -85,6 +85,11 @@ class DrawOptions:
         """Whether a table or a picture is to be shown."""
         return self.text or self.svg is not None
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether only a part of a run is to be shown."""
+        return bool(self.since or self.until or self.only)
+
 
 NO_DRAWING: Final = DrawOptions()
 
@@ -110,25 +115,33 @@ class Pictures:
         elif given.slide or given.scale != 1:
             option = "--slide" if given.slide else "--scale"
             raise WrongUsage(f"{option} applies to pictures only", then="add --svg FILE")
-        elif not given.text and (given.since or given.until or given.only):
+        elif not given.text and given.is_partial:
             raise WrongUsage(
                 "--from, --until and --only apply to tables and pictures only",
                 then="add --text, or --svg FILE",
             )
 
-    def show(self, history: History) -> None:
-        """Prints the table and writes the pictures of one run."""
+    def part_of(self, history: History) -> tuple[History, int]:
+        """The part of a run to show, and the place of its first event that gets a row; CommandFailed if the
+        run has no such part.
+        """
         from fencepost.simulator.draw.crop import Crop, NothingToDraw
-        from fencepost.simulator.draw.slides import slides
-        from fencepost.simulator.draw.svg import draw
 
         given = self.options
         only = tuple(lane.strip() for lane in given.only.split(",") if lane.strip())
         try:
-            part, first = Crop(since=given.since, until=given.until, only=only).of(history)
+            return Crop(since=given.since, until=given.until, only=only).of(history)
         except NothingToDraw as nothing:
             then = f"`fencepost run ... --text` shows the steps and lanes of {history.title!r}"
             raise WrongUsage(str(nothing), then=then) from None
+
+    def show(self, history: History) -> None:
+        """Prints the table and writes the pictures of one run."""
+        from fencepost.simulator.draw.slides import slides
+        from fencepost.simulator.draw.svg import draw
+
+        given = self.options
+        part, first = self.part_of(history)
         if given.text:
             print(self._table(part, first))
         if given.svg is not None:

@@ -78,6 +78,7 @@ def run(
         transaction_version=0, partition_verification=false, broken=dedup or without_fixes=NAME. Repeatable.
     """
     from fencepost.cli import artefacts
+    from fencepost.simulator.scenarios.runner import record_case
 
     pictures = Pictures(draw)
     pictures.prove(as_json=as_json)
@@ -94,6 +95,8 @@ def run(
     report = artefacts.junit_target(junit)
     is_few = draw.text or (bool(scenarios) and len(stories) <= FEW)
     is_full = verbose or (is_few and not draw.until)  # a picture that stops early does not show the end
+    for each in (each for story in stories for each in story if draw.is_partial):
+        pictures.part_of(record_case(each.case).history)
     told = _Told(
         is_full=is_full, is_json=as_json, pictures=pictures, others=others, output=output, seconds_max=for_
     )

@@ -296,6 +296,17 @@ def test_what_to_show_is_checked_before_anything_runs(capsys: Output, story: Pat
         assert len(told.err.splitlines()) == 2
 
 
+def test_a_part_that_one_of_the_runs_lacks_is_found_before_any_is_shown(capsys: Output) -> None:
+    """In the first run message 9 arrives after message 20 was sent, in the second one before."""
+    part = ("--text", "--from", "20", "--until", "9")
+    assert run(["run", "late_end_txn", "--variant", "1", *part]) == 0
+    assert capsys.readouterr().out != ""
+    assert run(["run", "late_end_txn", *part]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "the run has nothing between 20 and 9\n" in told.err
+
+
 def test_slides_are_numbered_and_have_the_size_of_a_screen(story: Path, tmp_path: Path) -> None:
     assert run(["run", str(story), "--svg", str(tmp_path / "s.svg"), "--slide", "--scale", "0.5"]) == 0
     pages = sorted(path.name for path in tmp_path.glob("*.svg"))
