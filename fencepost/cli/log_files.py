@@ -93,6 +93,11 @@ def check_is_log(path: Path) -> None:
             f"no such file or directory: {path}",
             then="give an existing data directory, partition directory or log file",
         )
+    if not path.is_dir() and not path.is_file():
+        raise WrongUsage(
+            f"{path} is a device, a pipe or a socket, not a file",
+            then="give a data directory, partition directory or log file",
+        )
     if path.is_dir() and not holds_log(path):
         inside = path / "data"  # where `fencepost demo --directory` puts it
         raise WrongUsage(

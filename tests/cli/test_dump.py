@@ -144,6 +144,17 @@ def test_what_is_no_log_is_refused_with_advice(tmp_path: Path, capsys: Output, n
     assert said.out == ""
 
 
+def test_a_device_is_not_a_file(tmp_path: Path, capsys: Output) -> None:
+    pipe = tmp_path / f"{0:020d}.log"
+    os.mkfifo(pipe)
+    for path in ("/dev/null", str(pipe)):
+        assert run(["dump", path]) == 2
+        assert capsys.readouterr().err == (
+            f"fencepost: {path} is a device, a pipe or a socket, not a file\n"
+            "  give a data directory, partition directory or log file\n"
+        )
+
+
 @pytest.mark.parametrize(
     "name", ["00000000000000000000.log", "00000000000000000000.txnindex", "manifest.json"]
 )
