@@ -136,14 +136,26 @@ def reset_offsets(
             then="for example: fencepost group reset-offsets billing --topic orders --to-earliest",
         )
     with cluster.connect() as admin:
-        _check_members(admin, name)
+        exists = _check_members(admin, name)
         current = admin.list_consumer_group_offsets(name)
+        if all_topics and not current:
+            raise CommandFailed(
+                f"group {name!r} has no committed offsets" if exists else f"group {name!r} does not exist",
+                then=f"{ADVICE[ErrorCode.GROUP_ID_NOT_FOUND]}; --topic creates offsets for a group",
+            )
         parts = sorted(current) if topic is None else partitions_of(admin, topic, partition)
         new = _new_offsets(admin, goal, parts, current)
         if execute and new:
             admin.alter_consumer_group_offsets(name, new)
     resets = [Reset(where, current.get(where), offset, execute) for where, offset in new.items()]
     print_rows(RESETS, resets, as_json=as_json)
+    if not exists:
+        complain(
+            f"group {name!r} did not exist, and was created"
+            if execute
+            else f"group {name!r} does not exist; --execute creates it",
+            then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND],
+        )
     if not execute:
         print("Nothing was changed. --execute commits the new offsets.", file=sys.stderr)
 
@@ -159,13 +171,15 @@ def _goal(options: Mapping[str, int | None]) -> Goal:
     return given[0]
 
 
-def _check_members(admin: Admin, name: str) -> None:
+def _check_members(admin: Admin, name: str) -> bool:
+    """CommandFailed if the group has members. Returns whether it exists."""
     state = admin.describe_consumer_group(name).state
     if state not in NO_MEMBERS:
         raise CommandFailed(
             f"group {name!r} has members (state {state.title}), which would overwrite the new offsets",
             then=ADVICE[ErrorCode.NON_EMPTY_GROUP],
         )
+    return state is not GroupState.DEAD
 
 
 def _new_offsets(

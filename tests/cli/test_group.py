@@ -232,6 +232,21 @@ def test_all_topics_are_those_that_the_group_has_offsets_for(tool: GroupTool) ->
     assert {row["group"] for row in tool.rows("group", "list")} == {"billing", "fresh"}
 
 
+def test_a_group_that_does_not_exist_is_named(tool: GroupTool) -> None:
+    """With --topic it is created, as by Kafka's tool; with --all-topics there is nothing to reset."""
+
+    def heard(*words: str, code: int = 0) -> str:
+        return tool.both("group", "reset-offsets", "billing", "--to-earliest", *words, code=code)[1]
+
+    assert "group 'billing' does not exist\n" in heard("--all-topics", code=1)
+    assert "group 'billing' does not exist; --execute creates it\n" in heard("-t", "orders")
+    assert tool.rows("group", "list") == []
+    assert "group 'billing' did not exist, and was created\n" in heard("-t", "orders", "--execute")
+    assert heard("-t", "orders", "--execute") == ""
+    tool("group", "delete-offsets", "billing", "-t", "orders")
+    assert "group 'billing' has no committed offsets\n" in heard("--all-topics", code=1)
+
+
 def test_a_group_with_members_is_not_reset(tool: GroupTool) -> None:
     become_member(tool.address, "billing", assignment("orders", [0]), "orders")
     said = tool(*RESET, "--to-earliest", "--execute", code=1)

@@ -30,6 +30,11 @@ class Tool:
         """The answer as JSON."""
         return json.loads(self(*arguments, "--json"))
 
+    def both(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        """Standard output and standard error."""
+        assert run([*arguments, "-b", self.address]) == code
+        return self._capture.readouterr()
+
     def rows(self, *arguments: str, code: int = 0) -> list[Any]:
         """The answer as JSON, one object per line, of a command that ends with this code."""
         assert run([*arguments, "--bootstrap-server", self.address, "--json"]) == code
@@ -52,11 +57,6 @@ class DataTool(Tool):
         """Writes this text as records."""
         self.give(text)
         return self("produce", topic, *options, code=code)
-
-    def both(self, *arguments: str, code: int = 0) -> tuple[str, str]:
-        """Standard output and standard error."""
-        assert run([*arguments, "-b", self.address]) == code
-        return self._capture.readouterr()
 
     def values(self, topic: str, *options: str) -> list[str | None]:
         """The values as JSON."""
