@@ -56,6 +56,8 @@ ADVICE: Final = {
     ErrorCode.NON_EMPTY_GROUP: "stop its members first; `fencepost group describe` shows them",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop its members first; `fencepost group describe` shows them",
     ErrorCode.OFFSET_OUT_OF_RANGE: "`fencepost topic describe` shows where the logs start and end",
+    ErrorCode.MESSAGE_TOO_LARGE: "`fencepost topic describe` shows max.message.bytes of the topic, and "
+    "`fencepost topic alter` raises it",
     ErrorCode.INVALID_RECORD: "a record of a compacted topic needs a key (`fencepost help compaction`)",
     ErrorCode.INVALID_CONFIG: "`fencepost help compaction` lists the settings of a topic",
     ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction of this id is still ending; try again",

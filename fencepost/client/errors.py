@@ -167,6 +167,7 @@ _SPOILED: Final = (
     "Call abort_transaction(): it raises ProducerFenced if a newer producer has this transactional id; "
     "otherwise the transaction has timed out, and can be repeated"
 )
+_SMALLER: Final = "smaller records, set a batch_size below max.message.bytes of the topic, or raise that"
 _NAME: Final = "A topic name has up to 249 ASCII letters, digits, '.', '_' and '-'"
 _MEMBERS: Final = "Stop the members of the group first; Admin.describe_consumer_group() shows them"
 _TOPICS: Final = "Admin.list_topics() shows the topics"
@@ -176,8 +177,8 @@ _ADVICE_BY_ERROR: Final[dict[tuple[type[ClientError], ErrorCode], str]] = {
     # A partition cannot know whether the producer was replaced; only its coordinator does (KIP-588).
     (DeliveryFailed, _E.INVALID_PRODUCER_EPOCH): _SPOILED,
     (TransactionAborted, _E.INVALID_PRODUCER_EPOCH): _SPOILED,
-    (DeliveryFailed, _E.MESSAGE_TOO_LARGE): "Send smaller records, set a batch_size below max.message.bytes "
-    "of the topic, or raise that",
+    (DeliveryFailed, _E.MESSAGE_TOO_LARGE): f"Send {_SMALLER}",
+    (TransactionAborted, _E.MESSAGE_TOO_LARGE): f"Call abort_transaction(), then repeat with {_SMALLER}",
     (DeliveryFailed, _E.UNKNOWN_TOPIC_OR_PARTITION): "Send the record again, to a partition that exists",
     (DeliveryFailed, _E.INVALID_RECORD): "A record of a compacted topic needs a key: send it with one",
     (ProducerFailed, _E.INVALID_TRANSACTION_TIMEOUT): "Close it and create one with a shorter "

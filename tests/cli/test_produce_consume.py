@@ -124,6 +124,15 @@ def test_a_mistake_names_its_line_and_what_was_written_before(tool: DataTool, to
     assert tool.values(topic) == ["1", "2"]
 
 
+@pytest.mark.parametrize("options", [(), ("--transactional-id", "till")])
+def test_a_record_that_is_too_large_is_answered_by_the_setting(
+    tool: DataTool, topic: str, options: tuple[str, ...]
+) -> None:
+    tool("topic", "alter", topic, "--config", "max.message.bytes=100")
+    said = tool.produce(topic, "x" * 200, *options, code=1)
+    assert "`fencepost topic alter` raises it" in said
+
+
 def test_a_mistake_in_a_transaction_aborts_it(tool: DataTool, topic: str) -> None:
     text = '{"value": "1"}\n{"value": "2"}\n{"value": "3"}\nnonsense\n'
     tool.give(text)

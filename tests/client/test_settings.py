@@ -68,6 +68,7 @@ HELPFUL: list[tuple[type[ClientError], ErrorCode, str]] = [
         "it raises ProducerFenced if a newer",
     ),
     (errors_module.DeliveryFailed, ErrorCode.MESSAGE_TOO_LARGE, "smaller records"),
+    (errors_module.TransactionAborted, ErrorCode.MESSAGE_TOO_LARGE, "then repeat with smaller records"),
     (errors_module.DeliveryFailed, ErrorCode.INVALID_RECORD, "needs a key"),
     (errors_module.ProducerFailed, ErrorCode.UNSUPPORTED_VERSION, "with transaction_version=0"),
     (errors_module.UnknownTopic, ErrorCode.INVALID_TOPIC_EXCEPTION, "249 ASCII letters"),
