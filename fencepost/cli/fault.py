@@ -5,6 +5,7 @@ Rule: the faults and their phrases are those of `serve --fault`; `wait` fails if
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from cyclopts import Parameter, validators
@@ -26,6 +27,7 @@ LISTED: Columns[DescribedFault] = (
     ("lasts", "LASTS", lambda fault: fault.is_lasting),
     ("fault", "FAULT", lambda fault: fault.fault),
 )
+IN_JSON: Columns[DescribedFault] = (*LISTED, ("absent", "", lambda fault: list(fault.absent)))
 WAIT_S: Final = 10.0
 
 FaultIds = Annotated[
@@ -63,17 +65,16 @@ def add_faults(
         partitions = absent.get(handle.fault_id, ())
         facts = {"fault_id": handle.fault_id, "fault": text, "absent": list(partitions)}
         print_done(f"Added fault {handle.fault_id}: {text}", facts, as_json=as_json)
-        for partition in partitions:
-            complain(
-                f"fault {handle.fault_id} names partition {partition}, which does not exist yet",
-                then="`fencepost topic list` shows the topics",
-            )
+        _name_absent(handle.fault_id, partitions)
 
 
 def list_faults(*, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
     """List the faults, and how often each struck."""
     with cluster.connect() as admin:
-        print_rows(LISTED, admin.list_faults(), as_json=as_json)
+        listed = admin.list_faults()
+    print_rows(IN_JSON if as_json else LISTED, listed, as_json=as_json)
+    for fault in listed:
+        _name_absent(fault.fault_id, fault.absent)
 
 
 def wait_for_faults(
@@ -136,6 +137,14 @@ def _absent(cluster: ClusterOptions) -> dict[int, tuple[str, ...]]:
             return {fault.fault_id: fault.absent for fault in admin.list_faults()}
     except (CommandFailed, ClientError):  # a fault may already have stopped the broker
         return {}
+
+
+def _name_absent(fault_id: int, partitions: Sequence[str]) -> None:
+    for partition in partitions:
+        complain(
+            f"fault {fault_id} names partition {partition}, which does not exist yet",
+            then="`fencepost topic list` shows the topics",
+        )
 
 
 def _chosen(faults: Faults, fault_ids: tuple[int, ...]) -> list[FaultHandle]:

@@ -66,6 +66,9 @@ def test_a_partition_that_does_not_exist_is_named(capsys: Output) -> None:
         assert tool.json("fault", "add", fault)["absent"] == ["orders-1"]
         fault = "when * appends data do pause broker until __cluster_metadata-0 appends data"
         assert tool.json("fault", "add", fault)["absent"] == []
+        listed = [row["absent"] for row in tool.rows("fault", "list")]
+        assert listed == [["ordres-0"], ["orders-1"], []]
+        assert "fault 2 names partition orders-1" in tool.both("fault", "list")[1]
         (waited,) = tool.rows("fault", "wait", "1", "--timeout", "0", code=1)
         assert waited["missing"].endswith("(partition ordres-0 does not exist yet)")
         tool("fault", "remove")
