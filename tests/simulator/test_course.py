@@ -33,6 +33,12 @@ def commands(lesson: str) -> list[str]:
     return [line for block in blocks for line in block.splitlines()]
 
 
+def numbers(lesson: str) -> list[str]:
+    """The messages that a question names."""
+    named = re.findall(r"messages? (\d+)(?: and (\d+))?", lesson)
+    return [number for pair in named for number in pair if number]
+
+
 def printed(capsys: Output, command: str) -> str:
     name, *arguments = command.split()
     assert name == "fencepost"
@@ -51,7 +57,10 @@ def test_every_lesson_has_an_answer() -> None:
 def test_a_question_stops_before_its_answer(capsys: Output, lesson: str, revealed: str) -> None:
     *question, answer = commands(lesson)[: 2 if len(commands(lesson)) > 1 else 1]
     for command in question:
-        assert revealed not in printed(capsys, command)
+        shown = printed(capsys, command)
+        assert revealed not in shown
+        for number in numbers(lesson):
+            assert re.search(rf"[●▶◀═╌]{number}\D|\D{number}[●▶◀═╌]", shown), f"message {number}"
     assert revealed in printed(capsys, answer)
     for command in commands(lesson)[2:]:
         printed(capsys, command)
