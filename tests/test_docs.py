@@ -127,10 +127,34 @@ def test_the_coordinator_is_never_asked_the_impossible() -> None:
     }
 
 
-LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+ROOT = docs.DOCS.parent
+LINKING = [*PAGES, *(ROOT / name for name in ("README.md", "scenarios/README.md", "examples/README.md"))]
 
 
-@pytest.mark.parametrize("path", [*PAGES, docs.DOCS.parent / "README.md"], ids=lambda path: path.name)
-def test_every_link_leads_to_a_file(path: Path) -> None:
-    broken = [link for link in LINK.findall(path.read_text()) if not (path.parent / link).exists()]
-    assert broken == []
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as GitHub links to them."""
+    titles = re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken_links(path: Path, text: str) -> list[str]:
+    """The links that lead to no file, or to no heading of a page."""
+    found = [(name, path.parent / name if name else path, anchor) for name, anchor in LINK.findall(text)]
+    return [
+        f"{name}#{anchor}"
+        for name, target, anchor in found
+        if not target.exists() or (anchor and anchor not in anchors(target))
+    ]
+
+
+@pytest.mark.parametrize("path", LINKING, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_link_leads_to_a_heading_of_a_page(path: Path) -> None:
+    assert broken_links(path, path.read_text()) == []
+
+
+@pytest.mark.parametrize("link", ["trust.md#no-such-heading", "#no-such-heading", "no-such-page.md#"])
+def test_a_link_that_leads_nowhere_is_noticed(link: str) -> None:
+    text = f"See [there]({link.removesuffix('#')}) and [here](trust.md#limits)."
+    assert broken_links(docs.DOCS / "trust.md", text) == [link]

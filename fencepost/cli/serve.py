@@ -362,7 +362,7 @@ def _tell_ready(
         parent.obey(ready)
     place = f"data in {settings.directory}" if settings.directory else "data in memory"
     print(f"Fencepost is ready on {ready.address}, {place} (sync {settings.sync.value}). Ctrl-C stops it.")
-    print(_memory_line(ready.memory))
+    print(memory_line(ready.memory))
     for planned in faults.plan.faults.values():
         if planned.may_strike:
             print(_fault_line(planned, faults.absent(planned)))
@@ -383,7 +383,7 @@ def _fault_line(planned: PlannedFault, absent: list[TopicPartition]) -> str:
     return f"Fault {planned.number} waits: {planned.line}" + (f" ({told})" if told else "")
 
 
-def _memory_line(bound: MemoryBound) -> str:
+def memory_line(bound: MemoryBound) -> str:
     """The most memory that the broker takes for its clients, and what it consists of."""
     parts = ", ".join(f"{size >> 20:,} for {name}" for name, size in bound.shares())
     return (

@@ -104,7 +104,8 @@ DAMAGES: Final = {
     FaultKind.LOST_FILE: ActionKind.LOSE_FILE,
     FaultKind.LOST_DIRECTORY: ActionKind.LOSE_DIRECTORY,
 }
-"""What disks do to bytes that they promised to keep; only worlds of the workload `damage` have these."""
+"""What disks do to bytes that they promised to keep; only worlds of the workloads `damage` and `topics` have
+these."""
 # A crash loses what was decided and not written, a loss of power also what was written and not synced. So
 # each comes most often where there is something of that kind.
 DEATHS: Final = {

@@ -13,6 +13,7 @@ makes the same world.
 #     power          nodes lose their power, under the policies that promise something about it
 #     damage         disks damage synced data, and nodes crash, since a start reads it
 #     requests       a stranger sends extreme requests meanwhile
+#     identities     producer ids are used up, transactional ids expire, and markers are late
 #     compaction     one compacted topic, to which everybody writes
 #     topics         a topic is deleted and created again while it is used, with the faults of three others
 #
