@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from fencepost import SimulationFailed, simulate
 from fencepost.cli.application import run
 from fencepost.cli.commands import COMMANDS
 from fencepost.simulator.explore import ExploreConfig, Explored, explore
@@ -125,6 +126,16 @@ def test_the_readme_shows_a_story(capsys: Output, monkeypatch: pytest.MonkeyPatc
     *lines, more = shown(README, command)
     assert more == MORE
     assert printed(capsys, command)[: len(lines)] == lines
+
+
+def test_the_page_shows_what_a_test_of_a_seed_says() -> None:
+    (block,) = re.findall(r"```\n(seed 3: .*?)```", PAGE, re.DOTALL)
+    first, last = block.split(f"\n{MORE}\n")
+    with pytest.raises(SimulationFailed) as failed:
+        simulate(3, broken=("fencing",)).raise_if_failed()
+    said = str(failed.value)
+    assert said.startswith(first)
+    assert said.endswith(last.removesuffix("\n"))
 
 
 def test_the_page_has_a_complete_scenario() -> None:
