@@ -5,6 +5,7 @@ Rule: a topic's own setting counts, else the broker's. Internal topics have sett
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from math import inf
@@ -30,7 +31,7 @@ INTERNAL_ACTIVE_BYTES_MAX: Final = 16_384  # a start reads up to this much of ea
 class LogConfig:
     """The settings of one topic's logs (LogConfig). Times are in ms."""
 
-    cleanup_policy: frozenset[str] = frozenset({DELETE})
+    cleanup_policy: tuple[str, ...] = (DELETE,)
     retention_ms: int
     retention_bytes: int
     segment_bytes: int = SEGMENT_BYTES
@@ -62,14 +63,16 @@ class LogConfig:
         return JournalSettings(segment_bytes=segment_bytes, segment_ms=segment_ms)
 
 
+# Long strings of digits are not parsed: that takes quadratic time.
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+
+
 def integer(lowest: int, highest: int) -> Callable[[str], int]:
     """A parser for a setting that is a whole number within these bounds."""
 
     def parse(text: str) -> int:
         text = text.strip()  # as ConfigDef.parseType
-        # Long strings of digits are not parsed: that takes quadratic time.
-        is_number = len(text) <= len(str(-INT64_MAX)) and text.isascii() and text.removeprefix("-").isdigit()
-        if not is_number or not lowest <= int(text) <= highest:
+        if not _INTEGER.fullmatch(text) or not lowest <= int(text) <= highest:
             raise ValueError(f"it must be an integer from {lowest} to {highest}")
         return int(text)
 
@@ -88,11 +91,11 @@ def ratio(text: str) -> float:
     return value
 
 
-def _policy(text: str) -> frozenset[str]:
-    policies = listed(text)
-    if len(set(policies)) < len(policies) or set(policies) - {COMPACT, DELETE}:
+def _policy(text: str) -> tuple[str, ...]:
+    policies = tuple(dict.fromkeys(listed(text)))  # as in Kafka, a repetition does not count
+    if set(policies) - {COMPACT, DELETE}:
         raise ValueError(f"it must be {DELETE}, {COMPACT}, or both, separated by a comma")
-    return frozenset(policies)
+    return policies
 
 
 def conflict(configs: Mapping[str, str]) -> str | None:
@@ -105,7 +108,7 @@ def conflict(configs: Mapping[str, str]) -> str | None:
 
 def listed(text: str) -> list[str]:
     """The entries of a setting of type LIST. An empty cleanup.policy keeps everything (KIP-1161)."""
-    return [part.strip() for part in text.split(",")] if text else []
+    return [part.strip() for part in text.split(",")] if text.strip() else []
 
 
 SEGMENT_BYTES_MIN: Final = 1 << 20  # as since Kafka 4.0 (KIP-1030): a smaller one would make a file per batch

@@ -182,12 +182,12 @@ class NodeSettings:
         """How logs of internal topics are kept. `__cluster_metadata` is never cleaned."""
         compacted = attrs.evolve(
             self.log_config,
-            cleanup_policy=frozenset({COMPACT}),
+            cleanup_policy=(COMPACT,),
             active_bytes_max=INTERNAL_ACTIVE_BYTES_MAX,
             delete_retention_ms=min(self.log_cleaner_delete_retention_ms, INTERNAL_DELETE_RETENTION_MS),
         )
         return {
-            CLUSTER_METADATA_TOPIC: attrs.evolve(self.log_config, cleanup_policy=frozenset[str]()),
+            CLUSTER_METADATA_TOPIC: attrs.evolve(self.log_config, cleanup_policy=()),
             TRANSACTION_STATE_TOPIC: attrs.evolve(
                 compacted, segment_bytes=self.transaction_state_log_segment_bytes
             ),

@@ -91,9 +91,29 @@ def test_a_topic_may_say_what_cannot_be_otherwise(name: str) -> None:
             assert answer.because.endswith(fixed.because)
 
 
-def test_a_truth_may_be_written_in_capitals() -> None:
+@pytest.mark.parametrize(
+    ("name", "written", "shown"),
+    [
+        ("cleanup.policy", " compact ", "compact"),
+        ("cleanup.policy", "delete, compact", "delete,compact"),
+        ("cleanup.policy", "compact,delete,compact", "compact,delete"),
+        ("cleanup.policy", " ", ""),
+        ("retention.ms", " 5 ", "5"),
+        ("retention.ms", "+05", "5"),
+        ("segment.bytes", "\t2097152\n", "2097152"),
+        ("min.cleanable.dirty.ratio", "1", "1.0"),
+        ("min.cleanable.dirty.ratio", " 5e-1 ", "0.5"),
+        ("preallocate", " False ", "false"),
+        ("message.timestamp.type", " CreateTime ", "CreateTime"),
+    ],
+)
+def test_a_value_is_shown_as_it_is_understood(name: str, written: str, shown: str) -> None:
+    """As Apache Kafka 4.3.1 shows them."""
     story = Story()
-    assert alter(story, "orders", ("preallocate", SET, " False ")).error is ErrorCode.NONE
+    create(story, "mine", **{name.replace(".", "_"): written})
+    assert alter(story, "orders", (name, SET, written)).error is ErrorCode.NONE
+    for topic in ("mine", "orders"):
+        assert values_of(setting(story, topic, name))[0] == (name, shown, TOPIC)
 
 
 def test_a_topic_may_accept_other_timestamps_than_the_broker() -> None:

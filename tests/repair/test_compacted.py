@@ -113,4 +113,4 @@ def test_a_topic_that_is_put_back_loses_nothing_to_default_settings(*, is_stoppe
     result = after(**lost, **({} if is_stopped else {CLEAN_FILE: None}))
     assert result.complaints == []
     config = result.story.host.node.log_config("orders")
-    assert (config.cleanup_policy, config.retention_ms) == (frozenset({"compact"}), -1)
+    assert (config.cleanup_policy, config.retention_ms) == (("compact",), -1)

@@ -75,11 +75,10 @@ def _described(node: Node, topic: str, own: Mapping[str, str]) -> Iterator[m.Des
     in_force, of_broker = node.log_config(topic), node.settings.log_config
     for name, setting in TOPIC_CONFIGS.items():
         field = name.replace(".", "_")
-        text = own.get(name)
+        value = getattr(in_force, field)
         # Internal topics have settings of their own that are in no record.
-        if text is None and getattr(in_force, field) != getattr(of_broker, field):
-            text = _text(getattr(in_force, field))
-        values: _NamedValues = [] if text is None else [(name, _Value(text, ConfigSource.TOPIC))]
+        is_own = name in own or value != getattr(of_broker, field)
+        values: _NamedValues = [(name, _Value(_text(value), ConfigSource.TOPIC))] if is_own else []
         if setting.field in _FIELDS:
             values += [(setting.of_broker, each) for each in _values(node.settings, setting.field)]
         else:
@@ -87,7 +86,7 @@ def _described(node: Node, topic: str, own: Mapping[str, str]) -> Iterator[m.Des
             values.append((setting.of_broker, fallback))
         yield _config(name, values, setting.config_type, is_read_only=False)
     for name, fixed in FIXED_CONFIGS.items():
-        values = [(name, _Value(own[name], ConfigSource.TOPIC))] if name in own else []
+        values = [(name, _Value(fixed.value, ConfigSource.TOPIC))] if name in own else []
         values.append((fixed.of_broker, _Value(fixed.value, ConfigSource.DEFAULT)))
         yield _config(name, values, fixed.config_type, is_read_only=False)
 
@@ -128,4 +127,4 @@ def _text(value: Any) -> str:
     """A value as Kafka writes it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return ",".join(sorted(cast("frozenset[str]", value))) if isinstance(value, frozenset) else str(value)
+    return ",".join(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else str(value)
