@@ -6,6 +6,7 @@ Rule: records pass as bytes. Those of a Fetch were made readable for Kafka's cli
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -225,25 +226,27 @@ def list_offsets(request: Any, version: int) -> Exchange:
         for topic in request.topics
         for part in topic.partitions
     )
-    too_new = tuple(part for part in every if _is_too_new(part, version))
-    parts = tuple(_known_to_node(part) for part in every if not _is_too_new(part, version))
+    times_named = Counter((part.topic, part.partition) for part in every)
+    parts: list[m.ListOffsetsPartition] = []
+    refused: dict[tuple[str, int], m.ListedOffset] = {}
+    for part in every:
+        key = part.topic, part.partition
+        # Named twice: which of the two would the answer be for? (ListOffsetsRequest.duplicatePartitions)
+        if times_named[key] > 1:
+            refused[key] = refusals.offset_not_listed(part, ErrorCode.INVALID_REQUEST)
+        elif version < FIRST_WITH_TIMESTAMP.get(part.timestamp, version):
+            refused[key] = refusals.offset_not_listed(part, ErrorCode.UNSUPPORTED_VERSION)
+        else:
+            parts.append(_known_to_node(part))
 
     def respond(answer: Answer) -> Values:
-        listed = [
-            *of_each(answer, "partitions", parts, refusals.offset_not_listed),
-            *(refusals.offset_not_listed(part, ErrorCode.UNSUPPORTED_VERSION) for part in too_new),
-        ]
-        return {"throttle_time": 0, "topics": nested(listed, _listed_values)}
+        listed = of_each(answer, "partitions", parts, refusals.offset_not_listed)
+        return {"throttle_time": 0, "topics": nested([*listed, *refused.values()], _listed_values)}
 
     isolation_level = _isolation_level(request)
     if isolation_level is None:
         return known(respond(_NO_SUCH_LEVEL))
-    return one(m.ListOffsets(isolation_level=isolation_level, partitions=parts), respond)
-
-
-def _is_too_new(part: m.ListOffsetsPartition, version: int) -> bool:
-    """Whether the timestamp of a partition has a meaning that this version does not know."""
-    return version < FIRST_WITH_TIMESTAMP.get(part.timestamp, version)
+    return one(m.ListOffsets(isolation_level=isolation_level, partitions=tuple(parts)), respond)
 
 
 def _known_to_node(part: m.ListOffsetsPartition) -> m.ListOffsetsPartition:
@@ -293,10 +296,15 @@ def _epoch_values(part: m.EpochEndOffset) -> Values:
 
 def delete_records(request: Any, _: int) -> Exchange:
     """Move the start of logs forward."""
-    parts = tuple(
-        m.DeleteRecordsPartition(topic=topic.name, partition=part.partition_index, offset=part.offset)
+    # The last entry for a partition counts, as in Kafka (KafkaApis.handleDeleteRecordsRequest).
+    offsets = {
+        (topic.name, part.partition_index): part.offset
         for topic in request.topics
         for part in topic.partitions
+    }
+    parts = tuple(
+        m.DeleteRecordsPartition(topic=topic, partition=partition, offset=offset)
+        for (topic, partition), offset in offsets.items()
     )
     asked = m.DeleteRecords(timeout_ms=milliseconds(request.timeout), partitions=parts)
 

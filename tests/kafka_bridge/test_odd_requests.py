@@ -726,6 +726,37 @@ def test_there_are_two_isolation_levels(
     assert [part.error_code for topic in listed.topics for part in topic.partitions] == [UNKNOWN]
 
 
+@pytest.mark.parametrize("version", range(1, 12))
+def test_a_partition_whose_offset_is_asked_for_twice_gets_none(wire: KafkaSocket, version: int) -> None:
+    def asked(partition: int, timestamp: int) -> dict[str, int]:
+        return {"partition_index": partition, "current_leader_epoch": -1, "timestamp": timestamp}
+
+    latest, earliest = -1, -2
+    topics = [
+        {"name": TOPIC, "partitions": [asked(0, latest), asked(1, earliest)]},
+        {"name": TOPIC, "partitions": [asked(0, latest)]},
+    ]
+    told = ask(wire, LIST_OFFSETS, version, replica_id=-1, isolation_level=0, timeout=1_000, topics=topics)
+    (topic,) = told.topics
+    assert {part.partition_index: (part.error_code, part.offset) for part in topic.partitions} == {
+        0: (ErrorCode.INVALID_REQUEST, -1),
+        1: (NO_ERROR, 0),
+    }
+    assert len(topic.partitions) == 2
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_the_last_offset_before_which_records_are_deleted_counts(wire: KafkaSocket, version: int) -> None:
+    """That of another entry for the partition may be higher, or beyond the end of the log."""
+    name = f"deleted-{version}"
+    create(wire, name)
+    produce(wire, (0, batch(5)), topic=name)
+    entries = [{"partition_index": 0, "offset": offset} for offset in (3, 99, 2)]
+    told = ask(wire, DELETE_RECORDS, version, topics=[{"name": name, "partitions": entries}], timeout=9_000)
+    (topic,) = told.topics
+    assert [(part.error_code, part.low_watermark) for part in topic.partitions] == [(NO_ERROR, 2)]
+
+
 def fetch(wire: KafkaSocket, version: int, topic: str = TOPIC, **more: Any) -> Any:
     """Read the first partition of a topic."""
     part = {
