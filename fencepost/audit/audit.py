@@ -25,8 +25,7 @@ from fencepost.check.directory import ADOPTED, UNSERVED
 from fencepost.check.findings import Findings, Place
 from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
-from fencepost.spark_bridge.arrow_types import ARROW_TYPES
-from fencepost.spark_bridge.tables.arrow import ROWS_PER_BATCH
+from fencepost.spark_bridge.arrow_types import ARROW_TYPES, ROWS_PER_BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

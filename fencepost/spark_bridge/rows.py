@@ -20,7 +20,7 @@ from fencepost.protocol.batches import LOG_APPEND_TIME_BIT, BatchHeader
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import Columns, read_columns
 from fencepost.protocol.terms import INT32_MAX, NO_SEQUENCE, TopicPartition
-from fencepost.spark_bridge.arrow_types import ARROW_TYPES, MILLISECONDS_MAX
+from fencepost.spark_bridge.arrow_types import ARROW_TYPES, MILLISECONDS_MAX, ROWS_PER_BATCH
 from fencepost.spark_bridge.columns import COLUMNS, TRANSACTION_STATE, TRANSACTIONS, Column, decoded_columns
 from fencepost.spark_bridge.equal_lengths import Grids, read_grids
 from fencepost.spark_bridge.gathered_columns import Decoded, Gathered
@@ -29,9 +29,6 @@ from fencepost.spark_bridge.partition_files import CorruptLog
 from fencepost.spark_bridge.planning import PartitionRange
 from fencepost.spark_bridge.scanning import RangeScan
 
-ROWS_PER_BATCH: Final = (
-    16_384  # the fastest of 8,000, 16,000 and 64,000; unmerged batches of 20 records are 4 times slower
-)
 BYTES_PER_BATCH: Final = 32 << 20  # limits memory when values are large
 _VALUES_SHARED: Final = 64  # columns of equal values that are kept, each of 2 * ROWS_PER_BATCH rows
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
-from fencepost.spark_bridge.arrow_types import ARROW_TYPES, MILLISECONDS_MAX
+from fencepost.spark_bridge.arrow_types import ARROW_TYPES, MILLISECONDS_MAX, ROWS_PER_BATCH
 from fencepost.spark_bridge.columns import Column
 from fencepost.spark_bridge.tables.table import Row
-
-ROWS_PER_BATCH: Final = 8_192
 
 
 def to_arrow(
