@@ -159,6 +159,8 @@ class Journal:
         self.is_full = self._active.size >= self.settings.segment_bytes
         # Set when `append` opened a segment by itself: a snapshot there makes the next start faster.
         self.snapshot_due = False
+        if self.log_start_offset > self.oldest_offset:
+            self.remove_deleted()  # a crash may have come before
 
     @property
     def oldest_offset(self) -> int:
@@ -296,7 +298,7 @@ class Journal:
         assert offset <= self.log_end_offset, "the log start cannot be beyond the log end"
         if offset > self.log_start_offset:
             with self._writing():
-                # Only the number is written now. `remove_deleted`, or the next recovery, deletes the files.
+                # Only the number is written now. `remove_deleted`, or the next start, deletes the files.
                 write_log_start(self._storage, self._directory, offset)
             self.log_start_offset = offset
         return self.batch_start(offset)
@@ -360,11 +362,15 @@ class Journal:
         """Delete the segments before the log start that no one needs; returns whether there were any. No
         `sync` may run meanwhile.
         """
-        count = len(deletable(self._bases, self.log_start_offset, snapshots=self._snapshots.offsets))
-        # The producers of deleted segments live on in the snapshot, if there is one of this log.
-        found = self.newest_snapshot(at_most=self._bases[count]) if count else None
-        if found is None or found[0] != self._bases[count]:
-            return False
+        while True:
+            count = len(deletable(self._bases, self.log_start_offset, snapshots=self._snapshots.offsets))
+            if not count:
+                return False
+            # The producers of deleted segments live on in the snapshot, if there is one of this log. One that
+            # is not no longer counts.
+            found = self.newest_snapshot(at_most=self._bases[count])
+            if found is not None and found[0] == self._bases[count]:
+                break
         with self._writing():
             for segment in self._segments[:count]:  # oldest first, so that a crash leaves no gap
                 segment.remove()

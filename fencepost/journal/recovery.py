@@ -12,8 +12,7 @@ log by `Node.rebuild` in broker/node.py.
 # this order:
 #
 #     witnesses    read manifest and checkpoint; those of another log are refused
-#     sweep        remove half-written `.tmp` and `.cleaned` files, and indexes without a log; delete segments
-#                  below the log start that no one needs
+#     sweep        remove half-written `.tmp` and `.cleaned` files, and indexes without a log
 #     checkpoint   segments whose size and index checksums match are taken as they are, from the first one up
 #                  to the first that differs; the mark of a clean shutdown does the same for the last one
 #     replay       read every other segment batch by batch, check it, and rebuild its three indexes
@@ -55,7 +54,6 @@ from fencepost.journal.manifest import (
     SyncedSegment,
     decode_checkpoint,
     decode_manifest,
-    deletable,
     encode_checkpoint,
     misplaced,
     read_log_start,
@@ -73,7 +71,7 @@ from fencepost.journal.segments import (
     parse_file_name,
     walk_batches,
 )
-from fencepost.journal.snapshots import Snapshots, open_in_snapshot, read_snapshot
+from fencepost.journal.snapshots import Snapshots, open_in_snapshot
 from fencepost.journal.storage import (
     CLEANED_SUFFIX,
     TEMPORARY_SUFFIX,
@@ -206,21 +204,7 @@ class Recovery:
             without_log = kind in INDEX_KINDS and offset not in sizes
             if half_written or without_log:
                 self._storage.remove(self._path(name))
-        return self._without_deleted(sizes)
-
-    def _without_deleted(self, sizes: dict[int, int]) -> dict[int, int]:
-        """Delete the segments below the log start, oldest first, so that a crash leaves no gap."""
-        readable = [
-            offset
-            for offset in self._snapshots.offsets
-            if 0 < offset <= self._stored_log_start
-            and offset in sizes
-            and read_snapshot(self._storage, self._directory, offset) is not None
-        ]
-        gone = deletable(list(sizes), self._stored_log_start, snapshots=readable)
-        for base in gone:
-            self._segment(base).remove()
-        return {base: size for base, size in sizes.items() if base not in gone}
+        return sizes
 
     def _refuse_missing(
         self, sizes: Mapping[int, int], synced: list[SyncedSegment], *, is_known: bool

@@ -20,9 +20,7 @@ Rule: a snapshot is derived from the log, so it counts only as long as the log d
 # an index interval, and no lookup reads records. Of many producers only those that wrote last are looked up:
 # in a snapshot of another log, nearly every one is wrong.
 #
-# One place believes a snapshot by its checksum alone: a deletion of segments that recovery finishes, because
-# that comes before any segment is read. A damaged header contradicts nothing: whoever reads its batch meets
-# the damage.
+# A damaged header contradicts nothing: whoever reads its batch meets the damage.
 #
 # A snapshot that is corrupt or contradicted is removed, and the next older one is tried, or the log is read
 # from its beginning (UnifiedLog.rebuildProducerState does this after an unclean stop). Kafka believes every

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.journal.indexes import ProducerSnapshot
+from fencepost.journal.indexes import ProducerSnapshot, encode_snapshot
 from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import LOG_START_FILE, deletable, read_log_start, write_log_start
 from fencepost.journal.memory import MemoryStorage
-from fencepost.journal.segments import LOG, file_name
+from fencepost.journal.segments import LOG, SNAPSHOT, file_name
 from fencepost.journal.storage import StorageError
 from tests.journal.logs import DIRECTORY, EVERYTHING, ORDERS, Writer, first_since, flip
 
@@ -81,6 +81,17 @@ def test_without_its_snapshot_a_segment_needs_those_before_it() -> None:
     rolled(storage).journal.move_log_start(14)
     storage.replace(f"{DIRECTORY}/{file_name(12, 'snapshot')}", b"damaged", durable=False)
     assert Journal(storage, ORDERS).oldest_offset == 6
+
+
+def test_a_start_that_finishes_a_deletion_believes_no_snapshot_of_another_log() -> None:
+    storage = MemoryStorage()
+    rolled(storage).journal.move_log_start(14)
+    stranger = ProducerSnapshot(8, 0, 0, 11, 0, 1_000, -1, -1)
+    storage.replace(f"{DIRECTORY}/{file_name(12, SNAPSHOT)}", encode_snapshot([stranger]), durable=False)
+    journal = Journal(storage, ORDERS)
+    assert journal.oldest_offset == 6
+    assert journal.newest_snapshot(EVERYTHING) == (6, PRODUCERS)
+    assert "no batch of producer 8 ends at offset 11" in journal.take_removed_snapshots()[0]
 
 
 def test_which_segments_nobody_needs() -> None:
