@@ -57,7 +57,7 @@ Rule: a position advances only over records that were returned to the applicatio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import Final, cast
 
@@ -208,8 +208,10 @@ class ConsumerMachine(RequestMachine):
     """Those of them that the program has heard of."""
     _is_warned: bool = False
     """Whether the program has heard that no broker answers."""
-    _refused: Ignored[dict[TopicPartition, float]] = attrs.field(factory=dict)
-    """The time at which the program hears why a partition cannot be read; infinite once it has heard."""
+    _refused: Ignored[dict[TopicPartition | str, float]] = attrs.field(factory=dict)
+    """The time at which the program hears why a partition cannot be read, or why the consumer cannot be in
+    its group; infinite once it has heard.
+    """
     member: GroupMember | None = None
     _group_metadata: ConsumerGroupMetadata | None = None
     """Of the last membership, after it has ended."""
@@ -586,25 +588,33 @@ class ConsumerMachine(RequestMachine):
             self._out.append(WarnProgram(f"no broker answered at {where}; the consumer keeps trying"))
 
     def _notice_refused(self, now: int) -> None:
-        """Warn once about partitions whose leader keeps answering with an error that may pass: a program that
-        only polls would wait, and not hear why.
+        """Warn once about partitions, or a group, whose broker keeps answering with an error that may pass: a
+        program that only polls would wait, and not hear why.
         """
         before, self._refused = self._refused, {}
-        is_looking = any(reading.lookup is not None for reading in self.readings.values())
-        of_lookups = self.calls.last_errors() if is_looking else {}
-        due: dict[ErrorCode, list[str]] = {}
-        for where, reading in self.readings.items():
-            error = reading.error if reading.lookup is None else of_lookups.get(reading.lookup, NO_ERROR)
+        due: dict[tuple[str, ErrorCode], list[str]] = {}
+        for verb, what, error in self._errors(now):
             if error in _NOT_A_REFUSAL:
                 continue
-            warn_at = before.get(where, now + REFUSAL_PATIENCE_MS)
+            warn_at = before.get(what, now + REFUSAL_PATIENCE_MS)
             if now >= warn_at:
-                due.setdefault(error, []).append(str(where))
+                due.setdefault((verb, error), []).append(str(what))
                 warn_at = inf
-            self._refused[where] = warn_at
-        for error, names in due.items():
-            because = f"cannot read {', '.join(names)}: {error.meaning} ({error.name})"
+            self._refused[what] = warn_at
+        for (verb, error), names in due.items():
+            because = f"cannot {verb} {', '.join(names)}: {error.meaning} ({error.name})"
             self._out.append(WarnProgram(f"{because}; the consumer keeps trying"))
+
+    def _errors(self, now: int) -> Iterator[tuple[str, TopicPartition | str, ErrorCode]]:
+        """What the consumer is doing, with which partition or group, and the last error, NONE without one."""
+        number = None if self.member is None else self.member.pending_call
+        is_looking = number is not None or any(r.lookup is not None for r in self.readings.values())
+        of_calls = self.calls.refusals(now) if is_looking else {}
+        for where, reading in self.readings.items():
+            error = reading.error if reading.lookup is None else of_calls.get(reading.lookup, NO_ERROR)
+            yield "read", where, error
+        if number is not None:
+            yield "take part in", f"group {self.group_id!r}", of_calls.get(number, NO_ERROR)
 
     def _notice_missing(self, now: int) -> None:
         """What is missing may be about to be created: UnknownTopic is raised only if it stays missing."""

@@ -347,6 +347,11 @@ class GroupMember:
         return self.failure is not None or MEMBER_STATES[self.state].get(_I.POLL) is not self.state
 
     @property
+    def pending_call(self) -> int | None:
+        """The JoinGroup, SyncGroup or Heartbeat that has no reply."""
+        return self._beat_call if self._group_call is None else self._group_call
+
+    @property
     def is_fenced(self) -> bool:
         """Whether another consumer has this one's instance id."""
         return self.state is _S.FENCED
@@ -378,7 +383,7 @@ class GroupMember:
         if kind is None:
             return failure
         if generation_id == self.generation_id:
-            self._happens(REFUSALS[failure.error])
+            self._refused(failure)
         return attrs.evolve(failure, kind=kind)
 
     # --- states ---------------------------------------------------------------------------------------------
@@ -419,11 +424,11 @@ class GroupMember:
         if number == self._beat_call:
             self._beat_call = None
             if finished.failure is not None:
-                self._refused(finished)
+                self._refused(finished.failure)
         elif number == self._group_call:
             self._group_call = None
             if finished.failure is not None:
-                self._refused(finished)
+                self._refused(finished.failure, finished.body)
             elif isinstance(finished.body, m.JoinGroupReply):
                 self._take_generation(finished.body, now)
             else:
@@ -434,17 +439,16 @@ class GroupMember:
             return False
         return True
 
-    def _refused(self, finished: FinishedCall) -> None:
-        failure = finished.failure
-        assert failure is not None, "a call without failure is not refused"
+    def _refused(self, failure: Failure, body: object = None) -> None:
+        """Applies an error of the coordinator; `body` is that of a rejected JoinGroup."""
         happening = REFUSALS.get(failure.error, _I.REFUSED)
         if failure.error is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = NO_MEMBER
         self._happens(happening)
         match happening:
             case _I.ID_GIVEN:
-                assert isinstance(finished.body, m.JoinGroupReply), "the refusal names the id"
-                self.member_id = finished.body.member_id
+                assert isinstance(body, m.JoinGroupReply), "the refusal names the id"
+                self.member_id = body.member_id
                 self._join()
             case _I.FENCED:
                 self.failure = attrs.evolve(failure, kind=FencedInstanceId)

@@ -54,7 +54,7 @@ from fencepost.client.errors import (
 )
 from fencepost.client.metadata import ClusterMetadata, CoordinatorKey
 from fencepost.client.reply_errors import missing_group, remedy_of, worst_error
-from fencepost.client.settings import backoff_ms
+from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.fork import Due, Ignored, Ordered, Pace, Rank, Shared
@@ -329,9 +329,15 @@ class PendingCalls:
             ended.append(FinishedCall(call, None, failure, Remedy.RAISE))
         return ended
 
-    def last_errors(self) -> dict[int, ErrorCode]:
-        """Why the last attempt of each pending call failed, or the lookup of its coordinator."""
-        return {call.number: self._last_error(call) for call in self._pending}
+    def refusals(self, now: int) -> dict[int, ErrorCode]:
+        """Why the last attempt of each pending call failed, or the lookup of its coordinator. Not of a call
+        whose present attempt has waited for a second: a JoinGroup waits for the other members.
+        """
+        return {
+            call.number: self._last_error(call)
+            for call in self._pending
+            if call.node is None or now - call.retry_at < RETRY_BACKOFF_MAX_MS
+        }
 
     def why_pending(self) -> str:
         """Why the oldest call that has no reply yet has none."""

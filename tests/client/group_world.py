@@ -165,6 +165,8 @@ class GroupWorld:
             self.story.create(topic, count)
         self.apps: list[Application] = []
         self.asked: dict[ReplyTo, tuple[Application, int]] = {}
+        self.refuses: dict[type, ErrorCode] = {}
+        """The error that each request of a kind gets."""
 
     @property
     def now(self) -> int:
@@ -189,6 +191,10 @@ class GroupWorld:
     # --- messages
 
     def ask(self, app: Application, send: SendRequest) -> None:
+        error = self.refuses.get(type(send.request))
+        if error is not None:
+            self._tell(app, send.token, error, None)
+            return
         to = self.story.offer(send.request, connection=app.number)
         self.asked[to] = (app, send.token)
 

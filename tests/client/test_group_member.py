@@ -6,14 +6,22 @@ import attrs
 import pytest
 
 from fencepost.client.assignors import ASSIGNORS
-from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.consumer import REFUSAL_PATIENCE_MS, ConsumerMachine
 from fencepost.client.effects import SendRequest
 from fencepost.client.errors import WrongState
 from fencepost.client.group_member import MEMBER_STATES, MemberInput, MemberState
 from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint, fork
-from fencepost.protocol.messages import DeleteTopics, DeleteTopicsReply, Heartbeat, TxnOffsetCommitReply
+from fencepost.protocol.messages import (
+    DeleteTopics,
+    DeleteTopicsReply,
+    FindCoordinator,
+    Heartbeat,
+    JoinGroup,
+    SyncGroup,
+    TxnOffsetCommitReply,
+)
 from fencepost.protocol.terms import GroupState, TopicPartition
 from tests.broker.group_story import join_request, protocols
 from tests.broker.requests import body_of, offset_request
@@ -360,6 +368,51 @@ def test_two_processes_with_one_instance_id() -> None:
     a.leave()
     assert a.heard() == ["lost t0 t1 t2 t3"]
     world.check_stable(heir)
+
+
+def test_a_commit_that_learns_of_the_other_process_ends_the_polls_too() -> None:
+    world = GroupWorld()
+    a = world.app("a", "t", group_instance_id="1", heartbeat_interval_ms=SESSION_MS - 1)
+    world.wait(SOON_MS)
+    heir = world.app("heir", "t", group_instance_id="1")
+    world.wait(SOON_MS)
+    assert a.heard() == ["assigned t0 t1 t2 t3"]
+    assert a.commit({"t0": 1}) == "FencedInstanceId"
+    world.wait(SOON_MS)
+    assert a.heard() == ["FencedInstanceId"]
+    world.check_stable(heir)
+
+
+@pytest.mark.parametrize("kind", [FindCoordinator, JoinGroup, SyncGroup, Heartbeat])
+def test_a_group_whose_coordinator_refuses_its_requests_is_warned_of_once(kind: type) -> None:
+    world = GroupWorld()
+    a = world.app("a", "t")
+    if kind is Heartbeat:
+        world.wait(SOON_MS)
+    world.refuses[kind] = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.wait(REFUSAL_PATIENCE_MS - HEARTBEAT_MS)
+    assert a.warned == []
+    world.wait(10 * REFUSAL_PATIENCE_MS)
+    (warned,) = a.warned
+    assert warned == (
+        "cannot take part in group 'readers': no coordinator is currently available "
+        "(COORDINATOR_NOT_AVAILABLE); the consumer keeps trying"
+    )
+    world.refuses.clear()
+    world.wait(SESSION_MS)
+    world.check_stable(a)
+
+
+def test_a_group_that_waits_for_a_member_is_not_warned_of() -> None:
+    """Not even if the first attempt went to a node that is no coordinator."""
+    world, (a, b) = shared()
+    b.is_polling = False
+    world.refuses[JoinGroup] = ErrorCode.NOT_COORDINATOR
+    a.subscribe("t", "u")
+    world.wait(HEARTBEAT_MS)
+    world.refuses.clear()
+    world.wait(MAX_POLL_MS - SOON_MS)
+    assert (a.state, a.warned) == (MemberState.JOINING, [])
 
 
 def test_the_coordinator_restarts_and_the_group_goes_on() -> None:
