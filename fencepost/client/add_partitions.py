@@ -15,7 +15,8 @@ from collections.abc import Iterable
 
 import attrs
 
-from fencepost.client.retries import CallNumber, CoordinatorOf, PendingCalls
+from fencepost.client.metadata import CoordinatorOf
+from fencepost.client.retries import CallNumber, PendingCalls
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import CoordinatorType, TopicPartition
 

@@ -15,7 +15,8 @@ from fencepost.client.arguments import Count, FaultId, NodeId, Offset, OffsetOrE
 from fencepost.client.calls import CallScript, RequestCalls
 from fencepost.client.errors import RequestFailed
 from fencepost.client.group_offsets import ConsumerGroupMetadata, offsets_to_commit
-from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt, CoordinatorOf
+from fencepost.client.metadata import CoordinatorOf
+from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt
 from fencepost.client.settings import isolation_named
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import decode_assignment

@@ -72,10 +72,11 @@ from fencepost.client.group_offsets import (
     OffsetAndMetadata,
     committed_offsets,
 )
+from fencepost.client.metadata import CoordinatorOf
 from fencepost.client.network import ROOM
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.requests import RequestMachine
-from fencepost.client.retries import CoordinatorOf, Target
+from fencepost.client.retries import Target
 from fencepost.client.settings import ABORT_GRACE_MS, CLOSE_TIMEOUT_MS, UNKNOWN_TOPIC_PATIENCE_MS
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode

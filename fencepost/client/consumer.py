@@ -86,9 +86,10 @@ from fencepost.client.group_offsets import (
     offsets_to_commit,
     with_metadata,
 )
+from fencepost.client.metadata import CoordinatorOf
 from fencepost.client.reply_errors import remedy_of
 from fencepost.client.requests import RequestMachine
-from fencepost.client.retries import CoordinatorOf, FinishedCall, OnceAnswered
+from fencepost.client.retries import FinishedCall, OnceAnswered
 from fencepost.client.settings import (
     RESETS,
     UNKNOWN_TOPIC_PATIENCE_MS,

@@ -54,7 +54,8 @@ from fencepost.client.errors import (
     refused,
 )
 from fencepost.client.group_offsets import NO_MEMBER, ConsumerGroupMetadata
-from fencepost.client.retries import CallNumber, CoordinatorOf, FinishedCall, PendingCalls
+from fencepost.client.metadata import CoordinatorOf
+from fencepost.client.retries import CallNumber, FinishedCall, PendingCalls
 from fencepost.client.settings import JOIN_GROUP_TIMEOUT_LAPSE_MS, LEAVE_TIMEOUT_MS, ConsumerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import (
@@ -648,7 +649,7 @@ class GroupMember:
         Without a known coordinator, the session timeout ends the membership too.
         """
         is_static = self._settings.group_instance_id is not None
-        is_known = self._group.key in self._calls.cluster.coordinators
+        is_known = self._group in self._calls.cluster.coordinators
         if is_static or not is_known or self.member_id == NO_MEMBER:
             return
         leaving = m.LeavingMember(member_id=self.member_id, group_instance_id=None)

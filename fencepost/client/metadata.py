@@ -35,6 +35,7 @@ from fencepost.protocol.messages import (
     TopicMetadata,
 )
 from fencepost.protocol.terms import NO_LEADER_EPOCH, CoordinatorType, TopicPartition
+from fencepost.protocol.values import value
 
 # Bootstrap addresses are nodes -2, -3, ... until metadata names the real ones; -1 is Kafka's "no node".
 FIRST_BOOTSTRAP_NODE: Final = -2
@@ -42,7 +43,14 @@ FIRST_BOOTSTRAP_NODE: Final = -2
 HOST_NAME_SIZE_MAX: Final = 255  # RFC 1035
 
 Address = tuple[str, int]
-CoordinatorKey = tuple[CoordinatorType, str]
+
+
+@value
+class CoordinatorOf:
+    """The coordinator of a group or a transactional id."""
+
+    kind: CoordinatorType
+    name: str
 
 
 def bootstrap_addresses(bootstrap: str) -> list[Address]:
@@ -93,7 +101,7 @@ class ClusterMetadata:
     topic_ids: dict[str, bytes] = attrs.field(factory=dict, kw_only=True)
     """The ids of the topics that have these names, by the newest replies, as for `last_counts`."""
     topic_errors: dict[str, ErrorCode] = attrs.field(factory=dict, kw_only=True)
-    coordinators: dict[CoordinatorKey, int] = attrs.field(factory=dict, kw_only=True)
+    coordinators: dict[CoordinatorOf, int] = attrs.field(factory=dict, kw_only=True)
     wanted: Ordered[dict[str, None]] = attrs.field(factory=dict, kw_only=True)
     """Topics to request, in the order in which they were first used."""
     doubts: dict[TopicPartition, Doubt] = attrs.field(factory=dict, kw_only=True)
@@ -207,10 +215,6 @@ class ClusterMetadata:
         self.leaders.pop(partition, None)
         self.is_stale = True
 
-    def forget_coordinator(self, key: CoordinatorKey) -> None:
-        """The coordinator denied its role or did not answer: it must be looked up again."""
-        self.coordinators.pop(key, None)
-
     def learn(self, reply: MetadataReply, *, from_node: int) -> None:
         """Applies a Metadata reply: complete for nodes, and for the topics that it contains. A node that was
         cut off may name replaced leaders: an older leader epoch is ignored (Metadata.lastSeenLeaderEpochs in
@@ -273,7 +277,7 @@ class ClusterMetadata:
                 self.is_stale = self.is_stale or leader is None
         return lags
 
-    def learn_coordinator(self, key: CoordinatorKey, reply: FindCoordinatorReply) -> None:
+    def learn_coordinator(self, coordinator: CoordinatorOf, reply: FindCoordinatorReply) -> None:
         """Applies a FindCoordinator reply, which also contains the address of the node."""
         self.nodes[reply.node_id] = (reply.host, reply.port)
-        self.coordinators[key] = reply.node_id
+        self.coordinators[coordinator] = reply.node_id

@@ -72,6 +72,7 @@ from fencepost.client.errors import (
     unknown_topic,
 )
 from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetadata, offsets_to_commit
+from fencepost.client.metadata import CoordinatorOf
 from fencepost.client.producer_states import (
     IDEMPOTENT,
     LAST_STATES,
@@ -83,7 +84,7 @@ from fencepost.client.producer_states import (
     refusal,
 )
 from fencepost.client.requests import RequestMachine
-from fencepost.client.retries import ANY_NODE, CallNumber, CoordinatorOf, FinishedCall, OnceAnswered
+from fencepost.client.retries import ANY_NODE, CallNumber, FinishedCall, OnceAnswered
 from fencepost.client.settings import METADATA_MAX_IDLE_MS, Dialect, ProducerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy

@@ -52,31 +52,19 @@ from fencepost.client.errors import (
     unknown_partition,
     unknown_topic,
 )
-from fencepost.client.metadata import ClusterMetadata, CoordinatorKey
+from fencepost.client.metadata import ClusterMetadata, CoordinatorOf
 from fencepost.client.reply_errors import missing_group, remedy_of, worst_error
 from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.fork import Due, Ignored, Ordered, Pace, Rank, Shared
 from fencepost.protocol.messages import ReplyBody, Request
-from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType, TopicPartition
+from fencepost.protocol.terms import NEWEST_VERSION, TopicPartition
 from fencepost.protocol.values import value
 
 Anywhere = Literal["any node", "controller"]
 ANY_NODE: Final[Anywhere] = "any node"
 CONTROLLER: Final[Anywhere] = "controller"
-
-
-@value
-class CoordinatorOf:
-    """The coordinator of a group or a transactional id."""
-
-    kind: CoordinatorType
-    name: str
-
-    @property
-    def key(self) -> CoordinatorKey:
-        return (self.kind, self.name)
 
 
 @value
@@ -114,6 +102,8 @@ class PendingCall:
     node: int | None = attrs.field(default=None, kw_only=True)
     indefinite: bool = attrs.field(default=False, kw_only=True)
     last_error: Ignored[ErrorCode] = attrs.field(default=NO_ERROR, kw_only=True)
+    looks_up: CoordinatorOf | None = attrs.field(default=None, kw_only=True)
+    """Of a FindCoordinator that was sent for other calls."""
 
 
 class FinishedCall(NamedTuple):
@@ -150,7 +140,6 @@ class PendingCalls:
     """The nodes of requests sent once, by their tokens."""
     _metadata_call: CallNumber | None = None
     _metadata_at: Due = 0
-    _looking_up: dict[CoordinatorKey, CallNumber] = attrs.field(factory=dict)
     _expires_at: Ignored[float] = inf
     """No call has an earlier deadline, so `expired`, which every input calls, need not look before."""
     _out: list[SendRequest] = attrs.field(factory=list)
@@ -242,10 +231,8 @@ class PendingCalls:
             worst, because = worst_error(body)
         if worst is not NO_ERROR:
             return self._rejected(call, worst, because, body, now)
-        if isinstance(body, m.FindCoordinatorReply) and call.number in self._looking_up.values():
-            request = cast("m.FindCoordinator", call.request)
-            self._drop_lookup(call)
-            self.cluster.learn_coordinator((CoordinatorType(request.kind), request.key), body)
+        if call.looks_up is not None:
+            self.cluster.learn_coordinator(call.looks_up, cast("m.FindCoordinatorReply", body))
             return []
         return [FinishedCall(call, body, None, _NO_REMEDY)]
 
@@ -265,6 +252,8 @@ class PendingCalls:
         call.indefinite = call.indefinite or not error.definite
         call.last_error = error
         call.retry_at = now + backoff_ms(call.attempts, error)
+        if call.looks_up is not None and not self._waiting_for(call.looks_up):
+            return []  # every call that needed it has timed out or was cancelled
         remedy = remedy_of(type(call.request), error)
         match remedy:
             case Remedy.RETRY:
@@ -283,26 +272,26 @@ class PendingCalls:
 
     def _ended_with(self, call: PendingCall) -> list[PendingCall]:
         """The call, or for a FindCoordinator all calls that waited for its coordinator."""
-        if call.number not in self._looking_up.values():
+        if call.looks_up is None:
             return [call]
-        request = cast("m.FindCoordinator", call.request)
-        self._drop_lookup(call)
-        target = CoordinatorOf(CoordinatorType(request.kind), request.key)
-        ended = [waiting for waiting in self._waiting.values() if waiting.target == target]
+        ended = self._waiting_for(call.looks_up)
         for waiting in ended:
             del self._waiting[waiting.number]
         return ended
+
+    def _waiting_for(self, coordinator: CoordinatorOf) -> list[PendingCall]:
+        return [call for call in self._waiting.values() if call.target == coordinator]
+
+    def _lookup_of(self, coordinator: CoordinatorOf) -> PendingCall | None:
+        return next((call for call in self._pending if call.looks_up == coordinator), None)
 
     def _doubt(self, target: Target) -> None:
         if isinstance(target, TopicPartition):
             self.cluster.forget_leader(target)
         elif isinstance(target, CoordinatorOf):
-            self.cluster.forget_coordinator(target.key)
+            self.cluster.coordinators.pop(target, None)
         elif target == CONTROLLER or isinstance(target, BrokerAt):
             self.cluster.is_stale = True
-
-    def _drop_lookup(self, call: PendingCall) -> None:
-        self._looking_up = {key: number for key, number in self._looking_up.items() if number != call.number}
 
     def expired(self, now: int) -> list[FinishedCall]:
         """Ends the calls whose deadline has passed, in flight or not."""
@@ -317,7 +306,6 @@ class PendingCalls:
                 self._expires_at = min(self._expires_at, call.deadline)
                 continue
             self.cancel(call.number)
-            self._drop_lookup(call)
             call.indefinite = call.indefinite or call.node is not None
             what = type(call.request).__name__
             if isinstance(call.target, TopicPartition):
@@ -355,9 +343,8 @@ class PendingCalls:
     def _last_error(self, call: PendingCall) -> ErrorCode:
         """That of the call, or before its first attempt that of the lookup of its coordinator."""
         if call.last_error is NO_ERROR and isinstance(call.target, CoordinatorOf):
-            lookup = self._looking_up.get(call.target.key)
-            errors = [each.last_error for each in self._pending if each.number == lookup]
-            return errors[0] if errors else NO_ERROR
+            lookup = self._lookup_of(call.target)
+            return NO_ERROR if lookup is None else lookup.last_error
         return call.last_error
 
     def _missing(self, target: Target) -> str | None:
@@ -419,7 +406,7 @@ class PendingCalls:
         if isinstance(target, TopicPartition):
             return self.cluster.leader(target)
         if isinstance(target, CoordinatorOf):
-            return self._coordinator(target.key)
+            return self._coordinator(target)
         if target == CONTROLLER:
             if self.cluster.controller_id is None:
                 self.cluster.is_stale = True
@@ -430,12 +417,13 @@ class PendingCalls:
             return target.broker_id if known else None
         return self.cluster.any_node()
 
-    def _coordinator(self, key: CoordinatorKey) -> int | None:
-        found = self.cluster.coordinators.get(key)
-        if found is None and key not in self._looking_up:
-            number = self.submit(m.FindCoordinator(kind=key[0], key=key[1]), ANY_NODE)
-            self._looking_up[key] = number
-            self._start(self._waiting[number], self.cluster.any_node())
+    def _coordinator(self, coordinator: CoordinatorOf) -> int | None:
+        found = self.cluster.coordinators.get(coordinator)
+        if found is None and self._lookup_of(coordinator) is None:
+            request = m.FindCoordinator(kind=coordinator.kind, key=coordinator.name)
+            lookup = self._waiting[self.submit(request, ANY_NODE)]
+            lookup.looks_up = coordinator
+            self._start(lookup, self.cluster.any_node())
         return found
 
     def wake_at(self, now: int) -> int | None:

@@ -17,7 +17,7 @@ from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.effects import CallAnswered, Effect, SendRequest, WakeAt, WarnProgram
 from fencepost.client.errors import ClientError
 from fencepost.client.group_member import MemberState
-from fencepost.client.retries import CoordinatorOf
+from fencepost.client.metadata import CoordinatorOf
 from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import CoordinatorType, GroupState, TopicPartition

@@ -7,14 +7,18 @@ import pytest
 
 from fencepost.client.effects import SendRequest
 from fencepost.client.errors import Failure, RequestFailed, RequestTimeout
-from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE, ClusterMetadata, bootstrap_addresses
+from fencepost.client.metadata import (
+    FIRST_BOOTSTRAP_NODE,
+    ClusterMetadata,
+    CoordinatorOf,
+    bootstrap_addresses,
+)
 from fencepost.client.reply_errors import REMEDIES, remedy_of, worst_error
 from fencepost.client.retries import (
     ANY_NODE,
     CONTROLLER,
     METADATA_PAUSE_MS,
     BrokerAt,
-    CoordinatorOf,
     FinishedCall,
     OnceAnswered,
     PendingCalls,
@@ -216,6 +220,20 @@ def test_a_coordinator_that_cannot_be_found_fails_those_who_wait() -> None:
     ]
     talk.step(10_000)
     assert not talk.sent
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_a_coordinator_that_nobody_waits_for_any_more_is_not_looked_up_again(*, is_cancelled: bool) -> None:
+    talk = Asking()
+    number = talk.ask(LIST, GROUP, deadline=100)
+    if is_cancelled:
+        talk.calls.cancel(number)
+    talk.step(100)
+    talk.answer(None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    talk.step(10_000)
+    assert not talk.sent
+    talk.ask(LIST, GROUP)
+    assert [kind for _, kind in talk.waiting] == [m.FindCoordinator]
 
 
 def test_the_controller_is_found_by_metadata() -> None:

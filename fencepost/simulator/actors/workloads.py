@@ -32,7 +32,8 @@ import attrs
 
 from fencepost.client.calls import RequestCalls
 from fencepost.client.errors import ClientError, ProducerFenced
-from fencepost.client.retries import CONTROLLER, BrokerAt, CoordinatorOf
+from fencepost.client.metadata import CoordinatorOf
+from fencepost.client.retries import CONTROLLER, BrokerAt
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (

@@ -31,7 +31,8 @@ from fencepost.broker.contract import Reassign
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.settings import NodeSettings
-from fencepost.client.retries import CONTROLLER, CoordinatorOf, Target
+from fencepost.client.metadata import CoordinatorOf
+from fencepost.client.retries import CONTROLLER, Target
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.protocol.batches import place
 from fencepost.protocol.messages import CreateTopic, CreateTopics, InitProducerId, Request, TopicConfig
