@@ -72,7 +72,7 @@ from fencepost.client.group_offsets import (
     OffsetAndMetadata,
     committed_offsets,
 )
-from fencepost.client.metadata import CoordinatorOf
+from fencepost.client.metadata import CoordinatorOf, MetadataNumber
 from fencepost.client.network import ROOM
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.requests import RequestMachine
@@ -165,16 +165,16 @@ class ProducerCalls:
 
     def append(self, record: ProducerRecord, timeout_ms: float | None = None) -> CallScript[Place]:
         """Appends one record; waits while its topic is unknown or the buffer is full."""
+        since = self._machine.cluster.asked
+        return self._until_ready(record.topic, lambda now: self._append(record, now, since), timeout_ms)
 
-        return self._until_ready(record.topic, lambda now: self._append(record, now), timeout_ms)
-
-    def _append(self, record: ProducerRecord, now: int) -> Place | None:
+    def _append(self, record: ProducerRecord, now: int, since: MetadataNumber | None = None) -> Place | None:
         with self._turn:
-            return self._machine.append(record, now=now, wall_ms=self._driver.wall_ms)
+            return self._machine.append(record, now=now, wall_ms=self._driver.wall_ms, since=since)
 
     def append_nowait(self, record: ProducerRecord) -> Place:
-        """Appends one record without waiting: BufferFull, or TopicNotLoaded before its metadata arrives, also
-        the newer metadata for a partition that is not known.
+        """Appends one record without waiting: BufferFull, or TopicNotLoaded while its topic or its partition
+        is not known.
         """
         now = self._driver.now
         try:
@@ -182,9 +182,8 @@ class ProducerCalls:
         finally:
             self._driver.perform(self._machine.wake(now))
         if place is None:
-            raise TopicNotLoaded(
-                f"the metadata of topic {record.topic!r} is not loaded yet: send() waits for it"
-            )
+            what = "" if record.partition is None else f"partition {record.partition} of "
+            raise TopicNotLoaded(f"{what}topic {record.topic!r} is not known yet: send() waits for metadata")
         return place
 
     def route(self, topic: str, timeout_ms: float | None = None) -> CallScript[Route]:
@@ -235,11 +234,11 @@ class ProducerCalls:
     def _ready(self, topic: str, deadline: float) -> Wait:
         machine = self._machine
         cluster = machine.cluster
-        error = cluster.topic_errors.get(topic)
+        error, answered = cluster.topic_errors.get(topic), cluster.answered
 
         def is_settled() -> bool:
             return (
-                (topic in cluster.partition_counts and not cluster.is_in_doubt(topic))
+                (topic in cluster.partition_counts and cluster.answered > answered)
                 or topic not in cluster.wanted  # dropped after a long wait: the next attempt wants it again
                 or cluster.topic_errors.get(topic) is not error
                 or machine.is_over

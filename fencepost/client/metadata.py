@@ -19,13 +19,12 @@ as doubtful; `PendingCalls` decides who asks, and when.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
-from typing import Final
+from typing import Annotated, Final
 
 import attrs
 
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
-from fencepost.protocol.fork import Ordered
+from fencepost.protocol.fork import Ordered, Rank
 from fencepost.protocol.messages import (
     FindCoordinatorReply,
     ListOffsets,
@@ -77,12 +76,8 @@ def can_be_host(name: str) -> bool:
 NOT_A_BROKER: Final = "it accepts connections, but has not answered as a Fencepost broker"
 
 
-class Doubt(Enum):
-    """How far the check of a partition has come that is missing from the known metadata."""
-
-    NEW = "metadata must be requested"
-    ASKED = "metadata was requested since"
-    ANSWERED = "that metadata has arrived"
+MetadataNumber = Annotated[int, Rank("metadata")]
+"""The number of a Metadata request, from 1 on."""
 
 
 @attrs.define(eq=False)
@@ -104,8 +99,12 @@ class ClusterMetadata:
     coordinators: dict[CoordinatorOf, int] = attrs.field(factory=dict, kw_only=True)
     wanted: Ordered[dict[str, None]] = attrs.field(factory=dict, kw_only=True)
     """Topics to request, in the order in which they were first used."""
-    doubts: dict[TopicPartition, Doubt] = attrs.field(factory=dict, kw_only=True)
-    """Partitions beyond the known count that somebody wants: the topic may have grown."""
+    asked: MetadataNumber = attrs.field(default=0, kw_only=True)
+    """The last Metadata request that was sent."""
+    answered: MetadataNumber = attrs.field(default=0, kw_only=True)
+    """The last one with a reply."""
+    needed: MetadataNumber = attrs.field(default=0, kw_only=True)
+    """The last one whose reply a caller waits for."""
     is_stale: bool = attrs.field(default=True, kw_only=True)
     turn: int = attrs.field(default=0, kw_only=True)
     """Counts nodes that did not answer or sent old metadata: the next request goes to another one."""
@@ -148,30 +147,19 @@ class ClusterMetadata:
             self.wanted[topic] = None
             self.is_stale = True
 
-    def is_absent(self, partition: TopicPartition) -> bool:
-        """Whether a partition beyond the known count does not exist. Only metadata that was requested after
-        the first call can say so (KafkaProducer.waitOnMetadata); until then, False. True only once: the next
-        call asks again.
+    def is_newer_than(self, number: MetadataNumber) -> bool:
+        """Whether a Metadata request after this one was answered. If not, one will be sent. For a caller that
+        began when `asked` had this number, only such a reply can deny that a partition exists
+        (KafkaProducer.waitOnMetadata).
         """
-        doubt = self.doubts.get(partition)
-        if doubt is Doubt.ANSWERED:
-            del self.doubts[partition]
-            return True
-        if doubt is None:
-            self.doubts[partition] = Doubt.NEW
-            self.is_stale = True
-        return False
-
-    def is_in_doubt(self, topic: str) -> bool:
-        """Whether newer metadata of a topic must arrive before it is known whether it has grown."""
-        return any(
-            where.topic == topic and doubt is not Doubt.ANSWERED for where, doubt in self.doubts.items()
-        )
+        self.needed = max(self.needed, number + 1)
+        self.is_stale = self.is_stale or self.asked < self.needed
+        return self.answered > number
 
     def ask(self) -> Metadata:
         """The request for all that is wanted; it is about to be sent."""
-        self.is_stale = False  # a doubt during the request makes it stale again
-        self.doubts = dict.fromkeys(self.doubts, Doubt.ASKED)
+        self.is_stale = False  # what is wanted during the request makes it stale again
+        self.asked += 1
         return Metadata(topics=tuple(self.wanted))
 
     def drop(self, topics: Iterable[str]) -> None:
@@ -179,8 +167,6 @@ class ClusterMetadata:
         for topic in topics:
             self.wanted.pop(topic, None)
             self.topic_errors.pop(topic, None)
-            for where in [where for where in self.doubts if where.topic == topic]:
-                del self.doubts[where]
 
     def leader(self, partition: TopicPartition) -> int | None:
         """The leader of a partition; without a known one, None, and metadata becomes stale."""
@@ -224,11 +210,9 @@ class ClusterMetadata:
         self.nodes = {node.node_id: (node.host, node.port) for node in reply.nodes}
         self.controller_id = reply.controller_id if reply.controller_id in self.nodes else None
         named = {topic.topic for topic in reply.topics}
-        self.is_stale = not named.issuperset(self.wanted)  # wanted while the request was in flight
-        for where, doubt in self.doubts.items():
-            if doubt is Doubt.ASKED:
-                self.doubts[where] = Doubt.ANSWERED
-            self.is_stale = self.is_stale or doubt is Doubt.NEW
+        self.answered = self.asked  # there is one at a time
+        # Wanted while the request was in flight.
+        self.is_stale = not named.issuperset(self.wanted) or self.answered < self.needed
         # The controller assigns leader epochs, and a topic that is created again starts above those of the
         # old one. So epochs go back only if the controller lost the end of its log, and then the lost ones
         # never return. The number of partitions only grows until the topic is created again, so a reply with

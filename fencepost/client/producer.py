@@ -72,7 +72,7 @@ from fencepost.client.errors import (
     unknown_topic,
 )
 from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetadata, offsets_to_commit
-from fencepost.client.metadata import CoordinatorOf
+from fencepost.client.metadata import CoordinatorOf, MetadataNumber
 from fencepost.client.producer_states import (
     IDEMPOTENT,
     LAST_STATES,
@@ -213,9 +213,11 @@ class ProducerMachine(RequestMachine):
             self._ask_identity()
         return self.accumulator.route(topic, count)
 
-    def append(self, record: ProducerRecord, *, now: int, wall_ms: int) -> Place | None:
-        """Appends one record; `wake` sends it. None while the topic is unknown, or until newer metadata shows
-        whether it has the partition; BufferFull without room.
+    def append(
+        self, record: ProducerRecord, *, now: int, wall_ms: int, since: MetadataNumber | None = None
+    ) -> Place | None:
+        """Appends one record; `wake` sends it. None while the topic is unknown, or until metadata that was
+        requested after `since` (None: after now) shows whether it has the partition; BufferFull without room.
         """
         check_record(record)
         topic, partition = record.topic, record.partition
@@ -223,10 +225,9 @@ class ProducerMachine(RequestMachine):
         if route is None:
             return None
         if partition is not None and not 0 <= partition < len(route.open):
-            wanted = TopicPartition(topic, partition)
-            if partition >= 0 and not self.cluster.is_absent(wanted):
+            if not self.cluster.is_newer_than(self.cluster.asked if since is None else since):
                 return None
-            raise unknown_partition(wanted, len(route.open)).exception()
+            raise unknown_partition(TopicPartition(topic, partition), len(route.open)).exception()
         where = route.partition_for(record.key) if partition is None else partition
         return self.accumulator.add(route, where, record, now=now, wall_ms=wall_ms)
 

@@ -22,6 +22,7 @@ from fencepost.client.send_turn import SendTurn
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from tests.client.conversation import ProducerTalk, idempotent, transactional
+from tests.client.proxy import Proxy
 
 KEYS = [b"0", b"1", b"2", b"3"]
 
@@ -80,11 +81,13 @@ def test_keys_and_records_without_a_key_go_to_partitions_that_exist(count: int) 
         found.append(partitions_on_the_wire(talk))
         talk.store()
     assert set().union(*found) == set(range(count))
-    missing = ProducerRecord("t", b"v", None, count)
-    assert talk.machine.append(missing, now=talk.now, wall_ms=0) is None, "the topic may have grown"
+    missing, since = ProducerRecord("t", b"v", None, count), talk.machine.cluster.asked
+    assert talk.machine.append(missing, now=talk.now, wall_ms=0, since=since) is None, "it may have grown"
     talk.after(METADATA_PAUSE_MS)
-    with pytest.raises(UnknownTopic, match=f"there is no partition {count}"):
-        talk.machine.append(missing, now=talk.now, wall_ms=0)
+    assert talk.machine.append(missing, now=talk.now, wall_ms=0) is None, "it may have grown since"
+    for _ in range(2):  # each of those who waited
+        with pytest.raises(UnknownTopic, match=f"there is no partition {count}"):
+            talk.machine.append(missing, now=talk.now, wall_ms=0, since=since)
 
 
 def test_metadata_that_was_requested_before_a_partition_was_wanted_does_not_deny_it() -> None:
@@ -94,10 +97,11 @@ def test_metadata_that_was_requested_before_a_partition_was_wanted_does_not_deny
     talk.now += METADATA_PAUSE_MS
     (older,) = talk.machine.wake(talk.now)[:1]
     assert isinstance(older, SendRequest)
-    assert talk.machine.append(wanted, now=talk.now, wall_ms=0) is None
+    since = talk.machine.cluster.asked
+    assert talk.machine.append(wanted, now=talk.now, wall_ms=0, since=since) is None
     talk.sent.append(older)
     talk.reply(older, talk.metadata(m.Metadata(topics=("t",))))
-    assert talk.machine.append(wanted, now=talk.now, wall_ms=0) is None
+    assert talk.machine.append(wanted, now=talk.now, wall_ms=0, since=since) is None
     talk.partitions = 5
     talk.after(METADATA_PAUSE_MS)
     append(talk, partition=4)
@@ -126,6 +130,25 @@ def test_an_async_producer_sends_to_a_new_partition_at_once() -> None:
 
     with Broker() as broker:
         assert trio.run(story, broker.address) == 1
+
+
+def test_tasks_that_wait_for_one_missing_partition_fail_together() -> None:
+    async def send(producer: AsyncProducer) -> None:
+        with pytest.raises(UnknownTopic, match="there is no partition 1"):
+            await producer.send("t", b"1", partition=1)
+
+    async def story(address: str) -> None:
+        async with AsyncProducer(address) as producer:
+            await (await producer.send("t", b"0"))
+            async with trio.open_nursery() as tasks:
+                for _ in range(20):
+                    tasks.start_soon(send, producer)
+
+    with Broker() as broker, Proxy(broker.address) as proxy:
+        with Admin(broker.address) as admin:
+            admin.create_topic("t", partitions=1)
+        trio.run(story, proxy.address)
+        assert proxy.seen(m.Metadata) <= 4
 
 
 def test_records_for_a_partition_that_is_gone_fail_at_once_and_others_are_stored() -> None:
