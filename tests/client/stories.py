@@ -31,6 +31,7 @@ from fencepost import (
     RebalanceListener,
     RecordMetadata,
     RequestFailed,
+    RequestTimeout,
     TopicPartition,
     TransactionState,
     UnknownTopic,
@@ -307,6 +308,22 @@ async def a_callback_is_told_what_became_of_its_record(clients: Clients) -> None
     error, place = told[2]
     assert "was aborted before this record was stored" in str(error)
     assert place == RecordMetadata("t", 0, -1)
+
+
+@story
+async def a_callback_is_told_of_a_record_without_an_outcome(clients: Clients) -> None:
+    told: list[tuple[ClientError | None, RecordMetadata]] = []
+    clients.broker.faults.when("app sends Produce").do("hold")
+    async with clients.producer(client_id="app", linger_ms=60_000) as producer:
+        await producer.send(
+            "t", b"x", partition=0, on_delivery=lambda error, place: told.append((error, place))
+        )
+        with pytest.raises(RequestTimeout):
+            await producer.close(timeout_ms=100)
+        ((error, place),) = told
+        assert "the producer was closed before this record was stored" in str(error)
+        assert place == RecordMetadata("t", 0, -1)
+    assert len(told) == 1
 
 
 @story

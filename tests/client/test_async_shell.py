@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -362,6 +363,24 @@ def test_a_call_ends_by_the_clock_that_its_client_was_given(tell: Callable[[Stor
             with pytest.raises(RequestTimeout, match="did not finish within 60000 ms"):
                 await producer.init_transactions()
         assert now[0] < 200_000, "nothing goes on after the deadline"
+
+    tell(story)
+
+
+def test_calls_that_were_cancelled_leave_nothing_behind(tell: Callable[[Story], None]) -> None:
+    def events() -> int:
+        gc.collect()
+        return sum(isinstance(each, anyio.Event) for each in gc.get_objects())
+
+    async def story(address: str) -> None:
+        async with AsyncAdmin(address) as admin:
+            await admin.list_topics()
+            before = events()
+            for _ in range(100):
+                with anyio.move_on_after(0):
+                    await admin.list_topics()
+            await admin.list_topics()
+            assert events() < before + 10
 
     tell(story)
 

@@ -59,7 +59,7 @@ class AsyncDriver(NetworkDriver):
         self._links: dict[int, socket.socket] = {}
         self._group: TaskGroup | None = None  # from `start` to `leave`
         self._tasks: TaskGroup | None = None  # the same until `stop`
-        self._waiters: defaultdict[Hashable, list[anyio.Event]] = defaultdict(list)
+        self._waiters: defaultdict[Hashable, dict[anyio.Event, None]] = defaultdict(dict)
         self._deadlines: dict[anyio.Event, float] = {}  # of the waiting callers
         self._sleeps_until: float = 0
         self._buffer = bytearray(READ_SIZE)
@@ -162,10 +162,11 @@ class AsyncDriver(NetworkDriver):
             except BaseException as problem:
                 if getgeneratorstate(script) != GEN_CLOSED:
                     interruption = problem  # cancelled, or an error of the callback: the script decides
-                elif isinstance(problem, StopIteration):
+                    continue
+                self.call_back()
+                if isinstance(problem, StopIteration):
                     return problem.value
-                else:
-                    raise
+                raise
 
     async def _wait(self, wait: Wait) -> None:
         with anyio.CancelScope(shield=wait.is_shielded):
@@ -177,7 +178,7 @@ class AsyncDriver(NetworkDriver):
                 if self._tasks is None:
                     raise self.closed_meanwhile()
                 event = anyio.Event()
-                self._waiters[wait.news].append(event)
+                self._waiters[wait.news][event] = None
                 if wait.deadline != inf:  # thousands of tasks may wait for a record without a limit
                     self._deadlines[event] = wait.deadline
                     self._set_alarm(wait.deadline)
@@ -185,6 +186,11 @@ class AsyncDriver(NetworkDriver):
                     await event.wait()
                 finally:
                     self._deadlines.pop(event, None)
+                    waiting = self._waiters.get(wait.news)
+                    if waiting is not None:  # timed out or cancelled, unless a later one waits for the same
+                        waiting.pop(event, None)
+                        if not waiting:
+                            del self._waiters[wait.news]
 
     def perform(self, effects: list[Effect]) -> None:
         """Performs effects; writes at once what the sockets accept."""

@@ -403,6 +403,7 @@ class Driver(NetworkDriver):
                 return None
             except BaseException as problem:
                 if getgeneratorstate(script) == GEN_CLOSED:
+                    self.call_back()
                     raise
                 interruptions.insert(0, problem)
 
