@@ -411,7 +411,7 @@ class ProducerCalls:
     def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> CallScript[None]:
         """Aborts an open transaction or sends the remaining records; the others get ClientClosed."""
         try:
-            if self._machine.may_abort:
+            if self._machine.may_abort and not self._has_waiting_caller:
                 yield from self.abort_transaction(timeout_ms)
             elif not self._machine.is_over:
                 yield from self.flush(timeout_ms)

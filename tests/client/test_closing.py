@@ -326,3 +326,23 @@ def test_other_threads_may_control_a_consumer_that_polls() -> None:
             assert list(assigned) == [HERE]
             with pytest.raises(ClientClosed):
                 polled.result(PATIENCE_S)
+
+
+def test_a_producer_may_be_closed_while_another_thread_aborts() -> None:
+    """Nobody may control a transaction in two threads at once, but anybody may close the client."""
+    with Broker() as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic("t")
+        with (
+            Proxy(broker.address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy,
+            ThreadPoolExecutor(1) as threads,
+        ):
+            producer = Producer(proxy.address, transactional_id="pay")
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("t", b"x").result()
+            aborted = threads.submit(producer.abort_transaction)
+            assert proxy.withheld.wait(PATIENCE_S)
+            producer.close()
+            with pytest.raises(ClientClosed):
+                aborted.result(PATIENCE_S)
