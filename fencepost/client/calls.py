@@ -271,7 +271,7 @@ class ProducerCalls:
         deadline = inf if timeout_ms is None else self._driver.now + timeout_ms
         for batch in batches:
             if not batch.is_done:
-                yield Wait(lambda batch=batch: batch.is_done, ("batch", batch.number), deadline)
+                yield Wait(lambda batch=batch: batch.is_done, batch, deadline)
                 if not batch.is_done:
                     raise RequestTimeout(
                         f"the records for {batch.where} were not acknowledged within {timeout_ms} ms"
@@ -457,7 +457,7 @@ class RequestCalls:
     def ask(self, request: Request, target: Target) -> CallScript[Any]:
         """The reply. RequestFailed when the request was refused, RequestTimeout after `api_timeout_ms`."""
         machine, answers = self._machine, self._driver.answers
-        number = machine.ask(request, target, deadline=self._driver.now + self._api_timeout_ms)
+        number = machine.calls.submit(request, target, self._driver.now + self._api_timeout_ms)
         try:
             self._wake()
             yield Wait(lambda: number in answers, ("answer", number))

@@ -52,7 +52,7 @@ import attrs
 
 from fencepost.client.accumulator import Accumulator
 from fencepost.client.batch import PartitionQueue, ProducerBatch
-from fencepost.client.effects import BatchDone, CallBack
+from fencepost.client.effects import BatchDone
 from fencepost.client.errors import Failure
 from fencepost.client.reply_errors import remedy_of
 from fencepost.client.retries import CallNumber, OnceAnswered, PendingCalls
@@ -81,14 +81,14 @@ class Refusal(NamedTuple):
 
 @attrs.define(eq=False)
 class Delivery:
-    """Batches in flight, by the token of their request."""
+    """Sends batches, and applies the replies."""
 
     settings: Shared[ProducerSettings]
     accumulator: Accumulator
     calls: PendingCalls
-    _requests: dict[CallNumber, tuple[int, tuple[int, ...]]] = attrs.field(factory=dict)
-    """The node and the numbers of the batches, by token."""
-    done: list[BatchDone | CallBack] = attrs.field(factory=list)
+    _requests: dict[CallNumber, tuple[int, ...]] = attrs.field(factory=dict)
+    """The numbers of the batches of each request, by its token."""
+    done: list[BatchDone] = attrs.field(factory=list)
 
     # --- out ------------------------------------------------------------------------------------------------
 
@@ -110,8 +110,7 @@ class Delivery:
                     by_node.setdefault(leader, []).append(queue)
         sent = False
         for node, queues in by_node.items():
-            busy = [at for at, _ in self._requests.values()].count(node)
-            for _ in range(self.settings.max_in_flight_requests_per_connection - busy):
+            for _ in range(self.settings.max_in_flight_requests_per_connection - self.calls.unanswered(node)):
                 batches = self._take(queues, now)
                 if not batches:
                     break
@@ -159,18 +158,17 @@ class Delivery:
             ),
         )
         token = self.calls.once(node, request)
-        self._requests[token] = (node, tuple([batch.number for batch in batches]))
+        self._requests[token] = tuple([batch.number for batch in batches])
 
     # --- in -------------------------------------------------------------------------------------------------
 
     def answered(self, answer: OnceAnswered, now: int) -> list[Refusal]:
         """Applies the reply to a request: its batches are stored, retried, or returned as refusals."""
-        _, numbers = self._requests.pop(answer.token)
         body = answer.body
         parts = body.partitions if isinstance(body, m.ProduceReply) else ()
         results = {(part.topic, part.partition): part for part in parts}
         refusals: list[Refusal] = []
-        for number in numbers:
+        for number in self._requests.pop(answer.token):
             batch = self.accumulator.batches.get(number)
             if batch is None:
                 continue  # it expired in flight
@@ -217,18 +215,7 @@ class Delivery:
         batch.base_offset = base_offset
         batch.failure = failure
         self.accumulator.finish(batch)
-        self.done.append(
-            BatchDone(
-                batch.number,
-                topic=batch.topic,
-                partition=batch.partition,
-                base_offset=base_offset,
-                record_count=batch.record_count,
-                failure=failure,
-            )
-        )
-        if batch.callbacks is not None:
-            self.done.append(CallBack(batch))
+        self.done.append(BatchDone(batch))
 
     def fail(self, failure: Failure, *, also_in_flight: bool) -> None:
         """Fails the batches that are not in flight, or all."""

@@ -57,19 +57,9 @@ class Resolve:
 
 @value
 class BatchDone:
-    """Every record of a batch has its outcome; `base_offset` is -1 when the broker no longer knows it."""
-
-    number: int
-    topic: str = attrs.field(kw_only=True)
-    partition: int = attrs.field(kw_only=True)
-    base_offset: int = attrs.field(kw_only=True)
-    record_count: int = attrs.field(kw_only=True)
-    failure: Failure | None = attrs.field(default=None, kw_only=True)
-
-
-@value
-class CallBack:
-    """Call the functions that the program gave for the records of a batch, now that it is done."""
+    """Every record of a batch has its outcome: wake those who wait, and call the functions that the program
+    gave for its records.
+    """
 
     batch: ProducerBatch
 
@@ -90,4 +80,4 @@ class WarnProgram:
     because: str
 
 
-Effect = SendRequest | WakeAt | Resolve | BatchDone | CallBack | CallAnswered | WarnProgram
+Effect = SendRequest | WakeAt | Resolve | BatchDone | CallAnswered | WarnProgram

@@ -29,7 +29,6 @@ from fencepost.client.batch import ProducerBatch
 from fencepost.client.effects import (
     BatchDone,
     CallAnswered,
-    CallBack,
     Effect,
     Resolve,
     SendRequest,
@@ -226,10 +225,10 @@ class NetworkClient:
             elif isinstance(effect, WakeAt):
                 self._machine_wake = effect.at
             elif isinstance(effect, BatchDone):
-                self.notify(("batch", effect.number))
+                if effect.batch.callbacks is not None:
+                    self.callbacks.append(effect.batch)
+                self.notify(effect.batch)
                 self.notify(ROOM)
-            elif isinstance(effect, CallBack):
-                self.callbacks.append(effect.batch)
             elif isinstance(effect, Resolve):
                 self.resolved[effect.operation] = effect.failure
                 self.notify(effect.operation)

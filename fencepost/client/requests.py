@@ -10,10 +10,10 @@ import attrs
 
 from fencepost.client.effects import CallAnswered, Effect, WakeAt
 from fencepost.client.metadata import ClusterMetadata, bootstrap_addresses
-from fencepost.client.retries import FinishedCall, OnceAnswered, PendingCalls, Target
+from fencepost.client.retries import FinishedCall, OnceAnswered, PendingCalls
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Shared
-from fencepost.protocol.messages import MetadataReply, ReplyBody, Request
+from fencepost.protocol.messages import MetadataReply, ReplyBody
 
 
 @attrs.define(eq=False)
@@ -45,10 +45,6 @@ class RequestMachine:
         None: no thread, because everything happens inside calls.
         """
         return None
-
-    def ask(self, request: Request, target: Target, *, deadline: int) -> int:
-        """Submits a request until `deadline`; `wake` sends it. Returns the number of its CallAnswered."""
-        return self.calls.submit(request, target, deadline)
 
     def on_reply(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> list[Effect]:
         """The reply to a SendRequest; NETWORK_EXCEPTION or REQUEST_TIMED_OUT when none will come."""

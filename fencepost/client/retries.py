@@ -119,7 +119,6 @@ class OnceAnswered(NamedTuple):
     """The reply to a request that is sent once; its sender knows the token."""
 
     token: int
-    node: int
     error: ErrorCode
     body: ReplyBody | None
 
@@ -169,7 +168,7 @@ class PendingCalls:
         """The number of requests sent with `once` that a node has not answered, even if no one needs the
         reply any more.
         """
-        return sum(sent_to == node_id for sent_to in self._sent_once.values())
+        return list(self._sent_once.values()).count(node_id)
 
     def _send(self, node_id: int, request: Request, token: int, timeout_ms: int | None = None) -> None:
         version = self.versions.get(type(request), NEWEST_VERSION)
@@ -217,7 +216,7 @@ class PendingCalls:
             self.cluster.turn += 1
             self.cluster.is_stale = True
         if sent_to is not None:
-            return OnceAnswered(token, sent_to, error, body)
+            return OnceAnswered(token, error, body)
         if call is None:
             return []
         node, call.node = call.node, None

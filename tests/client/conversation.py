@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from fencepost.client.batch import ProducerRecord
+from fencepost.client.batch import ProducerBatch, ProducerRecord
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.effects import (
     BatchDone,
@@ -43,7 +43,7 @@ class Talk:
         self.partitions = partitions
         self.now = 1_000
         self.sent: list[SendRequest] = []
-        self.done: list[BatchDone] = []
+        self.done: list[ProducerBatch] = []
         self.resolved: dict[TransactionCall, Failure | None] = {}
         self.warned: list[str] = []
         self.wake_at: int | None = None
@@ -59,7 +59,7 @@ class Talk:
                 case WakeAt():
                     self.wake_at = effect.at
                 case BatchDone():
-                    self.done.append(effect)
+                    self.done.append(effect.batch)
                 case Resolve():
                     self.resolved[effect.operation] = effect.failure
                 case WarnProgram():

@@ -129,9 +129,8 @@ class Application:
             request = self.machine.commit_request({where(text): offset for text, offset in offsets.items()})
         except ClientError as problem:
             return type(problem).__name__
-        number = self.machine.ask(
-            request, CoordinatorOf(CoordinatorType.GROUP, GROUP), deadline=self.world.now + 60_000
-        )
+        group = CoordinatorOf(CoordinatorType.GROUP, GROUP)
+        number = self.machine.calls.submit(request, group, self.world.now + 60_000)
         self.perform(self.machine.wake(self.world.now))
         self.world.settle(calm=self)
         answer = self.answers.pop(number)

@@ -298,7 +298,7 @@ def test_what_is_sent_once_comes_back_untouched() -> None:
     token = talk.calls.once(1, LIST)
     talk.step()
     answer = talk.calls.answered(token, ErrorCode.NETWORK_EXCEPTION, None, 5)
-    assert answer == OnceAnswered(token, 1, ErrorCode.NETWORK_EXCEPTION, None)
+    assert answer == OnceAnswered(token, ErrorCode.NETWORK_EXCEPTION, None)
     assert talk.calls.answered(token, ErrorCode.NONE, LISTED, 5) == [], "an answer counts once"
 
 

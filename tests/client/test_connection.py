@@ -111,7 +111,7 @@ class Wire:
     def __init__(self, bootstrap: str = "a:1,b:2") -> None:
         self.machine = RequestMachine(bootstrap)
         self.network = NetworkClient(self.machine, client_id="", request_timeout_ms=100)
-        self.number = self.machine.ask(ASK, ANY_NODE, deadline=10_000)
+        self.number = self.machine.calls.submit(ASK, ANY_NODE, 10_000)
         self.network.perform(self.machine.wake(0), 0)
 
     @property

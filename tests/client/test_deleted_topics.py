@@ -207,11 +207,8 @@ def test_a_consumer_forgets_a_deleted_topic_that_is_no_longer_assigned() -> None
 def test_an_admin_forgets_the_topic_of_a_call_that_has_ended() -> None:
     machine = RequestMachine("h:1")
     part = m.ListOffsetsPartition(topic="gone", partition=0, timestamp=-1)
-    machine.ask(
-        m.ListOffsets(isolation_level=IsolationLevel.READ_UNCOMMITTED, partitions=(part,)),
-        HERE,
-        deadline=5_000,
-    )
+    request = m.ListOffsets(isolation_level=IsolationLevel.READ_UNCOMMITTED, partitions=(part,))
+    machine.calls.submit(request, HERE, 5_000)
     missing = m.TopicMetadata(
         topic="gone", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, is_internal=False, partitions=()
     )

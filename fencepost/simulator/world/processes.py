@@ -31,7 +31,6 @@ from fencepost.client.calls import Callback, RequestCalls, Wait
 from fencepost.client.effects import (
     BatchDone,
     CallAnswered,
-    CallBack,
     Effect,
     Resolve,
     SendRequest,
@@ -106,7 +105,7 @@ class Port:
                 case Resolve():
                     self.resolved[effect.operation] = effect.failure
                     self.process.world.events.publish(CallEnded(self.process, effect))
-                case BatchDone() | CallBack():
+                case BatchDone():
                     pass  # those who wait look at the batch itself, and none of them has callbacks
                 case CallAnswered():
                     self.answers[effect.number] = effect
