@@ -7,19 +7,9 @@ Rule: a position advances only over records that were returned to the applicatio
 # Theory of operation
 # -------------------
 #
-# Each assigned partition is a `Reading`. It has two offsets, because the consumer fetches ahead of the
-# reader:
-#
-#         log        | 0 1 2 3 4 5 6 7 8 9 ...
-#                          ^       ^
-#                  position       fetch_offset       `fetched` holds 2 to 5, not yet returned by poll()
-#
-# `take` returns what is in `fetched` and moves `position`; `commit` without arguments commits `position`. So
-# a commit never covers records that the application has not seen. The next fetch starts when `fetched` is
-# empty and no fetch is in flight: one batch of replies is processed while the next is on its way.
-#
-# A program that takes polled records one by one has seen less than poll() has returned, and the fetch ahead
-# may move `position` meanwhile, over aborted records. Until its loop ends, `iterated` is what it has seen.
+# Each assigned partition is a `Reading` (reading.py), with its position and the batches that were fetched
+# ahead of it. The next fetch starts when these are taken and no fetch is in flight: one batch of replies is
+# processed while the next is on its way.
 #
 # Where a position comes from, in this order (ConsumerCoordinator.refreshCommittedOffsetsIfNeeded, then
 # OffsetFetcher.resetPositionsIfNeeded):
@@ -44,38 +34,32 @@ Rule: a position advances only over records that were returned to the applicatio
 # A WarnProgram says what was lost. A commit has the leader epoch, too, so committed positions are checked. An
 # offset that the program gives without a leader epoch is not.
 #
-# Stale replies. A seek, a reset or a new assignment may overtake a fetch or a lookup that is in flight. The
-# reading remembers the token of its fetch and the number of its lookup; `forget` clears both, and a reply
-# that matches no reading is dropped. Nothing has to be cancelled on the wire.
-#
 # read_committed. The broker returns data up to the last stable offset together with the list of aborted
 # transactions; `consumer_records.select` drops their batches and all control batches. A fetch that contains
 # nothing else moves the position although poll() returns nothing.
 #
 # Groups. With subscribe() a `GroupMember` decides which partitions are assigned, and the consumer follows it
 # after each input (`_step`). With assign() there is no member, and commits are not fenced.
+#
+# Errors that may pass are retried. What lasts, the program hears from `ConsumerProblems`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from math import inf
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, cast
 
 import attrs
 
-from fencepost.client.consumer_records import RAW, ConsumedBatch, RecordDecoder, Selection, select
+from fencepost.client.consumer_problems import ConsumerProblems
+from fencepost.client.consumer_records import RAW, ConsumedBatch, RecordDecoder, select
 from fencepost.client.effects import Effect, WarnProgram
 from fencepost.client.errors import (
-    AUTHORIZATION_ERRORS,
     CorruptRecords,
     Failure,
     OffsetOutOfRange,
     RequestFailed,
-    UnknownTopic,
     WrongState,
     refused,
-    unknown_partition,
-    unknown_topic,
 )
 from fencepost.client.group_member import GroupMember, RebalanceCall
 from fencepost.client.group_offsets import (
@@ -87,16 +71,11 @@ from fencepost.client.group_offsets import (
     with_metadata,
 )
 from fencepost.client.metadata import CoordinatorOf
+from fencepost.client.reading import Reading
 from fencepost.client.reply_errors import remedy_of
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import FinishedCall, OnceAnswered
-from fencepost.client.settings import (
-    RESETS,
-    UNKNOWN_TOPIC_PATIENCE_MS,
-    ConsumerSettings,
-    backoff_ms,
-    duration_ms,
-)
+from fencepost.client.settings import RESETS, ConsumerSettings, backoff_ms, duration_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.fork import Ignored, Ordered, Shared
@@ -112,85 +91,6 @@ FETCH_BYTES_MIN: Final = 1
 # A broker reads no request from a connection that has eight fetches in progress (broker/memory.py).
 WAITING_FETCHES_MAX: Final = 7
 IO_TICK_MS: Final = 10
-# How long an error that may pass lasts before the program hears of it: a log whose disk failed is led sooner.
-REFUSAL_PATIENCE_MS: Final = 3_000
-# No reply is not a refusal; for a missing topic, poll() raises an error.
-_NOT_A_REFUSAL: Final = frozenset(
-    {NO_ERROR, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-)
-
-
-@attrs.define(eq=False)
-class Reading:
-    """One assigned partition."""
-
-    partition: TopicPartition
-    position: int | None = attrs.field(default=None, kw_only=True)
-    """The offset of the next record for the application; None until it is known."""
-    leader_epoch: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
-    """That of the record before `position`; -1 if it is not known, and then nothing can be checked."""
-    valid_in_epoch: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
-    """The leader epoch of the leader whose log had the records before `position`."""
-    iterated: int | None = attrs.field(default=None, kw_only=True)
-    """While a program takes polled records one by one: the offset after the last one that it has."""
-    iterated_epoch: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
-    """The leader epoch of the batch with that record."""
-    fetch_offset: int = attrs.field(default=0, kw_only=True)
-    """Where the next fetch starts: at `position`, or after the records in `fetched`."""
-    fetched: list[Selection] = attrs.field(factory=list, kw_only=True)
-    in_flight: int | None = attrs.field(default=None, kw_only=True)
-    """The token of the fetch in flight, or of the check of the position in its place."""
-    checked_in_epoch: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
-    """The leader epoch of the leader that was asked to check the position."""
-    is_at_end: bool = attrs.field(default=False, kw_only=True)
-    """Whether the last fetch returned nothing."""
-    lookup: int | None = attrs.field(default=None, kw_only=True)
-    """The number of the call that will return the position."""
-    attempts: int = attrs.field(default=0, kw_only=True)
-    retry_at: int = attrs.field(default=0, kw_only=True)
-    error: Ignored[ErrorCode] = attrs.field(default=NO_ERROR, kw_only=True)
-    """That of the last fetch."""
-    problem: Failure | None = attrs.field(default=None, kw_only=True)
-    is_paused: bool = attrs.field(default=False, kw_only=True)
-    """Nothing is fetched, and what was fetched waits."""
-
-    @property
-    def seen(self) -> int | None:
-        """The offset up to which the application has seen the partition: what commit() covers."""
-        return self.position if self.iterated is None else self.iterated
-
-    @property
-    def committable(self) -> OffsetAndMetadata:
-        """What was seen, with its leader epoch; only once there is a position."""
-        assert self.seen is not None, "a position that is not known cannot be committed"
-        epoch = self.leader_epoch if self.iterated is None else self.iterated_epoch
-        return OffsetAndMetadata(self.seen, leader_epoch=None if epoch == NO_LEADER_EPOCH else epoch)
-
-    @property
-    def has_news(self) -> bool:
-        """Whether poll() would return or raise something."""
-        return not self.is_paused and bool(self.fetched or self.problem)
-
-    def begin_at(
-        self, offset: int, leader_epoch: int = NO_LEADER_EPOCH, valid_in_epoch: int = NO_LEADER_EPOCH
-    ) -> None:
-        """Continues at `offset`; drops fetched records and pending replies."""
-        self.forget()
-        self.position = self.fetch_offset = offset
-        self.leader_epoch, self.valid_in_epoch = leader_epoch, valid_in_epoch
-
-    def move_after(self, selection: Selection) -> None:
-        """The position moves over fetched batches."""
-        self.position = selection.next_offset
-        if selection.leader_epoch != NO_LEADER_EPOCH:
-            self.leader_epoch = selection.leader_epoch
-
-    def forget(self) -> None:
-        """Makes the position unknown; pending replies no longer match."""
-        self.position = self.in_flight = self.lookup = self.problem = None
-        self.leader_epoch = self.valid_in_epoch = NO_LEADER_EPOCH
-        self.is_at_end = False
-        self.fetched.clear()
 
 
 @attrs.define(eq=False)
@@ -202,22 +102,16 @@ class ConsumerMachine(RequestMachine):
     settings: Shared[ConsumerSettings]
     _decoding: Shared[RecordDecoder] = RAW
     readings: Ordered[dict[TopicPartition, Reading]] = attrs.field(factory=dict)
-    _missing_since: dict[TopicPartition, int] = attrs.field(factory=dict)
-    _unreadable_since: dict[str, int] = attrs.field(factory=dict)
-    """Topics of the subscription whose metadata is an error."""
-    _reported_topics: dict[str, ErrorCode] = attrs.field(factory=dict)
-    """Those of them that the program has heard of."""
-    _is_warned: bool = False
-    """Whether the program has heard that no broker answers."""
-    _refused: Ignored[dict[TopicPartition | str, float]] = attrs.field(factory=dict)
-    """The time at which the program hears why a partition cannot be read, or why the consumer cannot be in
-    its group; infinite once it has heard.
-    """
+    _problems: ConsumerProblems = attrs.field(init=False)
     member: GroupMember | None = None
     _group_metadata: ConsumerGroupMetadata | None = None
     """Of the last membership, after it has ended."""
     wall_ahead_ms: Ignored[int] = 0
     """How far the time since 1970 is ahead of the clock of the inputs, for `by_duration`."""
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._problems = ConsumerProblems(self.calls)
 
     # --- calls of the user ----------------------------------------------------------------------------------
 
@@ -566,10 +460,7 @@ class ConsumerMachine(RequestMachine):
             if self.member.has_left:
                 self._group_metadata, self.member = self.member.metadata, None
         self._find_positions(now)
-        self._notice_missing(now)
-        self._notice_unreadable_topics(now)
-        self._notice_unreachable()
-        self._notice_refused(now)
+        self._out += self._problems.notice(self.readings, self.member, now)
         self._fetch(now)
         return super()._step(now)
 
@@ -580,96 +471,6 @@ class ConsumerMachine(RequestMachine):
         if self.member is not None and (at := self.member.wake_at()) is not None:
             times.append(at)
         return min(times, default=None)
-
-    def _notice_unreachable(self) -> None:
-        """Warn once if no broker answers: a program that only polls would hear nothing of a wrong address."""
-        if self.cluster.is_unreachable and not self._is_warned:
-            self._is_warned = True
-            where = self.cluster.bootstrap_in_words()
-            self._out.append(WarnProgram(f"no broker answered at {where}; the consumer keeps trying"))
-
-    def _notice_refused(self, now: int) -> None:
-        """Warn once about partitions, or a group, whose broker keeps answering with an error that may pass: a
-        program that only polls would wait, and not hear why.
-        """
-        before, self._refused = self._refused, {}
-        due: dict[tuple[str, ErrorCode], list[str]] = {}
-        for verb, what, error in self._errors(now):
-            if error in _NOT_A_REFUSAL:
-                continue
-            warn_at = before.get(what, now + REFUSAL_PATIENCE_MS)
-            if now >= warn_at:
-                due.setdefault((verb, error), []).append(str(what))
-                warn_at = inf
-            self._refused[what] = warn_at
-        for (verb, error), names in due.items():
-            because = f"cannot {verb} {', '.join(names)}: {error.meaning} ({error.name})"
-            self._out.append(WarnProgram(f"{because}; the consumer keeps trying"))
-
-    def _errors(self, now: int) -> Iterator[tuple[str, TopicPartition | str, ErrorCode]]:
-        """What the consumer is doing, with which partition or group, and the last error, NONE without one."""
-        number = None if self.member is None else self.member.pending_call
-        is_looking = number is not None or any(r.lookup is not None for r in self.readings.values())
-        of_calls = self.calls.refusals(now) if is_looking else {}
-        for where, reading in self.readings.items():
-            error = reading.error if reading.lookup is None else of_calls.get(reading.lookup, NO_ERROR)
-            yield "read", where, error
-        if number is not None:
-            yield "take part in", f"group {self.group_id!r}", of_calls.get(number, NO_ERROR)
-
-    def _notice_missing(self, now: int) -> None:
-        """What is missing may be about to be created: UnknownTopic is raised only if it stays missing."""
-        errors, counts = self.cluster.topic_errors, self.cluster.partition_counts
-        before, self._missing_since = self._missing_since, {}
-        for reading in self.readings.values():
-            where = reading.partition
-            topic, number = where
-            error, count = errors.get(topic), counts.get(topic)
-            if error is None and (count is None or number < count):
-                if reading.problem is not None and reading.problem.kind is UnknownTopic:
-                    reading.problem = None  # it was created meanwhile
-                continue
-            if error is None:  # a topic's error is asked for again anyway
-                self.cluster.is_stale = True
-            since = self._missing_since[where] = before.get(where, now)
-            if reading.problem is not None:
-                continue
-            if now - since >= UNKNOWN_TOPIC_PATIENCE_MS or error in AUTHORIZATION_ERRORS:
-                if error is not None:
-                    reading.problem = unknown_topic(topic, error)
-                elif count is not None:
-                    reading.problem = unknown_partition(where, count)
-
-    def _notice_unreadable_topics(self, now: int) -> None:
-        """The group assigns nothing of a topic without metadata, so no reading reports it. As in Kafka, the
-        program reads the other topics: an error that may pass is a warning, and poll() raises any other
-        once.
-        """
-        topics = () if self.member is None else self.member.topics
-        errors = {topic: error for topic, error in self.cluster.topic_errors.items() if topic in topics}
-        before = self._unreadable_since
-        self._unreadable_since = {topic: before.get(topic, now) for topic in sorted(errors)}
-        # A topic is reported again when its error changes: it may have become one that poll() raises.
-        self._reported_topics = {
-            topic: error for topic, error in self._reported_topics.items() if errors.get(topic) is error
-        }
-        for topic, since in self._unreadable_since.items():
-            may_pass = errors[topic].remedy in (Remedy.RETRY, Remedy.REFRESH)
-            if topic in self._reported_topics or (may_pass and now - since < UNKNOWN_TOPIC_PATIENCE_MS):
-                continue
-            failure = unknown_topic(topic, errors[topic])
-            if may_pass:
-                self._out.append(
-                    WarnProgram(
-                        f"group {self.group_id!r} is subscribed to a topic that it cannot read yet: "
-                        f"{failure.exception()}"
-                    )
-                )
-            elif self.member is not None and self.member.failure is None:
-                self.member.failure = failure
-            else:
-                continue  # poll() raises another error first
-            self._reported_topics[topic] = errors[topic]
 
     def _find_positions(self, now: int) -> None:
         """Looks up missing positions: the group's committed offset, else `auto_offset_reset`."""

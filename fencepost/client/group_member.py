@@ -261,9 +261,14 @@ class GroupMember:
         return {*self.topics, *(self._counts or ())}
 
     @property
-    def _group(self) -> CoordinatorOf:
+    def group_id(self) -> str:
+        """The group."""
         assert self._settings.group_id is not None, "only a consumer with a group subscribes"
-        return CoordinatorOf(CoordinatorType.GROUP, self._settings.group_id)
+        return self._settings.group_id
+
+    @property
+    def _group(self) -> CoordinatorOf:
+        return CoordinatorOf(CoordinatorType.GROUP, self.group_id)
 
     @property
     def _assignors(self) -> list[Assignor]:
@@ -272,7 +277,7 @@ class GroupMember:
     @property
     def _non_member(self) -> ConsumerGroupMetadata:
         return ConsumerGroupMetadata(
-            group_id=self._group.name, group_instance_id=self._settings.group_instance_id
+            group_id=self.group_id, group_instance_id=self._settings.group_instance_id
         )
 
     @property
@@ -368,12 +373,12 @@ class GroupMember:
             return None
         if self.state is _S.FENCED:
             return refused(
-                FencedInstanceId, ErrorCode.FENCED_INSTANCE_ID, f"commit in group {self._group.name!r}"
+                FencedInstanceId, ErrorCode.FENCED_INSTANCE_ID, f"commit in group {self.group_id!r}"
             )
         if self.state in _IN_BETWEEN:
-            because = f"group {self._group.name!r} is between two generations"
+            because = f"group {self.group_id!r} is between two generations"
             return Failure(RebalanceInProgress, because=because, error=ErrorCode.REBALANCE_IN_PROGRESS)
-        because = f"this consumer is no longer a member of group {self._group.name!r}"
+        because = f"this consumer is no longer a member of group {self.group_id!r}"
         return Failure(CommitFailed, because=because, error=ErrorCode.UNKNOWN_MEMBER_ID)
 
     def commit_refused(self, failure: Failure, generation_id: int) -> Failure:
@@ -476,7 +481,7 @@ class GroupMember:
     def _join(self) -> None:
         settings = self._settings
         request = m.JoinGroup(
-            group_id=self._group.name,
+            group_id=self.group_id,
             session_timeout_ms=settings.session_timeout_ms,
             rebalance_timeout_ms=settings.max_poll_interval_ms,
             member_id=self.member_id,
@@ -526,7 +531,7 @@ class GroupMember:
         try:
             members = _subscribed_members(reply.members)
         except ProtocolViolation as problem:
-            self._fail(f"the subscription of a member of group {self._group.name!r} is invalid: {problem}")
+            self._fail(f"the subscription of a member of group {self.group_id!r} is invalid: {problem}")
             return
         topics = {topic for member in members for topic in member.subscription.topics}
         for topic in sorted(topics):
@@ -560,7 +565,7 @@ class GroupMember:
 
     def _sync(self, reply: m.JoinGroupReply, assignments: tuple[m.MemberAssignment, ...]) -> None:
         request = m.SyncGroup(
-            group_id=self._group.name,
+            group_id=self.group_id,
             generation_id=reply.generation_id,
             member_id=reply.member_id,
             group_instance_id=self._settings.group_instance_id,
@@ -585,7 +590,7 @@ class GroupMember:
         try:
             self._share = decode_assignment(body.assignment)
         except ProtocolViolation as problem:
-            self._fail(f"the assignment by the leader of group {self._group.name!r} is invalid: {problem}")
+            self._fail(f"the assignment by the leader of group {self.group_id!r} is invalid: {problem}")
         else:
             self._move(_I.SYNCED)
 
@@ -629,7 +634,7 @@ class GroupMember:
     def _beat(self, now: int) -> None:
         self._beat_at = now + self._settings.heartbeat_interval_ms
         request = m.Heartbeat(
-            group_id=self._group.name,
+            group_id=self.group_id,
             generation_id=self.generation_id,
             member_id=self.member_id,
             group_instance_id=self._settings.group_instance_id,
@@ -653,7 +658,7 @@ class GroupMember:
         if is_static or not is_known or self.member_id == NO_MEMBER:
             return
         leaving = m.LeavingMember(member_id=self.member_id, group_instance_id=None)
-        request = m.LeaveGroup(group_id=self._group.name, members=(leaving,))
+        request = m.LeaveGroup(group_id=self.group_id, members=(leaving,))
         self._leave_call = self._calls.submit(request, self._group, deadline=now + LEAVE_TIMEOUT_MS)
 
     # --- time -----------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import pytest
 
-from fencepost.client.consumer import REFUSAL_PATIENCE_MS, WAITING_FETCHES_MAX, ConsumerMachine
+from fencepost.client.consumer import WAITING_FETCHES_MAX, ConsumerMachine
+from fencepost.client.consumer_problems import REFUSAL_PATIENCE_MS
 from fencepost.client.consumer_records import AbortedFilter, ConsumedBatch, RecordDecoder, select
 from fencepost.client.effects import CallAnswered, Effect, SendRequest, WakeAt, WarnProgram
 from fencepost.client.errors import ClientError, CorruptRecords, OffsetOutOfRange, UnknownTopic, WrongState

@@ -6,7 +6,8 @@ import attrs
 import pytest
 
 from fencepost.client.assignors import ASSIGNORS
-from fencepost.client.consumer import REFUSAL_PATIENCE_MS, ConsumerMachine
+from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.consumer_problems import REFUSAL_PATIENCE_MS
 from fencepost.client.effects import SendRequest
 from fencepost.client.errors import WrongState
 from fencepost.client.group_member import MEMBER_STATES, MemberInput, MemberState

@@ -485,7 +485,7 @@ OF_READERS: Final = (
         rule="missing-output",
         edits=(
             Edit(
-                "client.consumer:Reading.committable",
+                "client.reading:Reading.committable",
                 {"OffsetAndMetadata(self.seen,": "OffsetAndMetadata(self.seen + 1,"},
             ),
         ),
