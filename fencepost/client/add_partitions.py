@@ -78,7 +78,5 @@ class TransactionContents:
 
     def give_up(self, *, also_in_flight: bool) -> None:
         """The transaction ends: nothing is retried. `also_in_flight`: nor is a request in flight awaited."""
-        if self.call is None:
-            return
-        if self.calls.withdraw(self.call) or (also_in_flight and self.calls.cancel(self.call)):
+        if self.call is not None and self.calls.cancel(self.call, also_in_flight=also_in_flight):
             self.answered(is_in=False)

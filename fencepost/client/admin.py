@@ -7,20 +7,21 @@ answer it, and returns what a program wants to know.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from fencepost.client.arguments import Count, FaultId, NodeId, Offset, OffsetOrEnd, Timestamp
 from fencepost.client.calls import CallScript, RequestCalls
 from fencepost.client.errors import RequestFailed
-from fencepost.client.group_offsets import ConsumerGroupMetadata, offsets_to_commit
+from fencepost.client.group_offsets import ConsumerGroupMetadata, commit_request
 from fencepost.client.metadata import CoordinatorOf
 from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt
 from fencepost.client.settings import isolation_named
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import decode_assignment
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import (
     CONSUMER_PROTOCOL,
     EARLIEST_TIMESTAMP,
@@ -280,19 +281,24 @@ class AdminCalls(RequestCalls):
             duration_ms=duration_ms,
             transactional_id_pattern=transactional_id_pattern,
         )
-        found: list[TransactionListing] = []
+        replies: dict[int, m.ListTransactionsReply] = yield from self._ask_all(request)
+        return [
+            TransactionListing(
+                transactional_id=listed.transactional_id,
+                coordinator_id=broker,
+                producer_id=listed.producer_id,
+                state=listed.state,
+            )
+            for broker, reply in replies.items()
+            for listed in reply.transactions
+        ]
+
+    def _ask_all(self, request: Request) -> CallScript[dict[int, Any]]:
+        """The reply of each broker, by its id."""
+        replies: dict[int, Any] = {}
         for broker in (yield from self.list_brokers()):
-            reply: m.ListTransactionsReply = yield from self.ask(request, BrokerAt(broker))
-            found += [
-                TransactionListing(
-                    transactional_id=listed.transactional_id,
-                    coordinator_id=broker,
-                    producer_id=listed.producer_id,
-                    state=listed.state,
-                )
-                for listed in reply.transactions
-            ]
-        return found
+            replies[broker] = yield from self.ask(request, BrokerAt(broker))
+        return replies
 
     def transaction_version(self) -> CallScript[int]:
         """The `transaction.version` of the cluster: 0, 1 or 2. Give a producer
@@ -358,21 +364,18 @@ class AdminCalls(RequestCalls):
 
     def list_consumer_groups(self, states: Iterable[GroupState] = ()) -> CallScript[list[GroupListing]]:
         """The consumer groups of all coordinators. `states`: only groups in these; by default in any."""
-        request = m.ListGroups(states=tuple(states))
-        found: list[GroupListing] = []
-        for broker in (yield from self.list_brokers()):
-            reply: m.ListGroupsReply = yield from self.ask(request, BrokerAt(broker))
-            found += [
-                GroupListing(
-                    group_id=listed.group_id,
-                    coordinator_id=broker,
-                    protocol_type=listed.protocol_type,
-                    state=listed.state,
-                    group_type=listed.group_type,
-                )
-                for listed in reply.groups
-            ]
-        return found
+        replies: dict[int, m.ListGroupsReply] = yield from self._ask_all(m.ListGroups(states=tuple(states)))
+        return [
+            GroupListing(
+                group_id=listed.group_id,
+                coordinator_id=broker,
+                protocol_type=listed.protocol_type,
+                state=listed.state,
+                group_type=listed.group_type,
+            )
+            for broker, reply in replies.items()
+            for listed in reply.groups
+        ]
 
     def describe_consumer_group(self, group_id: str) -> CallScript[GroupDescription]:
         """One consumer group with its members; its state is Dead if it does not exist."""
@@ -448,14 +451,7 @@ class AdminCalls(RequestCalls):
         `offsets`: by partition, the offset of the next record to read. RequestFailed with UNKNOWN_MEMBER_ID
         while the group has members.
         """
-        no_member = ConsumerGroupMetadata(group_id=group_id)
-        request = m.OffsetCommit(
-            group_id=group_id,
-            generation_id=no_member.generation_id,
-            member_id=no_member.member_id,
-            group_instance_id=None,
-            offsets=offsets_to_commit(offsets),
-        )
+        request = commit_request(ConsumerGroupMetadata(group_id=group_id), offsets)
         yield from self.ask(request, _coordinator(group_id))
 
     def delete_consumer_group(self, group_id: str) -> CallScript[None]:

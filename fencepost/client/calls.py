@@ -266,8 +266,10 @@ class ProducerCalls:
             overdue.setdefault(batch.where, batch.last_error)
         return overdue
 
-    def wait_for(self, batches: Sequence[ProducerBatch], timeout_ms: float | None = None) -> CallScript[None]:
-        """Waits until `batches` are done; RequestTimeout when `timeout_ms` passes first."""
+    def wait_for(
+        self, batches: Sequence[ProducerBatch], timeout_ms: Milliseconds | None = None
+    ) -> CallScript[None]:
+        """Waits until `batches` are done; RequestTimeout after `timeout_ms` (None: no limit)."""
         deadline = inf if timeout_ms is None else self._driver.now + timeout_ms
         for batch in batches:
             if not batch.is_done:

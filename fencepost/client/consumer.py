@@ -66,19 +66,20 @@ from fencepost.client.group_offsets import (
     CommittableOffset,
     ConsumerGroupMetadata,
     OffsetAndMetadata,
+    commit_request,
     committed_offsets,
-    offsets_to_commit,
     with_metadata,
 )
 from fencepost.client.metadata import CoordinatorOf
 from fencepost.client.reading import Reading
 from fencepost.client.reply_errors import remedy_of
 from fencepost.client.requests import RequestMachine
-from fencepost.client.retries import FinishedCall, OnceAnswered
+from fencepost.client.retries import FinishedCall
 from fencepost.client.settings import RESETS, ConsumerSettings, backoff_ms, duration_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.fork import Ignored, Ordered, Shared
+from fencepost.protocol.messages import ReplyBody
 from fencepost.protocol.terms import (
     LATEST_TIMESTAMP,
     NO_LEADER_EPOCH,
@@ -202,19 +203,12 @@ class ConsumerMachine(RequestMachine):
         CommitFailed, RebalanceInProgress or FencedInstanceId if the member knows that the coordinator would
         reject it.
         """
-        group = ConsumerGroupMetadata(group_id=self.group_id)
-        if self.member is not None:
-            problem = self.member.commit_problem()
-            if problem is not None:
-                raise problem.exception()
-            group = self.member.metadata
-        return m.OffsetCommit(
-            group_id=group.group_id,
-            generation_id=group.generation_id,
-            member_id=group.member_id,
-            group_instance_id=group.group_instance_id,
-            offsets=offsets_to_commit(offsets),
-        )
+        if self.member is None:
+            return commit_request(ConsumerGroupMetadata(group_id=self.group_id), offsets)
+        problem = self.member.commit_problem()
+        if problem is not None:
+            raise problem.exception()
+        return commit_request(self.member.metadata, offsets)
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -310,16 +304,14 @@ class ConsumerMachine(RequestMachine):
             used |= self.member.used_topics
         self.cluster.drop([topic for topic in self.cluster.wanted if topic not in used])
 
-    def _once_answered(self, answer: OnceAnswered, now: int) -> None:
-        body = answer.body
+    def _once_answered(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> None:
         parts = body.partitions if isinstance(body, m.FetchReply | m.OffsetForLeaderEpochReply) else ()
         results = {(part.topic, part.partition): part for part in parts}
         for where, reading in self.readings.items():
-            if reading.in_flight != answer.token:
+            if reading.in_flight != token:
                 continue
             reading.in_flight = None
             result = results.get(where)
-            error = answer.error
             if body is not None:
                 error = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error
             if error is not NO_ERROR or result is None:

@@ -55,11 +55,12 @@ from fencepost.client.batch import PartitionQueue, ProducerBatch
 from fencepost.client.effects import BatchDone
 from fencepost.client.errors import Failure
 from fencepost.client.reply_errors import remedy_of
-from fencepost.client.retries import CallNumber, OnceAnswered, PendingCalls
+from fencepost.client.retries import CallNumber, PendingCalls
 from fencepost.client.settings import ProducerSettings, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.fork import Shared
+from fencepost.protocol.messages import ReplyBody
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition
 
 # The limit for the batches of one request; Kafka's, max.request.size, is 1 MiB.
@@ -162,19 +163,17 @@ class Delivery:
 
     # --- in -------------------------------------------------------------------------------------------------
 
-    def answered(self, answer: OnceAnswered, now: int) -> list[Refusal]:
+    def answered(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> list[Refusal]:
         """Applies the reply to a request: its batches are stored, retried, or returned as refusals."""
-        body = answer.body
         parts = body.partitions if isinstance(body, m.ProduceReply) else ()
         results = {(part.topic, part.partition): part for part in parts}
         refusals: list[Refusal] = []
-        for number in self._requests.pop(answer.token):
+        for number in self._requests.pop(token):
             batch = self.accumulator.batches.get(number)
             if batch is None:
                 continue  # it expired in flight
             batch.in_flight = False
             result = results.get(batch.where)
-            error = answer.error
             if body is not None:
                 error = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error
             refusal = self._judge(batch, error, NO_OFFSET if result is None else result.base_offset, now)

@@ -81,6 +81,19 @@ def offsets_to_commit(offsets: Mapping[TopicPartition, CommittableOffset]) -> tu
     return tuple(wanted)
 
 
+def commit_request(
+    group: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, CommittableOffset]
+) -> m.OffsetCommit:
+    """Commits offsets outside any transaction, under this membership."""
+    return m.OffsetCommit(
+        group_id=group.group_id,
+        generation_id=group.generation_id,
+        member_id=group.member_id,
+        group_instance_id=group.group_instance_id,
+        offsets=offsets_to_commit(offsets),
+    )
+
+
 def committed_offsets(
     reply: m.OffsetFetchReply, wanted: list[TopicPartition]
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:

@@ -84,11 +84,12 @@ from fencepost.client.producer_states import (
     refusal,
 )
 from fencepost.client.requests import RequestMachine
-from fencepost.client.retries import ANY_NODE, CallNumber, FinishedCall, OnceAnswered
+from fencepost.client.retries import ANY_NODE, CallNumber, FinishedCall
 from fencepost.client.settings import METADATA_MAX_IDLE_MS, Dialect, ProducerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.fork import Ignored, Ordered, Shared
+from fencepost.protocol.messages import ReplyBody
 from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -345,8 +346,8 @@ class ProducerMachine(RequestMachine):
         for topic in idle:
             del self._used_at[topic]
 
-    def _once_answered(self, answer: OnceAnswered, now: int) -> None:
-        for rejected in self.delivery.answered(answer, now):
+    def _once_answered(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> None:
+        for rejected in self.delivery.answered(token, error, body, now):
             self._take_rejection(rejected)
 
     # --- machinery ------------------------------------------------------------------------------------------
@@ -608,8 +609,9 @@ class ProducerMachine(RequestMachine):
     def _give_up_adding(self, *, also_in_flight: bool) -> None:
         """Drops pending offsets. A request in flight is awaited, unless a bumped epoch makes it harmless."""
         self._offsets.clear()
-        drop = self.calls.cancel if also_in_flight else self.calls.withdraw
-        self._offset_calls = {number: g for number, g in self._offset_calls.items() if not drop(number)}
+        for number in list(self._offset_calls):
+            if self.calls.cancel(number, also_in_flight=also_in_flight):
+                del self._offset_calls[number]
         if self._joining is not None:
             self._joining.give_up(also_in_flight=also_in_flight)
 

@@ -10,7 +10,7 @@ import attrs
 
 from fencepost.client.effects import CallAnswered, Effect, WakeAt
 from fencepost.client.metadata import ClusterMetadata, bootstrap_addresses
-from fencepost.client.retries import FinishedCall, OnceAnswered, PendingCalls
+from fencepost.client.retries import FinishedCall, PendingCalls
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Shared
 from fencepost.protocol.messages import MetadataReply, ReplyBody
@@ -49,8 +49,8 @@ class RequestMachine:
     def on_reply(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> list[Effect]:
         """The reply to a SendRequest; NETWORK_EXCEPTION or REQUEST_TIMED_OUT when none will come."""
         answer = self.calls.answered(token, error, body, now)
-        if isinstance(answer, OnceAnswered):
-            self._once_answered(answer, now)
+        if answer is None:
+            self._once_answered(token, error, body, now)
         else:
             for finished in answer:
                 self._finished(finished, now)
@@ -73,8 +73,8 @@ class RequestMachine:
         used = self.calls.topics
         self.cluster.drop([topic for topic in self.cluster.wanted if topic not in used])
 
-    def _once_answered(self, answer: OnceAnswered, now: int) -> None:
-        raise AssertionError(f"nothing is sent once at {now}, and yet there is {answer}")
+    def _once_answered(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> None:
+        raise AssertionError(f"nothing is sent once, and yet {token} is answered at {now}: {error} {body}")
 
     def _step(self, now: int) -> list[Effect]:
         for finished in self.calls.expired(now):

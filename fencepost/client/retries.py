@@ -115,14 +115,6 @@ class FinishedCall(NamedTuple):
     remedy: Remedy
 
 
-class OnceAnswered(NamedTuple):
-    """The reply to a request that is sent once; its sender knows the token."""
-
-    token: int
-    error: ErrorCode
-    body: ReplyBody | None
-
-
 @attrs.define(eq=False)
 class PendingCalls:
     """The calls of one client and its metadata; also requests metadata and looks up coordinators."""
@@ -176,17 +168,16 @@ class PendingCalls:
             SendRequest(node_id, request=request, token=token, version=version, timeout_ms=timeout_ms)
         )
 
-    def cancel(self, number: int) -> PendingCall | None:
-        """Cancels a call; a later reply is dropped. None if the call has ended already."""
-        for token, call in self._in_flight.items():
-            if call.number == number:
-                del self._in_flight[token]
-                return call
-        return self._waiting.pop(number, None)
-
-    def withdraw(self, number: int) -> bool:
-        """Cancels a call that waits for its next attempt; False for one in flight."""
-        return self._waiting.pop(number, None) is not None
+    def cancel(self, number: int, *, also_in_flight: bool = True) -> bool:
+        """Cancels a call that waits for its next attempt, or any: a later reply is dropped. False if it was
+        not cancelled, or has ended.
+        """
+        token = next((token for token, call in self._in_flight.items() if call.number == number), None)
+        if token is None:
+            return self._waiting.pop(number, None) is not None
+        if also_in_flight:
+            del self._in_flight[token]
+        return also_in_flight
 
     @property
     def topics(self) -> set[str]:
@@ -206,9 +197,9 @@ class PendingCalls:
 
     def answered(
         self, token: int, error: ErrorCode, body: ReplyBody | None, now: int
-    ) -> list[FinishedCall] | OnceAnswered:
+    ) -> list[FinishedCall] | None:
         """Applies the reply to `token`; returns the calls that it ends, none after a retry or a
-        cancellation.
+        cancellation. None for the reply to a request that was sent once: its sender knows the token.
         """
         sent_to = self._sent_once.pop(token, None)
         call = self._in_flight.pop(token, None)
@@ -216,7 +207,7 @@ class PendingCalls:
             self.cluster.turn += 1
             self.cluster.is_stale = True
         if sent_to is not None:
-            return OnceAnswered(token, error, body)
+            return None
         if call is None:
             return []
         node, call.node = call.node, None

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fencepost.client.admin import AdminCalls
 from fencepost.client.arguments import Milliseconds, PartitionNumber, checks_arguments
-from fencepost.client.batch import Headers, OnDelivery, ProducerBatch, ProducerRecord
+from fencepost.client.batch import Headers, OnDelivery, ProducerRecord
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls, TopicNotLoaded
 from fencepost.client.consumer_records import Record
 from fencepost.client.errors import BufferFull
@@ -108,6 +108,7 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
 
     overdue = at_once(ProducerCalls.overdue)
     flush = awaited(ProducerCalls.flush)
+    wait_for = awaited(ProducerCalls.wait_for)
     init_transactions = awaited(ProducerCalls.init_transactions)
     begin_transaction = at_once(ProducerCalls.begin_transaction)
     send_offsets_to_transaction = at_once(ProducerCalls.send_offsets_to_transaction)
@@ -174,13 +175,6 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
                 futures.add(run, share.places[start : start + run.length])
                 start += run.length
         return futures
-
-    @checks_arguments
-    async def wait_for(
-        self, batches: Sequence[ProducerBatch], timeout_ms: Milliseconds | None = None
-    ) -> None:
-        """Waits until `batches` are done; RequestTimeout after `timeout_ms` (None: no limit)."""
-        await self._driver.run(self._calls.wait_for(batches, timeout_ms))
 
     def _put_slowly(self, record: ProducerRecord) -> AsyncSendFuture:
         self._driver.check_running()

@@ -122,6 +122,7 @@ class Producer(ProducerClient[SendFuture, Driver]):
 
     overdue = at_once(ProducerCalls.overdue)
     flush = blocking(ProducerCalls.flush)
+    wait_for = blocking(ProducerCalls.wait_for)
     init_transactions = blocking(ProducerCalls.init_transactions)
     begin_transaction = at_once(ProducerCalls.begin_transaction)
     send_offsets_to_transaction = at_once(ProducerCalls.send_offsets_to_transaction)
@@ -175,11 +176,6 @@ class Producer(ProducerClient[SendFuture, Driver]):
                 futures.add(run, share.places[start : start + run.length])
                 start += run.length
         return futures
-
-    @checks_arguments
-    def wait_for(self, batches: Sequence[ProducerBatch], timeout_ms: Milliseconds | None = None) -> None:
-        """Waits until `batches` are done; RequestTimeout after `timeout_ms` (None: no limit)."""
-        self._driver.run(self._calls.wait_for(batches, timeout_ms))
 
     def _put_slowly(self, record: ProducerRecord) -> SendFuture:
         place = undisturbed(partial(self._append_at_once, record))
