@@ -8,11 +8,12 @@ import attrs
 import pytest
 
 from fencepost.client.batch import ProducerRecord
-from fencepost.client.calls import ProducerCalls, Wait
+from fencepost.client.calls import Wait
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.effects import CallAnswered, Effect, SendRequest
 from fencepost.client.errors import UnknownTopic
 from fencepost.client.producer import ProducerMachine
+from fencepost.client.producer_calls import ProducerCalls
 from fencepost.client.requests import RequestMachine
 from fencepost.client.settings import (
     METADATA_MAX_IDLE_MS,

@@ -8,7 +8,7 @@ from typing import get_type_hints
 import pytest
 
 from fencepost import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, ConsumedBatch, Consumer, Producer
-from fencepost.client.calls import ConsumerCalls
+from fencepost.client.consumer_calls import ConsumerCalls
 
 PAIRS = [(Producer, AsyncProducer), (Consumer, AsyncConsumer), (Admin, AsyncAdmin)]
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from fencepost.client.calls import CallScript, ProducerCalls, Wait
+from fencepost.client.calls import CallScript, Wait
 from fencepost.client.effects import CallAnswered, Effect, TransactionCall
 from fencepost.client.errors import (
     ClientClosed,
@@ -18,6 +18,7 @@ from fencepost.client.errors import (
     RequestTimeout,
     TransactionAborted,
 )
+from fencepost.client.producer_calls import ProducerCalls
 from fencepost.protocol import messages as m
 from tests.client.conversation import ProducerTalk, transactional
 

@@ -1,5 +1,5 @@
-"""The async producer, consumer and admin, on trio and on asyncio. Their methods are the scripts of
-`client/calls.py` and `client/admin.py`, run by the async driver.
+"""The async producer, consumer and admin, on trio and on asyncio. Their methods are scripts
+(`client/calls.py`), run by the async driver.
 
 A client works inside its `async with` block. Several clients must be exited in the reverse of the order in
 which they were entered, as nested blocks do, because the tasks of each belong to a task group.
@@ -18,9 +18,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from fencepost.client.admin import AdminCalls
 from fencepost.client.arguments import Milliseconds, PartitionNumber, checks_arguments
 from fencepost.client.batch import Headers, OnDelivery, ProducerRecord
-from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls, TopicNotLoaded
+from fencepost.client.calls import CallScript
+from fencepost.client.consumer_calls import ConsumerCalls
 from fencepost.client.consumer_records import Record
 from fencepost.client.errors import BufferFull
+from fencepost.client.producer_calls import ProducerCalls, TopicNotLoaded
 from fencepost.client.send_future import BatchRun, PendingColumn, PendingRecord, RecordMetadata, StoredRecords
 from fencepost.client.send_path import SendPath, shares
 from fencepost.client.settings import CLOSE_TIMEOUT_MS

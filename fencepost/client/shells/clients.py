@@ -1,8 +1,8 @@
 """What the blocking and the async clients have in common: their constructors, and how a script becomes a
 public method.
 
-Rule: `sync.py` and `aio.py` list the same methods. Each is a script of `calls` or `admin`, with the signature
-and the docstring of the script; the drivers hold the differences between the two.
+Rule: `sync.py` and `aio.py` list the same methods. Each is a script (`calls`), with the signature and the
+docstring of the script; the drivers hold the differences between the two.
 """
 
 # A call exists once, as a script. The shells make it a method:
@@ -25,11 +25,13 @@ from typing import Any, Final, Generic, TypeVar, Unpack
 
 from fencepost.client.admin import AdminCalls
 from fencepost.client.arguments import BootstrapServers, Count, checks_arguments
-from fencepost.client.calls import CallDriver, ConsumerCalls, ProducerCalls
+from fencepost.client.calls import CallDriver
 from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.consumer_calls import ConsumerCalls
 from fencepost.client.consumer_records import RecordDecoder
 from fencepost.client.partitioners import Partitioner, partitioner_named
 from fencepost.client.producer import ProducerMachine
+from fencepost.client.producer_calls import ProducerCalls
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import SecuritySettings, StartHandshake
 from fencepost.client.send_path import SendPath

@@ -1,5 +1,5 @@
-"""The blocking producer, consumer and admin. Their methods are the scripts of `client/calls.py` and
-`client/admin.py`, run by the blocking driver.
+"""The blocking producer, consumer and admin. Their methods are scripts (`client/calls.py`), run by the
+blocking driver.
 """
 
 # The functions that make methods use the private parts of a client:
@@ -17,9 +17,11 @@ from fencepost.client.accumulator import Place
 from fencepost.client.admin import AdminCalls
 from fencepost.client.arguments import Milliseconds, PartitionNumber, checks_arguments
 from fencepost.client.batch import Headers, OnDelivery, ProducerBatch, ProducerRecord
-from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls, TopicNotLoaded
+from fencepost.client.calls import CallScript
+from fencepost.client.consumer_calls import ConsumerCalls
 from fencepost.client.consumer_records import Record
 from fencepost.client.errors import BufferFull, ClientError
+from fencepost.client.producer_calls import ProducerCalls, TopicNotLoaded
 from fencepost.client.send_future import (
     PendingColumn,
     PendingRecord,

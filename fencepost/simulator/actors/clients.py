@@ -29,8 +29,9 @@ import attrs
 
 from fencepost.client.accumulator import Place
 from fencepost.client.batch import ProducerRecord
-from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls
+from fencepost.client.calls import CallScript
 from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.consumer_calls import ConsumerCalls
 from fencepost.client.consumer_records import ConsumedBatch
 from fencepost.client.errors import (
     ClientError,
@@ -43,6 +44,7 @@ from fencepost.client.errors import (
 from fencepost.client.group_member import MemberState, RebalanceEvent, RebalanceListener
 from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetadata, with_metadata
 from fencepost.client.producer import ProducerMachine
+from fencepost.client.producer_calls import ProducerCalls
 from fencepost.client.reading import Reading
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.offsets_log import OffsetKey
