@@ -2,7 +2,8 @@
 
 Rule: it prints the requested records, and never others in their place. What it prints as JSON or
 CSV, `fencepost produce` writes again. A partition that cannot be read is reported on stderr and retried,
-without --follow only until no record has arrived for `ANSWER_MS`.
+without --follow only until no record has arrived for `ANSWER_MS`. One that cannot be read from the beginning
+is left out, and without --group the others are printed before the command fails.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from fencepost.cli.positions import (
     Kind,
     Offsets,
     Position,
+    Refusals,
     ends_at,
     parse_position,
     range_of,
@@ -264,7 +266,11 @@ class _Plan:
 
     def run(self, admin: Admin, consumer: Consumer, parts: list[TopicPartition], write: Write) -> None:
         """Prints the records."""
-        has = range_of(admin, parts, self.isolation)
+        has, refusals = range_of(admin, parts, self.isolation)
+        if refusals and (self.group is not None or not has.starts):
+            raise _not_readable(refusals)
+        if refusals:
+            complain(str(_not_readable(refusals)), then="reading the other partitions")
         ends = None if self.follow else ends_at(admin, self.until, has)
         if self.group is None:
             starts = starts_at(admin, self.start, has)
@@ -279,12 +285,21 @@ class _Plan:
             polls_max = None if self.follow else POLLS_MAX
             reader = _PollingReader(consumer, polls_max, _ends_now(admin), commits=True)
             is_whole = reader.show(reader.of_group(self.group, ends), write, self.records_max)
-        if is_whole and (behind := waiting(has, parts)) and self.until.kind is Kind.LATEST:
+        if is_whole and (behind := waiting(has)) and self.until.kind is Kind.LATEST:
             complain(
                 f"an open transaction hides {behind} from read_committed",
                 then="--isolation read_uncommitted shows what is hidden; "
                 "`fencepost transactions describe-producers` shows the transaction",
             )
+        if refusals:
+            raise _not_readable(refusals)
+
+
+def _not_readable(refusals: Refusals) -> CommandFailed:
+    """The partitions that were left out, and the advice for the first."""
+    reasons = [f"{part}: {error.meaning} ({error.name})" for part, error in refusals.items()]
+    first = next(iter(refusals.values()))
+    return CommandFailed(f"cannot read {'; '.join(reasons)}", then=ADVICE.get(first, "check the broker"))
 
 
 def _ends_now(admin: Admin) -> Callable[[Collection[TopicPartition]], Offsets]:

@@ -6,7 +6,7 @@ Rule: an offset that no partition has is an error, and one that some partitions 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -15,7 +15,9 @@ from fencepost.cli.errors import CommandFailed, WrongUsage, complain
 from fencepost.cli.options import is_offset
 from fencepost.cli.times import moment_in, now_ms, seconds_in
 from fencepost.client.consumer_records import Record
+from fencepost.client.errors import RequestTimeout
 from fencepost.client.shells.sync import Admin
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 
 Offsets = dict[TopicPartition, int]
@@ -74,13 +76,23 @@ def parse_position(option: str, text: str, *, then: str = START_ADVICE) -> Posit
     return Position(text, Kind.TIME, max(0, since))  # all records are later than 1970
 
 
-def range_of(admin: Admin, partitions: list[TopicPartition], isolation: str) -> OffsetRange:
-    """The offsets of the partitions now."""
-    return OffsetRange(
-        admin.beginning_offsets(partitions),
-        admin.end_offsets(partitions, isolation_level=isolation),
-        admin.end_offsets(partitions, isolation_level="read_uncommitted"),
-    )
+Refusals = dict[TopicPartition, ErrorCode]
+"""Why the leaders of these partitions refuse to be read."""
+
+
+def range_of(admin: Admin, partitions: list[TopicPartition], isolation: str) -> tuple[OffsetRange, Refusals]:
+    """The offsets of the partitions now, without those whose leader refuses: their log may be damaged."""
+    starts: Offsets = {}
+    refusals: Refusals = {}
+    for part in partitions:
+        try:
+            starts |= admin.beginning_offsets([part])
+        except RequestTimeout as problem:
+            if problem.error is ErrorCode.NONE:
+                raise
+            refusals[part] = problem.error
+    stable_ends = admin.end_offsets(starts, isolation_level=isolation)
+    return OffsetRange(starts, stable_ends, admin.end_offsets(starts, "read_uncommitted")), refusals
 
 
 def starts_at(admin: Admin, where: Position, has: OffsetRange) -> Offsets:
@@ -162,8 +174,8 @@ def starts_of_last(count: int, has: OffsetRange, ends: Offsets, read: Read) -> O
     return starts
 
 
-def waiting(has: OffsetRange, parts: Iterable[TopicPartition]) -> str:
+def waiting(has: OffsetRange) -> str:
     """The offsets that open transactions hide, in words; empty if there are none."""
-    behind = {part: has.ends[part] - has.stable_ends[part] for part in parts}
+    behind = {part: end - has.stable_ends[part] for part, end in has.ends.items()}
     told = [f"{counted(count, 'offset')} of {part}" for part, count in behind.items() if count]
     return ", ".join(told)

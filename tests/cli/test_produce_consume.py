@@ -54,6 +54,32 @@ def send(address: str, topic: str, count: int, partition: int = 0, timestamp_ms:
             producer.send(topic, b"%d" % number, partition=partition, timestamp_ms=later)
 
 
+def test_a_partition_whose_log_is_damaged_does_not_hide_the_others(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Broker(tmp_path) as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic("t", 2)
+        for partition in (0, 1):
+            send(broker.address, "t", 3, partition)
+    (log,) = (tmp_path / "t-1").glob("*.log")
+    data = bytearray(log.read_bytes())
+    data[-10] ^= 1
+    log.write_bytes(data)
+    monkeypatch.setattr("fencepost.cli.options.ANSWER_MS", 300)
+    with Broker(tmp_path) as broker:
+        tool = DataTool(broker.address, capsys, monkeypatch)
+        out, err = tool.both("consume", "t", code=1)
+        assert out.split() == ["0", "1", "2"]
+        reason = "cannot read t-1: the broker's disk failed, or the log is damaged (KAFKA_STORAGE_ERROR)"
+        assert err.count(reason) == 2
+        assert "reading the other partitions" in err
+        assert "`fencepost check DIR`" in err
+        for options in (("--partition", "1"), ("--group", "g")):
+            out, err = tool.both("consume", "t", *options, code=1)
+            assert (out, err.count(reason)) == ("", 1)
+
+
 ODD: list[dict[str, Any]] = [
     {"key": None, "value": "no key", "headers": []},
     {"key": "", "value": "", "headers": []},
@@ -390,7 +416,7 @@ def test_a_log_that_got_shorter_meanwhile_is_an_error(
         send(broker.address, "t", 5)
         ask = consume.range_of
 
-        def ask_and_lose_power(*arguments: Any) -> positions.OffsetRange:
+        def ask_and_lose_power(*arguments: Any) -> tuple[positions.OffsetRange, positions.Refusals]:
             found = ask(*arguments)
             broker.power_cut()
             broker.start()
