@@ -53,9 +53,9 @@ from fencepost.protocol.values import value
 Buffer = bytes | bytearray | memoryview
 
 MAGIC_KAFKA: Final = 2  # Kafka's own records: control batches and internal topics
-OLD_MAGICS: Final = (0, 1)  # Kafka's message sets before 0.11
 MAGIC_COLUMNS: Final = 109  # 'm': msgpack columns
 _MAGICS: Final = (MAGIC_KAFKA, MAGIC_COLUMNS)
+_OLD_FORMATS: Final = "; Kafka before 0.11 wrote 0 and 1: consume such a topic with a Kafka client"
 
 HEADER_SIZE: Final = 61
 BASE_OFFSET_SIZE: Final = 8  # the first bytes of the header
@@ -83,16 +83,6 @@ _CRC_AT = MAGIC_AT + 1
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 _ATTRIBUTES = struct.Struct(">h")
-
-
-class OldFormat(ProtocolViolation):
-    """Messages in a format that Kafka 0.11 replaced, and that Kafka 4 no longer writes."""
-
-    def __init__(self, magic: int) -> None:
-        super().__init__(
-            f"magic byte {magic}: message sets from before Kafka 0.11 are not supported, only record batches "
-            "are; consume them with a Kafka client"
-        )
 
 
 @value
@@ -212,11 +202,12 @@ def read_framing(data: Buffer, at: int = 0) -> BatchHeader:
     if len(data) - at < HEADER_SIZE:
         raise ProtocolViolation(f"a batch header is cut off after {max(0, len(data) - at)} bytes")
     header = BatchHeader(*HEADER.unpack_from(data, at))
-    # Zeros, as after the end of a preallocated file, have no format.
-    if header.magic in OLD_MAGICS and header.batch_length > 0:
-        raise OldFormat(header.magic)
     if header.magic not in _MAGICS:
-        raise ProtocolViolation(f"magic byte {header.magic} is neither {MAGIC_KAFKA} nor {MAGIC_COLUMNS}")
+        # It may as well be damage: lost sectors are zeros.
+        old = _OLD_FORMATS if header.magic in (0, 1) else ""
+        raise ProtocolViolation(
+            f"magic byte {header.magic} is neither {MAGIC_KAFKA} nor {MAGIC_COLUMNS}{old}"
+        )
     if header.batch_length < HEADER_SIZE - LENGTH_PREFIX_SIZE:
         raise ProtocolViolation(f"batch length {header.batch_length} is shorter than a header")
     return header

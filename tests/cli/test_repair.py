@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from fencepost.broker.embedded import Broker
 from fencepost.cli.application import run
 from fencepost.client.shells.sync import Producer
 from tests.cli.log_builder import LOG
 from tests.cli.tool import Output
+from tests.test_readme import pattern
+
+PAGE = (Path(__file__).parents[2] / "docs" / "repair.md").read_text(encoding="utf-8")
 
 
 def consumed(data: Path, capsys: Output) -> list[str]:
@@ -70,6 +77,33 @@ def test_a_repair_keeps_the_original_and_serves_the_rest(data: Path, capsys: Out
     assert consumed(data, capsys) == ["0:2", "two", "0:4", "three"]
     assert run(["check", str(data)]) == 0
     assert "payments-0~1: files that were set aside" in capsys.readouterr().out
+
+
+def test_the_page_shows_what_the_commands_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Broker("data") as broker, Producer(broker.address, transactional_id="till-1") as producer:
+        run(["topic", "create", "payments", "--bootstrap-server", broker.address])
+        producer.init_transactions()
+        for end in (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction):
+            producer.begin_transaction()
+            producer.send_many("payments", [b"paid"] * 4)
+            producer.flush()
+            end()
+    capsys.readouterr()
+    parts = [
+        part.partition("\n")
+        for block in re.findall(r"^```\n(\$ .*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)
+        if part.startswith(("dd ", "fencepost "))
+    ]
+    for command, _, shown in parts[:5]:
+        if command.startswith("dd "):
+            subprocess.run(command.split(), check=True, capture_output=True)
+        else:
+            run(command.split()[1:])
+            assert re.fullmatch(pattern(shown.splitlines()), said := capsys.readouterr().out), said
 
 
 def test_a_lost_topic_is_kept_aside_and_comes_back(data: Path, capsys: Output) -> None:

@@ -253,7 +253,8 @@ def test_renumbering_gives_another_identity_and_a_checksum_that_fits() -> None:
 @pytest.mark.parametrize(
     ("at", "raw", "because"),
     [
-        (16, b"\x01", "magic"),
+        (16, b"\x01", "magic byte 1 is neither 2 nor 109"),
+        (13, bytes(40), "magic byte 0 is neither 2 nor 109"),  # a part of a lost sector
         (8, (48).to_bytes(4), "shorter than a header"),
         (8, b"\xff\xff\xff\xff", "shorter than a header"),
         (23, b"\xff\xff\xff\xff", "last offset delta"),

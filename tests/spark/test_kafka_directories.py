@@ -297,7 +297,7 @@ class TestFilesOfABroker:
         content = bytearray(storage.read_file(path) or b"")
         content[16] = magic
         storage.replace(path, content, durable=False)
-        with pytest.raises(CorruptLog, match=f"magic byte {magic}: message sets from before"):
+        with pytest.raises(CorruptLog, match=f"magic byte {magic} is neither 2 nor 109; Kafka before 0.11"):
             read(storage, subscribe="codecs")
 
 
