@@ -23,7 +23,7 @@ from fencepost.kafka_bridge.topic_ids import uuid_of
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import NO_TOPIC_ID
+from fencepost.protocol.terms import NO_TOPIC_ID, is_blank
 
 FIRST_OWN_MEMBER_ID: Final = 1  # ConsumerGroupHeartbeat: the client chooses its id (KIP-1082)
 CONSUMER_MEMBER: Final = 1  # ConsumerGroupDescribe: the type of a member of this protocol
@@ -31,7 +31,7 @@ CONSUMER_MEMBER: Final = 1  # ConsumerGroupDescribe: the type of a member of thi
 
 def heartbeat(request: Any, version: int) -> Exchange:
     """Join a group, stay in it, or leave it."""
-    if version >= FIRST_OWN_MEMBER_ID and not request.member_id:
+    if version >= FIRST_OWN_MEMBER_ID and is_blank(request.member_id):
         return known(_beat_values(ErrorCode.INVALID_REQUEST))
     # Null in a heartbeat means that nothing has changed since the last one, an empty list that there is none;
     # so null is passed on (KIP-848).

@@ -268,6 +268,14 @@ def escaped(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
+_SPACES: Final = "".join(map(chr, range(ord(" ") + 1)))
+
+
+def is_blank(text: str | None) -> bool:
+    """Whether a text is given and has only spaces and control characters (those of Java's String.trim)."""
+    return text is not None and not text.strip(_SPACES)
+
+
 def topic_name_problem(name: str) -> str | None:
     """Why a topic cannot have this name, or None (Topic.validate). Checked before a directory is created."""
     if not name:

@@ -532,25 +532,41 @@ def test_a_group_that_is_named_twice_is_deleted_once(wire: KafkaSocket, version:
     ]
 
 
+def beat(wire: KafkaSocket, **values: Any) -> Any:
+    """Join a group of the consumer protocol."""
+    usual = {
+        "group_id": "beating",
+        "member_id": "m",
+        "member_epoch": 0,
+        "instance_id": None,
+        "rack_id": None,
+        "rebalance_timeout": 5_000,
+        "subscribed_topic_names": [TOPIC],
+        "subscribed_topic_regex": None,
+        "server_assignor": None,
+        "topic_partitions": [],
+    }
+    return ask(wire, CONSUMER_GROUP_HEARTBEAT, 1, **usual | values)
+
+
+@pytest.mark.parametrize("name", ["group_id", "member_id", "instance_id", "rack_id"])
+@pytest.mark.parametrize("blank", ["", " ", "\t\n \x1f"])
+def test_the_name_of_a_member_is_not_blank(wire: KafkaSocket, name: str, blank: str) -> None:
+    assert beat(wire, **{name: blank}).error_code == ErrorCode.INVALID_REQUEST
+    visible = blank + "\u2003"  # a space, but none that Java's String.trim removes
+    assert beat(wire, **{"group_id": f"beating {name} {blank}", name: visible}).error_code == NO_ERROR
+
+
 @pytest.mark.parametrize("version", range(9, 11))
 def test_a_refused_group_has_no_offsets(wire: KafkaSocket, version: int) -> None:
-    beat = ask(
-        wire,
-        CONSUMER_GROUP_HEARTBEAT,
-        1,
-        group_id="refused",
-        member_id="m",
-        member_epoch=0,
-        instance_id=None,
-        rack_id=None,
-        rebalance_timeout=5_000,
-        subscribed_topic_names=[TOPIC],
-        subscribed_topic_regex=None,
-        server_assignor=None,
-        topic_partitions=[],
-    )
+    joined = beat(wire, group_id="refused", member_id="m")
     topics = [{"name": TOPIC, "topic_id": topic_id(wire), "partition_indexes": [0]}]
-    stale = {"group_id": "refused", "member_id": "m", "member_epoch": beat.member_epoch + 1, "topics": topics}
+    stale = {
+        "group_id": "refused",
+        "member_id": "m",
+        "member_epoch": joined.member_epoch + 1,
+        "topics": topics,
+    }
     fetched = ask(wire, OFFSET_FETCH, version, groups=[stale], require_stable=False)
     (group,) = fetched.groups
     assert (group.error_code, group.topics) == (ErrorCode.STALE_MEMBER_EPOCH, ())

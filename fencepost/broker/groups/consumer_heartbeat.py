@@ -47,6 +47,7 @@ from fencepost.protocol.consumer_group_log import (
 )
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import ConsumerGroupHeartbeat
+from fencepost.protocol.terms import is_blank
 
 NO_REBALANCE_TIMEOUT: Final = -1  # the member has not changed it
 REGEX_REFRESH_MS: Final = 10_000  # REGEX_BATCH_REFRESH_MIN_INTERVAL_MS
@@ -80,10 +81,10 @@ def _check(
 
 
 HEARTBEAT_CHECKS: Final[tuple[Check[ConsumerGroupHeartbeat], ...]] = (
-    _check("has no member id", _INVALID, lambda r: not r.member_id and not _joins(r)),
-    _check("has no group id", _INVALID, lambda r: not r.group_id),
-    _check("has an empty instance id", _INVALID, lambda r: r.instance_id == ""),
-    _check("has an empty rack id", _INVALID, lambda r: r.rack_id == ""),
+    _check("has no member id", _INVALID, lambda r: is_blank(r.member_id) and not _joins(r)),
+    _check("has no group id", _INVALID, lambda r: is_blank(r.group_id)),
+    _check("has an empty instance id", _INVALID, lambda r: is_blank(r.instance_id)),
+    _check("has an empty rack id", _INVALID, lambda r: is_blank(r.rack_id)),
     _check(
         "joins without a rebalance timeout",
         _INVALID,
