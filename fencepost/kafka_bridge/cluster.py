@@ -197,7 +197,7 @@ def _described(reply: m.MetadataReply) -> Values:
             {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": None}
             for node in reply.nodes
         ],
-        "cluster_id": reply.cluster_id,
+        "cluster_id": reply.cluster_id or None,
         "controller_id": reply.controller_id,
         "topics": [described_topic(topic) for topic in reply.topics],
         "cluster_authorized_operations": NOT_ASKED,

@@ -17,8 +17,8 @@ from fencepost.protocol.wire_protocol import ResourceKind
 
 CLUSTER_NAME: Final = "kafka-cluster"  # Resource.CLUSTER_NAME
 NOTHING: Final = 0
-# Kafka lists them even for a topic that does not exist.
-_TOLD_WITH: Final = (NO_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+# Kafka lists them even for a topic that does not exist, or cannot exist.
+_TOLD_WITH: Final = (NO_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 Translate = Callable[[Any, int], Translated]
 

@@ -86,7 +86,7 @@ def test_two_versions_have_ids_and_refuse_them(wire: KafkaSocket, version: int, 
     )
     error = ErrorCode.INVALID_REQUEST
     assert [(topic.name, topic.error_code) for topic in told.topics] == [(TOPIC, error), ("", error)]
-    assert (told.brokers, told.controller_id) == ((), -1)
+    assert (told.brokers, told.controller_id, told.cluster_id) == ((), -1, None)
 
 
 # --- authorized operations ---------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_metadata_tells_operations_if_asked(
         wire,
         METADATA,
         version,
-        topics=[{"topic_id": None, "name": name} for name in (TOPIC, "absent")],
+        topics=[{"topic_id": None, "name": name} for name in (TOPIC, "absent", "a/b")],
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=of_cluster,
         include_topic_authorized_operations=of_topic,
@@ -137,7 +137,7 @@ def test_descriptions_tell_operations_if_asked(wire: KafkaSocket, is_asked: bool
 
 
 def test_partitions_are_described_with_the_operations_on_their_topic(wire: KafkaSocket) -> None:
-    topics = [{"name": TOPIC}, {"name": "absent"}]
+    topics = [{"name": TOPIC}, {"name": "absent"}, {"name": "a/b"}]
     told = ask(wire, DESCRIBE_TOPIC_PARTITIONS, 0, topics=topics, response_partition_limit=10, cursor=None)
     assert {topic.topic_authorized_operations for topic in told.topics} == {OF_TOPIC}
 
