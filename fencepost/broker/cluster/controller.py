@@ -325,13 +325,12 @@ def _topic_problem(
 ) -> Refused | None:
     if times_named[wanted.topic] > 1:
         return NAMED_TWICE
-    because = topic_name_problem(wanted.topic)
-    if because is None and wanted.topic in INTERNAL_TOPICS and not internal:
-        because = "the name belongs to an internal topic"
-    if because is not None:
+    if (because := topic_name_problem(wanted.topic)) is not None:
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
     if wanted.topic in state.topics:
         return Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.topic!r} already exists")
+    if wanted.topic in INTERNAL_TOPICS and not internal:
+        return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "the name belongs to an internal topic")
     if wanted.topic in leaving:
         because = f"topic {wanted.topic!r} is deleted, but its files are still there"
         return Refused(ErrorCode.TOPIC_ALREADY_EXISTS, because)
