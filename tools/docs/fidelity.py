@@ -353,8 +353,8 @@ DIFFERENCES: Final = (
         here="A broker's settings are fixed when it starts, and the settings of internal topics follow "
         "from them. Settings of other topics can be changed at run time.",
         because="One process has no other brokers to keep in step, and a restart takes a moment.",
-        noticed="INVALID_REQUEST, or INVALID_TOPIC_EXCEPTION for an internal topic, to which partitions "
-        "cannot be added either.",
+        noticed="INVALID_REQUEST, or INVALID_TOPIC_EXCEPTION for an internal topic. Clients can neither "
+        "create nor delete an internal topic, nor add partitions to it.",
     ),
     Difference(
         what="timestamps of records",
@@ -404,10 +404,21 @@ DIFFERENCES: Final = (
         noticed="Only with hand-crafted requests.",
     ),
     Difference(
-        what="a group that DescribeGroups names twice",
-        kafka="It is described twice.",
-        here="It is described once.",
+        what="what a request names twice",
+        kafka="DescribeGroups, ConsumerGroupDescribe, DescribeConfigs, DescribeProducers, OffsetFetch and "
+        "OffsetForLeaderEpoch answer it twice.",
+        here="They answer it once; of two entries that ask for different things, the last one counts.",
         because="A small request must not get a reply that is thousands of times larger.",
+        noticed="Only with hand-crafted requests.",
+    ),
+    Difference(
+        what="order of the entries in a reply",
+        kafka="That of the request, that of a hash table, or errors first, depending on the API. In some "
+        "replies, a topic that a request names in two entries has two entries, and a topic without "
+        "partitions has an entry.",
+        here="Mostly that of the request. A topic that exists has one entry if any of its partitions is "
+        "named.",
+        because="Clients look entries up by their names.",
         noticed="Only with hand-crafted requests.",
     ),
     Difference(
@@ -454,18 +465,38 @@ DIFFERENCES: Final = (
         noticed="Only with hand-crafted requests.",
     ),
     Difference(
-        what="hand-crafted requests with several markers",
-        kafka="A request in which one marker names only unknown partitions is never answered (4.3.1).",
-        here="Each partition gets its result.",
+        what="requests on which Kafka fails",
+        kafka="Some are never answered (4.3.1): an AlterConfigs that names a resource twice, a "
+        "WriteTxnMarkers that names a partition twice or in which a marker names only unknown partitions, a "
+        "Produce with null in place of records, an AddPartitionsToTxn 4 without transactions. Others get "
+        "UNKNOWN_SERVER_ERROR: a Metadata with an entry that has neither a name nor an id, a Fetch with a "
+        "negative limit of bytes, an IncrementalAlterConfigs with an unknown operation.",
+        here="What cannot be done is refused, and the other entries get their results. A negative limit is "
+        "like 0.",
         because="Every request gets a reply.",
-        noticed="UNKNOWN_TOPIC_OR_PARTITION.",
+        noticed="Only with hand-crafted requests.",
     ),
     Difference(
-        what="a resource that AlterConfigs names twice",
-        kafka="The request is never answered (4.3.1).",
-        here="The resource is refused, and the others get their results.",
-        because="Every request gets a reply.",
-        noticed="INVALID_REQUEST.",
+        what="timeouts of requests to the controller",
+        kafka="With a timeout of 0 or less, CreateTopics, DeleteTopics and CreatePartitions get "
+        "REQUEST_TIMED_OUT, and nothing is done.",
+        here="The timeout does not count.",
+        because="The controller does everything within a step, so nothing can time out.",
+        noticed="The topics are created, deleted or enlarged.",
+    ),
+    Difference(
+        what="settings of a topic that is only checked (KIP-525)",
+        kafka="The reply to a CreateTopics with validate_only shows the settings that the topics would have.",
+        here="It shows none.",
+        because="A node describes the settings of topics that it has.",
+        noticed="CreateTopicsResult.config() of Kafka's Java client is empty.",
+    ),
+    Difference(
+        what="documentation of settings (KIP-569)",
+        kafka="DescribeConfigs describes each setting in words to those who ask.",
+        here="The text is null.",
+        because="compaction.md and clients.md describe the settings.",
+        noticed="User interfaces show settings without an explanation.",
     ),
     Difference(
         what="an interrupted commit",
