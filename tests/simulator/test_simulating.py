@@ -54,7 +54,7 @@ def test_what_there_is_not_is_a_value_error() -> None:
     with pytest.raises(ValueError, match=r"broken may only name \['dedup', 'fencing'\], not \['luck'\]"):
         fencepost.simulate(1, broken=["luck"])
     with pytest.raises(ValueError, match="unknown fix luck; the fixes are group_fencing, "):
-        fencepost.simulate(1, without_fixes=["luck"])
+        WorldKind(without_fixes=["luck"])
 
 
 def test_one_name_alone_is_no_tuple_of_names() -> None:

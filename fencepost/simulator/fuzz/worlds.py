@@ -13,6 +13,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker.host import SyncPolicy
+from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.log_config import COMPACT, DELETE
 from fencepost.broker.settings import PROTECTIONS
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
@@ -148,7 +149,7 @@ def _names(given: Iterable[str], of: str) -> tuple[str, ...]:
 @attrs.frozen(kw_only=True)
 class WorldKind:
     """Which random worlds: the arguments of `simulate`, which explains them. ValueError for a version,
-    workload or protection that does not exist.
+    workload, protection or fix that does not exist.
     """
 
     workload: str = "transactions"
@@ -167,6 +168,7 @@ class WorldKind:
             raise ValueError(f"workload must be one of {sorted(PLANNERS)}, not {self.workload!r}")
         if not PROTECTIONS.issuperset(protections):
             raise ValueError(f"broken may only name {sorted(PROTECTIONS)}, not {protections}")
+        KafkaFixes.without(self.without_fixes)
 
     @property
     def planner(self) -> Planner:
