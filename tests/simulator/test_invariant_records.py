@@ -7,19 +7,36 @@ from collections import Counter
 import attrs
 import pytest
 
-from fencepost.broker.contract import NODE, Durable, OffsetPlan, Outcome, Reply, ReplyListed, ReplyTo
+from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.broker.contract import (
+    NODE,
+    Append,
+    Durable,
+    OffsetPlan,
+    Outcome,
+    Received,
+    Reply,
+    ReplyListed,
+    ReplyTo,
+    Tick,
+)
+from fencepost.broker.groups.group import Group, Member
 from fencepost.broker.groups.state import Committed, Groups
-from fencepost.broker.host import Host
+from fencepost.broker.host import Host, SyncPolicy
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.settings import NodeSettings
+from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.group_member import GroupMember
+from fencepost.client.settings import ConsumerSettings
 from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.batches import BatchHeader, Marker, build_marker, place, read_header, read_marker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AbortedTransaction,
+    EndTxn,
     FetchedPartition,
     ListedOffset,
     ListOffsets,
@@ -35,6 +52,7 @@ from fencepost.protocol.messages import (
     WriteTxnMarkersReply,
     WrittenMarker,
 )
+from fencepost.protocol.metadata_log import TopicCreated, cluster_batch
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import (
@@ -44,6 +62,7 @@ from fencepost.protocol.terms import (
     LATEST_TIMESTAMP,
     NO_COORDINATOR_EPOCH,
     NO_PRODUCER_ID,
+    NO_TOPIC_ID,
     TRANSACTION_STATE_TOPIC,
     IsolationLevel,
     TopicPartition,
@@ -52,6 +71,7 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.judges.acknowledged_offsets import AcknowledgedOffsets
+from fencepost.simulator.judges.group_rules import OwnerRule
 from fencepost.simulator.judges.listing_rule import ListingRule
 from fencepost.simulator.judges.partition_rules import (
     OffsetsBatch,
@@ -65,7 +85,7 @@ from fencepost.simulator.judges.rules import Exercised, Violation
 from fencepost.simulator.judges.transaction_rules import BookEntry, TransactionBook
 from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.events import OffsetsAcknowledged, OffsetsListed
+from fencepost.simulator.world.events import NodeStepped, OffsetsAcknowledged, OffsetsListed, PartitionsAdded
 from fencepost.simulator.world.journals import ClusterJournals
 from fencepost.simulator.world.world import World, WorldSettings
 
@@ -75,6 +95,15 @@ LOG = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
 STATE = TransactionState
 PRODUCER = 7
+
+
+def started() -> tuple[World, Host]:
+    """A world of one node, which runs."""
+    world = World(WorldSettings(node_settings=NodeSettings()), Choices())
+    world.start()
+    host = world.nodes[0].host
+    assert host is not None
+    return world, host
 
 
 # --- one partition ------------------------------------------------------------------------------------------
@@ -567,6 +596,31 @@ def test_a_reply_to_a_produce_is_judged_by_the_log_of_the_topic_that_it_names() 
         replied(new)
 
 
+def test_a_retry_of_an_end_that_was_carried_out_succeeds_until_there_is_a_newer_owner(
+    coordinator: Coordinator,
+) -> None:
+    world, host = started()
+    book = coordinator.book
+    book.partitions[LOG].host = host
+    host.node.logs[LOG] = LeaderLog(Partition(LOG), None)
+    rules = ReplyRules(Exercised(int), book.partitions, book, {}, Counter(), {})
+    request = EndTxn(transactional_id="payer", producer_id=PRODUCER, producer_epoch=1, result=COMMIT)
+
+    def refused() -> None:
+        to = ReplyTo(1, 1)
+        rules.received(host, to, request)
+        rules.replied(world.nodes[0], Reply(to, error=ErrorCode.INVALID_PRODUCER_EPOCH))
+
+    refused()
+    coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=2, partitions=())
+    refused()  # the decision is not carried out yet
+    coordinator.says(STATE.COMPLETE_COMMIT)
+    with pytest.raises(Violation, match=r"I16 retries succeed: EndTxn of payer by producer 7 epoch 1.*"):
+        refused()
+    coordinator.says(STATE.EMPTY, producer_epoch=3)
+    refused()
+
+
 def test_acknowledged_offsets_take_effect(coordinator: Coordinator) -> None:
     """Also when the log of the offsets is read again, once the transaction is complete."""
     wanted = OffsetKey("copiers", KEY.topic, KEY.partition)
@@ -589,6 +643,103 @@ def test_acknowledged_offsets_take_effect(coordinator: Coordinator) -> None:
     offsets.enter(OffsetsBatch(header, COMMIT, []), groups)
     rule.judge_recovered()
     rule.judge_end()
+
+
+def test_no_offset_of_a_deleted_topic_is_remembered() -> None:
+    old, new = bytes(15) + b"\1", bytes(15) + b"\2"
+    wanted = OffsetKey("copiers", KEY.topic, KEY.partition)
+    committed = OffsetRecord(offset=5, leader_epoch=0, metadata="", commit_ms=0, topic_id=old)
+    header, _ = data(record_of(), 1, 0)
+    offsets = OffsetsRecord(Exercised(int))
+    offsets.enter(OffsetsBatch(header, None, [(wanted, committed)]), Groups())
+    assert [*offsets.remembered({KEY.topic: new})] == [], "the offset is not committed yet"
+    groups = Groups(committed={wanted.group_id: {KEY: Committed(committed, 0)}})
+    offsets.enter(OffsetsBatch(header, COMMIT, []), groups)
+    assert [*offsets.remembered({KEY.topic: old})] == []
+    for known in ({KEY.topic: new}, {}):
+        assert [*offsets.remembered(known)] == [
+            "group copiers has offset 5 of payments-0, whose topic was deleted"
+        ]
+
+
+def test_a_topic_whose_creation_is_lost_never_was() -> None:
+    """I20 and I21 compare with the topic that the name had before."""
+    world = World(WorldSettings(node_settings=NodeSettings(), policy=SyncPolicy.COMMIT), Choices())
+    judge = Invariants(world)
+    judge.attach()
+    world.start()
+    world.create_topics(((KEY.topic, 1),))
+    (node,) = world.nodes
+    known, metadata = judge.topic_ids[KEY.topic], judge.partitions[METADATA_PARTITION]
+    batch = cluster_batch([TopicCreated(KEY.topic, topic_id=bytes(15) + b"\1")], timestamp=0)
+    place(batch, base_offset=metadata.end_offset, leader_epoch=metadata.leader_epoch)
+    append = Append(
+        METADATA_PARTITION, header=read_header(batch), batch=batch, leader_epoch=metadata.leader_epoch
+    )
+    judge.stepped(NodeStepped(node, Tick(), Outcome([append], [], [])))  # and it is never written
+    assert judge.topic_ids[KEY.topic] != known
+    node.kill(power_is_lost=True)
+    node.start()
+    assert judge.topic_ids[KEY.topic] == known
+
+
+def test_a_batch_enters_the_topic_that_its_request_names() -> None:
+    world, host = started()
+    world.create_topics(((KEY.topic, 1),))
+    judge, record = Invariants(world), record_of()
+    judge.partitions[KEY], record.host, record.leader_epoch = record, host, 0
+
+    def appended(topic_id: bytes) -> None:
+        batch = build_data_batch([b"v"], base_timestamp=0)
+        place(batch, base_offset=record.end_offset, leader_epoch=0)
+        part = ProducePartition(topic=KEY.topic, topic_id=topic_id, partition=KEY.partition, records=batch)
+        request = Produce(transactional_id=None, acks=-1, timeout_ms=1, partitions=(part,))
+        append = Append(KEY, header=read_header(batch), batch=batch, leader_epoch=0)
+        received = Received(request, to=ReplyTo(1, 1))
+        judge.stepped(NodeStepped(world.nodes[0], received, Outcome([append], [], [])))
+
+    known = host.node.topic_id(KEY.topic)
+    assert known is not None
+    appended(known)
+    appended(NO_TOPIC_ID)  # of a client that has no topic ids
+    with pytest.raises(Violation, match="I21 topic ids: payments-0: a batch for another topic of this name"):
+        appended(bytes(15) + b"\1")
+
+
+def test_members_of_one_generation_own_different_partitions() -> None:
+    world, host = started()
+    settings = ConsumerSettings(group_id="copiers")
+    calls = ConsumerMachine(world.bootstrap, settings).calls
+    members = [GroupMember(calls, settings, 0, member_id=name, generation_id=1) for name in ("a", "b", "c")]
+    group = Group(group_id="copiers", members=tuple(_known(member.member_id) for member in members[:2]))
+    host.node.logs[OFFSETS] = LeaderLog(Partition(OFFSETS), Groups(live={"copiers": group}))
+    rule = OwnerRule(world, Exercised(int))
+    processes = [world.process(member.member_id) for member in members]
+
+    def owns(number: int, *partitions: TopicPartition) -> None:
+        members[number].assigned = partitions
+        rule.added(PartitionsAdded(processes[number], members[number], partitions))
+
+    owns(0, KEY)
+    owns(1, OTHER)
+    owns(2, KEY)  # the group has replaced this member
+    members[2].assigned = ()
+    with pytest.raises(Violation, match="I17 one owner: a has not given up payments-0, which b owns in"):
+        owns(1, OTHER, KEY)
+    members[1].generation_id = 2  # a owns its partition until it learns of this
+    owns(1, OTHER, KEY)
+
+
+def _known(member_id: str) -> Member:
+    return Member(
+        member_id=member_id,
+        instance_id=None,
+        client_id="",
+        client_host="",
+        rebalance_timeout_ms=1,
+        session_timeout_ms=1,
+        protocols=(),
+    )
 
 
 def test_a_listing_is_what_the_log_says() -> None:

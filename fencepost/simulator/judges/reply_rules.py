@@ -174,7 +174,7 @@ class ReplyRules:
                     self.rare_states[UNKNOWN_TO_COORDINATOR] += 1
                 continue
             record = self.partitions.get(TopicPartition(part.topic, part.partition))
-            if record is None or meant[part.topic] != self.topic_ids[part.topic]:
+            if record is None or meant[part.topic] != self.topic_ids.get(part.topic):
                 continue  # the topic was deleted while the reply waited for other partitions
             self.exercised[rules.DURABLE_REPLIES.name] += 1
             if part.base_offset >= record.high_watermark:

@@ -116,6 +116,7 @@ class Invariants:
         self.transactions = TransactionBook(self.exercised, self.partitions)
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}
         self.topic_ids: dict[str, bytes] = {}  # of the last topic of each name
+        self.created: list[tuple[int, TopicCreated]] = []  # by the offset of their batches
         self.topic_names: dict[bytes, str] = {}  # of all topics, as a damaged metadata log may forget one
         self.rare_states: Counter[str] = Counter()
         self.replies = ReplyRules(
@@ -264,7 +265,9 @@ class Invariants:
             record.cut(count)
         record.taken_over(host, arrived.leader_epoch, is_cut=is_cut)
         self._moves(host, record)
-        if key.topic == TRANSACTION_STATE_TOPIC:
+        if key.topic == CLUSTER_METADATA_TOPIC:
+            self._cut_metadata(record.end_offset)
+        elif key.topic == TRANSACTION_STATE_TOPIC:
             self.transactions.cut(key, record.end_offset)
         elif key in self.offsets:
             self.offsets[key].cut(record.end_offset)
@@ -346,6 +349,7 @@ class Invariants:
     def _enter_metadata(self, append: Append) -> None:
         for record in read_cluster_records(append.batch, append.header):
             if isinstance(record, TopicCreated):
+                self.created.append((append.header.base_offset, record))
                 self.topic_ids[record.topic] = record.topic_id
                 self.topic_names[record.topic_id] = record.topic
             elif isinstance(record, TopicRemoved):
@@ -353,6 +357,12 @@ class Invariants:
                 self.transactions.deleted.add(topic)
                 committed = [key for each in self.offsets.values() for key in each.model.committed]
                 self.exercised[FORGOTTEN_OFFSETS.name] += sum(key.topic == topic for key in committed)
+
+    def _cut_metadata(self, end: int) -> None:
+        """The log ends at `end`: topics after it were never created."""
+        self.created = [(offset, record) for offset, record in self.created if offset < end]
+        self.topic_ids.clear()
+        self.topic_ids.update((record.topic, record.topic_id) for _, record in self.created)
 
     def _judge_batch(self, record: PartitionRecord, header: BatchHeader) -> None:
         identity = (header.producer_id, header.producer_epoch)
