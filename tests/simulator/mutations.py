@@ -171,6 +171,21 @@ OF_PARTITIONS: Final = (
             ),
         ),
     ),
+    Mutation(
+        "a new leader begins at the start of its log",
+        breaks="The high watermark and the LSO go back with each change of leaders (KAFKA-2334, KIP-207).",
+        rule="I2 monotone",
+        edits=(
+            Edit(
+                "broker.node:Node.rebuild",
+                {
+                    "advance_high_watermark(state, state.log_end_offset)": (
+                        "advance_high_watermark(state, state.log_start_offset)"
+                    )
+                },
+            ),
+        ),
+    ),
 )
 
 OF_COORDINATORS: Final = (
@@ -408,6 +423,28 @@ OF_CLIENTS: Final = (
         breaks="A retry is a new batch to the broker, so both are in the log.",
         edits=(Edit("client.delivery:Delivery._take", {"        batch.in_flight = ": _NUMBERED_AGAIN}),),
     ),
+    Mutation(
+        "a full batch overtakes those that wait",
+        breaks="Records of a transaction are stored in another order than they were sent.",
+        rule="int-nonmonotonic-send",
+        edits=(
+            Edit(
+                "client.accumulator:Accumulator.close",
+                {"queue.ready.append(batch)": "queue.ready.appendleft(batch)"},
+            ),
+        ),
+    ),
+    Mutation(
+        "refused batches are sent again in reverse order",
+        breaks="A producer without transactions stores its records in another order (KAFKA-5494).",
+        rule="nonmonotonic-send",
+        edits=(
+            Edit(
+                "client.batch:PartitionQueue.adopt",
+                {"self.is_broken = False": "self.is_broken = False\n    self.unacked.reverse()"},
+            ),
+        ),
+    ),
 )
 
 _RETURNED: Final = "if not dropped and not header.is_control and header.record_count:"
@@ -487,6 +524,62 @@ OF_READERS: Final = (
             Edit(
                 "client.reading:Reading.committable",
                 {"OffsetAndMetadata(self.seen,": "OffsetAndMetadata(self.seen + 1,"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a leader ignores the isolation level",
+        breaks="A transaction reads its own records before it commits.",
+        rule="precommitted-read",
+        edits=(
+            Edit(
+                "broker.partitions.fetch:_plan_fetch",
+                {"before=state.end_for(isolation_level)": "before=state.high_watermark"},
+            ),
+            Edit(
+                "broker.partitions.fetch:complete_fetch",
+                {"reply.request.isolation_level is READ_COMMITTED": "False"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a consumer fetches ahead at read_uncommitted, and without a bound",
+        breaks="Two transactions read each other's records before they commit.",
+        rule="G1c",
+        edits=(
+            Edit(
+                "client.consumer:ConsumerMachine._fetch",
+                {"reading.in_flight is not None or reading.fetched": "reading.in_flight is not None"},
+            ),
+            Edit(
+                "client.consumer:ConsumerMachine._fetch_request",
+                {"self.settings.isolation_level": "type(self.settings.isolation_level)(0)"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a reader does not notice ABORT markers",
+        breaks="It drops the next transaction of the producer in this partition, and returns it in others.",
+        rule="torn-transaction",
+        edits=(
+            Edit(
+                "client.consumer_records:AbortedFilter.drops",
+                {"self._aborted.discard(header.producer_id)": "pass"},
+            ),
+        ),
+    ),
+    Mutation(
+        "the last batch of a reader's first fetch is left out",
+        breaks="The last reader misses an input whose result is in the output.",
+        rule="foreign-output",
+        edits=(
+            Edit(
+                "client.consumer_records:select",
+                {
+                    _RETURNED: _RETURNED.replace(
+                        ":", " and (position or not at or at + header.size < len(data)):"
+                    )
+                },
             ),
         ),
     ),
@@ -633,6 +726,7 @@ OF_DAMAGE: Final = (
         "a reader does not compare checksums",
         breaks="An application gets bytes that no client wrote.",
         workload="damage",
+        rule="phantom",
         edits=(Edit("protocol.batches:check", {"not checksum_matches(data, at, header)": "False"}),),
     ),
     Mutation(
@@ -717,6 +811,7 @@ OF_COMPACTION: Final = (
         "a tombstone removes no older value",
         breaks="When the tombstone itself is removed later, the key has its old value again.",
         workload="compaction",
+        rule="stale-value",
         edits=(
             Edit(
                 "journal.compaction:Survey._note_keys",

@@ -68,10 +68,10 @@ def test_a_record_that_may_not_be_read_is_told_with_its_writer() -> None:
         ]
     )
     assert list(map(str, verdict.anomalies)) == [
-        'duplicate: "b" is at a-0 offsets 2 and 3',
+        'precommitted-read: q#0 read its own "b" at a-0 offset 2',
         'G1a: c#0 read "a" of p#0 at a-0 offset 0, whose write had failed',
         'phantom: c#0 read "?" at a-0 offset 1, which no client wrote there',
-        'precommitted-read: q#0 read its own "b" at a-0 offset 2',
+        'duplicate: "b" is at a-0 offsets 2 and 3',
     ]
     assert [len(anomaly.operations) for anomaly in verdict.anomalies] == [1, 2, 1, 1]
 

@@ -16,7 +16,7 @@ import pytest
 
 from fencepost.simulator.fuzz.plan import PLANNERS
 from fencepost.simulator.fuzz.worlds import try_seed
-from fencepost.simulator.judges.rules import Violation
+from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES, Violation
 from tests.simulator.find_mutations import SEEDS_MAX
 from tests.simulator.mutations import MUTATIONS
 from tests.simulator.planting import Edit, Mutation, planted
@@ -44,6 +44,12 @@ def test_the_table_shows_the_planted_bugs() -> None:
         (mutation.name, mutation.breaks, mutation.workload) for mutation in MUTATIONS
     ]
     assert all(bug.seed < SEEDS_MAX for bug in planted_bugs())
+
+
+def test_every_rule_finds_a_planted_bug() -> None:
+    """A rule that nothing can break proves nothing."""
+    names = {rule.name for rule in (*STEP_RULES, *HISTORY_RULES)}
+    assert names - {bug.rule for bug in planted_bugs()} == set()
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

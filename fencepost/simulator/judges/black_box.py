@@ -4,11 +4,14 @@ transactions.
 It knows only what clients saw. `observe` takes the history apart by partition (who wrote which value, who
 read it where); then each group of rules looks at the same observations:
 
-    single records    one value per offset, one offset per value; no failed or unwritten value is read
-    missing records   an acknowledged write that readers passed, half of a transaction, an unread end
+    dependencies      no cycle of reads; no transaction reads its own writes
+    single records    no failed or unwritten value is read; one value per offset, one offset per value
     order             no reader skips or goes back, no writer's offsets fall
-    dependencies      no transaction reads its own writes; no cycle of reads
+    missing records   half of a transaction, an acknowledged write that readers passed, an unread end
     end to end        the output holds what the inputs produce, each as often as it should
+
+A run is reported by the first rule that it breaks, so the order matters: a fault that breaks one of these
+rules often breaks a later one, too, and seldom an earlier one.
 
 It judges every run of a search, so it is linear in the number of writes and reads.
 """
@@ -45,15 +48,14 @@ def check(
     which ones is for `compaction.check_compacted` to judge.
     """
     seen = observe(operations)
-    anomalies: list[Anomaly] = []
+    anomalies = [*judge_mixed(seen)]
     for log in seen.logs.values():
-        anomalies += judge_places(seen, log)
         for isolation_level in IsolationLevel:
             anomalies += judge_reads(seen, log, isolation_level)
+        anomalies += judge_places(seen, log)
         anomalies += judge_polls(seen, log, may_skip=log.partition in compacted)
         anomalies += judge_sends(seen, log)
     anomalies += judge_missing(seen, frozenset(finally_read), frozenset(compacted))
-    anomalies += judge_mixed(seen)
     return HistoryVerdict(tuple(anomalies), exercised=seen.exercised)
 
 
@@ -174,11 +176,11 @@ def judge_missing(
             seen.exercised[rules.TORN_TRANSACTION.name] += 1
         if not count.missed:
             continue
+        if writer.transactional and count.read:
+            yield _torn(seen, position, count)
         # No client was told that a transaction of unknown outcome is committed: only its other half says so.
         if writer.outcome is OperationOutcome.OK or not writer.transactional:
             yield from (_missing(seen, position, missed) for missed in count.missed)
-        if writer.transactional and count.read:
-            yield _torn(seen, position, count)
 
 
 def _count(seen: Observations, log: ObservedLog, counts: dict[int, _Count], *, finally_read: bool) -> None:
@@ -354,6 +356,7 @@ def judge_mixed(seen: Observations) -> Iterator[Anomaly]:
     cycle. A cycle of writes (Jepsen's G0) is allowed: records of open transactions are interleaved in a log.
     """
     edges: Edges = {position: {} for position in seen.mixed if seen.is_committed[position]}
+    own: list[Anomaly] = []
     for position in seen.mixed:
         operation = seen.operations[position]
         polls = [action for action in operation.actions if isinstance(action, Poll)]
@@ -367,16 +370,21 @@ def judge_mixed(seen: Observations) -> Iterator[Anomaly]:
                     if writer in edges and position in edges:
                         edges[writer].setdefault(position, (log, record))
                 elif record[1] in log.writes:
-                    yield Anomaly(
-                        rules.PRECOMMITTED_READ,
-                        text=f"{operation} read its own {shown(record[1])} at {log.partition} offset"
-                        f" {record[0]}",
-                        partition=log.partition,
-                        operations=(operation,),
-                        records=(record,),
-                    )
+                    own.append(_own_read(operation, log, record))
     seen.exercised[rules.CIRCULAR_READS.name] += sum(map(len, edges.values()))
     yield from _cycle(seen, edges)
+    yield from own
+
+
+def _own_read(operation: ClientOperation, log: ObservedLog, record: Record) -> Anomaly:
+    offset, value = record
+    return Anomaly(
+        rules.PRECOMMITTED_READ,
+        text=f"{operation} read its own {shown(value)} at {log.partition} offset {offset}",
+        partition=log.partition,
+        operations=(operation,),
+        records=(record,),
+    )
 
 
 def _cycle(seen: Observations, edges: Edges) -> Iterator[Anomaly]:

@@ -162,9 +162,18 @@ class PartitionRecord:
         return stable
 
     def judge_bounds(self, state: Partition) -> None:
-        """I1 and I2, after a step that moved the partition of the newest leader."""
+        """I2, and then I1, which says exactly where the LSO is, after a step that moved the partition of the
+        newest leader.
+        """
         self.exercised[rules.BOUNDS.name] += 1
         stable, high_watermark, end = state.last_stable_offset, state.high_watermark, state.log_end_offset
+        if stable != self.last_stable_offset:
+            self.exercised[rules.MONOTONE.name] += 1
+            if stable < self.last_stable_offset:
+                raise rules.MONOTONE.broken(
+                    f"{self.key}: the LSO went back from {self.last_stable_offset} to {stable}"
+                )
+            self.last_stable_offset = stable
         # Retention may delete the beginning of an open transaction.
         undecided = max(self.first_undecided(), state.log_start_batch_offset)
         if (
@@ -178,13 +187,6 @@ class PartitionRecord:
                 f"{high_watermark}, end {end}; by the log they are {undecided}, "
                 f"{self.high_watermark}, {self.end_offset}"
             )
-        if stable != self.last_stable_offset:
-            self.exercised[rules.MONOTONE.name] += 1
-            if stable < self.last_stable_offset:
-                raise rules.MONOTONE.broken(
-                    f"{self.key}: the LSO went back from {self.last_stable_offset} to {stable}"
-                )
-            self.last_stable_offset = stable
 
     # --- taking over ----------------------------------------------------------------------------------------
 
