@@ -57,7 +57,7 @@ CLEAN_FILE: Final = "clean-shutdown.json"
 OFFSETS: Final = ("log_start_offset", "last_stable_offset", "high_watermark")
 LISTS: Final = {
     "open_transactions": ("first_offset", "producer_id"),
-    "segments": ("base_offset", "end_offset", "bytes", "max_timestamp"),
+    "segments": ("base_offset", "end_offset", "bytes", "max_timestamp", "last_crc"),
 }
 
 # What findings mean.
@@ -73,6 +73,7 @@ DELETED: Final = "records that were deleted are readable again, or live ones are
 REREAD: Final = "the next start reads all of the log"
 TRUSTED: Final = "the next start does not scan the segment and trusts these wrong values"
 RENAMED: Final = "the broker refuses this log; `fencepost repair` mends it"
+REPLACED: Final = "the broker refuses this log; put the right file back, if there is a copy"
 REFUSED: Final = "the broker refuses this log; `fencepost repair` lists what can be saved"
 
 Object = dict[str, Any]
@@ -396,6 +397,26 @@ class DerivedFiles:
                 what = f"its open transactions are {opened}, but a full scan finds {found}"
                 self.findings.problem(place, what, READERS)
         self._check_segments(place, manifest["segments"], max(start, stored_log_start))
+        if manifest["segments"] and manifest.get("boot_id") == self.storage.boot_id != "":
+            self._check_written(place, manifest["segments"][-1])
+
+    def _check_written(self, place: Place, listed: Object) -> None:
+        """The last segment in the manifest, if nothing was lost since: the broker lists a new segment before
+        its file exists.
+        """
+        for segment in self.log.segments:
+            if segment.base_offset == listed["base_offset"]:
+                self._check_file(place, segment, listed)
+            elif segment.base_offset > listed["base_offset"]:
+                self.findings.problem(Place(segment.file), f"{MANIFEST} does not list it", REFUSED)
+
+    def _check_file(self, place: Place, segment: ScannedSegment, entry: Object) -> None:
+        """Whether the last batch that an entry names is still in its place."""
+        ends = {batch.position + batch.header.size: batch.header.crc for batch in segment.batches}
+        if entry["bytes"] <= segment.size and ends.get(entry["bytes"], 0) != entry["last_crc"]:
+            self.findings.problem(
+                Place(segment.file), f"it is not the file that {place.file} describes", REPLACED
+            )
 
     def _check_stable(self, place: Place, manifest: Object) -> None:
         """The last stable offset is what a scan up to the high watermark gives. But after a kill, compaction
@@ -467,6 +488,7 @@ class DerivedFiles:
             self.findings.problem(place, what, LOST)
         else:
             segment = self.log.segments[-1]
+            self._check_file(place, segment, self.closed)
             facts = _facts_with_epoch(segment) if segment.batches else _facts(segment)
             if self.closed["bytes"] == segment.size:
                 self._compare_facts(place, segment, self.closed, facts, TRUSTED)

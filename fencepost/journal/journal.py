@@ -33,7 +33,9 @@ older leader epoch, and after a disk failure it refuses every write.
 #
 # Order of writes. The index files, the manifest and the snapshots describe bytes that were written before
 # them. A crash between two of these writes leaves a description that says too little, never one that says too
-# much.
+# much. Only a new segment is listed in the manifest before it has a file. Batches do not name their
+# partition, so recovery could not tell a foreign segment at the end of a log from one that was begun just
+# before a kill.
 
 from __future__ import annotations
 
@@ -74,8 +76,8 @@ SEGMENT_BYTES_MAX: Final = 1 << 30  # positions in an index are 32 bits wide, an
 # Reading this many bytes costs a start no more than creating a file costs a stop.
 SNAPSHOT_SAVES_BYTES: Final = 4096
 
-_PLACED = struct.Struct(">qii")  # base offset, batch length, leader epoch
-_NOT_PLACED: Final = "the leader placed the batch at another offset or epoch than the end of the journal"
+_PLACED = struct.Struct(">qiixI")  # base offset, batch length, leader epoch, checksum
+_NOT_PLACED: Final = "the leader placed the batch at another offset or epoch, or it has another header"
 
 
 class StaleLeader(FencepostError):
@@ -218,7 +220,8 @@ class Journal:
         end = self.log_end_offset
         last_offset = end + header.last_offset_delta
         # Leader and journal count offsets on their own. Here the two counts meet, before anything is written.
-        assert _PLACED.unpack_from(batch) == (end, header.batch_length, leader_epoch), _NOT_PLACED
+        placed = (end, header.batch_length, leader_epoch, header.crc)
+        assert _PLACED.unpack_from(batch) == placed, _NOT_PLACED
         assert aborted is None or aborted.last_offset == last_offset, "an aborted range ends at its marker"
         # The last line of defence: a recovery takes a larger batch for damage and cuts the log before it.
         if header.size > BATCH_SIZE_MAX:
@@ -282,6 +285,7 @@ class Journal:
         self._unchanged = None
         segment = Segment(self._storage, self._directory, self.log_end_offset, self._open_files)
         segment.leader_epoch = full.leader_epoch
+        self._announce(segment)
         segment.create()
         self._names_changed = True
         # Listed before it becomes active: `sync` in a worker thread relies on this order.
@@ -290,6 +294,21 @@ class Journal:
         self._active = segment
         self.is_full = False
         full.release()
+
+    def _announce(self, segment: Segment) -> None:
+        """List a new segment in the manifest before it has a file. So a file at the end of a log that the
+        manifest does not list was not written here.
+        """
+        if self._manifest is not None:
+            segments = (*[each.summary for each in self._segments], segment.summary)
+            self._save_manifest(
+                attrs.evolve(
+                    self._manifest,
+                    segments=segments,
+                    durable_end=self._durable_end,
+                    boot_id=self._storage.boot_id,
+                )
+            )
 
     def move_log_start(self, offset: int) -> int:
         """Delete the records before `offset`, durably. Returns the first offset of the batch that holds
@@ -548,6 +567,9 @@ class Journal:
             return
         self.check_place()
         self._active.save_indexes()
+        self._save_manifest(manifest)
+
+    def _save_manifest(self, manifest: Manifest) -> None:
         data = encode_manifest(manifest, directory=self._directory)
         self._storage.replace(f"{self._directory}/{MANIFEST_FILE}", data, durable=False)
         self._manifest = manifest

@@ -19,9 +19,10 @@ log start only moves forward.
 #
 # They are JSON for the people who look into a directory; together they are a few hundred bytes per segment.
 # Each has a checksum and names its own path: a directory that was renamed or swapped with another one must
-# not be served under its new name. The manifest also has the id of its topic, because a directory of the same
-# name may come from another cluster, or from a topic that was deleted. Kafka has the id in a file of its own,
-# `partition.metadata`, and refuses a log of another topic (KIP-516, InconsistentTopicIdException).
+# not be served under its new name. The entry of a segment has the checksum of its last batch, which tells its
+# log file from that of another log. The manifest also has the id of its topic, because a directory of the
+# same name may come from another cluster, or from a topic that was deleted. Kafka has the id in a file of its
+# own, `partition.metadata`, and refuses a log of another topic (KIP-516, InconsistentTopicIdException).
 
 from __future__ import annotations
 
@@ -61,6 +62,8 @@ class SegmentSummary:
     end_offset: int
     bytes: int
     max_timestamp: int
+    last_crc: int
+    """The checksum of the last batch, 0 without one: it tells the file from that of another log."""
 
 
 @attrs.frozen(kw_only=True)
@@ -117,6 +120,11 @@ class Manifest:
     @property
     def log_end_offset(self) -> int:
         return self.segments[-1].end_offset if self.segments else self.log_start_offset
+
+    @property
+    def end(self) -> int:
+        """No offset that it names is beyond this one."""
+        return max(self.high_watermark, self.log_end_offset)
 
 
 def lost_segments(

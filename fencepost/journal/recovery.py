@@ -47,10 +47,12 @@ import attrs
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
+    CLEAN_FILE,
     LOG_START_FILE,
     MANIFEST_FILE,
     Manifest,
     MisplacedFile,
+    SegmentSummary,
     SyncedSegment,
     decode_checkpoint,
     decode_manifest,
@@ -68,6 +70,7 @@ from fencepost.journal.segments import (
     Segment,
     check_link,
     file_name,
+    is_other_file,
     parse_file_name,
     walk_batches,
 )
@@ -77,6 +80,7 @@ from fencepost.journal.storage import (
     TEMPORARY_SUFFIX,
     DamagedLog,
     ForeignLog,
+    ReplacedFile,
     Storage,
     StorageFile,
 )
@@ -263,10 +267,34 @@ class Recovery:
         if clean_mark is not None and end > clean_mark.end_offset:
             what = f"the log ends at offset {end}, but it was closed at offset {clean_mark.end_offset}"
             raise self._damaged(what, clean_mark.end_offset, end)
-        had_power = self._manifest is not None and self._manifest.is_of_boot(self._storage.boot_id)
-        if unread and (clean_mark is not None or had_power):
+        written = self._manifest if self._has_had_power else None
+        if unread and (clean_mark is not None or written is not None):
             what = f"{self._where} is damaged ({self._why}), and no loss of power explains it"
             raise self._damaged(what, end, None)
+        if clean_mark is not None:
+            self._refuse_other_file(clean_mark, CLEAN_FILE)
+        if written is not None and written.segments:
+            listed = written.segments[-1]
+            self._refuse_other_file(listed, self._path(MANIFEST_FILE))
+            later = [each for each in self._segments if each.base_offset > listed.base_offset]
+            if later:
+                what = f"{later[0].path(LOG)} was not written here, since {MANIFEST_FILE} does not list it"
+                raise self._damaged(what, later[0].base_offset, end)
+
+    def _refuse_other_file(self, summary: SegmentSummary, witness: str) -> None:
+        """Refuse a file in the place of the one that a small file describes."""
+        for segment in self._segments:
+            if segment.base_offset == summary.base_offset:
+                start = segment.offset_index.last_position_up_to(summary.bytes - 1)
+                is_other = is_other_file(segment.file, summary, start=start)
+                segment.release()
+                if is_other:
+                    raise ReplacedFile(self._storage.location, segment.path(LOG), witness)
+
+    @property
+    def _has_had_power(self) -> bool:
+        """Whether nothing was lost since the manifest was written, except by damage."""
+        return self._manifest is not None and self._manifest.is_of_boot(self._storage.boot_id)
 
     def _read_witness(self, name: str, decode: Callable[..., Content]) -> Content | None:
         """What a manifest or a checkpoint says; None without the file, or if a loss of power has torn it.
@@ -376,7 +404,9 @@ class Recovery:
         return transactions
 
     def _remove_stale(self) -> None:
-        """Remove snapshots outside the log, and the manifest of a log that was cut."""
+        """Remove snapshots outside the log, and the manifest of a log that was cut, or lost its end with the
+        power.
+        """
         self._snapshots.remove_refused()
         start, end = self._segments[0].base_offset, self._segments[-1].end_offset
         # With a snapshot from the lost tail, the leader would take retries of lost batches for duplicates.
@@ -384,7 +414,7 @@ class Recovery:
         for offset in [*self._snapshots.offsets]:
             if not start <= offset <= end:
                 self._snapshots.remove(offset)
-        if self._why is not None:
+        if self._manifest is not None and (self._why is not None or end < self._manifest.end):
             self._storage.remove(self._path(MANIFEST_FILE))
             self._manifest = None
 

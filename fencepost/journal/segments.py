@@ -22,6 +22,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 from fencepost.journal.indexes import (
@@ -131,6 +132,19 @@ def check_link(header: BatchHeader, *, offset: int | None, leader_epoch: int) ->
         raise ProtocolViolation(f"a batch of leader epoch {header.leader_epoch} after one of {leader_epoch}")
 
 
+def is_other_file(file: ReadableFile, summary: SegmentSummary, *, start: int = 0) -> bool:
+    """Whether a log file holds another intact batch where that one ended which the summary names as the last.
+    A shorter file, or a damaged one, does not tell. `start` is where a batch begins.
+    """
+    with suppress(ProtocolViolation):
+        for position, header in walk_headers(file, start, min(summary.bytes, file.size)):
+            if position + header.size >= summary.bytes:
+                return header.crc != summary.last_crc and checksum_matches(
+                    file.read(position, header.size), 0, header
+                )
+    return False
+
+
 def _are_linked(data: bytes, offset: int) -> bool:
     """Whether these bytes are whole batches, the first with `offset`, each beginning where the last ended.
 
@@ -166,6 +180,7 @@ class Segment:
         "base_offset",
         "end_offset",
         "first_timestamp",
+        "last_crc",
         "leader_epoch",
         "max_timestamp",
         "offset_index",
@@ -192,6 +207,7 @@ class Segment:
         self.first_timestamp = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
         self.leader_epoch = NO_LEADER_EPOCH  # of the last batch
+        self.last_crc = 0
         self._max_timestamp_offset = base_offset
         self.offset_index = OffsetIndex()
         self.time_index = TimeIndex()
@@ -206,6 +222,7 @@ class Segment:
             end_offset=self.end_offset,
             bytes=self.size,
             max_timestamp=self.max_timestamp,
+            last_crc=self.last_crc,
         )
 
     @property
@@ -264,6 +281,7 @@ class Segment:
         self.size += size
         self.end_offset = last_offset + 1
         self.leader_epoch = leader_epoch
+        self.last_crc = header.crc
 
     def checkpoint_entry(self) -> SyncedSegment:
         """What a checkpoint says about this segment, once it is synced."""
@@ -272,6 +290,7 @@ class Segment:
             end_offset=self.end_offset,
             bytes=self.size,
             max_timestamp=self.max_timestamp,
+            last_crc=self.last_crc,
             first_timestamp=self.first_timestamp,
             leader_epoch=self.leader_epoch,
             index=crc32c(self.offset_index.encoded()),
@@ -290,6 +309,7 @@ class Segment:
         self.end_offset, self.size = synced.end_offset, synced.bytes
         self.first_timestamp = synced.first_timestamp
         self.max_timestamp, self.leader_epoch = synced.max_timestamp, synced.leader_epoch
+        self.last_crc = synced.last_crc
         self._max_timestamp_offset = self.base_offset + self.time_index.last_offset
         # The next entry must be where a replay of the log would put it, or the checksums of the index files
         # differ.

@@ -67,11 +67,30 @@ def foreign_advice(location: str) -> str:
     )
 
 
+def replaced_advice(witness: str) -> str:
+    """What to do about a log file that is not the one that a small file describes."""
+    return (
+        "Stop the broker, and put the right file back, if there is a copy. To keep the file that is there, "
+        f"remove {witness}"
+    )
+
+
 class ForeignLog(DamagedLog):
     """The directory of a partition holds the log of another partition, or of another topic of this name."""
 
     def __init__(self, location: str, what: str) -> None:
         super().__init__(location, f"{what}, so it is neither served nor read", then=foreign_advice(location))
+
+
+class ReplacedFile(DamagedLog):
+    """A log file is not the one that was written here."""
+
+    def __init__(self, location: str, path: str, witness: str) -> None:
+        super().__init__(
+            location,
+            f"{path} is not the file that {witness} describes, so this log is not served",
+            then=replaced_advice(witness),
+        )
 
 
 class DirectoryInUse(StorageError):

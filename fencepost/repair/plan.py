@@ -88,7 +88,7 @@ from fencepost.repair.salvage import (
     mend_epochs,
     salvage,
 )
-from fencepost.repair.witnesses import kind_of, witness_of
+from fencepost.repair.witnesses import kind_of, refuse_replaced, witness_of
 
 METADATA: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _DERIVED: Final = (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, f"/{MANIFEST}", f"/{CHECKPOINT}")
@@ -302,6 +302,7 @@ class _Planner:
         self.vanished = {partition for partition in parsed if partition is not None}
 
     def _read(self, partition: TopicPartition) -> None:
+        refuse_replaced(self.storage, partition, self.closed.get(str(partition)))
         witness = witness_of(self.storage, partition, self.closed.get(str(partition)))
         log = salvage(self.storage, partition, witness.bounds, kind_of(partition, self.cluster))
         plan = self.logs[partition] = LogPlan(log, topic_id=witness.topic_id)

@@ -34,6 +34,7 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.check.scan import ScannedBatch, log_file, sizes_of
+from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.journal.storage import StorageReader
 from fencepost.protocol.batches import (
@@ -185,6 +186,8 @@ class Bounds:
     start: int
     promised: int
     closed_at: int | None = None
+    last_base: int | None = None
+    """The last segment that was begun, unless a loss of power may have taken later ones from the manifest."""
 
 
 def salvage(
@@ -198,6 +201,10 @@ def salvage(
             del sizes[base]
             file = log_file(str(partition), base)
             log.strays[file] = f"the log was closed at offset {bounds.closed_at}, without this segment"
+    if bounds.last_base is not None:
+        for base in [base for base in sizes if base > bounds.last_base]:
+            del sizes[base]
+            log.strays[log_file(str(partition), base)] = f"{MANIFEST_FILE} does not list it"
     expected, bases, promised = min([bounds.start, *sizes]), sorted(sizes), bounds.promised
     cleaned_end = 0
     for number, base in enumerate(bases):

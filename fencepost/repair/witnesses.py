@@ -1,26 +1,30 @@
 """What is known of a log before it is read: the offsets that its small files promise, and which records it
 can hold.
 
-Rule: nothing here looks into the log. A damaged small file proves nothing.
+Rule: a damaged small file proves nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
-from fencepost.check.scan import sizes_of
+from fencepost.check.scan import log_file, sizes_of
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
+    CLEAN_FILE,
     MANIFEST_FILE,
+    Manifest,
+    SegmentSummary,
     SyncedSegment,
     decode_checkpoint,
     decode_manifest,
     read_log_start,
 )
-from fencepost.journal.storage import DamagedLog, StorageReader
+from fencepost.journal.segments import is_other_file
+from fencepost.journal.storage import DamagedLog, ReplacedFile, StorageReader
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.consumer_group_log import read_consumer_groups
 from fencepost.protocol.errors import ProtocolViolation
@@ -98,14 +102,14 @@ def witness_of(storage: StorageReader, partition: TopicPartition, closed: Synced
     """
     directory, bad_log_start = str(partition), None
     closed_at = None if closed is None else closed.end_offset
-    start, promised, topic_id = 0, closed_at or 0, NO_TOPIC_ID
-    manifest = storage.read_file(f"{directory}/{MANIFEST_FILE}")
+    start, promised, topic_id, last_base = 0, closed_at or 0, NO_TOPIC_ID, None
     checkpoint = storage.read_file(f"{directory}/{CHECKPOINT_FILE}")
-    with suppress(CorruptIndex):  # a damaged one proves nothing; `check` finds it
-        if manifest is not None:
-            found = decode_manifest(manifest, directory=directory)
-            topic_id = found.topic_id
-            start, promised = found.log_start_offset, max(promised, found.promised_end(storage.boot_id))
+    manifest = _manifest(storage, directory)
+    if manifest is not None:
+        topic_id = manifest.topic_id
+        start, promised = manifest.log_start_offset, max(promised, manifest.promised_end(storage.boot_id))
+        if manifest.segments and manifest.is_of_boot(storage.boot_id):
+            last_base = manifest.segments[-1].base_offset
     with suppress(CorruptIndex):
         if checkpoint is not None and (entries := decode_checkpoint(checkpoint, directory=directory)):
             promised = max(promised, entries[-1].end_offset)
@@ -114,5 +118,29 @@ def witness_of(storage: StorageReader, partition: TopicPartition, closed: Synced
     except DamagedLog as problem:
         bad_log_start = str(problem.__cause__)
         start = max(start, min(sizes_of(storage, directory), default=0))
-    bounds = Bounds(start=start, promised=max(start, promised), closed_at=closed_at)
+    bounds = Bounds(start=start, promised=max(start, promised), closed_at=closed_at, last_base=last_base)
     return Witness(bounds, bad_log_start, topic_id)
+
+
+def _manifest(storage: StorageReader, directory: str) -> Manifest | None:
+    data = storage.read_file(f"{directory}/{MANIFEST_FILE}")
+    with suppress(CorruptIndex):  # a damaged one proves nothing; `check` finds it
+        return None if data is None else decode_manifest(data, directory=directory)
+    return None
+
+
+def refuse_replaced(storage: StorageReader, partition: TopicPartition, closed: SyncedSegment | None) -> None:
+    """ReplacedFile if the last log file is not the one that was written here: no program can know which one
+    to keep.
+    """
+    directory, sizes = str(partition), sizes_of(storage, str(partition))
+    described: dict[str, SegmentSummary] = {} if closed is None else {CLEAN_FILE: closed}
+    manifest = _manifest(storage, directory)
+    if manifest is not None and manifest.segments and manifest.is_of_boot(storage.boot_id):
+        described[f"{directory}/{MANIFEST_FILE}"] = manifest.segments[-1]
+    for witness, summary in described.items():
+        path = log_file(directory, summary.base_offset)
+        if summary.base_offset in sizes:
+            with closing(storage.open(path)) as file:
+                if is_other_file(file, summary):
+                    raise ReplacedFile(storage.location, path, witness)

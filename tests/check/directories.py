@@ -11,7 +11,7 @@ import attrs
 
 from fencepost.journal.indexes import ProducerSnapshot, decode_snapshot, encode_snapshot
 from fencepost.journal.journal import JournalSettings
-from fencepost.journal.manifest import CHECKSUM, WRITTEN_AS, encode_json
+from fencepost.journal.manifest import CHECKSUM, CLEAN_FILE, WRITTEN_AS, encode_json
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.batches import CRC_START, HEADER_SIZE, place, read_header
 from fencepost.protocol.checksum import crc32c
@@ -205,6 +205,12 @@ class Directory(MemoryStorage):
         del content[WRITTEN_AS], content[CHECKSUM]
         change(content)
         self.put(path, encode_json(content, place=path))
+
+    def vouch_for(self, path: str) -> None:
+        """Lets the manifest and the mark of a clean stop describe a log that was changed."""
+        directory, crc = path.partition("/")[0], read_header(self.batches(path)[-1]).crc
+        self.change_json(f"{directory}/manifest.json", lambda all_: all_["segments"][-1].update(last_crc=crc))
+        self.change_json(CLEAN_FILE, lambda mark: mark[directory].update(last_crc=crc))
 
     def last_snapshot(self, directory: str) -> str:
         """The newest snapshot of a partition."""

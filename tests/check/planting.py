@@ -117,6 +117,7 @@ def rename_topic(at: Directory, old: str, new: str) -> None:
         ]
         batches.append(bytes(cluster_batch(records, timestamp=header.max_timestamp)))
     at.put_batches(METADATA_LOG, batches)
+    at.vouch_for(METADATA_LOG)
 
 
 def all_under(at: Directory, path: str, leader_epoch: int) -> None:

@@ -37,8 +37,12 @@ def test_a_manifest_tells_segments_bounds_and_open_transactions() -> None:
     )
     manifest = decode_manifest(read(storage), directory=DIRECTORY)
     assert manifest.segments == (
-        SegmentSummary(base_offset=0, end_offset=2, bytes=first.size, max_timestamp=3_000),
-        SegmentSummary(base_offset=2, end_offset=3, bytes=second.size, max_timestamp=2_000),
+        SegmentSummary(
+            base_offset=0, end_offset=2, bytes=first.size, max_timestamp=3_000, last_crc=first.crc
+        ),
+        SegmentSummary(
+            base_offset=2, end_offset=3, bytes=second.size, max_timestamp=2_000, last_crc=second.crc
+        ),
     )
     assert manifest.open_transactions == (OpenTransaction(2, 7, 0),)
     assert (manifest.log_start_offset, manifest.last_stable_offset, manifest.high_watermark) == (0, 2, 3)

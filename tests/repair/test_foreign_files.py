@@ -78,7 +78,8 @@ def test_a_log_that_goes_beyond_its_mark_is_kept() -> None:
     end = read_header(last).base_offset
 
     def made_older(mark: dict[str, dict[str, int]]) -> None:
-        mark[str(SMALL)].update(end_offset=end, bytes=len(b"".join(kept)))
+        older = {"end_offset": end, "bytes": len(b"".join(kept)), "last_crc": read_header(kept[-1]).crc}
+        mark[str(SMALL)].update(older)
 
     disk.change_json(CLEAN_FILE, made_older)
     with pytest.raises(DamagedLog, match=f"but it was closed at offset {end}"):
